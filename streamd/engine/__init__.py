@@ -1,0 +1,45 @@
+"""The recognizer and the backends that run a model's encoder and decoder.
+
+A backend is anything with this module's `Engine` interface: `onnx` (CPU, the default), `reference`
+(float32 numpy, the oracle of the tests). `store` finds a model's files, `recognizer` turns a window into a
+hypothesis with any backend.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from streamd.search import Decoder
+from streamd.types import Mel
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDimensions:
+    """openai/whisper's `ModelDimensions`, under its names."""
+
+    n_mels: int
+    n_audio_ctx: int
+    n_audio_state: int
+    n_audio_head: int
+    n_audio_layer: int
+    n_vocab: int
+    n_text_ctx: int
+    n_text_state: int
+    n_text_head: int
+    n_text_layer: int
+
+
+FeaturesT = TypeVar("FeaturesT")
+
+
+class Engine(Protocol, Generic[FeaturesT]):
+    """A loaded model on some runtime."""
+
+    dims: ModelDimensions
+
+    def encode(self, mel: Mel, n_ctx: int) -> FeaturesT:
+        """Encode (n_mels, 2 * n_ctx) log-mel into opaque features, cross-attention K/V included."""
+        ...
+
+    def decoder(self, features: FeaturesT, n_slots: int) -> Decoder:
+        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+        ...

@@ -1,0 +1,53 @@
+"""What can go wrong, sorted by who has to act; each kind has its exit code.
+
+A message is one line that names the culprit and the cure. Anything else that is raised is a bug and
+must crash loudly. Exit codes: 0 ok, 1 the engine failed, 2 usage, 3 audio, 4 model, 5 bind,
+130 second Ctrl-C.
+"""
+
+
+class StreamdError(Exception):
+    """Something that the user, the machine or the peer can put right."""
+
+    exit_code = 1
+
+
+class EngineError(StreamdError):
+    """The inference runtime failed on a model that it had accepted."""
+
+    exit_code = 1
+
+
+class ConfigError(StreamdError):
+    """An option, a variable or a configuration file says something impossible."""
+
+    exit_code = 2
+
+
+class SourceError(StreamdError):
+    """The audio cannot be had: no such device, unreadable file, wrong format."""
+
+    exit_code = 3
+
+
+class ModelError(StreamdError):
+    """The model's files are missing, damaged or of another architecture."""
+
+    exit_code = 4
+
+
+class BindError(StreamdError):
+    """The server cannot listen where it was told to."""
+
+    exit_code = 5
+
+
+class WireError(StreamdError):
+    """The peer sent what the protocol does not allow; only its own connection suffers.
+
+    `code` is the protocol's error code (docs/protocol.md), the message explains it to a person.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,104 @@
+"""What a stream says to whoever listens, and its wire form (``streamd.v1``, docs/protocol.md).
+
+Each event is a frozen struct whose tag is the ``type`` field of the JSON text frame. Times are
+milliseconds since the stream began. Nothing here knows who listens or how.
+"""
+
+import msgspec
+
+PROTOCOL = "streamd.v1"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all events."""
+
+
+class TimedWord(msgspec.Struct, frozen=True, kw_only=True):
+    """One word on the wire: `text` without the leading blank, `prob` 0..1, `final`: will not change."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+    prob: float
+    final: bool
+
+
+class Partial(Event, tag="partial"):
+    """The text of segment `seg` so far; replaces the segment's earlier partials.
+
+    The first `stable` characters of `text` are committed: they never change. `rev` counts up within
+    the segment. `lag_ms` is the audio that arrived while this was being transcribed.
+    """
+
+    seg: int
+    rev: int
+    start_ms: int
+    end_ms: int
+    text: str
+    stable: int
+    words: tuple[TimedWord, ...] = ()
+    lag_ms: int = 0
+
+
+class Final(Event, tag="final"):
+    """Segment `seg` is complete; this text is never changed, doubled or withdrawn.
+
+    `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
+    """
+
+    seq: int = 0
+    seg: int
+    start_ms: int
+    end_ms: int
+    text: str
+    language: str
+    words: tuple[TimedWord, ...] = ()
+    avg_logprob: float = 0.0
+    no_speech_prob: float = 0.0
+
+
+class Vad(Event, tag="vad"):
+    """Speech started (the time includes the pre-roll) or stopped (the time of the endpoint)."""
+
+    speech: bool
+    t_ms: int
+
+
+class Lag(Event, tag="lag"):
+    """The engine is `lag_ms` of audio behind; nothing is lost, steps are merged."""
+
+    lag_ms: int
+
+
+class Gap(Event, tag="gap"):
+    """`duration_ms` of audio before `t_ms` never reached us (`why`: overrun, device, ...)."""
+
+    t_ms: int
+    duration_ms: int
+    why: str
+
+
+class Fault(Event, tag="error"):
+    """Something failed; `fatal` says that the session ends with it. `code` is for programs."""
+
+    code: str
+    message: str
+    fatal: bool = False
+
+
+class Eos(Event, tag="eos"):
+    """End of the session: nothing follows. `seq` is the last final's."""
+
+    seq: int
+    reason: str
+
+
+SessionEvent = Partial | Final | Vad | Lag | Gap | Fault | Eos
+"""All that a subscriber may receive after ``hello``."""
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(event: Event) -> str:
+    """The event as one JSON text frame."""
+    return _encoder.encode(event).decode()

@@ -1,0 +1,98 @@
+"""The nouns that stations hand to each other, and the one unit of time.
+
+A *frame* is 320 samples = 20 ms at 16 kHz = one WebRTC-VAD decision = two mel hops = one encoder
+position = Whisper's timestamp resolution. All inner time is an ``int`` count of frames since the
+stream began; milliseconds exist only at the edges. Nothing here does any work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLE_RATE = 16_000
+"""Hertz, of everything behind the framer."""
+FRAME = 320
+"""Samples in a frame: 20 ms at 16 kHz, one encoder position."""
+FRAME_MS = 20
+N_AUDIO_CTX = 1500
+"""Frames in Whisper's whole encoder context: 30 s."""
+
+Samples = NDArray[np.float32]
+"""(n,) mono, 16 kHz, in [-1, 1]."""
+Frames = NDArray[np.float32]
+"""(n, 320): whole frames of `Samples`."""
+Mel = NDArray[np.float32]
+"""(n_mels, n_frames), one column per 10 ms hop."""
+
+
+def frames_from_ms(ms: int) -> int:
+    """Whole frames in `ms` milliseconds, rounded down."""
+    return ms // FRAME_MS
+
+
+def ms_from_frames(frames: int) -> int:
+    """Milliseconds in `frames` frames."""
+    return frames * FRAME_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word as the model wrote it, with its place in the stream.
+
+    `text` keeps its leading blank and its punctuation; `start`, `end` are frames since the stream
+    began; `prob` is the mean probability of its tokens, 0..1; `tokens` are the ids that spell it, so
+    that a committed word can be fed back as prefix or prompt.
+    """
+
+    text: str
+    start: int
+    end: int
+    prob: float
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of audio to transcribe, and what is already known about it.
+
+    `samples` holds frames `start` to `end`. `prompt`: committed tokens before the window (≤ 64);
+    `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the last
+    hypothesis, to be verified; `last`: every word that comes back will be committed, so decode with
+    full checks; `closes`: the window ends the utterance.
+    """
+
+    start: int
+    end: int
+    samples: Samples
+    prompt: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    last: bool = False
+    closes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What the recognizer heard in one window, behind the window's `prefix`.
+
+    `words` and `tokens` (text tokens only, the concatenation of the words' tokens) exclude the prefix.
+    `suspect` names the guard that distrusts the result ("loop", "no_speech", ...) or is empty: such
+    words are never agreed upon, and for a window that is not `last` they are not shown.
+    """
+
+    words: tuple[Word, ...] = ()
+    tokens: tuple[int, ...] = ()
+    language: str = "en"
+    avg_logprob: float = 0.0
+    no_speech_prob: float = 0.0
+    compression_ratio: float = 0.0
+    temperature: float = 0.0
+    accepted_draft: int = 0
+    suspect: str = ""
+
+
+def text_of(words: Sequence[Word]) -> str:
+    """The words' text as one line, without the blank in front."""
+    return "".join(word.text for word in words).strip()
