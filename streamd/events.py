@@ -14,7 +14,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class TimedWord(msgspec.Struct, frozen=True, kw_only=True):
-    """One word on the wire: `text` without the leading blank, `prob` 0..1, `final`: will not change."""
+    """One word on the wire: `text` without leading blank, `prob` 0..1, `final`: never changes."""
 
     text: str
     start_ms: int
@@ -23,7 +23,7 @@ class TimedWord(msgspec.Struct, frozen=True, kw_only=True):
     final: bool
 
 
-class Partial(Event, tag="partial"):
+class Partial(Event, frozen=True, kw_only=True, tag="partial"):
     """The text of segment `seg` so far; replaces the segment's earlier partials.
 
     The first `stable` characters of `text` are committed: they never change. `rev` counts up within
@@ -40,7 +40,7 @@ class Partial(Event, tag="partial"):
     lag_ms: int = 0
 
 
-class Final(Event, tag="final"):
+class Final(Event, frozen=True, kw_only=True, tag="final"):
     """Segment `seg` is complete; this text is never changed, doubled or withdrawn.
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
@@ -57,20 +57,20 @@ class Final(Event, tag="final"):
     no_speech_prob: float = 0.0
 
 
-class Vad(Event, tag="vad"):
+class Vad(Event, frozen=True, kw_only=True, tag="vad"):
     """Speech started (the time includes the pre-roll) or stopped (the time of the endpoint)."""
 
     speech: bool
     t_ms: int
 
 
-class Lag(Event, tag="lag"):
+class Lag(Event, frozen=True, kw_only=True, tag="lag"):
     """The engine is `lag_ms` of audio behind; nothing is lost, steps are merged."""
 
     lag_ms: int
 
 
-class Gap(Event, tag="gap"):
+class Gap(Event, frozen=True, kw_only=True, tag="gap"):
     """`duration_ms` of audio before `t_ms` never reached us (`why`: overrun, device, ...)."""
 
     t_ms: int
@@ -78,7 +78,7 @@ class Gap(Event, tag="gap"):
     why: str
 
 
-class Fault(Event, tag="error"):
+class Fault(Event, frozen=True, kw_only=True, tag="error"):
     """Something failed; `fatal` says that the session ends with it. `code` is for programs."""
 
     code: str
@@ -86,7 +86,7 @@ class Fault(Event, tag="error"):
     fatal: bool = False
 
 
-class Eos(Event, tag="eos"):
+class Eos(Event, frozen=True, kw_only=True, tag="eos"):
     """End of the session: nothing follows. `seq` is the last final's."""
 
     seq: int

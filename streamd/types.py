@@ -42,8 +42,8 @@ class Word:
     """One word as the model wrote it, with its place in the stream.
 
     `text` keeps its leading blank and its punctuation; `start`, `end` are frames since the stream
-    began; `prob` is the mean probability of its tokens, 0..1; `tokens` are the ids that spell it, so
-    that a committed word can be fed back as prefix or prompt.
+    began; `prob` is the mean probability of its tokens, 0..1; `tokens` are the ids that spell it,
+    so that a committed word can be fed back as prefix or prompt.
     """
 
     text: str
@@ -58,9 +58,9 @@ class Window:
     """A stretch of audio to transcribe, and what is already known about it.
 
     `samples` holds frames `start` to `end`. `prompt`: committed tokens before the window (≤ 64);
-    `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the last
-    hypothesis, to be verified; `last`: every word that comes back will be committed, so decode with
-    full checks; `closes`: the window ends the utterance.
+    `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the
+    last hypothesis, to be verified; `last`: every word that comes back will be committed, so decode
+    with full checks; `closes`: the window ends the utterance.
     """
 
     start: int
@@ -77,9 +77,9 @@ class Window:
 class Hypothesis:
     """What the recognizer heard in one window, behind the window's `prefix`.
 
-    `words` and `tokens` (text tokens only, the concatenation of the words' tokens) exclude the prefix.
-    `suspect` names the guard that distrusts the result ("loop", "no_speech", ...) or is empty: such
-    words are never agreed upon, and for a window that is not `last` they are not shown.
+    `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
+    prefix. `suspect` names the guard that distrusts the result ("loop", "no_speech", ...) or is
+    empty: such words are never agreed upon, and unless the window is `last` they are not shown.
     """
 
     words: tuple[Word, ...] = ()

@@ -13,8 +13,8 @@ class CommitPolicy(Protocol):
         """Count the leading words that will never change.
 
         `words` are the uncommitted words of the newest hypothesis; `now` is the window's end and
-        `silence` the frames of silence the window ends with (0 while somebody speaks). The words counted
-        are taken out of what the next call gets.
+        `silence` the frames of silence the window ends with (0 while somebody speaks). The words
+        counted are taken out of what the next call gets.
         """
         ...
 

@@ -1,8 +1,8 @@
 """The recognizer and the backends that run a model's encoder and decoder.
 
 A backend is anything with this module's `Engine` interface: `onnx` (CPU, the default), `reference`
-(float32 numpy, the oracle of the tests). `store` finds a model's files, `recognizer` turns a window into a
-hypothesis with any backend.
+(float32 numpy, the oracle of the tests). `store` finds a model's files, `recognizer` turns a window
+into a hypothesis with any backend.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """From logits to words: what turns a decoder into a transcript.
 
-The decoder's key/value cache is a pool of *slots*: a hypothesis is a path of slots, and `visible` says
-which slots each query of a pass may attend to. Greedy is one query at a time, draft verification a chain
-of queries, beam search one query per beam on a shared tree, prompt prefill one pass. No cache is ever
-copied or reordered, and every backend shares every line of the search.
+The decoder's key/value cache is a pool of *slots*: a hypothesis is a path of slots, and `visible`
+says which slots each query of a pass may attend to. Greedy is one query at a time, draft
+verification a chain of queries, beam search one query per beam on a shared tree, prompt prefill one
+pass. No cache is ever copied or reordered, and every backend shares every line of the search.
 """
 
 from typing import Protocol
