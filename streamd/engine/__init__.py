@@ -5,8 +5,12 @@ A backend is anything with this module's `Engine` interface: `onnx` (CPU, the de
 into a hypothesis with any backend.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streamd.search import Decoder
 from streamd.types import Mel
@@ -27,6 +31,9 @@ class ModelDimensions:
     n_text_head: int
     n_text_layer: int
 
+
+Weights = Mapping[str, NDArray[np.float32]]
+"""A model's parameters under openai/whisper's names (``model.state_dict()``)."""
 
 FeaturesT = TypeVar("FeaturesT")
 

@@ -1,0 +1,254 @@
+"""Whisper's encoder and decoder in plain float32 numpy: the oracle of every other backend.
+
+Written to be read, not to be fast; it checks what its caller hands in more strictly than the other
+backends do. It knows nothing of audio, of what a token means, or of search. Weights carry
+openai/whisper's parameter names. Source: openai/whisper ``model.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engine import ModelDimensions, Weights
+from streamd.types import Mel
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFeatures:
+    """What the decoder needs of the audio: cross-attention inputs, (n_text_layer, n_ctx, n_state).
+
+    `encoded` is the encoder's own output, (n_ctx, n_state), kept for tests.
+    """
+
+    encoded: Array
+    keys: Array
+    values: Array
+
+
+class ReferenceEngine:
+    """A Whisper model on numpy; an `Engine` (streamd/engine/__init__.py)."""
+
+    def __init__(
+        self,
+        dims: ModelDimensions,
+        weights: Weights,
+        *,
+        alignment_heads: Sequence[tuple[int, int]],
+    ) -> None:
+        """`alignment_heads`: (decoder layer, head) pairs whose scores `step` returns, sorted."""
+        self.dims = dims
+        self.weights = weights
+        self.alignment_heads = sorted(alignment_heads)
+
+    def encode(self, mel: Mel, n_ctx: int) -> ReferenceFeatures:
+        """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
+
+        Raises
+        ------
+        ValueError
+            The log-mel does not have the shape that `n_ctx` demands.
+        """
+        if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
+            raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
+        weights = self.weights
+        x = gelu(convolve(mel, weights, "encoder.conv1", stride=1))
+        x = gelu(convolve(x, weights, "encoder.conv2", stride=2)).T
+        x = x + weights["encoder.positional_embedding"][:n_ctx]
+        for layer in range(self.dims.n_audio_layer):
+            block = f"encoder.blocks.{layer}"
+            y = layer_norm(x, weights, f"{block}.attn_ln")
+            attended, _ = attention(
+                linear(y, weights, f"{block}.attn.query"),
+                linear(y, weights, f"{block}.attn.key"),
+                linear(y, weights, f"{block}.attn.value"),
+                n_head=self.dims.n_audio_head,
+            )
+            x = x + linear(attended, weights, f"{block}.attn.out")
+            x = x + feed_forward(x, weights, block)
+        encoded = layer_norm(x, weights, "encoder.ln_post")
+        cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
+        return ReferenceFeatures(
+            encoded=encoded,
+            keys=np.stack([linear(encoded, weights, f"{name}.key") for name in cross]),
+            values=np.stack([linear(encoded, weights, f"{name}.value") for name in cross]),
+        )
+
+    def decoder(self, features: ReferenceFeatures, n_slots: int) -> "ReferenceDecoder":
+        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+        return ReferenceDecoder(self, features, n_slots)
+
+
+class ReferenceDecoder:
+    """A `Decoder` (streamd/search/__init__.py) whose key/value cache is two numpy arrays."""
+
+    def __init__(self, engine: ReferenceEngine, features: ReferenceFeatures, n_slots: int) -> None:
+        dims = engine.dims
+        self.n_vocab = dims.n_vocab
+        self.n_text_ctx = dims.n_text_ctx
+        self.n_slots = n_slots
+        self._engine = engine
+        self._features = features
+        pool = (dims.n_text_layer, n_slots, dims.n_text_state)
+        self._keys = np.zeros(pool, np.float32)
+        self._values = np.zeros(pool, np.float32)
+        self._written = np.zeros(n_slots, np.bool_)
+
+    def step(
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+        want: NDArray[np.int64],
+    ) -> tuple[Array, Array]:
+        """Run k tokens in one pass, as the protocol says.
+
+        Raises
+        ------
+        ValueError
+            The pass makes no sense: a bug of the search.
+        """
+        self._check(tokens, positions, slots, visible)
+        dims, weights = self._engine.dims, self._engine.weights
+        mask = np.where(visible, np.float32(0), np.float32(-np.inf))
+        scores_of_layer = []
+        embedding = weights["decoder.token_embedding.weight"]
+        x = embedding[tokens] + weights["decoder.positional_embedding"][positions]
+        for layer in range(dims.n_text_layer):
+            block = f"decoder.blocks.{layer}"
+            y = layer_norm(x, weights, f"{block}.attn_ln")
+            self._keys[layer, slots] = linear(y, weights, f"{block}.attn.key")
+            self._values[layer, slots] = linear(y, weights, f"{block}.attn.value")
+            attended, _ = attention(
+                linear(y, weights, f"{block}.attn.query"),
+                self._keys[layer],
+                self._values[layer],
+                n_head=dims.n_text_head,
+                mask=mask,
+            )
+            x = x + linear(attended, weights, f"{block}.attn.out")
+            y = layer_norm(x, weights, f"{block}.cross_attn_ln")
+            attended, scores = attention(
+                linear(y, weights, f"{block}.cross_attn.query"),
+                self._features.keys[layer],
+                self._features.values[layer],
+                n_head=dims.n_text_head,
+            )
+            x = x + linear(attended, weights, f"{block}.cross_attn.out")
+            x = x + feed_forward(x, weights, block)
+            scores_of_layer.append(scores)
+        logits = layer_norm(x[want], weights, "decoder.ln") @ embedding.T
+        heads = [scores_of_layer[layer][head] for layer, head in self._engine.alignment_heads]
+        n_ctx = self._features.keys.shape[1]
+        alignment = np.stack(heads, axis=1) if heads else np.zeros((len(x), 0, n_ctx), np.float32)
+        return logits, alignment
+
+    def _check(
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+    ) -> None:
+        k = len(tokens)
+        if positions.shape != (k,) or slots.shape != (k,) or visible.shape != (k, self.n_slots):
+            raise ValueError(f"{k} tokens, {positions.shape}, {slots.shape}, {visible.shape}")
+        for name, values, limit in (
+            ("token", tokens, self.n_vocab),
+            ("position", positions, self.n_text_ctx),
+            ("slot", slots, self.n_slots),
+        ):
+            if (values < 0).any() or (values >= limit).any():
+                raise ValueError(f"{name} outside 0..{limit - 1}: {values.tolist()}")
+        if len(np.unique(slots)) < k:
+            raise ValueError(f"slots written twice in one pass: {slots.tolist()}")
+        if not visible[np.arange(k), slots].all():
+            raise ValueError("a query does not attend to itself")
+        if np.triu(visible[:, slots], 1).any():
+            raise ValueError("a query attends to a later query of its own pass")
+        self._written[slots] = True
+        if visible[:, ~self._written].any():
+            raise ValueError("a query attends to a slot that was never written")
+
+
+def linear(x: Array, weights: Weights, name: str) -> Array:
+    """``x @ W.T + b``; the projections to keys have no bias."""
+    y: Array = x @ weights[f"{name}.weight"].T
+    bias = weights.get(f"{name}.bias")
+    return y if bias is None else y + bias
+
+
+def layer_norm(x: Array, weights: Weights, name: str) -> Array:
+    """Normalise the last axis to mean 0 and variance 1, then scale and shift."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    normal: Array = centred / np.sqrt(variance + np.float32(1e-5))
+    return normal * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def convolve(x: Array, weights: Weights, name: str, *, stride: int) -> Array:
+    """Convolve (n_in, n) over time with kernel 3 and one column of padding at both ends."""
+    kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    n = x.shape[1]
+    taps = [kernel[:, :, i] @ padded[:, i : i + n : stride] for i in range(3)]
+    convolved: Array = taps[0] + taps[1] + taps[2] + bias[:, None]
+    return convolved
+
+
+def feed_forward(x: Array, weights: Weights, block: str) -> Array:
+    """Two linear layers with a GELU between them, behind a layer norm."""
+    y = linear(layer_norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
+    return linear(gelu(y), weights, f"{block}.mlp.2")
+
+
+def attention(
+    query: Array, key: Array, value: Array, *, n_head: int, mask: Array | None = None
+) -> tuple[Array, Array]:
+    """Scaled dot-product attention over `n_head` heads.
+
+    Parameters
+    ----------
+    query : (k, n_state)
+    key, value : (n, n_state)
+    mask : (k, n), 0 where a query attends and -inf elsewhere
+
+    Returns
+    -------
+    (k, n_state) what was attended to, and the scaled scores (n_head, k, n) before the softmax
+    """
+    d_head = query.shape[1] // n_head
+    q, k, v = (x.reshape(len(x), n_head, d_head).transpose(1, 0, 2) for x in (query, key, value))
+    scores = q @ k.transpose(0, 2, 1) * np.float32(d_head**-0.5)
+    if mask is not None:
+        scores = scores + mask
+    attended = softmax(scores) @ v
+    return attended.transpose(1, 0, 2).reshape(query.shape), scores
+
+
+def softmax(x: Array) -> Array:
+    """Softmax of the last axis."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    probabilities: Array = e / e.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
+def gelu(x: Array) -> Array:
+    """The exact GELU, ``x * Phi(x)``: not the tanh form, which is wrong by up to 5e-4."""
+    return x * (0.5 + 0.5 * erf(x * 0.5**0.5)).astype(np.float32)
+
+
+def erf(x: Array) -> NDArray[np.float64]:
+    """Error function within 1.5e-7 (Abramowitz and Stegun 7.1.26); numpy has none."""
+    z = np.abs(x).astype(np.float64)
+    t = 1.0 / (1.0 + 0.3275911 * z)
+    series = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+    polynomial = np.zeros_like(t)
+    for coefficient in reversed(series):
+        polynomial = (polynomial + coefficient) * t
+    magnitude: NDArray[np.float64] = 1.0 - polynomial * np.exp(-z * z)
+    return np.copysign(magnitude, x)
