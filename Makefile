@@ -1,0 +1,83 @@
+# Two commands: `make demo` shows live captions, `make test` passes the tests. They need nothing but
+# python3 (3.11 or newer); with uv they are faster. PYTHON=python3.13 chooses another one.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+UV := $(shell command -v uv 2>/dev/null)
+SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint check system-packages test-system docs clean
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(INSTALLED) ## live captions of the bundled recording
+	$(BIN)/streamd --step 500 --length 5000 models/demo/recording.flac
+
+test: $(INSTALLED) ## all tests that need no system package
+	PYTHONASYNCIODEBUG=1 $(BIN)/pytest
+
+lint: $(INSTALLED) ## format, lint, types, direction of imports
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test ## everything that a change must pass
+
+system-packages:
+	@$(SYSTEM_INSTALL)
+
+test-system: export STREAMD_REQUIRE_SYSTEM := 1
+test-system: system-packages test ## install PortAudio and PulseAudio (Debian), then all tests
+
+docs: $(INSTALLED) ## write docs/options.md from the option table
+	$(BIN)/python -m streamd.config > docs/options.md
+
+clean: ## remove everything that was made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is made anew in place whenever pyproject.toml is newer than it.
+$(INSTALLED): pyproject.toml
+	@$(if $(UV),$(MAKE_WITH_UV),$(MAKE_WITH_PIP))
+	@touch $@
+
+define MAKE_WITH_UV
+test -x $(BIN)/python || uv venv --quiet --python '>=3.11' $(VENV) && \
+	uv pip install --quiet --python $(BIN)/python --editable . --group dev
+endef
+
+define MAKE_WITH_PIP
+set -e; \
+if ! command -v $(PYTHON) >/dev/null; then \
+	echo "streamd: $(PYTHON) not found; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; \
+elif ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	echo "streamd: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; \
+elif ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	echo "streamd: $(PYTHON) has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
+fi; \
+echo "Making the environment $(VENV) ..."; \
+test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'; \
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+endef
+
+define SYSTEM_INSTALL
+set -e; \
+if ! command -v apt-get >/dev/null; then \
+	echo "streamd: no apt-get here; install PortAudio and PulseAudio yourself" >&2; exit 1; \
+fi; \
+missing=$$(for package in $(SYSTEM_PACKAGES); do \
+	dpkg-query --show --showformat='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || echo $$package; \
+done); \
+if [ -n "$$missing" ]; then \
+	apt_get="$$([ "$$(id -u)" = 0 ] || echo sudo) env DEBIAN_FRONTEND=noninteractive apt-get --quiet=2"; \
+	$$apt_get update; \
+	$$apt_get install --yes --no-install-recommends $$missing </dev/null; \
+fi
+endef
