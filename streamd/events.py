@@ -78,6 +78,19 @@ class Gap(Event, frozen=True, kw_only=True, tag="gap"):
     why: str
 
 
+class Missed(Event, frozen=True, kw_only=True, tag="missed"):
+    """A replay has a hole here, and only here.
+
+    `why` is "retention" (finals `from_seq` to `to_seq` are older than what is kept) or "epoch" (the
+    session was restarted and counts from 1 again; what its earlier run said last is lost, nobody
+    knows how much: both numbers are 0).
+    """
+
+    from_seq: int
+    to_seq: int
+    why: str
+
+
 class Fault(Event, frozen=True, kw_only=True, tag="error"):
     """Something failed; `fatal` says that the session ends with it. `code` is for programs."""
 
@@ -93,7 +106,17 @@ class Eos(Event, frozen=True, kw_only=True, tag="eos"):
     reason: str
 
 
-SessionEvent = Partial | Final | Vad | Lag | Gap | Fault | Eos
+class Flushed(Event, frozen=True, kw_only=True, tag="flushed"):
+    """What was said before the asker's `flush` with this `id` is final, up to final `seq`.
+
+    Only the connection that asked receives it.
+    """
+
+    id: str
+    seq: int
+
+
+SessionEvent = Partial | Final | Vad | Lag | Gap | Missed | Fault | Flushed | Eos
 """All that a subscriber may receive after ``hello``."""
 
 _encoder = msgspec.json.Encoder()

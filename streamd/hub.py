@@ -1,0 +1,211 @@
+"""Fan-out of one session's events to any number of subscribers, each at its own pace.
+
+The hub stamps finals with `seq`, keeps the newest of them for replay, and hands every subscriber
+its own bounded line: no subscriber can delay another one or the session. Publishing never waits. It
+does not know about sockets, files or threads: all calls come from one thread, and only a
+subscriber that iterates needs an event loop.
+"""
+
+import asyncio
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from itertools import islice
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from streamd.events import Eos, Final, Missed, Partial, SessionEvent
+
+EventT = TypeVar("EventT", bound=SessionEvent)
+
+_PARTIAL = 0
+"""Key of the one partial in a subscriber's line; all other keys count up from 1."""
+
+
+class Subscription(AsyncIterator[SessionEvent]):
+    """One subscriber's line of unsent events.
+
+    Iterate over it, or call `pop` and do the waiting yourself. The iteration ends after `Eos`,
+    after `close`, or when the subscriber was too slow: then `slow` is true and what was in line is
+    forgotten; the subscriber misses no final if it subscribes again, `after` its last `seq`.
+
+    Parameters
+    ----------
+    bound : how many events other than the partial may wait
+    partials : whether partials are wanted at all
+    """
+
+    def __init__(self, bound: int, *, partials: bool = True) -> None:
+        self.slow = False
+        self._bound = bound
+        self._partials = partials
+        self._line: OrderedDict[int, SessionEvent] = OrderedDict()
+        self._n_offered = 0
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will join the line."""
+        return self._closed
+
+    def offer(self, event: SessionEvent) -> None:
+        """Put an event at the end of this subscriber's line, for it alone.
+
+        A newer partial takes the place of an unsent one, a final drops the partial of its segment.
+        An event that finds the line full closes the subscription as slow.
+        """
+        if self._closed:
+            return
+        if isinstance(event, Partial):
+            if self._partials:
+                self._line[_PARTIAL] = event
+                self._line.move_to_end(_PARTIAL)
+        else:
+            self._drop_outdated_partial(event)
+            if len(self._line) - (_PARTIAL in self._line) >= self._bound:
+                self._line.clear()
+                self.slow = self._closed = True
+            else:
+                self._n_offered += 1
+                self._line[self._n_offered] = event
+                self._closed = isinstance(event, Eos)
+        self._changed.set()
+
+    def pop(self) -> SessionEvent | None:
+        """Take the next event out of the line, or None while it is empty."""
+        return self._line.popitem(last=False)[1] if self._line else None
+
+    def close(self) -> None:
+        """Leave: nothing more joins the line, and what is in it is forgotten."""
+        self._line.clear()
+        self._closed = True
+        self._changed.set()
+
+    def _drop_outdated_partial(self, event: SessionEvent) -> None:
+        partial = self._line.get(_PARTIAL)
+        if partial is not None and _outdates(event, partial):
+            del self._line[_PARTIAL]
+
+    async def __anext__(self) -> SessionEvent:
+        while (event := self.pop()) is None:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Hub:
+    """The events of one session, for everybody who listens.
+
+    Parameters
+    ----------
+    session : its name on the wire
+    history : how many finals are kept for replay
+    bound : how many events a subscriber may be behind before it is closed as slow
+    epoch : names this run of the session, so that a subscriber who comes back knows whether its
+        `seq` still means anything; made up unless given
+    """
+
+    def __init__(
+        self, session: str, history: int = 1000, *, bound: int = 256, epoch: str | None = None
+    ) -> None:
+        self.session = session
+        self.epoch = secrets.token_hex(4) if epoch is None else epoch
+        self.seq = 0
+        """Number of the last final; 0 before the first."""
+        self._finals: deque[Final] = deque(maxlen=history)
+        self._partial: Partial | None = None
+        self._eos: Eos | None = None
+        self._bound = bound
+        self._subscriptions: set[Subscription] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `Eos` was published; what was kept can still be replayed."""
+        return self._eos is not None
+
+    def publish(self, event: EventT) -> EventT:
+        """Hand an event to all subscribers; a final comes back with its `seq`.
+
+        Raises
+        ------
+        RuntimeError : after `Eos`, because nothing may follow it
+        """
+        if self._eos is not None:
+            raise RuntimeError(f"session {self.session!r} has ended: cannot publish {event!r}")
+        if isinstance(event, Final):
+            self.seq += 1
+            event = msgspec.structs.replace(event, seq=self.seq)
+            self._finals.append(event)
+        elif isinstance(event, Partial):
+            self._partial = event
+        elif isinstance(event, Eos):
+            self._eos = event
+        if self._partial is not None and _outdates(event, self._partial):
+            self._partial = None
+        for subscription in self._subscriptions:
+            subscription.offer(event)
+        self._subscriptions = {s for s in self._subscriptions if not s.closed}
+        return event
+
+    def subscribe(
+        self, after: int | None = None, *, epoch: str | None = None, partials: bool = True
+    ) -> Subscription:
+        """Join, from now on or from an earlier final on; use it as a context manager.
+
+        Parameters
+        ----------
+        after : number of the last final that the subscriber has: the later ones are replayed, then
+            everything follows live, without a hole and without a double. Finals that are no longer
+            kept are announced by `Missed`. None: no replay.
+        epoch : the run of the session that `after` counts in, if the subscriber knows it
+        partials : whether partials are wanted; the current one comes at once
+        """
+        replay: list[SessionEvent] = [] if after is None else self._replay(after, epoch)
+        # What is replayed is shared with the history and costs nothing, so it has room of its own.
+        subscription = Subscription(self._bound + len(replay), partials=partials)
+        for event in replay:
+            subscription.offer(event)
+        if self._partial is not None:
+            subscription.offer(self._partial)
+        if self._eos is not None:
+            subscription.offer(self._eos)
+        self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
+        return subscription
+
+    def close(self, reason: str) -> None:
+        """Publish `Eos` and end all subscriptions; the second time does nothing."""
+        if self._eos is None:
+            self.publish(Eos(seq=self.seq, reason=reason))
+
+    def _replay(self, after: int, epoch: str | None) -> list[SessionEvent]:
+        if after > self.seq or epoch not in (None, self.epoch):
+            # The subscriber was in another run of the session: its number means nothing here.
+            return [Missed(from_seq=0, to_seq=0, why="epoch"), *self._finals]
+        first_kept = self.seq - len(self._finals) + 1
+        if after + 1 >= first_kept:
+            return list(islice(self._finals, after + 1 - first_kept, None))
+        gone = Missed(from_seq=after + 1, to_seq=first_kept - 1, why="retention")
+        return [gone, *self._finals]
+
+
+def _outdates(event: SessionEvent, partial: SessionEvent) -> bool:
+    """Whether `partial` says nothing any more once `event` is known."""
+    if isinstance(event, Eos):
+        return True
+    return isinstance(event, Final) and isinstance(partial, Partial) and partial.seg <= event.seg
