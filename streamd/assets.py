@@ -1,0 +1,23 @@
+"""Finds the files that ship beside the code, in an installed wheel and in a checkout alike."""
+
+from pathlib import Path
+
+from streamd.errors import StreamdError
+
+_IN_CHECKOUT = {"demo": "models/demo"}
+"""Asset -> folder in the repository; in the wheel it is ``streamd/_<asset>`` (pyproject.toml)."""
+
+
+def asset(name: str) -> Path:
+    """Return the folder of a bundled asset; `name` is a key of the table above.
+
+    Raises
+    ------
+    StreamdError
+        The installation lacks it.
+    """
+    package = Path(__file__).parent
+    for folder in (package / f"_{name}", package.parent / _IN_CHECKOUT[name]):
+        if folder.is_dir():
+            return folder
+    raise StreamdError(f"this installation lacks the bundled {name} files: install streamd again")
