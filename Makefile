@@ -36,7 +36,7 @@ test-system: export STREAMD_REQUIRE_SYSTEM := 1
 test-system: system-packages test ## install PortAudio and PulseAudio (Debian), then all tests
 
 docs: $(INSTALLED) ## write docs/options.md from the option table
-	$(BIN)/python -c 'from streamd.config.reference import reference; print(reference(), end="")' > docs/options.md.new
+	$(BIN)/python -m streamd.config > docs/options.md.new
 	mv docs/options.md.new docs/options.md
 
 clean: ## remove everything that was made
