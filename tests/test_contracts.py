@@ -1,0 +1,235 @@
+"""What the repository promises about itself: its sizes, its paper and its package."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import soundfile
+
+import streamd
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted((ROOT / "streamd").rglob("*.py"))
+DEMO = ROOT / "models" / "demo"
+IN_WHEEL = {
+    "ATTRIBUTION.md",
+    "LICENSE",
+    "README.md",
+    "config.json",
+    "model.safetensors",
+    "vocab.tiktoken",
+}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that belong to the repository; without git there is nothing to ask."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("needs git and a clone of the repository")
+    command = ["git", "ls-files", "-z", "--", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).exists()]
+
+
+def pyproject() -> dict[str, dict]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def readme_tree() -> list[tuple[str, str]]:
+    """(path, description) of each line of the README's file tree."""
+    block = re.search(r"^## The house\n+```\n(.*?)^```", _readme(), re.M | re.S)
+    assert block, "README.md has no file tree under '## The house'"
+    entries = []
+    folder = ""
+    for line in block[1].splitlines():
+        name, _, description = line.strip().partition("  ")
+        if not line.startswith(" "):
+            folder = name if name.endswith("/") else ""
+            entries.append((name, description.strip()))
+        else:
+            entries.append((folder + name, description.strip()))
+    return entries
+
+
+def _readme() -> str:
+    return (ROOT / "README.md").read_text()
+
+
+# -- the source ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_fits_on_a_few_screens(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 300
+
+
+def test_public_names_can_be_counted_on_the_fingers() -> None:
+    names = getattr(streamd, "__all__", [])
+    assert len(names) <= 15
+    assert all(hasattr(streamd, name) for name in names)
+
+
+def test_nothing_points_at_one_machine() -> None:
+    homes = r"(?<![\w.])/(?:work|root|home|Users)/\w"
+    registries = r"pythonhosted\.org|registry\.npmjs|deb\.debian\.org"
+    pattern = re.compile(f"{homes}|{registries}")
+    guilty = []
+    for path in tracked():
+        data = path.read_bytes()
+        if path == Path(__file__).resolve() or b"\0" in data:
+            continue
+        for number, line in enumerate(data.decode().splitlines(), 1):
+            if pattern.search(line):
+                guilty.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
+    assert not guilty
+
+
+# -- the paper -------------------------------------------------------------------------------
+
+
+def test_the_readme_tree_names_what_is_there() -> None:
+    entries = readme_tree()
+    missing = [name for name, _ in entries if not (ROOT / name).exists()]
+    assert not missing
+    assert all(description for _, description in entries)
+
+
+def test_the_readme_tree_leaves_nothing_out() -> None:
+    named = {name.rstrip("/") for name, _ in readme_tree()}
+    there = {path.relative_to(ROOT).parts[:1] for path in tracked()}
+    there |= {path.relative_to(ROOT).parts[:2] for path in tracked("streamd")}
+    small_print = {".gitignore", "streamd/__init__.py", "streamd/py.typed"}
+    assert {"/".join(parts) for parts in there} - named <= small_print
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_command_on_paper_exists(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    on_paper = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / page).read_text(), re.M))
+    assert on_paper
+    assert on_paper <= targets
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    link = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in tracked("*.md")
+        for target in link.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+# -- the demo model --------------------------------------------------------------------------
+
+
+def test_every_file_of_the_demo_model_has_its_licence_in_the_card() -> None:
+    card = (DEMO / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", card, re.M))
+    there = set()
+    for path in tracked("models/demo"):
+        name, *rest = path.relative_to(DEMO).parts
+        there.add(f"{name}/" if rest else name)
+    assert there - {"README.md"} == set(rows)
+    assert all(licence.strip() for licence in rows.values())
+
+
+def test_the_card_lists_the_words_of_the_model() -> None:
+    listed = re.search(r"```\n(.*?)```", (DEMO / "README.md").read_text(), re.S)
+    assert listed
+    assert listed[1].split() == (DEMO / "words.txt").read_text().split()
+
+
+def test_the_recording_is_what_its_description_says() -> None:
+    about = json.loads((DEMO / "recording.json").read_text())
+    sound = soundfile.info(DEMO / "recording.flac")
+    assert (sound.samplerate, sound.channels) == (16_000, 1)
+    assert about["duration_ms"] == sound.frames * 1000 // sound.samplerate
+    assert about["text"] == " ".join(clip["text"] for clip in about["clips"])
+    edges = [time for clip in about["clips"] for time in (clip["start_ms"], clip["end_ms"])]
+    assert edges == sorted(edges)
+    assert edges[0] > 0
+    assert edges[-1] < about["duration_ms"]
+    attribution = (DEMO / "ATTRIBUTION.md").read_text()
+    assert all(clip["licence"] and f"`{clip['clip']}`" in attribution for clip in about["clips"])
+
+
+def test_the_words_of_the_recording_are_words_of_the_model() -> None:
+    about = json.loads((DEMO / "recording.json").read_text())
+    assert set(about["text"].split()) <= set((DEMO / "words.txt").read_text().split())
+
+
+# -- the package -----------------------------------------------------------------------------
+
+
+def test_there_is_one_version() -> None:
+    assert pyproject()["project"]["version"] == streamd.__version__
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_has_the_demo_model_and_nothing_else_of_models(wheel: zipfile.ZipFile) -> None:
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert {name for name in names if not name.startswith("streamd/")} == set()
+    assert {name for name in names if name.startswith("streamd/_demo/")} == {
+        f"streamd/_demo/{name}" for name in IN_WHEEL
+    }
+    for name in IN_WHEEL:
+        shipped = hashlib.sha256(wheel.read(f"streamd/_demo/{name}")).hexdigest()
+        assert shipped == hashlib.sha256((DEMO / name).read_bytes()).hexdigest(), name
+
+
+def test_the_wheel_has_every_module(wheel: zipfile.ZipFile) -> None:
+    modules = {str(path.relative_to(ROOT)) for path in MODULES}
+    assert modules <= set(wheel.namelist())
+    assert "streamd/py.typed" in wheel.namelist()
+
+
+# -- the commands ----------------------------------------------------------------------------
+
+PYTHONS = {
+    "old": (
+        "Python 3.9.2 is too old",
+        'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac',
+    ),
+    "without venv": ("has no venv module", 'case "$2" in *version_info*) ;; *) exit 1;; esac'),
+    "missing": ("not found", None),
+}
+
+
+@pytest.mark.parametrize("kind", PYTHONS)
+def test_make_says_in_one_line_what_is_wrong_with_python(kind: str, tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+    complaint, script = PYTHONS[kind]
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    settings = [f"VENV={tmp_path / 'venv'}", f"PYTHON={python}", "UV="]
+    done = subprocess.run(
+        ["make", "--silent", str(tmp_path / "venv" / ".installed"), *settings],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert done.returncode != 0
+    assert len(said) == 1
+    assert complaint in said[0]
+    assert not (tmp_path / "venv").exists()
