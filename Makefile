@@ -1,11 +1,11 @@
 # Two commands: `make demo` shows live captions, `make test` passes the tests. They need nothing but
-# python3 (3.11 or newer); with uv they are faster. PYTHON=python3.13 chooses another one.
+# python3 (3.11 or newer); where uv is, it is used and faster. PYTHON=python3.13 names another Python.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-UV := $(shell command -v uv 2>/dev/null)
+UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
 SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils
 
 .DEFAULT_GOAL := help
@@ -49,8 +49,10 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 define MAKE_WITH_UV
-test -x $(BIN)/python || uv venv --quiet --python '>=3.11' $(VENV) && \
-	uv pip install --quiet --python $(BIN)/python --editable . --group dev
+set -e; \
+echo "Making the environment $(VENV) with uv ..."; \
+test -x $(BIN)/python || uv venv --quiet --python '>=3.11' $(VENV); \
+uv pip install --quiet --python $(BIN)/python --editable . --group dev
 endef
 
 define MAKE_WITH_PIP
