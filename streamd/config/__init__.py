@@ -1,0 +1,32 @@
+"""The configuration: every option once, from wherever it is set, checked and frozen.
+
+Whoever wires the stations reads a `Config` and hands each one the numbers that it needs; no
+station sees a `Config`.
+"""
+
+from streamd.config.load import OPTIONS, as_toml, load
+from streamd.config.option import Option, suggestion
+from streamd.config.schema import (
+    Config,
+    Decoding,
+    Input,
+    Output,
+    Server,
+    Streaming,
+    Vad,
+)
+
+__all__ = [
+    "OPTIONS",
+    "Config",
+    "Decoding",
+    "Input",
+    "Option",
+    "Output",
+    "Server",
+    "Streaming",
+    "Vad",
+    "as_toml",
+    "load",
+    "suggestion",
+]

@@ -1,0 +1,77 @@
+"""The option reference, docs/options.md, made from the declarations themselves."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import get_type_hints
+
+import msgspec
+
+from streamd.config.load import CONFIG_VARIABLE, OPTIONS
+from streamd.config.option import Option
+from streamd.config.schema import Config
+from streamd.errors import StreamdError
+
+_HEAD = f"""\
+# Options
+
+<!-- Made by `make docs` from streamd/config/schema.py. -->
+
+An option has one name everywhere. `--hold-ms 300` on the command line, the variable
+`STREAMD_HOLD_MS=300` and the key `hold-ms = 300` in section `[streaming]` of a TOML file say the
+same thing. The command line beats the variables, they beat the file, the file beats the defaults.
+
+- `--config FILE` (or the variable `{CONFIG_VARIABLE}`) names the TOML file; without,
+  none is read.
+- `--print-config` prints the effective configuration as a TOML file and exits.
+- `--help` lists the common options, `--help-all` all of them, `--version` the version.
+- A switch has a flag for on, `--NAME`, and one for off, `--no-NAME` where no other is listed. Its
+  key takes `true` or `false`. The meaning listed is that of the flag which changes the default.
+- In a variable, the parts of a list are separated by commas. An empty variable counts as not set.
+- Times are milliseconds; inside, they are whole frames of 20 ms, and fractions of one are dropped.
+"""
+
+
+_TABLE = "| option | key and default | allowed | meaning |\n|---|---|---|---|\n"
+
+
+def reference() -> str:
+    """The whole page, Markdown."""
+    structs = get_type_hints(Config)
+    sections = (
+        _section(group, structs[group], list(options))
+        for group, options in groupby(OPTIONS.values(), lambda option: option.group)
+    )
+    return "\n".join((_HEAD, *sections, _exit_codes()))
+
+
+def _section(group: str, struct: type[msgspec.Struct], options: list[Option]) -> str:
+    rows = "".join(map(_row, options))
+    return f"## [{group}]\n\n{struct.__doc__}\n\n{_TABLE}{rows}"
+
+
+def _row(option: Option) -> str:
+    default = msgspec.json.encode(option.default).decode()  # of these types, also TOML's form
+    short_for = "".join(f"; {_code(flags)}: {value}" for value, flags in option.short_for.items())
+    cells = (
+        _code(option.shown_flags) or "FILE...",
+        f"`{option.name} = {default}`",
+        option.allowed,
+        option.opt.help + short_for,
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _exit_codes() -> str:
+    kinds = [kind for kind in StreamdError.__subclasses__() if "exit_code" in vars(kind)]
+    rows = [(0, "All went well.")]
+    rows += [(kind.exit_code, (kind.__doc__ or "").splitlines()[0]) for kind in kinds]
+    rows += [
+        (130, "Interrupted twice, or before anything ran."),
+        (141, "Whoever read the output left."),
+    ]
+    table = "".join(f"| {code} | {meaning} |\n" for code, meaning in rows)
+    return f"## Exit codes\n\n| code | meaning |\n|---|---|\n{table}"

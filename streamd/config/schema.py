@@ -1,0 +1,286 @@
+"""All options of streamd, each declared once: name, default, unit, limits, help.
+
+The command line, the variables, the TOML file, the help and docs/options.md are derived from these
+structs. A field's outward name is its own in kebab case, or the `name` it is given. Times are
+milliseconds here; whoever wires the stations converts them to frames.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from streamd.config.option import Opt
+
+Ms = Annotated[int, Meta(ge=0, le=30_000)]
+"""A time within Whisper's 30 s; what becomes frames is rounded down to 20 ms."""
+FrameMs = Annotated[int, Meta(ge=0, le=30_000, multiple_of=20)]
+"""A time that is a whole number of frames."""
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|jsonl)$")]
+
+
+class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """A section of the help and of the TOML file."""
+
+
+class Input(Group, frozen=True, kw_only=True):
+    """Where the audio comes from."""
+
+    files: Annotated[
+        tuple[str, ...],
+        Opt(
+            "audio files, one after the other; -: raw PCM on stdin", metavar="FILE", positional=True
+        ),
+    ] = ()
+    source: Annotated[bool, Opt("take no audio from here, only from the network", rare=True)] = True
+    device: Annotated[
+        str,
+        Opt(
+            "microphone, by number or a part of its name",
+            metavar="ID|NAME",
+            flags=("-d", "-c", "--capture"),
+        ),
+    ] = ""
+    realtime: Annotated[
+        bool, Opt("read files as fast as possible, not in real time", off=("--fast",))
+    ] = True
+    input_rate: Annotated[
+        int, Meta(ge=1_000, le=384_000), Opt("sampling rate of raw PCM", unit="Hz")
+    ] = 16_000
+    input_format: Annotated[
+        Literal["u8", "s16le", "s32le", "f32le"], Opt("sample format of raw PCM")
+    ] = "s16le"
+    input_channels: Annotated[int, Meta(ge=1, le=64), Opt("channels of raw PCM")] = 1
+
+
+class Streaming(Group, frozen=True, kw_only=True):
+    """When a window is transcribed, and when its words are committed."""
+
+    step_ms: Annotated[
+        FrameMs, Opt("new audio per window; 0: only whole utterances", unit="ms")
+    ] = field(default=500, name="step")
+    length_ms: Annotated[
+        int, Meta(ge=20, le=30_000, multiple_of=20), Opt("audio per window, at most", unit="ms")
+    ] = field(default=5_000, name="length")
+    keep_ms: Annotated[
+        FrameMs, Opt("audio kept from the last line (commit rule sliding)", unit="ms")
+    ] = field(default=200, name="keep")
+    commit: Annotated[
+        Literal["local-agreement", "align-att", "sliding"],
+        Opt("rule by which words become final"),
+    ] = "local-agreement"
+    agreement: Annotated[
+        int, Meta(ge=2, le=8), Opt("windows in a row that must agree on a word", rare=True)
+    ] = 2
+    hold_ms: Annotated[Ms, Opt("age at which a word may be committed", unit="ms", rare=True)] = 250
+    min_progress_ms: Annotated[
+        Ms, Opt("new audio that makes an agreement count", unit="ms", rare=True)
+    ] = 300
+    frame_threshold_ms: Annotated[
+        Ms, Opt("distance to the window's end (align-att)", unit="ms", rare=True)
+    ] = 500
+    rewind_ms: Annotated[
+        Ms, Opt("backward jump that discards a window (align-att)", unit="ms", rare=True)
+    ] = 4_000
+    context_tokens: Annotated[
+        int, Meta(ge=0, le=223), Opt("committed tokens given as prompt, at most", rare=True)
+    ] = 64
+    keep_context: Annotated[bool, Opt("keep the prompt across utterances", flags=("-kc",))] = False
+    stability: Annotated[Share, Opt("tolerance for keeping drafted words; 0: exact", rare=True)] = (
+        0.0
+    )
+    backlog_ms: Annotated[
+        int,
+        Meta(ge=30_000, le=86_400_000),
+        Opt("audio kept while the engine is behind; beyond it a gap", unit="ms", rare=True),
+    ] = 600_000
+
+
+class Vad(Group, frozen=True, kw_only=True):
+    """What counts as speech, and when an utterance ends."""
+
+    vad: Annotated[Literal["webrtc", "energy", "off"], Opt("voice detector")] = "webrtc"
+    vad_aggressiveness: Annotated[
+        int, Meta(ge=0, le=3), Opt("how eagerly webrtc rejects noise", rare=True)
+    ] = 2
+    vad_threshold: Annotated[
+        Share,
+        Opt("share of voiced frames that starts speech", flags=("-vth", "--vad-thold")),
+    ] = 0.6
+    attack_ms: Annotated[
+        int,
+        Meta(ge=20, le=30_000, multiple_of=20),
+        Opt("time over which that share is taken", unit="ms", rare=True),
+    ] = 200
+    hangover_ms: Annotated[Ms, Opt("pause that still counts as speech", unit="ms", rare=True)] = 100
+    pre_roll_ms: Annotated[
+        Ms, Opt("audio taken from before the start of speech", unit="ms", rare=True)
+    ] = 500
+    energy_floor_db: Annotated[
+        float,
+        Meta(ge=-200.0, le=0.0),
+        Opt("level below which nothing is speech", unit="dBFS", rare=True),
+    ] = -60.0
+    endpoint_ms: Annotated[Ms, Opt("pause that ends an utterance", unit="ms")] = 600
+    endpoint_sentence_ms: Annotated[Ms, Opt("the same behind . ? !", unit="ms", rare=True)] = 400
+    endpoint_unfinished_ms: Annotated[
+        Ms, Opt("the same behind an unfinished phrase", unit="ms", rare=True)
+    ] = 1_000
+    endpoint_empty_ms: Annotated[
+        Ms, Opt("the same while there are no words", unit="ms", rare=True)
+    ] = 2_400
+    max_utterance_ms: Annotated[
+        int,
+        Meta(ge=1_000, le=30_000),
+        Opt("length at which an utterance is cut", unit="ms", rare=True),
+    ] = 28_000
+    pre_final_ms: Annotated[
+        Ms, Opt("pause after which the final is prepared", unit="ms", rare=True)
+    ] = 200
+
+
+class Decoding(Group, frozen=True, kw_only=True):
+    """The model and its search."""
+
+    model: Annotated[
+        str, Meta(min_length=1), Opt("name or path of a model", metavar="NAME|PATH", flags=("-m",))
+    ] = "demo"
+    language: Annotated[
+        str,
+        Meta(pattern="^(auto|[a-z]{2,3})$"),
+        Opt(
+            "spoken language",
+            metavar="CODE",
+            flags=("-l",),
+            allowed="auto or a code like en, de, yue",
+        ),
+    ] = "en"
+    task: Annotated[
+        Literal["transcribe", "translate"],
+        Opt(
+            "translate: into English",
+            short_for=(("-tr", "translate"), ("--translate", "translate")),
+        ),
+    ] = "transcribe"
+    beam_size: Annotated[
+        int, Meta(ge=1, le=32), Opt("beams of a final; 1: greedy", flags=("-bs",))
+    ] = 1
+    best_of: Annotated[
+        int,
+        Meta(ge=1, le=32),
+        Opt("samples when the temperature is above 0", flags=("-bo",), rare=True),
+    ] = 5
+    temperature: Annotated[
+        Share, Opt("temperature of the first attempt", flags=("-tp",), rare=True)
+    ] = 0.0
+    temperature_inc: Annotated[
+        Annotated[float, Meta(ge=0.01, le=1.0)],
+        Opt("added for each further attempt", flags=("-tpi",), rare=True),
+    ] = 0.2
+    fallback: Annotated[
+        bool, Opt("no further attempts at higher temperatures", off=("-nf", "--no-fallback"))
+    ] = True
+    compression_threshold: Annotated[
+        float, Meta(ge=0.0, le=100.0), Opt("a more repetitive text is tried again", rare=True)
+    ] = 2.4
+    logprob_threshold: Annotated[
+        float,
+        Meta(ge=-100.0, le=0.0),
+        Opt("a less probable text is tried again", flags=("-lpt", "--logprob-thold"), rare=True),
+    ] = -1.0
+    no_speech_threshold: Annotated[
+        Share,
+        Opt(
+            "a window less likely to be speech is dropped",
+            flags=("-nth", "--no-speech-thold"),
+            rare=True,
+        ),
+    ] = 0.6
+    prompt: Annotated[str, Opt("text that the model sees before the first word")] = ""
+    suppress_tokens: Annotated[
+        tuple[Annotated[int, Meta(ge=-1)], ...],
+        Opt("tokens never to be written; -1: non-speech symbols", rare=True),
+    ] = (-1,)
+    suppress_blank: Annotated[bool, Opt("let a window begin with a blank", rare=True)] = True
+    max_tokens: Annotated[
+        int,
+        Meta(ge=0, le=448),
+        Opt("tokens per window, at most; 0: by length", flags=("-mt",), rare=True),
+    ] = 0
+    tokens_per_second: Annotated[
+        float, Meta(ge=1.0, le=50.0), Opt("tokens that a second of audio may have", rare=True)
+    ] = 6.5
+    audio_ctx: Annotated[
+        int, Meta(ge=0, le=1_500), Opt("encoder positions; 0: by length", flags=("-ac",))
+    ] = 0
+    audio_ctx_pad: Annotated[
+        int, Meta(ge=0, le=1_500), Opt("positions added to the audio's length", rare=True)
+    ] = 128
+    audio_ctx_floor: Annotated[
+        int, Meta(ge=64, le=1_500), Opt("positions, at least", rare=True)
+    ] = 384
+    threads: Annotated[
+        int, Meta(ge=0, le=256), Opt("threads of the engine; 0: one per core", flags=("-t",))
+    ] = 0
+    engine: Annotated[Literal["auto", "onnx", "reference"], Opt("what runs the model")] = "auto"
+
+
+class Output(Group, frozen=True, kw_only=True):
+    """Where the text goes."""
+
+    output: Annotated[
+        tuple[Transcript, ...],
+        Opt(
+            "also write a file; may be repeated",
+            metavar="FILE",
+            flags=("-o",),
+            allowed="FILE.txt, .srt, .vtt or .jsonl",
+        ),
+    ] = ()
+    format: Annotated[
+        Literal["text", "srt", "vtt", "jsonl"],
+        Opt("what is written to stdout", short_for=(("--jsonl", "jsonl"),)),
+    ] = "text"
+    colors: Annotated[Literal["auto", "always", "never"], Opt("colours on the terminal")] = "auto"
+    confidence: Annotated[bool, Opt("colour each word by its probability")] = False
+    mark_low: Annotated[Share, Opt("put words below this probability in brackets", rare=True)] = 0.0
+    timestamps: Annotated[Literal["off", "rel", "clock"], Opt("time in front of each line")] = "off"
+    quiet: Annotated[bool, Opt("errors only", flags=("-q",))] = False
+    verbose: Annotated[
+        int,
+        Meta(ge=0, le=2),
+        Opt("detail of the messages on stderr", short_for=(("-v", "1"), ("-vv", "2"))),
+    ] = 0
+    log_format: Annotated[
+        Literal["text", "json"], Opt("form of the messages on stderr", rare=True)
+    ] = "text"
+
+
+class Server(Group, frozen=True, kw_only=True):
+    """Who may listen and send over the network."""
+
+    server: Annotated[bool, Opt("open no websocket")] = True
+    host: Annotated[str, Meta(min_length=1), Opt("address to listen on", metavar="ADDRESS")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Meta(ge=0, le=65_535), Opt("port to listen on; 0: any free one")] = 8765
+    token_file: Annotated[
+        str, Opt("file with the token that clients must show", metavar="FILE")
+    ] = ""
+    max_streams: Annotated[
+        int, Meta(ge=0, le=1_000), Opt("audio streams from clients at a time", rare=True)
+    ] = 8
+    max_subscribers: Annotated[
+        int, Meta(ge=1, le=10_000), Opt("listening clients at a time", rare=True)
+    ] = 100
+
+
+class Config(Group, frozen=True, kw_only=True):
+    """Everything that a user can decide."""
+
+    input: Input = Input()
+    streaming: Streaming = Streaming()
+    vad: Vad = Vad()
+    decoding: Decoding = Decoding()
+    output: Output = Output()
+    server: Server = Server()

@@ -1,0 +1,70 @@
+"""Log messages, on standard error: standard output belongs to the captions."""
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+"""By how often -v was said."""
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes log lines to a stream which it may share with live captions.
+
+    Whoever draws on the same terminal sets `above` to what makes room there; records must then
+    come from the thread that draws.
+    """
+
+    above: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, above whatever is drawn."""
+        with self.above():
+            super().emit(record)
+
+
+class _TextFormatter(logging.Formatter):
+    """``streamd: warning: text``: what an error of the program looks like, too."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        return f"streamd: {level}{record.getMessage()}"
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object per line, for programs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def log_to(
+    stream: TextIO, *, form: Literal["text", "json"], verbose: int = 0, quiet: bool = False
+) -> LogHandler:
+    """Send all log messages of the process to `stream`, and nowhere else.
+
+    Parameters
+    ----------
+    stream : where to
+    form : lines for people or for programs
+    verbose : 0 warnings, 1 what happens, 2 everything, the libraries' messages included
+    quiet : errors only, whatever `verbose` says
+    """
+    handler = LogHandler(stream)
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    level = logging.ERROR if quiet else _LEVELS[verbose]
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger().setLevel(level if level != logging.INFO else logging.WARNING)
+    logging.getLogger("streamd").setLevel(level)
+    return handler
