@@ -1,0 +1,55 @@
+"""Reads the golden files, and the two models that they were made with."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS, random_weights
+
+from streamd.engine import ModelDimensions
+from streamd.engine.store import Model, load_model
+from streamd.engine.weights import parameter_shapes
+
+HERE = Path(__file__).parent
+
+
+@cache
+def document() -> dict[str, Any]:
+    """golden.json: decoding, tokenizer, word times, languages."""
+    return json.loads((HERE / "golden.json").read_text())
+
+
+@cache
+def arrays() -> dict[str, np.ndarray]:
+    """golden.npz: log-mel, encoder output, logits, alignment."""
+    with np.load(HERE / "golden.npz") as file:
+        return dict(file)
+
+
+def samples(clip: str, n_ctx: int) -> np.ndarray:
+    """A clip, padded with zeros to `n_ctx` frames as openai-whisper's input was."""
+    sound, rate = soundfile.read(HERE / f"{clip}.flac", dtype="float32")
+    assert rate == 16_000
+    return np.pad(sound, (0, n_ctx * 320 - len(sound)))
+
+
+@cache
+def model(name: str) -> Model:
+    """`demo` or `random`, as make_golden.py has them."""
+    demo = load_model("demo")
+    if name == "demo":
+        return demo
+    dims = ModelDimensions(**DIMS)
+    return Model(
+        name=name,
+        dims=dims,
+        weights=random_weights(parameter_shapes(dims)),
+        vocabulary={token: i for token, i in demo.vocabulary.items() if i < N_TEXT_TOKENS},
+        alignment_heads=tuple(ALIGNMENT_HEADS),
+        language=None,
+        text_style="",
+        min_audio_ctx=64,
+    )
