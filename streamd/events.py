@@ -4,7 +4,11 @@ Each event is a frozen struct whose tag is the ``type`` field of the JSON text f
 milliseconds since the stream began. Nothing here knows who listens or how.
 """
 
+from collections.abc import Sequence
+
 import msgspec
+
+from streamd.types import Word, ms_from_frames
 
 PROTOCOL = "streamd.v1"
 
@@ -21,6 +25,20 @@ class TimedWord(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int
     prob: float
     final: bool
+
+
+def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
+    """The words in wire form; the first `n_final` of them are final."""
+    return tuple(
+        TimedWord(
+            text=word.text.strip(),
+            start_ms=ms_from_frames(word.start),
+            end_ms=ms_from_frames(word.end),
+            prob=round(word.prob, 3),
+            final=i < n_final,
+        )
+        for i, word in enumerate(words)
+    )
 
 
 class Partial(Event, frozen=True, kw_only=True, tag="partial"):

@@ -59,8 +59,8 @@ class Window:
 
     `samples` holds frames `start` to `end`. `prompt`: committed tokens before the window (≤ 64);
     `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the
-    last hypothesis, to be verified; `last`: every word that comes back will be committed, so decode
-    with full checks; `closes`: the window ends the utterance.
+    last hypothesis, to be verified; `last`: the window ends the utterance (if the silence behind it
+    lasts), every word that comes back will be committed, so decode with full checks.
     """
 
     start: int
@@ -70,7 +70,6 @@ class Window:
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     last: bool = False
-    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,232 @@
+"""Where utterances begin and end: a pure function of the gate's decisions and of the text so far.
+
+How long a silence ends an utterance depends on its last words (sherpa-onnx and RealtimeSTT have
+such rules): a finished sentence ends sooner than a dangling "and". The text comes from the
+recognizer, which may be late. Utterances must not depend on how late, so the segmenter reads its
+track of frames at its own pace: where a decision needs the text of a pause it stops and puts a
+*question* (`asked`); the answer (`answer`) lets it go on, if need be through audio that arrived
+long ago.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamd.events import Vad
+from streamd.types import Word, ms_from_frames, text_of
+
+UNFINISHED = frozenset(
+    word
+    for line in (
+        "a an and as at because but by er for from if in into my of on or our so than that",
+        "the their this to uh um with your",
+    )
+    for word in line.split()
+)
+"""Words that do not end a sentence; a speaker who stops here is thinking."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """When an utterance begins and ends; all in frames."""
+
+    pre_roll: int = 25
+    """Audio kept from before the gate opened."""
+    tail: int = 10
+    """Silence behind the last voiced frame that still belongs to the utterance and is transcribed:
+    the end of a voiceless consonant. The final is decoded as soon as so much silence was heard."""
+    plain: int = 30
+    """Silence that ends an utterance ..."""
+    sentence: int = 20
+    """... if its text ends with a full stop, a question or an exclamation mark ..."""
+    unfinished: int = 50
+    """... if it ends with a comma, a doubtful word or one that does not end a sentence ..."""
+    empty: int = 120
+    """... if nothing was recognised so far."""
+    longest: int = 1400
+    """An utterance never gets longer. From three fifths of this on it ends in the next pause of
+    `tail` frames; if none comes, it is cut in the quietest of the last `tail` frames."""
+    overlap: int = 0
+    """Audio before such a cut that the next utterance begins with (whisper.cpp's ``--keep``)."""
+    exact_cut: bool = False
+    """Cut exactly at `longest`, never before (whisper.cpp's lines)."""
+
+    @property
+    def shortest_pause(self) -> int:
+        """No silence shorter than this ends an utterance, whatever its text."""
+        return min(self.plain, self.sentence, self.unfinished, self.empty)
+
+    @property
+    def longest_pause(self) -> int:
+        """Silence of this length ends an utterance, whatever its text."""
+        return max(self.plain, self.sentence, self.unfinished, self.empty)
+
+    def patience(self, words: Sequence[Word]) -> int:
+        """Frames of silence that end an utterance with these words."""
+        text = text_of(words)
+        if not text:
+            return self.empty
+        if text.endswith((".", "?", "!", "。", "？", "！")) and not text.endswith("..."):
+            return self.sentence
+        unfinished = text.endswith((",", "，", "、")) or words[-1].prob < 0.5
+        if unfinished or words[-1].text.strip().lower() in UNFINISHED:
+            return self.unfinished
+        return self.plain
+
+
+@dataclass(slots=True, eq=False)
+class Utterance:
+    """A stretch of speech from frame `start`; `end` is None while it goes on.
+
+    `pause` is the frame where the silence began that it is in at the moment, or None. `gap` is the
+    last pause that speech went on after: its first frame and the first behind it.
+    """
+
+    start: int
+    end: int | None = None
+    pause: int | None = None
+    gap: tuple[int, int] | None = None
+
+
+class Segmenter:
+    """Cuts one stream into utterances. The owner takes them from the left of `utterances`."""
+
+    def __init__(self, options: EndpointOptions | None = None) -> None:
+        self.options = options or EndpointOptions()
+        self.utterances: deque[Utterance] = deque()
+        self.cursor = 0
+        """The next frame to be read; everything before it is decided."""
+        self._base = 0  # frame number of the first entry of the track
+        self._track: list[tuple[int, float]] = []  # per frame: silence as Gate.update says, level
+        self._open: Utterance | None = None
+        self._floor = 0  # the next utterance begins here at the earliest
+        self._patience: int | None = None  # the answer about the current pause
+        self._flush_at: int | None = None
+
+    @property
+    def end(self) -> int:
+        """Frames heard so far."""
+        return self._base + len(self._track)
+
+    def push(self, silence: int, level: float) -> list[Vad]:
+        """Take in the gate's decision about the next frame and its level in dB."""
+        self._track.append((silence, level))
+        return self._advance()
+
+    def asked(self) -> Utterance | None:
+        """The utterance whose text up to its `pause` is needed to go on, soon or already."""
+        utterance = self._open
+        if utterance is None or utterance.pause is None or self._patience is not None:
+            return None
+        return utterance if self.cursor - utterance.pause >= self.options.tail else None
+
+    def answer(self, utterance: Utterance, words: Sequence[Word]) -> list[Vad]:
+        """Say what the utterance's text is in its current pause."""
+        if utterance is not self._open or utterance.pause is None:
+            return []
+        self._patience = self.options.patience(words)
+        return self._advance()
+
+    def flush(self, *, doubtful: bool = False) -> list[Vad]:
+        """End the utterance here: nothing more is coming, or the caller wants its final now.
+
+        `doubtful`: the latest frames may be the start of a word, though the gate is shut.
+        """
+        self._flush_at = self.end
+        if doubtful and self._open is None and self.cursor == self.end:
+            return [*self._begin(), *self._advance()]
+        return self._advance()
+
+    def forget(self, before: int) -> None:
+        """Drop the track before a frame; utterances that begin earlier cannot be cut there."""
+        n = min(before, self.cursor) - self._base
+        if n > 0:
+            del self._track[:n]
+            self._base += n
+
+    def quietest(self, start: int, end: int, *, near: int) -> int:
+        """The frame boundary in [start, end] with the least sound around it (five frames).
+
+        Of several that are equally quiet it is the nearest to `near`. The track must still be
+        there: see `forget`.
+        """
+
+        def loudness(boundary: int) -> tuple[float, int]:
+            around = self._track[max(0, boundary - 2 - self._base) : boundary + 3 - self._base]
+            return sum(level for _, level in around) / max(1, len(around)), abs(boundary - near)
+
+        return min(range(start, end + 1), key=loudness)
+
+    def _advance(self) -> list[Vad]:
+        events: list[Vad] = []
+        while True:
+            if self.cursor == self._flush_at:
+                self._flush_at = None
+                events += self._close(self._open) if self._open is not None else []
+            if self.cursor == self.end:
+                return events
+            silence = self._track[self.cursor - self._base][0]
+            if self._open is not None and not self._knows(self._open, silence):
+                return events
+            self.cursor += 1
+            if self._open is not None:
+                events += self._listen(self._open)
+            elif silence == 0:
+                events += self._begin()
+
+    def _knows(self, utterance: Utterance, silence: int) -> bool:
+        """Follow the pauses; whether what happens at the cursor can be decided without the text."""
+        now = self.cursor + 1
+        if silence == 0:
+            if utterance.pause is not None:
+                utterance.gap = (utterance.pause, self.cursor)
+            utterance.pause, self._patience = None, None
+            return True
+        if utterance.pause is None:
+            utterance.pause, self._patience = max(now - silence, utterance.start), None
+        quiet = now - utterance.pause
+        undecided = self.options.shortest_pause <= quiet < self.options.longest_pause
+        return not undecided or self._limit(utterance, now) is not None
+
+    def _limit(self, utterance: Utterance, now: int) -> int | None:
+        """Silence that ends the utterance in its current pause; None: the text will tell."""
+        options = self.options
+        if not options.exact_cut and 5 * (now - utterance.start) >= 3 * options.longest:
+            return options.tail
+        if options.shortest_pause == options.longest_pause:
+            return options.longest_pause
+        return self._patience
+
+    def _begin(self) -> list[Vad]:
+        start = max(self.cursor - self.options.pre_roll, self._floor)
+        self._open, self._patience = Utterance(start), None
+        self.utterances.append(self._open)
+        return [Vad(speech=True, t_ms=ms_from_frames(start))]
+
+    def _listen(self, utterance: Utterance) -> list[Vad]:
+        if utterance.pause is not None:
+            limit = self._limit(utterance, self.cursor) or self.options.longest_pause
+            if self.cursor - utterance.pause >= limit:
+                return self._close(utterance)
+        if self.cursor - utterance.start >= self.options.longest:
+            self._cut(utterance)
+        return []
+
+    def _close(self, utterance: Utterance) -> list[Vad]:
+        end = self.cursor
+        if utterance.pause is not None:
+            end = min(end, utterance.pause + self.options.tail)
+        utterance.end = self._floor = end
+        self._open = None
+        return [Vad(speech=False, t_ms=ms_from_frames(self.cursor))]
+
+    def _cut(self, utterance: Utterance) -> None:
+        """End the utterance without a pause; speech goes on in the next one."""
+        cut = self.cursor
+        if not self.options.exact_cut:
+            cut = self.quietest(cut - self.options.tail, cut, near=cut)
+        utterance.end = self._floor = cut
+        start = cut - self.options.overlap
+        pause = None if utterance.pause is None else max(utterance.pause, start)
+        self._open = Utterance(start, pause=pause)
+        self.utterances.append(self._open)

@@ -1,0 +1,214 @@
+"""The session's promises, under random speech, random engine speed and random cuts of the audio."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.commit.align_att import AlignAtt
+from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit.sliding import Sliding
+from streamd.events import Event, Final, Gap, Partial
+from streamd.session import SessionOptions
+from streamd.types import FRAME_MS, Window
+from streamd.vad.segmenter import EndpointOptions
+
+runs = st.lists(
+    st.tuples(st.integers(1, 40).map(lambda n: n * WORD), st.integers(1, 160)),
+    min_size=1,
+    max_size=6,
+)
+"""Stretches of speech (whole words) and the silence behind each, in frames."""
+
+
+def speech_of(stretches) -> list[bool]:
+    speech = [False] * WORD
+    for loud, quiet in stretches:
+        speech += [True] * loud + [False] * quiet
+        speech += [False] * (-len(speech) % WORD)  # words stay on their grid
+    return speech
+
+
+def ending(n: int) -> str:
+    return [".", "", ",", "", ""][n % 5]
+
+
+def run(speech, delays, policy=None, options=None, endpoint=None):
+    """Feed frame by frame; the engine takes the next of `delays` frames for each window."""
+    session = scripted_session(options, endpoint, policy)
+    recognizer = ScriptedRecognizer(ending)
+    events: list[Event] = []
+    windows: list[Window] = []
+    window, free_at, at = None, 0, 0
+    for i, frame in enumerate(scripted_audio(speech)):
+        events += session.feed(frame[None])
+        if window is not None and i >= free_at:
+            events += session.accept(window, recognizer.recognize(window))
+            window = None
+        if window is None and (window := session.next_window()) is not None:
+            windows.append(window)
+            free_at, at = i + delays[at % len(delays)], at + 1
+    if window is not None:
+        events += session.accept(window, recognizer.recognize(window))
+    events += session.flush()
+    events += drain(session, recognizer, windows)
+    assert session.idle
+    return events, windows
+
+
+def finals(events):
+    return [(e.text, e.start_ms, e.end_ms) for e in events if isinstance(e, Final)]
+
+
+def words_said(speech) -> list[str]:
+    middles = range(WORD // 2, len(speech), WORD)
+    return [f"w{n}{ending(n)}" for n, middle in enumerate(middles) if speech[middle]]
+
+
+delays = st.lists(st.integers(0, 400), min_size=1, max_size=5)
+policies = st.sampled_from([LocalAgreement, AlignAtt, lambda: LocalAgreement(agree=3)])
+
+
+@given(runs, delays, policies)
+def test_every_word_is_in_the_finals_once_and_in_order(stretches, engine, policy):
+    speech = speech_of(stretches)
+    events, _ = run(speech, engine, policy())
+    said = " ".join(text for text, _, _ in finals(events)).split()
+    assert said == words_said(speech)
+
+
+@given(runs, delays)
+def test_finals_do_not_depend_on_the_speed_of_the_engine(stretches, engine):
+    speech = speech_of(stretches)
+    assert finals(run(speech, engine)[0]) == finals(run(speech, [0])[0])
+
+
+@given(runs, delays, policies)
+def test_committed_text_never_changes(stretches, engine, policy):
+    events, _ = run(speech_of(stretches), engine, policy())
+    committed, seg = "", 1
+    for event in events:
+        if isinstance(event, Partial):
+            assert event.seg == seg
+            assert event.text.startswith(committed)
+            assert event.stable >= len(committed)
+            committed = event.text[: event.stable]
+        elif isinstance(event, Final):
+            assert event.seg == seg
+            assert event.text.startswith(committed)
+            committed, seg = "", seg + 1
+
+
+@given(runs, delays, policies)
+def test_every_frame_that_the_gate_lets_through_is_in_an_accepted_window(stretches, engine, policy):
+    speech = speech_of(stretches)
+    events, windows = run(speech, engine, policy())
+    covered = np.zeros(len(speech), bool)
+    for window in windows:
+        covered[window.start : window.end] = True
+    for event in events:
+        if isinstance(event, Final):
+            assert covered[event.start_ms // FRAME_MS : event.end_ms // FRAME_MS].all()
+    assert covered[np.asarray(speech)].all()
+    assert not any(isinstance(event, Gap) for event in events)
+
+
+@given(runs, st.lists(st.integers(1, 200), min_size=1, max_size=8))
+def test_finals_do_not_depend_on_how_the_audio_was_cut(stretches, cuts):
+    speech = speech_of(stretches)
+    session, recognizer = scripted_session(), ScriptedRecognizer(ending)
+    frames, events, at, i = scripted_audio(speech), [], 0, 0
+    while at < len(frames):
+        events += session.feed(frames[at : at + cuts[i % len(cuts)]])
+        events += drain(session, recognizer, [])
+        at, i = at + cuts[i % len(cuts)], i + 1
+    events += session.flush() + drain(session, recognizer, [])
+    assert finals(events) == finals(run(speech, [0])[0])
+
+
+@given(runs, delays)
+def test_lines_of_the_sliding_policy_have_a_fixed_length_and_repeat_nothing(stretches, engine):
+    speech = speech_of(stretches)
+    endpoint = EndpointOptions(longest=9 * 25, overlap=10, exact_cut=True)
+    events, windows = run(speech, engine, Sliding(), endpoint=endpoint)
+    said = " ".join(text for text, _, _ in finals(events)).split()
+    assert said == words_said(speech)
+    assert all(window.end - window.start <= 9 * 25 + 10 for window in windows)
+    assert all(event.stable == 0 for event in events if isinstance(event, Partial))
+
+
+@given(runs)
+def test_step_0_asks_for_finals_only(stretches):
+    speech = speech_of(stretches)
+    events, windows = run(speech, [0], options=SessionOptions(step=0))
+    assert all(window.last for window in windows)
+    assert " ".join(text for text, _, _ in finals(events)).split() == words_said(speech)
+
+
+def test_silence_asks_for_no_window():
+    events, windows = run([False] * 3000, [0])
+    assert events == []
+    assert windows == []
+
+
+def test_a_pause_asks_for_one_window_and_then_for_none():
+    speech = [False] * WORD + [True] * (10 * WORD) + [False] * 2000
+    _, windows = run(speech, [0])
+    assert sum(window.last for window in windows) == 1
+    assert windows[-1].last
+    assert windows[-1].end == 11 * WORD + 10
+
+
+def test_the_window_stays_short_while_somebody_speaks_on_and_on():
+    speech = [False] * WORD + [True] * (300 * WORD) + [False] * 100
+    events, windows = run(speech, [0])
+    assert max(window.end - window.start for window in windows) <= 250 + 2 * 25
+    assert [end - start for _, start, end in finals(events)][0] <= 28_000
+
+
+def test_missed_steps_are_merged_into_one_window():
+    speech = [False] * WORD + [True] * (100 * WORD)
+    _, windows = run(speech, [120])
+    ends = [window.end for window in windows if not window.last]
+    assert all(b - a >= 100 for a, b in pairwise(ends))
+    assert all((b - a) % 25 == 0 for a, b in pairwise(ends))
+
+
+def test_audio_beyond_the_backlog_is_reported_not_passed_over_in_silence():
+    session = scripted_session(SessionOptions(backlog=500))
+    events = []
+    for frame in scripted_audio([False] * WORD + [True] * 1200):
+        events += session.feed(frame[None])
+    lost_ms = sum(event.duration_ms for event in events if isinstance(event, Gap))
+    assert lost_ms == (WORD + 1200 - 500) * FRAME_MS
+    events = drain(session, ScriptedRecognizer(), windows := [])
+    assert windows[0].start == WORD + 1200 - 500
+
+
+def test_a_gap_keeps_the_time_true():
+    session = scripted_session()
+    session.feed(scripted_audio([False] * 10))
+    [gap] = session.gap(1000, "overflow")
+    assert gap == Gap(t_ms=200, duration_ms=1000, why="overflow")
+    assert session.now == 60
+
+
+def test_a_word_that_the_flush_cuts_off_is_not_lost():
+    session = scripted_session()
+    audio = scripted_audio([False] * WORD + [True] * (WORD // 2 + 1))
+    events = session.feed(audio) + session.flush() + drain(session, ScriptedRecognizer(), [])
+    assert [text for text, _, _ in finals(events)] == ["w1"]
+
+
+def test_windows_go_out_one_at_a_time():
+    session = scripted_session()
+    session.feed(scripted_audio([True] * 100))
+    window = session.next_window()
+    with pytest.raises(RuntimeError, match="not come back"):
+        session.next_window()
+    session.accept(window, ScriptedRecognizer().recognize(window))
+    with pytest.raises(RuntimeError, match="not given out"):
+        session.accept(window, ScriptedRecognizer().recognize(window))
