@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import soundfile
 
 import streamd
+from streamd.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "streamd").rglob("*.py"))
@@ -115,6 +117,20 @@ def test_every_make_command_on_paper_exists(page: str) -> None:
     on_paper = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / page).read_text(), re.M))
     assert on_paper
     assert on_paper <= targets
+
+
+def test_every_example_of_the_readme_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = [
+        words[words.index("streamd") + 1 :]
+        for line in _readme().splitlines()
+        if re.match(r"(?:streamd|arecord)\s", line + " ")
+        for words in [shlex.split(line, comments=True)]
+    ]
+    assert len(examples) >= 8
+    understood = [words for words in examples if main([*words, "--print-config"]) == 0]
+    assert understood == examples, capsys.readouterr().err
+    named = {words[0] for words in examples if words and re.fullmatch("[a-z]+", words[0])}
+    assert named <= {command.name for command in COMMANDS}  # else it would be read as a file
 
 
 def test_links_between_pages_lead_somewhere() -> None:
