@@ -16,7 +16,8 @@ import pytest
 import soundfile
 
 import streamd
-from streamd.cli import COMMANDS, main
+from streamd.cli import main
+from streamd.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "streamd").rglob("*.py"))
@@ -40,7 +41,7 @@ def tracked(*patterns: str) -> list[Path]:
     return [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).exists()]
 
 
-def pyproject() -> dict[str, dict]:
+def pyproject() -> dict[str, dict[str, object]]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
