@@ -1,0 +1,138 @@
+"""How a caption looks: colours by confidence, marks on doubtful words, time stamps.
+
+Pure: from an event to styled text. Knows nothing of rows, screens or streams.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from streamd.events import Final, Partial, TimedWord
+from streamd.sinks.text import aligned, clean
+
+_TOL_RAINBOW = (
+    (220, 5, 12),
+    (232, 96, 28),
+    (241, 147, 45),
+    (246, 193, 65),
+    (247, 240, 86),
+    (144, 201, 135),
+    (78, 178, 101),
+)
+"""Seven steps of Paul Tol's discrete rainbow, red to green, the ones whisper.cpp colours with."""
+_CUBE = (0, 95, 135, 175, 215, 255)
+"""Levels of the 6 x 6 x 6 colour cube in xterm's palette."""
+_TENTATIVE = "2"
+"""SGR faint. Not italic: inside tmux and screen that often comes out as reverse video."""
+
+
+class Span(NamedTuple):
+    """A run of text and its SGR parameters, ``""`` for plain."""
+
+    text: str
+    sgr: str = ""
+
+
+def no_stamp(t_ms: int) -> str:
+    """No time in front of a caption."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the user chose for captions.
+
+    `ramp`: SGR colours from lowest to highest confidence, empty for none; `mark_low`: words less
+    probable than this stand in brackets, 0 for none; `stamp`: from ms since the stream began to
+    what stands in front of a caption.
+    """
+
+    ramp: tuple[str, ...] = ()
+    mark_low: float = 0.0
+    stamp: Callable[[int], str] = no_stamp
+
+
+def confidence_ramp(
+    colors: Literal["auto", "always", "never"], environ: Mapping[str, str], *, is_terminal: bool
+) -> tuple[str, ...]:
+    """Colours for `Look.ramp`: truecolour where the terminal claims it, else of the 256.
+
+    ``auto`` colours on a terminal unless ``NO_COLOR`` is set to anything; ``always`` is the user's
+    explicit word and wins over it (https://no-color.org).
+    """
+    wanted = is_terminal and not environ.get("NO_COLOR") if colors == "auto" else colors == "always"
+    if not wanted:
+        return ()
+    if environ.get("COLORTERM") in ("truecolor", "24bit"):
+        return tuple(f"38;2;{red};{green};{blue}" for red, green, blue in _TOL_RAINBOW)
+    return tuple(f"38;5;{_nearest_of_256(color)}" for color in _TOL_RAINBOW)
+
+
+def _nearest_of_256(color: tuple[int, int, int]) -> int:
+    red, green, blue = (
+        min(range(len(_CUBE)), key=lambda i: abs(_CUBE[i] - level)) for level in color
+    )
+    return 16 + 36 * red + 6 * green + blue
+
+
+def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable[[int], str]:
+    """The function for `Look.stamp`.
+
+    ``rel`` counts from the start of the stream, ``clock`` is local wall time; `started` is when the
+    stream began.
+    """
+    if mode == "off":
+        return no_stamp
+    if mode == "rel":
+        return lambda t_ms: f"[{clock(t_ms)}] "
+    return lambda t_ms: f"[{(started + timedelta(milliseconds=t_ms)).astimezone():%H:%M:%S}] "
+
+
+def clock(t_ms: int) -> str:
+    """Time as ``h:mm:ss``, whole seconds, rounded down."""
+    minutes, seconds = divmod(t_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def gap_notice(duration_ms: int, why: str) -> str:
+    """A gap as a reader of the transcript should see it."""
+    return f"[{duration_ms / 1000:.1f} s of audio lost: {clean(why)}]"
+
+
+def caption(event: Partial | Final, look: Look) -> list[Span]:
+    """The event's text in the user's look; the tentative end of a partial is faint."""
+    stable = event.stable if isinstance(event, Partial) else len(event.text)
+    stamp = Span(look.stamp(event.start_ms))
+    return [stamp, *_spans(event.text, event.words, stable, look)]
+
+
+def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> Iterator[Span]:
+    placed = list(aligned(text, words)) if look.ramp or look.mark_low else []
+    opens = {start: word for start, _, word in placed}
+    closes = {end: word for _, end, word in placed}
+    edges = sorted({0, min(stable, len(text)), len(text), *opens, *closes})
+    word = None
+    for start, end in pairwise(edges):
+        word = opens.get(start, word)
+        low = word is not None and word.prob < look.mark_low
+        before = "[" if low and start in opens else ""
+        after = "]" if low and end in closes else ""
+        sgr = [_TENTATIVE] if start >= stable else []
+        if word is not None and look.ramp:
+            sgr.append(_color(word.prob, look.ramp))
+        yield Span(before + clean(text[start:end]) + after, ";".join(sgr))
+        if end in closes:
+            word = None
+
+
+def _color(prob: float, ramp: Sequence[str]) -> str:
+    # Cubed, as whisper.cpp does: most words are near 1, and the differences there matter.
+    return ramp[min(int(max(prob, 0.0) ** 3 * len(ramp)), len(ramp) - 1)]
+
+
+def paint(spans: Iterable[Span]) -> str:
+    """The spans as terminal text; each styled span resets its style."""
+    return "".join(f"\x1b[{sgr}m{text}\x1b[m" if sgr else text for text, sgr in spans)

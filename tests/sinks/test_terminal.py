@@ -1,0 +1,293 @@
+import io
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sinks.emulator import Emulator, plain_rows
+
+from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
+from streamd.sinks.look import Look, confidence_ramp
+from streamd.sinks.subtitles import StreamSink
+from streamd.sinks.terminal import Captions, TerminalSink, open_captions
+
+WIDTHS = (30, 60, 80, 120)
+CJK = "東京都では今日は雨が降っていますが明日は晴れるでしょうと気象庁が発表しました"
+
+
+def partial(text, *, stable=0, seg=1, **fields):
+    return Partial(seg=seg, rev=1, start_ms=0, end_ms=1000, text=text, stable=stable, **fields)
+
+
+def final(text, *, seg=1, **fields):
+    return Final(seg=seg, start_ms=0, end_ms=1000, text=text, language="en", **fields)
+
+
+def terminal(columns=80, lines=24, look=None):
+    emulator = Emulator(columns, lines)
+    return emulator, TerminalSink(emulator, look or Look(), size=emulator.size)
+
+
+words = st.text("abcdefgh", min_size=1, max_size=9) | st.sampled_from(
+    ["日本語", "字", "cafe\u0301", "n\u0303", "😀", "🎉🎉", "ｗｉｄｅ", "한국어"]
+)
+texts = st.lists(words, max_size=60).map(" ".join)
+short_texts = st.text("xyz", min_size=1, max_size=29)
+notices = st.sampled_from(
+    [
+        Lag(lag_ms=3200),
+        Lag(lag_ms=0),
+        Vad(speech=True, t_ms=0),
+        Gap(t_ms=5000, duration_ms=1200, why="overrun"),
+        Fault(code="x", message="engine restarted"),
+    ]
+)
+SHOWN = {"gap": "[1.2 s of audio lost: overrun]", "error": "[engine restarted]"}
+
+
+class Model:
+    """What a reader should see: every final, once, in order, and below them the partial, once."""
+
+    def __init__(self):
+        self.seg = 1
+        self.lines = []
+        self.text = ""
+        self.lag = ""
+
+    def event(self, step):
+        kind, value = step
+        if kind == "partial":
+            self.text = value
+            return partial(value, stable=len(value) // 2, seg=self.seg)
+        if kind == "final":
+            self.seg += 1
+            self.text = self.lag = ""
+            if value:
+                self.lines.append(value)
+            return final(value, seg=self.seg - 1)
+        if isinstance(value, Lag):
+            self.lag = f" [{value.lag_ms // 1000} s behind]" if value.lag_ms else ""
+        if (line := SHOWN.get(value.__struct_config__.tag)) is not None:
+            self.lines.append(line)
+        return value
+
+    def rows(self, columns, lines):
+        above = [row for line in self.lines for row in plain_rows(line, columns)]
+        return above + plain_rows(self.text + self.lag, columns)[-(lines // 2) :]
+
+
+steps = st.lists(
+    st.tuples(st.just("partial"), texts)
+    | st.tuples(st.just("final"), texts)
+    | st.tuples(st.just("notice"), notices),
+    max_size=25,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps, st.sampled_from(WIDTHS), st.sampled_from([6, 24]))
+def test_finals_once_and_in_order_and_below_them_the_partial_once(steps, columns, lines):
+    emulator, sink = terminal(columns, lines)
+    model = Model()
+    for step in steps:
+        sink.write(model.event(step))
+        assert emulator.rows() == model.rows(columns, lines)
+
+
+resizes = st.tuples(st.just("resize"), st.sampled_from(WIDTHS))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.just("partial"), texts)
+        # pyte cuts rows that no longer fit, so finals are as short as the narrowest screen.
+        | st.tuples(st.just("final"), short_texts)
+        | resizes,
+        max_size=25,
+    ),
+)
+def test_no_stale_rows_after_a_resize(steps):
+    emulator, sink = terminal(80, 40)
+    model = Model()
+    for step in steps:
+        if step[0] == "resize":
+            emulator.resize(step[1])
+            sink.redraw()
+        else:
+            sink.write(model.event(step))
+        assert emulator.rows() == model.rows(emulator.screen.columns, 40)
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps, st.lists(short_texts, min_size=1, max_size=5))
+def test_log_lines_stay_above_the_partial(steps, logs):
+    emulator, sink = terminal()
+    model = Model()
+    for i, step in enumerate(steps):
+        sink.write(model.event(step))
+        log = logs[i % len(logs)]
+        with sink.above():
+            emulator.write(log + "\r\n")
+        model.lines.append(log)
+    assert emulator.rows() == model.rows(80, 24)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_a_growing_and_shrinking_partial_leaves_nothing_behind(columns):
+    emulator, sink = terminal(columns)
+    grown = list(accumulate("the quick brown fox jumps over the lazy dog again " * 4))
+    for text in [*grown, *reversed(grown)]:
+        sink.write(partial(text))
+        assert emulator.rows() == plain_rows(text, columns)
+
+
+@pytest.mark.parametrize("columns", [*WIDTHS, 31, 7, 1])
+def test_wide_characters_wrap_as_the_terminal_would_wrap_them(columns):
+    emulator, sink = terminal(columns, 200)
+    sink.write(partial(CJK))
+    live = emulator.rows()
+    sink.write(final(CJK))
+    if columns > 1:
+        assert live == emulator.rows()
+    assert "".join(emulator.rows()) == CJK
+
+
+def test_the_screen_that_is_too_small_shows_the_end_of_the_partial():
+    emulator, sink = terminal(30, 4)
+    sink.write(final("before"))
+    sink.write(partial("word " * 40 + "last"))
+    assert emulator.rows() == ["before", *plain_rows("word " * 40 + "last", 30)[-2:]]
+    sink.write(final("word " * 40 + "last"))
+    assert emulator.rows() == ["before", *plain_rows("word " * 40 + "last", 30)]
+
+
+def test_only_what_changes_is_written():
+    captions = Captions(Look(), lambda: (80, 24))
+    assert captions.feed(partial("hello"))
+    assert not captions.feed(partial("hello"))
+    assert not captions.feed(Lag(lag_ms=400))
+    assert not captions.feed(Vad(speech=False, t_ms=1000))
+    assert captions.feed(Lag(lag_ms=2100))
+    assert not captions.feed(Lag(lag_ms=2900))
+    assert not captions.feed(Eos(seq=0, reason="stop"))
+
+
+def test_the_tentative_end_is_faint():
+    captions = Captions(Look(), lambda: (80, 24))
+    drawn = captions.feed(partial("committed tentative", stable=9))
+    assert "committed\x1b[2m tentative\x1b[m" in drawn
+
+
+def test_words_are_coloured_by_confidence_and_doubtful_ones_marked():
+    look = Look(ramp=("31", "32"), mark_low=0.4)
+    emulator, sink = terminal(look=look)
+    sure = TimedWord(text="sure", start_ms=0, end_ms=1, prob=0.99, final=True)
+    unsure = TimedWord(text="unsure,", start_ms=1, end_ms=2, prob=0.3, final=True)
+    sink.write(final("sure unsure,", words=(sure, unsure)))
+    assert emulator.rows() == ["sure [unsure,]"]
+    assert emulator.cell("sure ").fg == "green"
+    assert emulator.cell("[unsure,]").fg == "red"
+
+
+def test_an_escape_sequence_in_a_transcript_does_nothing():
+    emulator, sink = terminal()
+    sink.write(final("kept"))
+    sink.write(partial("a\x1b[2J\x1b]0;title\x07b\x9b2Jc\rd\ne", stable=3))
+    sink.write(Fault(code="x", message="bad\x1b[2J"))
+    assert emulator.rows() == ["kept", "[bad�[2J]", "a�[2J�]0;title�b�2Jc d e"]
+    assert emulator.screen.title == ""
+
+
+def test_joined_emoji_never_break_the_rows():
+    # Width of the family is 2 to one terminal and 6 to another; wrapping is off meanwhile.
+    captions = Captions(Look(), lambda: (30, 24))
+    drawn = captions.feed(partial("👩‍👩‍👧 " * 10))
+    rows = drawn.split("\x1b[?7l")[1].split("\x1b[?7h")[0].split("\r\n")
+    assert [row.count("👩‍👩‍👧") for row in rows] == [4, 4, 2]
+    assert drawn.endswith("\r\x1b[2A")
+
+
+def test_a_resize_finds_the_region_without_counting_rows():
+    emulator, sink = terminal(80)
+    sink.write(final("first"))
+    sink.write(partial("word " * 60))
+    assert (emulator.screen.cursor.y, emulator.screen.cursor.x) == (1, 0)
+
+
+def test_the_cursor_is_hidden_only_while_a_partial_is_shown():
+    emulator, sink = terminal()
+    assert not emulator.screen.cursor.hidden
+    sink.write(partial("hello"))
+    assert emulator.screen.cursor.hidden
+    sink.write(final("hello"))
+    assert not emulator.screen.cursor.hidden
+    sink.write(partial("again", seg=2))
+    sink.close()
+    assert not emulator.screen.cursor.hidden
+
+
+def test_closing_leaves_words_that_never_became_final():
+    emulator, sink = terminal(30)
+    sink.write(partial("word " * 10 + "end"))
+    sink.close()
+    emulator.write("$ ")
+    assert emulator.rows() == [*plain_rows("word " * 10 + "end", 30), "$"]
+
+
+def test_a_pipe_gets_finals_and_gaps_only():
+    pipe = io.StringIO()
+    sink = open_captions(pipe, Look(), jsonl=False, environ={})
+    assert isinstance(sink, StreamSink)
+    for event in [
+        partial("hel"),
+        final("hello\nthere"),
+        Gap(t_ms=3000, duration_ms=1240, why="overrun"),
+        Lag(lag_ms=5000),
+        final(""),
+        Eos(seq=1, reason="stop"),
+    ]:
+        sink.write(event)
+    sink.close()
+    assert pipe.getvalue() == "hello there\n[1.2 s of audio lost: overrun]\n"
+
+
+def test_jsonl_prints_every_event_in_wire_form():
+    pipe = io.StringIO()
+    sink = open_captions(pipe, Look(), jsonl=True, environ={})
+    sink.write(Lag(lag_ms=20))
+    sink.write(Eos(seq=3, reason="stop"))
+    assert pipe.getvalue() == (
+        '{"type":"lag","lag_ms":20}\n{"type":"eos","seq":3,"reason":"stop"}\n'
+    )
+
+
+class Tty(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_dumb_terminal_is_served_like_a_pipe():
+    assert isinstance(
+        open_captions(Tty(), Look(), jsonl=False, environ={"TERM": "dumb"}), StreamSink
+    )
+    assert isinstance(
+        open_captions(Tty(), Look(), jsonl=False, environ={"TERM": "xterm"}), TerminalSink
+    )
+
+
+def test_an_encoding_without_the_character_does_not_end_the_program():
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="latin-1", newline="")
+    open_captions(stream, Look(), jsonl=False, environ={}).write(final("é 日"))
+    assert raw.getvalue() == "é ?\n".encode("latin-1")
+
+
+def test_colours_are_for_terminals_unless_the_user_insists():
+    def ramp(mode, environ=None, *, tty=True):
+        return confidence_ramp(mode, environ or {}, is_terminal=tty)
+
+    assert ramp("auto")[0] == "38;5;160"
+    assert ramp("auto", {"COLORTERM": "truecolor"})[6] == "38;2;78;178;101"
+    assert ramp("auto", tty=False) == ramp("never") == ramp("auto", {"NO_COLOR": "1"}) == ()
+    assert len(ramp("always", {"NO_COLOR": "1"}, tty=False)) == 7

@@ -1,0 +1,98 @@
+import unicodedata
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+from wcwidth import iter_graphemes
+
+from streamd.events import Final, Partial, TimedWord
+from streamd.sinks.look import Look, Span, caption, clock, stamper
+from streamd.sinks.text import aligned, chunks, clean, width
+
+any_text = st.text(st.characters())
+
+
+def timed(*texts, prob=0.9):
+    return tuple(
+        TimedWord(text=text, start_ms=0, end_ms=1, prob=prob, final=True) for text in texts
+    )
+
+
+def final(text, words=(), start_ms=0):
+    return Final(seg=1, start_ms=start_ms, end_ms=1, text=text, language="en", words=words)
+
+
+@given(any_text)
+def test_clean_text_commands_no_terminal_and_keeps_offsets(text):
+    cleaned = clean(text)
+    assert len(cleaned) == len(text)
+    assert not {unicodedata.category(char) for char in cleaned} & {"Cc", "Cs", "Zl", "Zp"}
+    assert not {unicodedata.bidirectional(char) for char in cleaned} & {
+        "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"
+    }  # fmt: skip
+    cleaned.encode()
+
+
+def test_clean_leaves_writing_alone():
+    text = "naïve cafe\u0301 日本語 שלום 👩‍👩‍👧 ❤️ می‌خواهم"
+    assert clean(text) == text
+
+
+@given(any_text.map(clean), st.integers(2, 20), st.integers(0, 20))
+def test_chunks_fit_and_lose_nothing(text, columns, used):
+    parts = list(chunks(text, columns, used))
+    assert "".join(parts) == text
+    for part, room in zip(parts, [columns - used, *[columns] * len(parts)], strict=False):
+        alone = len(list(iter_graphemes(part))) == 1 and (room == columns)
+        assert not part or width(part) <= room or alone
+
+
+@given(st.lists(st.tuples(st.text("ab", min_size=1), st.sampled_from([" ", "", "  "]))))
+def test_words_are_found_where_they_stand(parts):
+    text = "".join(blank + word for word, blank in parts)
+    words = timed(*(word for word, _ in parts))
+    found = list(aligned(text, words))
+    assert [text[start:end] for start, end, _ in found] == [word.text for word in words]
+
+
+def test_words_that_are_not_in_the_text_end_the_alignment():
+    assert [(a, b) for a, b, _ in aligned("one two three", timed("one", "zwei", "three"))] == [
+        (0, 3)
+    ]
+
+
+def test_a_caption_without_choices_is_the_text():
+    assert caption(final("one two", timed("one", "two")), Look()) == [Span(""), Span("one two")]
+
+
+@given(any_text, st.integers(0, 50))
+def test_styles_add_nothing_to_the_text(text, stable):
+    event = Partial(
+        seg=1, rev=1, start_ms=0, end_ms=1, text=text, stable=stable, words=timed(*text.split())
+    )
+    look = Look(ramp=("31", "32"), mark_low=0.5)
+    assert "".join(span.text for span in caption(event, look)) == clean(text)
+
+
+def test_marks_surround_each_doubtful_word():
+    words = (*timed("maybe", prob=0.2), *timed("so"), *timed("it", "is.", prob=0.1))
+    spans = caption(final("maybe so it is.", words), Look(mark_low=0.4))
+    assert "".join(span.text for span in spans) == "[maybe] so [it] [is.]"
+
+
+def test_confidence_runs_through_the_ramp():
+    ramp = tuple("0123456")
+    probs = (-0.1, 0.0, 0.5, 0.7, 0.8, 0.9, 0.99, 1.0)
+    words = tuple(timed("x", prob=prob)[0] for prob in probs)
+    spans = caption(final("x" * len(words), words), Look(ramp=ramp))
+    assert [span.sgr for span in spans[1:]] == list("00023566")
+
+
+def test_time_stamps():
+    started = datetime(2026, 1, 2, 12, 0, 30, tzinfo=UTC)
+    event = final("hello", start_ms=3_723_900)
+    assert clock(0) == "0:00:00"
+    assert caption(event, Look(stamp=stamper("off", started)))[0].text == ""
+    assert caption(event, Look(stamp=stamper("rel", started)))[0].text == "[1:02:03] "
+    local = datetime(2026, 1, 2, 13, 2, 33, tzinfo=UTC).astimezone()
+    assert caption(event, Look(stamp=stamper("clock", started)))[0].text == f"[{local:%H:%M:%S}] "
