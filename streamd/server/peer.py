@@ -1,0 +1,93 @@
+"""A websocket whose other end cannot hold us up.
+
+`websockets`' own keep-alive does not cut off a client that stops reading: once the buffer is full
+its ping waits for the buffer, and its timer for the ping. So every send here has a deadline. The
+pings are ours too, sent only while we wait for the client: one that waits for us, because the
+engine is behind and its audio is not read, is not taken for dead.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from websockets.asyncio.server import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+
+class StuckError(Exception):
+    """The other end neither reads nor answers; it was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a client may cost."""
+
+    max_message_bytes: int = 1 << 20
+    max_connections: int = 256
+    write_buffer_bytes: int = 32 << 10
+    """What may wait in our buffer before a send waits too."""
+    send_deadline_ms: int = 10_000
+    """How long a message, or the closing handshake, may wait for a client that does not read."""
+    ping_ms: int = 20_000
+    """Silence after which a client is pinged, and the time it has to answer."""
+    shutdown_ms: int = 10_000
+    """Time for the last finals when the server ends."""
+
+
+class Peer:
+    """The other end of `connection`."""
+
+    def __init__(self, connection: ServerConnection, bounds: Bounds) -> None:
+        self._connection = connection
+        self._deadline_s = bounds.send_deadline_ms / 1000
+        self._ping_s = bounds.ping_ms / 1000
+
+    async def send(self, text: bytes) -> None:
+        """Send a text message.
+
+        Raises
+        ------
+        ConnectionClosed : there is nobody any more
+        StuckError : it could not be sent before the deadline, and the connection was cut
+        """
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._connection.send(text, text=True)
+        except TimeoutError:
+            raise self._cut("does not read") from None
+
+    async def receive(self) -> str | bytes:
+        """Wait for the next message, for ever if the other end answers pings.
+
+        Raises
+        ------
+        ConnectionClosed : there will be none
+        StuckError : no answer to a ping, and the connection was cut
+        """
+        while True:
+            try:
+                async with asyncio.timeout(self._ping_s):
+                    return await self._connection.recv()
+            except TimeoutError:
+                await self._ping()
+
+    async def _ping(self) -> None:
+        try:
+            async with asyncio.timeout(self._ping_s):
+                await (await self._connection.ping())
+        except TimeoutError:
+            raise self._cut("does not answer a ping") from None
+
+    async def hang_up(self, code: int, reason: str) -> None:
+        """Close; returns when the connection is closed, whatever the other end does."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._connection.close(code, reason)
+        except TimeoutError:
+            self._cut("does not close")
+
+    def _cut(self, why: str) -> StuckError:
+        _log.info("client %s cut off: it %s", self._connection.remote_address, why)
+        self._connection.transport.abort()
+        return StuckError(why)

@@ -1,0 +1,56 @@
+"""What the server needs from the daemon: sessions to hear and sessions to speak into."""
+
+from typing import Protocol
+
+from streamd.hub import Hub
+from streamd.types import Frames
+
+
+class Ingest(Protocol):
+    """One session that is fed through the network. All calls come from the event loop's thread."""
+
+    hub: Hub
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames, at most `MAX_FEED_FRAMES`; called after `room` only."""
+        ...
+
+    async def room(self) -> None:
+        """Return once the backlog is under its limit; until then the client is not read.
+
+        Returns at once after `finish` was called.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Make everything that was fed final, publish it, and go on with the session."""
+        ...
+
+    async def finish(self, reason: str) -> None:
+        """Make everything that was fed final, publish it, then ``hub.close(reason)``.
+
+        Called exactly once, also when the client vanished ("disconnect"); nothing is fed after it.
+        `reason` is "stop", "disconnect", "error" or "shutdown".
+        """
+        ...
+
+
+class Streams(Protocol):
+    """All sessions of the daemon."""
+
+    def hub(self, session: str) -> Hub | None:
+        """The hub of a session that can be heard, or None."""
+        ...
+
+    def open(self, session: str) -> Ingest:
+        """Begin a session that a client will feed.
+
+        Raises
+        ------
+        WireError : `session_busy` when somebody feeds it already, `too_many_streams`
+        """
+        ...
+
+
+MAX_FEED_FRAMES = 50
+"""A second: large enough to be cheap, small enough that `Ingest.room` bounds the backlog."""

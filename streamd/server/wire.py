@@ -1,0 +1,155 @@
+"""The messages of streamd.v1 besides the events, and its codes (docs/protocol.md).
+
+Both ends use them. Unknown fields are ignored, so that a newer peer can talk to an older one.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
+from streamd.errors import WireError
+
+MAX_CHANNELS = 8
+
+CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "bad_query": 1008,
+        "no_such_session": 1008,
+        "session_busy": 1008,
+        "too_many_streams": 1013,
+        "not_ingest": 1003,
+        "bad_message": 1007,
+        "late_start": 1008,
+        "bad_rate": 1008,
+        "bad_audio": 1007,
+        "slow": 4503,
+    }
+)
+"""Error code -> close code. Only a fatal error closes the connection."""
+
+
+def close_code(error_code: str) -> int:
+    """The close code that goes with an error; 1008 for one that only the daemon knows."""
+    return CLOSE_CODES.get(error_code, 1008)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server accepts, as it tells its clients."""
+
+    max_message_bytes: int
+    min_rate: int = MIN_RATE_HZ
+    max_rate: int = MAX_RATE_HZ
+    max_channels: int = MAX_CHANNELS
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="hello"):
+    """First message of the server. `seq` is the last final's; `rate` is what the model hears."""
+
+    proto: str
+    session: str
+    epoch: str
+    seq: int
+    model: str
+    language: str
+    rate: int
+    limits: Limits
+
+
+class Encoding(StrEnum):
+    """Sample formats of binary messages, little endian, channels interleaved."""
+
+    S16 = "pcm_s16le"
+    F32 = "pcm_f32le"
+
+    @property
+    def n_bytes(self) -> int:
+        """Of one sample of one channel."""
+        return 2 if self is Encoding.S16 else 4
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="start"):
+    """What the binary messages will contain; to be sent before the first of them, or not at all."""
+
+    encoding: Encoding = Encoding.S16
+    rate: int = 16_000
+    channels: int = 1
+
+
+class Flush(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="flush"):
+    """Make everything final that was said so far, answer `flushed` with this `id`, go on."""
+
+    id: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="stop"):
+    """That was all: make everything final and end the session."""
+
+
+Command = Start | Flush | Stop
+
+_command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+
+
+def decode_command(text: str) -> Command:
+    """Read a client's text message.
+
+    Raises
+    ------
+    WireError : `bad_message` when it is not one of the three; `bad_rate` when a `start` asks for
+        what is not served
+    """
+    try:
+        command = _command_decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError("bad_message", f"expected start, flush or stop: {error}") from error
+    if isinstance(command, Start):
+        if not MIN_RATE_HZ <= command.rate <= MAX_RATE_HZ:
+            raise WireError(
+                "bad_rate", f"rate must be {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz, got {command.rate}"
+            )
+        if not 1 <= command.channels <= MAX_CHANNELS:
+            raise WireError(
+                "bad_message", f"channels must be 1 to {MAX_CHANNELS}, got {command.channels}"
+            )
+    return command
+
+
+class Role(StrEnum):
+    """What a client wants: to hear a session, to speak one, or to speak one and hear it too."""
+
+    LISTEN = "listen"
+    INGEST = "ingest"
+    BOTH = "both"
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """The query of the websocket's address."""
+
+    role: Role = Role.LISTEN
+    session: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
+    after: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    epoch: str | None = None
+    partials: bool = True
+    words: bool = True
+
+
+def parse_query(query: str) -> Query:
+    """Read the query; of a name given twice the last counts, unknown names are ignored.
+
+    Raises
+    ------
+    WireError : `bad_query`
+    """
+    try:
+        pairs = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
+        return msgspec.convert(pairs, Query, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".
+        message = re.sub(r" - at `\$\.(\w+)`$", r" for \1", str(error))
+        raise WireError("bad_query", message) from error
