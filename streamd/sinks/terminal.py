@@ -13,13 +13,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import TextIO
+from typing import Literal, TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
 from streamd.sinks import CaptionSink
 from streamd.sinks.look import Look, Span, caption, gap_notice, paint
 from streamd.sinks.region import Region
-from streamd.sinks.subtitles import Format, StreamSink, Text, Wire
+from streamd.sinks.subtitles import Format, Srt, StreamSink, Text, Vtt, Wire
 from streamd.sinks.text import chunks, clean, width
 
 Size = Callable[[], tuple[int, int]]
@@ -43,6 +43,8 @@ class Captions:
         above = ""
         if isinstance(event, Partial):
             self._partial = event
+            if self._behind_s:  # A recovered engine says so only by its next partial.
+                self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Final):
             above = self._final(event)
         elif isinstance(event, Lag):
@@ -140,23 +142,27 @@ class TerminalSink:
 
 
 def open_captions(
-    stream: TextIO, look: Look, *, jsonl: bool, environ: Mapping[str, str]
+    stream: TextIO,
+    look: Look,
+    *,
+    form: Literal["text", "srt", "vtt", "jsonl"],
+    environ: Mapping[str, str],
 ) -> CaptionSink:
     """The sink for standard output.
 
     Parameters
     ----------
     stream : standard output; what its encoding lacks becomes a question mark from now on
-    look : the user's choices
-    jsonl : print every event in wire form instead of captions
+    look : the user's choices; only ``text`` has looks
+    form : ``text`` is live on a terminal, else finals only; ``jsonl`` is every event in wire form
     environ : for ``TERM``: a dumb terminal is served like a pipe
     """
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
-    if not jsonl and is_terminal(stream, environ):
+    if form == "text" and is_terminal(stream, environ):
         return TerminalSink(stream, look)
-    form: Format = Wire() if jsonl else Text(look)
-    return StreamSink(stream, form)
+    forms: dict[str, Format] = {"text": Text(look), "srt": Srt(), "vtt": Vtt(), "jsonl": Wire()}
+    return StreamSink(stream, forms[form])
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:

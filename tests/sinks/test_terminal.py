@@ -57,7 +57,7 @@ class Model:
     def event(self, step):
         kind, value = step
         if kind == "partial":
-            self.text = value
+            self.text, self.lag = value, ""
             return partial(value, stable=len(value) // 2, seg=self.seg)
         if kind == "final":
             self.seg += 1
@@ -173,6 +173,17 @@ def test_only_what_changes_is_written():
     assert not captions.feed(Eos(seq=0, reason="stop"))
 
 
+def test_being_behind_is_shown_until_a_partial_is_in_time():
+    emulator, sink = terminal()
+    sink.write(Lag(lag_ms=3100))
+    sink.write(partial("one", lag_ms=2900))
+    assert emulator.rows() == ["one [2 s behind]"]
+    sink.write(partial("one two", lag_ms=400))
+    assert emulator.rows() == ["one two"]
+    sink.write(partial("one two three", lag_ms=1100))
+    assert emulator.rows() == ["one two three"]
+
+
 def test_the_tentative_end_is_faint():
     captions = Captions(Look(), lambda: (80, 24))
     drawn = captions.feed(partial("committed tentative", stable=9))
@@ -237,7 +248,7 @@ def test_closing_leaves_words_that_never_became_final():
 
 def test_a_pipe_gets_finals_and_gaps_only():
     pipe = io.StringIO()
-    sink = open_captions(pipe, Look(), jsonl=False, environ={})
+    sink = open_captions(pipe, Look(), form="text", environ={})
     assert isinstance(sink, StreamSink)
     for event in [
         partial("hel"),
@@ -254,12 +265,18 @@ def test_a_pipe_gets_finals_and_gaps_only():
 
 def test_jsonl_prints_every_event_in_wire_form():
     pipe = io.StringIO()
-    sink = open_captions(pipe, Look(), jsonl=True, environ={})
+    sink = open_captions(pipe, Look(), form="jsonl", environ={})
     sink.write(Lag(lag_ms=20))
     sink.write(Eos(seq=3, reason="stop"))
     assert pipe.getvalue() == (
         '{"type":"lag","lag_ms":20}\n{"type":"eos","seq":3,"reason":"stop"}\n'
     )
+
+
+def test_subtitles_can_be_printed():
+    pipe = io.StringIO()
+    open_captions(pipe, Look(), form="srt", environ={}).write(final("hello"))
+    assert pipe.getvalue() == "1\n00:00:00,000 --> 00:00:01,000\nhello\n\n"
 
 
 class Tty(io.StringIO):
@@ -269,17 +286,17 @@ class Tty(io.StringIO):
 
 def test_a_dumb_terminal_is_served_like_a_pipe():
     assert isinstance(
-        open_captions(Tty(), Look(), jsonl=False, environ={"TERM": "dumb"}), StreamSink
+        open_captions(Tty(), Look(), form="text", environ={"TERM": "dumb"}), StreamSink
     )
     assert isinstance(
-        open_captions(Tty(), Look(), jsonl=False, environ={"TERM": "xterm"}), TerminalSink
+        open_captions(Tty(), Look(), form="text", environ={"TERM": "xterm"}), TerminalSink
     )
 
 
 def test_an_encoding_without_the_character_does_not_end_the_program():
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1", newline="")
-    open_captions(stream, Look(), jsonl=False, environ={}).write(final("é 日"))
+    open_captions(stream, Look(), form="text", environ={}).write(final("é 日"))
     assert raw.getvalue() == "é ?\n".encode("latin-1")
 
 
