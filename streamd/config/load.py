@@ -132,8 +132,7 @@ def _check(config: Config, settings: Mapping[str, Setting]) -> None:
     streaming = config.streaming
     for name, ms in (("step", streaming.step_ms), ("keep", streaming.keep_ms)):
         if ms > streaming.length_ms:
-            raise ConfigError(
-                f"{culprit(name)} must be at most --length ({streaming.length_ms} ms), got {ms}"
-            )
+            length = f"{culprit('length')} ({streaming.length_ms} ms)"
+            raise ConfigError(f"{length} must be at least {culprit(name)} ({ms} ms)")
     if not (config.server.server or config.input.source):
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")

@@ -16,7 +16,7 @@ Ms = Annotated[int, Meta(ge=0, le=30_000)]
 FrameMs = Annotated[int, Meta(ge=0, le=30_000, multiple_of=20)]
 """A time that is a whole number of frames."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|jsonl)$")]
+Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|jsonl)\Z")]
 
 
 class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -48,7 +48,8 @@ class Input(Group, frozen=True, kw_only=True):
         int, Meta(ge=1_000, le=384_000), Opt("sampling rate of raw PCM", unit="Hz")
     ] = 16_000
     input_format: Annotated[
-        Literal["u8", "s16le", "s32le", "f32le"], Opt("sample format of raw PCM")
+        Literal["u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"],
+        Opt("sample format of raw PCM"),
     ] = "s16le"
     input_channels: Annotated[int, Meta(ge=1, le=64), Opt("channels of raw PCM")] = 1
 
@@ -147,7 +148,7 @@ class Decoding(Group, frozen=True, kw_only=True):
     ] = "demo"
     language: Annotated[
         str,
-        Meta(pattern="^(auto|[a-z]{2,3})$"),
+        Meta(pattern=r"^(auto|[a-z]{2,3})\Z"),
         Opt(
             "spoken language",
             metavar="CODE",

@@ -1,0 +1,268 @@
+"""From words to a configuration, an exit code and one line on stderr."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+import streamd
+from streamd.cli import main
+from streamd.cli.commands import COMMANDS
+from streamd.config import OPTIONS, Config, as_toml
+from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
+
+ROOT = Path(__file__).parents[1]
+NAMES = [command.name for command in COMMANDS]
+
+
+@dataclass
+class Runner:
+    """Stands in for what a command does, and remembers what it was asked for."""
+
+    calls: list[tuple[Config, tuple[str, ...]]] = field(default_factory=list)
+    failure: BaseException | None = None
+    code: int = 0
+
+    def __call__(self, config: Config, operands: tuple[str, ...]) -> int:
+        self.calls.append((config, operands))
+        if self.failure:
+            raise self.failure
+        return self.code
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch, tmp_path):
+    for name in list(os.environ):
+        if name.startswith("STREAMD_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run():
+    """Runs the program; the runners of its commands are in `run.runners`."""
+
+    def run(*argv: str) -> int:
+        return main(argv, commands=[replace(c, run=run.runners[c.name]) for c in COMMANDS])
+
+    run.runners = {name: Runner() for name in NAMES}
+    return run
+
+
+def config_of(run, *argv: str, command: str = "") -> Config:
+    assert run(*argv) == 0
+    ((config, _),) = run.runners[command].calls
+    return config
+
+
+def complaint(run, capsys, *argv: str) -> str:
+    """What the program says about a wrong command line."""
+    assert run(*argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("streamd: ")
+    assert err.count("\n") == 1
+    assert not any(runner.calls for runner in run.runners.values())
+    return err.removeprefix("streamd: ").rstrip("\n")
+
+
+def test_bare_command_is_live_captions_with_the_defaults(run):
+    assert config_of(run) == Config()
+
+
+def test_whisper_cpp_names_work(run):
+    words = "--step 500 --length 5000 --keep 200 -c 1 -m base.en -l de -t 4 -bs 5 -bo 3 -ac 512"
+    more = "-mt 32 -vth 0.5 -nth 0.7 -lpt -0.5 -tp 0.1 -tpi 0.3 -tr -kc -nf"
+    config = config_of(run, *words.split(), *more.split())
+    streaming, decoding = config.streaming, config.decoding
+    assert (streaming.step_ms, streaming.length_ms, streaming.keep_ms) == (500, 5000, 200)
+    assert (config.input.device, decoding.model, decoding.language) == ("1", "base.en", "de")
+    assert (decoding.threads, decoding.beam_size, decoding.best_of) == (4, 5, 3)
+    assert (decoding.audio_ctx, decoding.max_tokens) == (512, 32)
+    assert (config.vad.vad_threshold, decoding.no_speech_threshold) == (0.5, 0.7)
+    assert (decoding.logprob_threshold, decoding.temperature) == (-0.5, 0.1)
+    assert decoding.temperature_inc == 0.3
+    assert decoding.task == "translate"
+    assert streaming.keep_context
+    assert not decoding.fallback
+
+
+@pytest.mark.parametrize(
+    ("words", "verbose"), [("", 0), ("-v", 1), ("-vv", 2), ("--verbose 2", 2), ("-vv -v", 1)]
+)
+def test_verbosity(words, verbose, run):
+    assert config_of(run, *words.split()).output.verbose == verbose
+
+
+def test_switches_go_both_ways(run, monkeypatch):
+    monkeypatch.setenv("STREAMD_FALLBACK", "false")
+    monkeypatch.setenv("STREAMD_REALTIME", "false")
+    monkeypatch.setenv("STREAMD_KEEP_CONTEXT", "true")
+    config = config_of(run, "--fallback", "--realtime", "--no-keep-context")
+    assert config.decoding.fallback
+    assert config.input.realtime
+    assert not config.streaming.keep_context
+
+
+def test_files_stand_anywhere_and_are_played_in_order(run):
+    config = config_of(run, "a.wav", "--step", "0", "-", "-o", "x.srt", "b.wav", "-o", "x.txt")
+    assert config.input.files == ("a.wav", "-", "b.wav")
+    assert config.output.output == ("x.srt", "x.txt")
+
+
+def test_words_behind_two_dashes_are_files(run):
+    assert config_of(run, "-q", "--", "-v.wav", "--help").input.files == ("-v.wav", "--help")
+
+
+def test_numbers_below_zero_and_lists(run):
+    config = config_of(run, "--energy-floor-db", "-50", "--suppress-tokens=-1,50257")
+    assert config.vad.energy_floor_db == -50
+    assert config.decoding.suppress_tokens == (-1, 50257)
+
+
+def test_serve_takes_no_audio_from_here(run):
+    config = config_of(run, "serve", "--port", "0", command="serve")
+    assert not config.input.source
+    assert config.server.port == 0
+
+
+def test_transcribe_is_fast(run):
+    config = config_of(run, "transcribe", "a.wav", "b.wav", command="transcribe")
+    assert config.input.files == ("a.wav", "b.wav")
+    assert not config.input.realtime
+
+
+def test_file_named_like_a_command(run, tmp_path):
+    (tmp_path / "speech").touch()
+    assert config_of(run, "speech").input.files == ("speech",)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--stpe 500", "unknown option --stpe; did you mean --step?"),
+        ("--stpe=500", "unknown option --stpe; did you mean --step?"),
+        ("--xyzzy", "unknown option --xyzzy"),
+        ("a.wav -5", "unknown option -5"),
+        ("--step", "--step: expected one argument"),
+        ("--step 510", "--step must be a multiple of 20 ms from 0 to 30000, got 510"),
+        ("--ste 500", "unknown option --ste; did you mean --step?"),
+        ("-bs 0", "--beam-size must be a whole number from 1 to 32, got 0"),
+        ("--fast=yes", "--fast: ignored explicit argument 'yes'"),
+        ("transcibe a.wav", "transcibe: no such command or file; did you mean transcribe?"),
+        ("--step 0 transcribe a.wav", "command transcribe must be the first word"),
+        ("speech", "speech: no such command or file"),
+        ("transcribe", "transcribe needs FILE..."),
+        ("transcribe --device 1 a.wav", "transcribe has no option --device"),
+        ("serve a.wav", "serve cannot use a.wav"),
+        ("serve --no-server", "serve has no option --no-server"),
+        ("--no-server --no-source", "--server: without a server and a source there is no audio"),
+        ("--config", "--config: expected one argument"),
+        ("--config none.toml", "--config: cannot read none.toml: No such file or directory"),
+    ],
+)
+def test_wrong_command_line_gets_one_line(words, expected, run, capsys):
+    assert complaint(run, capsys, *words.split()) == expected
+
+
+def test_print_config_is_the_effective_configuration(run, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("STREAMD_PORT", "9000")
+    (tmp_path / "streamd.toml").write_text("[streaming]\nstep = 700\n[server]\nport = 9001\n")
+    assert run("--config", "streamd.toml", "--length", "6000", "--print-config") == 0
+    printed = capsys.readouterr().out
+    assert not run.runners[""].calls
+    config = config_of(run, "--config", "streamd.toml", "--length", "6000")
+    assert printed == as_toml(config)
+    assert (config.streaming.step_ms, config.streaming.length_ms) == (700, 6000)
+    assert config.server.port == 9000
+
+
+def test_no_file_is_read_unasked(run, tmp_path):
+    (tmp_path / "streamd.toml").write_text("[streaming]\nstep = 700\n")
+    assert config_of(run) == Config()
+
+
+def test_version(run, capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"streamd {streamd.__version__}\n"
+
+
+@pytest.mark.parametrize("command", NAMES)
+@pytest.mark.parametrize("flag", ["-h", "--help", "--help-all"])
+def test_help_fits_a_terminal(command, flag, run, capsys):
+    assert run(*filter(None, [command, flag])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"Usage: streamd {command}".rstrip())
+    assert max(map(len, lines)) <= 80
+
+
+def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, capsys):
+    run("--help-all")
+    full = capsys.readouterr().out
+    for option in OPTIONS.values():
+        assert option.opt.positional or f"{option.shown_flags[-1]} " in full.replace("\n", " ")
+    run("--help")
+    short = capsys.readouterr().out
+    assert set(short.splitlines()) <= set(full.splitlines())
+    assert len(short.splitlines()) < 80
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EngineError("the runtime failed"), 1),
+        (ConfigError("wrong\nin two lines"), 2),
+        (SourceError("no device"), 3),
+        (ModelError("no model"), 4),
+        (BindError("port in use"), 5),
+    ],
+)
+def test_each_error_is_one_line_and_its_own_code(error, code, run, capsys):
+    run.runners[""].failure = error
+    assert run() == code
+    assert capsys.readouterr().err == f"streamd: {error}".replace("\n", " ") + "\n"
+
+
+def test_a_bug_is_not_hidden(run):
+    run.runners[""].failure = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        run()
+
+
+def test_exit_code_of_the_command_is_the_program_s(run):
+    run.runners[""].code = 130
+    assert run() == 130
+
+
+def test_interrupt_before_anything_runs(run):
+    run.runners[""].failure = KeyboardInterrupt()
+    assert run() == 130
+
+
+def python(code: str, **streams) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", code]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, **streams)
+
+
+def test_reader_that_leaves_ends_the_program_quietly():
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import sys; from streamd.cli import main; sys.exit(main(['--help']))"
+    with os.fdopen(writing, "wb") as stdout, python(code, stdout=stdout) as process:
+        _, err = process.communicate()
+    assert process.returncode == 141
+    assert err == b""
+
+
+def test_answers_without_loading_the_engine():
+    heavy = {"numpy", "onnxruntime", "onnx", "sounddevice", "soundfile", "websockets", "tiktoken"}
+    code = (
+        "import sys; from streamd.cli import main; code = main(['--help']);"
+        f"sys.exit(code or ' '.join({heavy!r} & sys.modules.keys()) or None)"
+    )
+    with python(code, stdout=subprocess.DEVNULL) as process:
+        _, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")

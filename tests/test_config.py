@@ -1,0 +1,259 @@
+"""Options are read alike from everywhere, and refused in words that help."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec import inspect, to_builtins
+
+from streamd.audio.pcm import ENCODINGS
+from streamd.config import OPTIONS, Config, Option, as_toml, load
+from streamd.config.reference import reference
+from streamd.errors import ConfigError
+from streamd.sinks.subtitles import FORMATS
+
+ROOT = Path(__file__).parents[1]
+
+
+def values(option: Option) -> st.SearchStrategy:
+    """All values that an option may have."""
+    return st.sampled_from(option.choices) if option.choices else values_of(option.type)
+
+
+def values_of(kind: inspect.Type) -> st.SearchStrategy:
+    match kind:
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.IntType(ge=low, le=high, multiple_of=quantum):
+            n = quantum or 1
+            return st.integers(-(-low // n), (high or 60_000) // n).map(lambda count: count * n)
+        case inspect.FloatType(ge=low, le=high):
+            return st.floats(low, high)
+        case inspect.StrType(pattern=str(pattern)):
+            return st.from_regex(pattern, fullmatch=True)
+        case inspect.StrType(min_length=least):
+            text = st.characters(exclude_categories=["Cs"])
+            return st.text(text, min_size=least or 0, max_size=10)
+        case inspect.VarTupleType(item_type=item):
+            return st.lists(values_of(item), max_size=3)
+    raise AssertionError(kind)
+
+
+def possible(chosen: Mapping[str, object]) -> bool:
+    """Whether the values are allowed in combination."""
+    every = {name: option.default for name, option in OPTIONS.items()} | chosen
+    fits = max(every["step"], every["keep"]) <= every["length"]
+    return fits and (every["server"] or every["source"])
+
+
+settings = (
+    st.sets(st.sampled_from(sorted(OPTIONS)), max_size=8)
+    .flatmap(lambda names: st.fixed_dictionaries({name: values(OPTIONS[name]) for name in names}))
+    .filter(possible)
+)
+"""Some options and a value for each."""
+
+
+def as_text(value: object) -> str:
+    """A value as a person would write it in a variable."""
+    if isinstance(value, list):
+        return ",".join(map(as_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_given(option: Option, value: object) -> str | list[str]:
+    """A value as the command line hands it over."""
+    return list(value) if option.repeats else as_text(value)
+
+
+def effective(config: Config) -> dict[str, object]:
+    """Every option's value, lists as lists."""
+    groups = to_builtins(config)
+    flat = {name: value for group in groups.values() for name, value in group.items()}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in flat.items()}
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """Writes a configuration file, returns its path."""
+
+    def write(content: str) -> str:
+        path = tmp_path / "streamd.toml"
+        path.write_text(content, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_nothing_said_means_the_defaults():
+    assert load({}, {}) == Config()
+
+
+def test_names_and_variables_are_unique():
+    flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
+    assert len(set(flags)) == len(flags)
+    assert len(OPTIONS) == sum(len(group) for group in to_builtins(Config()).values())
+
+
+def test_defaults_are_allowed():
+    for option in OPTIONS.values():
+        assert option.from_value(option.default, option.name) == option.default
+
+
+@given(chosen=settings)
+def test_printed_configuration_reads_back_equal(chosen, tmp_path_factory):
+    config = load({name: as_given(OPTIONS[name], value) for name, value in chosen.items()}, {})
+    assert effective(config) == effective(Config()) | chosen
+    path = tmp_path_factory.getbasetemp() / "printed.toml"
+    path.write_text(as_toml(config), encoding="utf-8")
+    assert load({}, {}, config_file=str(path)) == config
+
+
+@given(in_file=settings, in_environment=settings, given_=settings)
+def test_command_line_beats_environment_beats_file(
+    in_file, in_environment, given_, tmp_path_factory
+):
+    in_environment = {name: value for name, value in in_environment.items() if fits(name, value)}
+    expected = in_file | in_environment | given_
+    assume(possible(expected))
+    sections: dict[str, dict[str, object]] = {}
+    for name, value in in_file.items():
+        sections.setdefault(OPTIONS[name].group, {})[name] = value
+    path = tmp_path_factory.getbasetemp() / "lowest.toml"
+    path.write_bytes(msgspec.toml.encode(sections))
+    environ = {OPTIONS[name].variable: as_text(value) for name, value in in_environment.items()}
+    environ["STREAMD_CONFIG"] = str(path)
+    config = load({name: as_given(OPTIONS[name], value) for name, value in given_.items()}, environ)
+    assert effective(config) == effective(Config()) | expected
+
+
+def fits(name: str, value: object) -> bool:
+    """Whether a variable can hold the value: it has no empty texts, and no commas inside a list."""
+    parts = value if isinstance(value, list) else [value]
+    texts = [as_text(part) for part in parts]
+    return bool(texts) and all(texts) and not (OPTIONS[name].is_list and "," in "".join(texts))
+
+
+def test_flag_for_the_file_beats_the_variable(toml, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text("[streaming]\nstep = 1000\n")
+    path = toml("[streaming]\nstep = 700\n")
+    assert load({}, {"STREAMD_CONFIG": str(other)}, config_file=path).streaming.step_ms == 700
+
+
+def test_empty_variable_is_not_set():
+    assert load({}, {"STREAMD_STEP": "", "STREAMD_CONFIG": ""}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("step", "510", "must be a multiple of 20 ms from 0 to 30000, got 510"),
+        ("step", "half", "must be a multiple of 20 ms from 0 to 30000, got half"),
+        ("step", "1\n2", r'must be a multiple of 20 ms from 0 to 30000, got "1\n2"'),
+        ("length", "0", "must be a multiple of 20 ms from 20 to 30000, got 0"),
+        ("hold-ms", "", 'must be a whole number of ms from 0 to 30000, got ""'),
+        ("vad-aggressiveness", "4", "must be a whole number from 0 to 3, got 4"),
+        ("temperature", "nan", "must be a number from 0.0 to 1.0, got nan"),
+        ("energy-floor-db", "3", "must be a number of dBFS from -200.0 to 0.0, got 3"),
+        ("vad", "silero", "must be webrtc, energy or off, got silero"),
+        ("language", "english", "must be auto or a code like en, de, yue, got english"),
+        ("keep-context", "maybe", "must be true or false, got maybe"),
+        ("suppress-tokens", "1,x", "must be whole numbers from -1, separated by commas, got 1,x"),
+    ],
+)
+def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complaint, toml):
+    option = OPTIONS[name]
+    with pytest.raises(ConfigError) as from_flag:
+        load({name: text}, {})
+    assert str(from_flag.value) == f"--{name} {complaint}"
+    if text:
+        with pytest.raises(ConfigError) as from_variable:
+            load({}, {option.variable: text})
+        assert str(from_variable.value) == f"{option.variable} {complaint}"
+    path = toml(f"[{option.group}]\n{name} = {json.dumps(text)}\n")
+    with pytest.raises(ConfigError) as from_file:
+        load({}, {}, config_file=path)
+    assert str(from_file.value).startswith(f"{path}: {option.group}.{name} must be ")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("[streaming]\nhold_ms = 1", "unknown key hold_ms in [streaming]; did you mean hold-ms?"),
+        ("[streaming]\nxyzzy = 1", "unknown key xyzzy in [streaming]"),
+        ("[vad]\nstep = 500", "unknown key step in [vad]; step belongs in [streaming]"),
+        ("[streeming]\nstep = 500", "unknown section [streeming]; did you mean streaming?"),
+        ("step = 500", "key step stands outside any section; step belongs in [streaming]"),
+        ("[streaming]\nstep = '500'", "streaming.step must be a multiple of 20 ms"),
+        ("[streaming]\nstep = true", "streaming.step must be a multiple of 20 ms"),
+        ("[streaming]\nstep = 2020-01-01", "streaming.step must be a multiple of 20 ms"),
+        ("[output]\noutput = 'a.txt'", "output.output must be FILE.txt, .srt, .vtt or .jsonl"),
+        ("[output]\noutput = ['a.doc']", "output.output must be FILE.txt, .srt, .vtt or .jsonl"),
+        ("step 500", "not a TOML file: "),
+    ],
+)
+def test_wrong_file_is_refused(content, complaint, toml):
+    path = toml(content)
+    with pytest.raises(ConfigError) as error:
+        load({}, {}, config_file=path)
+    assert str(error.value).startswith(f"{path}: {complaint}")
+    assert "\n" not in str(error.value)
+
+
+def test_file_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"\xff\x00")
+    with pytest.raises(ConfigError, match="not a TOML file"):
+        load({}, {}, config_file=str(path))
+
+
+def test_unreadable_file_names_who_asked_for_it(tmp_path):
+    with pytest.raises(ConfigError, match=r"^--config: cannot read .*/none: No such file"):
+        load({}, {}, config_file=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"^STREAMD_CONFIG: cannot read .*: Is a directory"):
+        load({}, {"STREAMD_CONFIG": str(tmp_path)})
+
+
+def test_misspelt_variable_is_refused_and_a_foreign_one_ignored():
+    with pytest.raises(ConfigError, match=r"STREAMD_STPE; did you mean STREAMD_STEP\?"):
+        load({}, {"STREAMD_STPE": "500"})
+    foreign = {"STREAMD_SERVICE_HOST": "10.0.0.1", "STREAMD_REQUIRE_SYSTEM": "1", "STEP": "40"}
+    assert load({}, foreign) == Config()
+
+
+def test_window_holds_at_least_a_step_and_what_is_kept():
+    with pytest.raises(
+        ConfigError, match=r"--length \(400 ms\) must be at least --step \(500 ms\)"
+    ):
+        load({"length": "400"}, {})
+    with pytest.raises(ConfigError, match=r"--length \(5000 ms\) must be at least STREAMD_KEEP"):
+        load({}, {"STREAMD_KEEP": "6000"})
+
+
+def test_something_must_be_heard():
+    with pytest.raises(ConfigError, match="STREAMD_SERVER: without a server and a source"):
+        load({"source": "false"}, {"STREAMD_SERVER": "false"})
+
+
+def test_choices_are_what_the_stations_know():
+    assert set(OPTIONS["input-format"].choices) == set(ENCODINGS)
+    suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")
+    assert {suffix.strip() for suffix in suffixes} == set(FORMATS)
+
+
+def test_reference_is_current():
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert text == reference(), "run: make docs"
+
+
+def test_reference_has_every_option():
+    page = reference()
+    for option in OPTIONS.values():
+        assert f"`{option.name} = " in page
+        for flag in (*option.shown_flags, *(flag for flag, _ in option.opt.short_for)):
+            assert f"`{flag}`" in page
