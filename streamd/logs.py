@@ -7,22 +7,43 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
+Room = Callable[[], AbstractContextManager[None]]
+Submit = Callable[[Callable[[logging.LogRecord], None], logging.LogRecord], object]
+
+
+def _at_once(write: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
+    write(record)
+
+
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 """By how often -v was said."""
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines to a stream which it may share with live captions.
+    """Writes log lines to a stream which it may share with live captions."""
 
-    Whoever draws on the same terminal sets `above` to what makes room there; records must then
-    come from the thread that draws.
-    """
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.share()
 
-    above: Callable[[], AbstractContextManager[None]] = nullcontext
+    def share(self, room: Room = nullcontext, submit: Submit = _at_once) -> None:
+        """From now on, write each line inside `room()`, by way of `submit`.
+
+        Parameters
+        ----------
+        room : what makes room on the terminal where captions are drawn
+        submit : runs a function in the thread that draws them, such as an executor's method; a line
+            may come from any thread
+        """
+        self._room = room
+        self._submit = submit
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record, above whatever is drawn."""
-        with self.above():
+        self._submit(self._write, record)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        with self._room():
             super().emit(record)
 
 

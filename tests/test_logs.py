@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import current_thread
 
 import pytest
 
@@ -80,14 +82,32 @@ def test_lines_are_written_inside_the_room_that_captions_make():
     handler = log_to(stream, form="text")
 
     @contextmanager
-    def above():
+    def room():
         stream.write("<")
         yield
         stream.write(">")
 
-    handler.above = above
-    log.warning("late")
-    assert stream.getvalue() == "<streamd: warning: late\n>"
+    with ThreadPoolExecutor(1) as drawing:
+        handler.share(room, drawing.submit)
+        log.warning("late")
+    handler.share()
+    log.warning("alone")
+    assert stream.getvalue() == "<streamd: warning: late\n>streamd: warning: alone\n"
+
+
+def test_lines_are_written_in_the_thread_that_draws():
+    names = []
+
+    @contextmanager
+    def room():
+        names.append(current_thread().name)
+        yield
+
+    handler = log_to(io.StringIO(), form="text")
+    with ThreadPoolExecutor(1, thread_name_prefix="drawing") as drawing:
+        handler.share(room, drawing.submit)
+        log.warning("late")
+    assert names == ["drawing_0"]
 
 
 def test_a_second_call_replaces_the_first():

@@ -122,6 +122,11 @@ class Vad(Group, frozen=True, kw_only=True):
         Meta(ge=-200.0, le=0.0),
         Opt("level below which nothing is speech", unit="dBFS", rare=True),
     ] = -60.0
+    steady_db: Annotated[
+        float,
+        Meta(ge=0.0, le=60.0),
+        Opt("noise moves less than this in 2 s; 0: do not care", unit="dB", rare=True),
+    ] = 3.0
     endpoint_ms: Annotated[Ms, Opt("pause that ends an utterance", unit="ms")] = 600
     endpoint_sentence_ms: Annotated[Ms, Opt("the same behind . ? !", unit="ms", rare=True)] = 400
     endpoint_unfinished_ms: Annotated[
