@@ -1,0 +1,322 @@
+import asyncio
+
+import numpy as np
+import pytest
+from serving import CountingStreams, client, serving
+
+FRAME_BYTES = 640
+
+
+def s16(n_frames: int) -> bytes:
+    return bytes(n_frames * FRAME_BYTES)
+
+
+async def test_a_whole_stream_and_its_speaker_hears_it_back():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, "role=both&session=talk") as speaker:
+        hello = await speaker.get()
+        assert (hello["session"], hello["seq"]) == ("talk", 0)
+        await speaker.say(s16(5))
+        (partial,) = await speaker.until("partial")
+        assert partial["text"] == "5"
+        await speaker.say({"type": "flush", "id": "x"})
+        final, flushed = await speaker.until("flushed")
+        assert (final["type"], final["seq"], final["text"]) == ("final", 1, "5 frames")
+        assert flushed == {"type": "flushed", "id": "x", "seq": 1}
+        await speaker.say(s16(2) + bytes(2))
+        await speaker.say({"type": "stop"})
+        *_, last, eos = await speaker.rest()
+        # The odd sample makes a third frame: nothing that was said is left out.
+        assert (last["type"], last["text"]) == ("final", "3 frames")
+        assert eos == {"type": "eos", "seq": 2, "reason": "stop"}
+        assert speaker.close_code == 1000
+    assert streams.ingests["talk"].finished == "stop"
+
+
+async def test_who_only_speaks_is_not_sent_the_transcript():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, "role=ingest") as speaker:
+        hello = await speaker.get()
+        async with client(server.port, f"session={hello['session']}") as listener:
+            await listener.get()
+            await speaker.say(s16(3))
+            await speaker.say({"type": "stop"})
+            heard = await listener.rest()
+        assert [message["type"] for message in heard][-2:] == ["final", "eos"]
+        assert [message["type"] for message in await speaker.rest()] == ["eos"]
+
+
+async def test_nameless_streams_are_independent():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=both") as one,
+        client(server.port, "role=both") as two,
+    ):
+        assert (await one.get())["session"] != (await two.get())["session"]
+        await one.say(s16(3))
+        await one.say({"type": "stop"})
+        await two.say(s16(4))
+        await two.say({"type": "stop"})
+        finals = [[m for m in await c.rest() if m["type"] == "final"] for c in (one, two)]
+        assert [[m["text"] for m in messages] for messages in finals] == [
+            ["3 frames"],
+            ["4 frames"],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "dtype", "scale"), [("pcm_s16le", "<i2", 32768), ("pcm_f32le", "<f4", 1)]
+)
+async def test_samples_arrive_exactly_however_they_are_cut(encoding, dtype, scale):
+    streams = CountingStreams()
+    ramp = np.arange(-1600, 1600) / 32768
+    pcm = (ramp * scale).astype(dtype).tobytes()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.say({"type": "start", "encoding": encoding})
+        width = np.dtype(dtype).itemsize
+        for start in range(0, len(pcm), 77 * width):
+            await speaker.say(pcm[start : start + 77 * width])
+        await speaker.say({"type": "stop"})
+        await speaker.rest()
+    assert np.array_equal(streams.ingests["talk"].samples(), ramp.astype(np.float32))
+
+
+async def test_rate_and_channels_are_converted():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.say({"type": "start", "rate": 48000, "channels": 2})
+        await speaker.say(bytes(48000 * 2 * 2))
+        await speaker.say({"type": "stop"})
+        await speaker.rest()
+    assert streams.ingests["talk"].n_fed == 50
+
+
+async def test_a_second_of_audio_at_most_is_fed_at_once_and_only_when_there_is_room():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.get()
+        ingest = streams.ingests["talk"]
+        ingest.has_room.clear()
+        await speaker.say(s16(130))
+        await ingest.waiting_for_room.wait()
+        assert ingest.n_fed == 0
+        ingest.has_room.set()
+        await speaker.say({"type": "stop"})
+        await speaker.rest()
+    assert [len(frames) for frames in ingest.frames] == [50, 50, 30]
+
+
+async def test_a_client_that_waits_for_us_is_not_taken_for_dead():
+    streams = CountingStreams()
+    async with (
+        serving(streams, ping_ms=1) as server,
+        client(server.port, "role=both&session=talk", ping_interval=None) as speaker,
+    ):
+        await speaker.get()
+        ingest = streams.ingests["talk"]
+        ingest.has_room.clear()
+        # More than the library's queue holds, so that it stops reading, pongs included.
+        for _ in range(40):
+            await speaker.say(s16(1))
+        await ingest.waiting_for_room.wait()
+        # Many ping intervals, counted by another client's answers, pass meanwhile.
+        async with client(server.port) as listener:
+            await listener.get()
+            for _ in range(50):
+                await (await listener.connection.ping())
+        ingest.has_room.set()
+        await speaker.say({"type": "stop"})
+        *_, final, eos = await speaker.rest()
+        assert final["text"] == "40 frames"
+        assert eos["reason"] == "stop"
+
+
+BAD_MESSAGES = {
+    "nonsense": ("nonsense", "bad_message", 1007),
+    "no type": ("{}", "bad_message", 1007),
+    "unknown type": ('{"type":"sing"}', "bad_message", 1007),
+    "an array": ("[1]", "bad_message", 1007),
+    "deep": ('{"x":' + "[" * 100_000, "bad_message", 1007),
+    "wrong field": ('{"type":"start","rate":"fast"}', "bad_message", 1007),
+    "unknown encoding": ('{"type":"start","encoding":"mp3"}', "bad_message", 1007),
+    "no channel": ('{"type":"start","channels":0}', "bad_message", 1007),
+    "long id": ('{"type":"flush","id":"' + "x" * 201 + '"}', "bad_message", 1007),
+    "slow rate": ('{"type":"start","rate":3999}', "bad_rate", 1008),
+    "fast rate": ('{"type":"start","rate":192001}', "bad_rate", 1008),
+    "odd bytes": (b"\0\0\0", "bad_audio", 1007),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MESSAGES)
+async def test_nonsense_ends_its_own_stream_only(name):
+    message, code, close_code = BAD_MESSAGES[name]
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, "role=both&session=other") as other:
+        await other.get()
+        async with client(server.port, "role=ingest&session=talk") as speaker:
+            await speaker.get()
+            await speaker.say(message)
+            (error,) = await speaker.rest()
+            assert (error["type"], error["code"], error["fatal"]) == ("error", code, True)
+            assert "\n" not in str(error["message"])
+            assert speaker.close_code == close_code
+        await other.say(s16(1))
+        await other.say({"type": "stop"})
+        assert (await other.rest())[-1]["reason"] == "stop"
+    assert streams.ingests["talk"].finished == "error"
+
+
+async def test_what_was_said_before_the_nonsense_is_final():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.get()
+        async with client(server.port, "session=talk") as listener:
+            await listener.get()
+            await speaker.say(s16(7))
+            await speaker.say("nonsense")
+            *_, final, eos = await listener.rest()
+            assert final["text"] == "7 frames"
+            assert eos["reason"] == "error"
+
+
+@pytest.mark.parametrize("first", [b"\0\0", '{"type":"start"}'])
+async def test_start_comes_once_and_before_the_audio(first):
+    async with serving(CountingStreams()) as server, client(server.port, "role=ingest") as speaker:
+        await speaker.get()
+        await speaker.say(first)
+        await speaker.say({"type": "start"})
+        (error,) = await speaker.rest()
+        assert error["code"] == "late_start"
+        assert speaker.close_code == 1008
+
+
+async def test_samples_that_are_no_numbers_are_complained_about_once():
+    streams = CountingStreams()
+    nan = np.full(320, np.nan, "<f4").tobytes()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.get()
+        await speaker.say({"type": "start", "encoding": "pcm_f32le"})
+        await speaker.say(nan)
+        await speaker.say(nan)
+        await speaker.say({"type": "stop"})
+        error, eos = await speaker.rest()
+        assert (error["code"], error["fatal"]) == ("bad_audio", False)
+        assert eos["type"] == "eos"
+    assert not streams.ingests["talk"].samples().any()
+
+
+async def test_too_large_a_message_closes_with_1009_and_what_was_said_is_final():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.get()
+        async with client(server.port, "session=talk") as listener:
+            await listener.get()
+            await speaker.say(s16(3))
+            await speaker.say(bytes((1 << 20) + 2))
+            assert await speaker.rest() == []
+            assert speaker.close_code == 1009
+            assert (await listener.rest())[-2]["text"] == "3 frames"
+
+
+async def test_what_is_sent_after_stop_is_ignored():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.get()
+        ingest = streams.ingests["talk"]
+        ingest.may_finish.clear()
+        await speaker.say({"type": "stop"})
+        for _ in range(3):
+            await speaker.say(s16(1))
+        await speaker.say("nonsense")
+        ingest.may_finish.set()
+        (eos,) = await speaker.rest()
+        assert eos["type"] == "eos"
+        assert speaker.close_code == 1000
+    assert ingest.n_fed == 0
+
+
+@pytest.mark.parametrize("session", ["talk", "live"])
+async def test_a_session_has_one_speaker(session):
+    async with (
+        serving(CountingStreams()) as server,
+        client(server.port, "role=both&session=talk") as speaker,
+    ):
+        await speaker.get()
+        async with client(server.port, f"role=ingest&session={session}") as second:
+            (error,) = await second.rest()
+            assert error["code"] == "session_busy"
+            assert second.close_code == 1008
+        await speaker.say({"type": "stop"})
+        assert (await speaker.rest())[-1]["reason"] == "stop"
+
+
+async def test_too_many_streams_are_told_to_try_later():
+    streams = CountingStreams()
+    streams.max_streams = 0
+    async with serving(streams) as server, client(server.port, "role=ingest") as speaker:
+        (error,) = await speaker.rest()
+        assert error["code"] == "too_many_streams"
+        assert speaker.close_code == 1013
+
+
+async def test_a_client_that_vanishes_has_said_what_it_said():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.get()
+        async with client(server.port, "session=talk") as listener:
+            await listener.get()
+            await speaker.say(s16(4) + bytes(100))
+            await listener.until("partial")
+            speaker.connection.transport.abort()
+            *_, final, eos = await listener.rest()
+            assert final["text"] == "5 frames"
+            assert eos["reason"] == "disconnect"
+            assert listener.close_code == 1000
+
+
+async def test_a_client_that_vanishes_while_we_are_busy_is_waited_for_by_nobody():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await speaker.get()
+        ingest = streams.ingests["talk"]
+        ingest.has_room.clear()
+        await speaker.say(s16(1))
+        await ingest.waiting_for_room.wait()
+        speaker.connection.transport.abort()
+        async with client(server.port, "role=both") as other:
+            await other.get()
+            await other.say(s16(2))
+            await other.say({"type": "stop"})
+            assert (await other.rest())[-2]["text"] == "2 frames"
+        ingest.has_room.set()
+        assert [event.text async for event in ingest.hub.subscribe(0) if hasattr(event, "text")]
+    assert ingest.finished == "disconnect"
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,0 +1,166 @@
+"""A daemon that only counts frames, a server in front of it, and clients."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from streamd.errors import WireError
+from streamd.events import Final, Partial, TimedWord
+from streamd.hub import Hub
+from streamd.server import Bounds, Server, ServerInfo, serve
+from streamd.types import Frames, ms_from_frames
+
+INFO = ServerInfo(model="fake", language="en")
+
+
+class CountingIngest:
+    """A segment is what was fed until flush or finish; its text says how many frames that was."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.frames: list[Frames] = []
+        self.has_room = asyncio.Event()
+        self.has_room.set()
+        self.may_finish = asyncio.Event()
+        self.may_finish.set()
+        self.waiting_for_room = asyncio.Event()
+        self.finished = ""
+        self._done = 0
+        self._seg = 0
+
+    @property
+    def n_fed(self) -> int:
+        return sum(len(frames) for frames in self.frames)
+
+    def samples(self) -> np.ndarray:
+        return np.concatenate(self.frames).reshape(-1)
+
+    def feed(self, frames: Frames) -> None:
+        assert not self.finished, "fed after the end"
+        self.frames.append(frames)
+        self.hub.publish(
+            Partial(
+                seg=self._seg,
+                rev=len(self.frames),
+                start_ms=ms_from_frames(self._done),
+                end_ms=ms_from_frames(self.n_fed),
+                text=f"{self.n_fed}",
+                stable=0,
+            )
+        )
+
+    async def room(self) -> None:
+        if not self.has_room.is_set():
+            self.waiting_for_room.set()
+        await self.has_room.wait()
+
+    async def flush(self) -> None:
+        if self.n_fed == self._done:
+            return
+        text = f"{self.n_fed - self._done} frames"
+        start_ms, end_ms = ms_from_frames(self._done), ms_from_frames(self.n_fed)
+        word = TimedWord(text=text, start_ms=start_ms, end_ms=end_ms, prob=1.0, final=True)
+        self.hub.publish(
+            Final(
+                seg=self._seg,
+                start_ms=start_ms,
+                end_ms=end_ms,
+                text=text,
+                language="en",
+                words=(word,),
+            )
+        )
+        self._done = self.n_fed
+        self._seg += 1
+
+    async def finish(self, reason: str) -> None:
+        assert not self.finished, "finished twice"
+        self.finished = reason
+        self.has_room.set()
+        await self.may_finish.wait()
+        await self.flush()
+        self.hub.close(reason)
+
+
+class CountingStreams:
+    """The sessions of a daemon; "live" is its own."""
+
+    def __init__(self) -> None:
+        self.live = Hub("live", epoch="e1")
+        self.ingests: dict[str, CountingIngest] = {}
+        self.opened = asyncio.Event()
+        self.max_streams = 10
+
+    def hub(self, session: str) -> Hub | None:
+        if session == "live":
+            return self.live
+        ingest = self.ingests.get(session)
+        return None if ingest is None else ingest.hub
+
+    def open(self, session: str) -> CountingIngest:
+        busy = self.ingests.get(session)
+        if session == "live" or (busy is not None and not busy.finished):
+            raise WireError("session_busy", f"somebody speaks in {session!r} already")
+        if sum(not ingest.finished for ingest in self.ingests.values()) >= self.max_streams:
+            raise WireError("too_many_streams", "no room for another stream")
+        ingest = self.ingests[session] = CountingIngest(Hub(session))
+        self.opened.set()
+        return ingest
+
+
+class Client:
+    """A websocket client that speaks JSON."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    async def get(self) -> dict[str, object]:
+        message = json.loads(await self.connection.recv())
+        assert isinstance(message, dict)
+        return message
+
+    async def until(self, kind: str) -> list[dict[str, object]]:
+        """All messages up to the first of this type."""
+        messages = [await self.get()]
+        while messages[-1]["type"] != kind:
+            messages.append(await self.get())
+        return messages
+
+    async def rest(self) -> list[dict[str, object]]:
+        """All messages up to the end of the connection, which gives `close_code`."""
+        messages: list[dict[str, object]] = []
+        try:
+            while True:
+                messages.append(await self.get())
+        except ConnectionClosed:
+            return messages
+
+    async def say(self, message: object) -> None:
+        text = isinstance(message, str | bytes)
+        await self.connection.send(message if text else json.dumps(message))
+
+    @property
+    def close_code(self) -> int | None:
+        return self.connection.close_code
+
+
+@asynccontextmanager
+async def client(port: int, query: str = "", **options: object) -> AsyncIterator[Client]:
+    address = f"ws://127.0.0.1:{port}/v1/stream?{query}"
+    async with connect(address, proxy=None, **options) as connection:
+        yield Client(connection)
+
+
+@asynccontextmanager
+async def serving(
+    streams: CountingStreams, *, port: int = 0, token: str | None = None, **bounds: int
+) -> AsyncIterator[Server]:
+    async with serve(
+        "127.0.0.1", port, streams=streams, info=INFO, token=token, bounds=Bounds(**bounds)
+    ) as server:
+        yield server
