@@ -1,0 +1,89 @@
+"""Beam search on a shared tree, and the choice among finished hypotheses.
+
+All beams take one pass per token; those that share a past share its slots. Source: openai/whisper
+``decoding.py`` (`BeamSearchDecoder`, `MaximumLikelihoodRanker`); patience: Kasai et al. 2022.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamd.search.paths import Cache, Path, Started, log_softmax, text_prob
+from streamd.search.rules import Row, Rules
+
+
+def beam_search(
+    cache: Cache,
+    started: Started,
+    *,
+    rules: Rules,
+    beam_size: int,
+    patience: float,
+    max_tokens: int,
+) -> list[Path]:
+    """Follow the `beam_size` likeliest hypotheses until enough of them have ended.
+
+    `started.logits` are (1, n_vocab), what follows the given tokens. Returns the finished
+    hypotheses and, if they are fewer than `beam_size`, the likeliest unfinished ones, of which none
+    has `ended`; `best` chooses among them.
+    """
+    enough = max(1, round(beam_size * patience))
+    beams, rows = [started.path], started.logits
+    finished: list[Path] = []
+    for n_sampled in range(1, max_tokens + 1):
+        candidates = [
+            candidate
+            for path, row in zip(beams, rows, strict=True)
+            for candidate in _continuations(path, row, rules=rules, n=beam_size + 1)
+        ]
+        candidates.sort(key=lambda path: path.sum_logprob, reverse=True)
+        beams, ended = _best_open(candidates, beam_size)
+        finished += ended[: enough - len(finished)]
+        if len(finished) >= enough or not beams or n_sampled == max_tokens:
+            break
+        cache.keep(beams)
+        beams, rows = cache.extend(beams)
+    missing = max(0, beam_size - len(finished))
+    return finished + beams[:missing]
+
+
+def best(paths: Sequence[Path], length_penalty: float | None) -> Path:
+    """The path with the highest log probability for its length.
+
+    `length_penalty` None divides by the number of tokens; otherwise Google NMT's formula.
+    """
+
+    def score(path: Path) -> float:
+        n_tokens = max(1, len(path.tokens))
+        if length_penalty is None:
+            return path.sum_logprob / n_tokens
+        return path.sum_logprob / float(((5 + n_tokens) / 6) ** length_penalty)
+
+    return max(paths, key=score)
+
+
+def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
+    """The path with each of its `n` likeliest next tokens, likeliest first."""
+    logprobs = log_softmax(rules(row, path.tokens))
+    top = np.argsort(-logprobs, kind="stable")[:n].tolist()
+    continued = []
+    for token in top:
+        logprob = float(logprobs[token])
+        if logprob == -np.inf:
+            break
+        if token == rules.eot:
+            continued.append(path.end(logprob))
+        else:
+            continued.append(path.append(token, logprob, text_prob(row, token, rules.eot)))
+    return continued
+
+
+def _best_open(candidates: Sequence[Path], beam_size: int) -> tuple[list[Path], list[Path]]:
+    """The first `beam_size` candidates that go on, and those before the last of them that ended."""
+    beams: list[Path] = []
+    ended: list[Path] = []
+    for path in candidates:
+        (ended if path.ended else beams).append(path)
+        if len(beams) == beam_size:
+            break
+    return beams, ended

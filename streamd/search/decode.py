@@ -1,0 +1,203 @@
+"""One decode of one window: from encoder features to tokens and all that is known about them.
+
+Everything comes out of the passes that the search makes anyway: the probability of silence from the
+start-of-transcript row of the first pass, confidences from the logits, alignment from the scores.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamd.search import Alignment, Decoder
+from streamd.search.beam import beam_search, best
+from streamd.search.greedy import Lottery, greedy, sample
+from streamd.search.loops import compression_ratio, find_loop
+from streamd.search.options import DecodingOptions
+from streamd.search.paths import Cache, Path, Started, log_softmax
+from streamd.search.rules import make_rules
+from streamd.search.tokenizer import Tokenizer
+
+_N_START = 5
+"""The most special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known before a decode.
+
+    `prompt`: text before the window; `prefix`: forced beginning of the transcript; `draft`: a guess
+    of what follows it, used by greedy decoding only; `max_tokens`: the most that may be sampled;
+    `language`: code of the spoken language.
+    """
+
+    max_tokens: int
+    prompt: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    language: str = "en"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A transcript of one window, behind its prefix.
+
+    Attributes
+    ----------
+    tokens : text tokens, and timestamps if they were sampled; no end-of-text
+    token_probs : each token's probability among the text tokens
+    avg_logprob : mean log probability under the rules, end-of-text included
+    no_speech_prob : probability that the window holds no speech
+    alignment : (n, n_heads, n_ctx) scores of the queries from start-of-transcript on; the row that
+        chose a token is the one before its own. The last token's own row is there if `ended`.
+    n_given : rows of `alignment` before those of `tokens`: `prefix` and what stands before it
+    frames : the frame that was attended to most when each token was chosen
+    ended : the decoder said that the text ends, rather than being stopped
+    loop : how many tokens to keep because the rest repeats, or None
+    """
+
+    tokens: tuple[int, ...]
+    token_probs: tuple[float, ...]
+    avg_logprob: float
+    no_speech_prob: float
+    compression_ratio: float
+    temperature: float
+    language: str
+    drafted: int
+    accepted_draft: int
+    alignment: Alignment
+    n_given: int
+    frames: tuple[int, ...]
+    ended: bool
+    loop: int | None
+
+
+def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
+    """How many cache slots `decode` may use at once, at any temperature, for such a context."""
+    width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
+    n_given = min(n_text_ctx, len(context.prompt) + len(context.prefix) + _N_START)
+    return n_given + width * min(n_text_ctx, context.max_tokens)
+
+
+def decode(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    *,
+    options: DecodingOptions,
+    context: Context,
+    temperature: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> Decoded:
+    """Decode one window once, at one temperature.
+
+    Parameters
+    ----------
+    decoder : a new one, with at least `slots_needed` slots
+    temperature : 0: greedy with the draft, or beam search if ``options.beam_size`` exceeds 1;
+        above: the best of ``options.best_of`` samples drawn from `rng`
+
+    Raises
+    ------
+    ValueError
+        The prefix leaves no room in the decoder's text context, or sampling has no generator.
+    """
+    if temperature > 0.0 and rng is None:
+        raise ValueError("sampling needs a random generator")
+    prompt, given = _given(context, tokenizer, options.timestamps, decoder.n_text_ctx)
+    n_given = len(prompt) + len(given)
+    max_tokens = min(context.max_tokens, decoder.n_text_ctx - n_given)
+    if max_tokens <= 0:
+        raise ValueError(f"a prefix of {len(context.prefix)} tokens fills the text context")
+    draft: tuple[int, ...] = ()
+    if temperature == 0.0 and options.beam_size == 1:
+        draft = _usable(context.draft, tokenizer, options.timestamps)[:max_tokens]
+    cache = Cache(decoder)
+    want = [len(prompt), *range(n_given - 1, n_given + len(draft))]
+    run, logits = cache.start((*prompt, *given, *draft), want)
+    started = Started(run, logits[1:])
+    rules = make_rules(tokenizer, options, something_said=bool(context.prefix))
+
+    def loop(path: Path) -> int | None:
+        frames = path.frames[n_given - 1 :][: len(path.tokens)]
+        return find_loop(path.tokens, frames, tokenizer, language=context.language)
+
+    accepted = 0
+    if temperature > 0.0 and rng is not None:
+        paths = sample(
+            cache,
+            started,
+            rules=rules,
+            lottery=Lottery(temperature, options.best_of, rng),
+            max_tokens=max_tokens,
+        )
+    elif options.beam_size > 1:
+        paths = beam_search(
+            cache,
+            started,
+            rules=rules,
+            beam_size=options.beam_size,
+            patience=options.patience,
+            max_tokens=max_tokens,
+        )
+    else:
+        path, accepted = greedy(
+            cache,
+            started,
+            rules=rules,
+            draft=draft,
+            stability=options.stability,
+            stop=lambda path: len(path.tokens) >= max_tokens or loop(path) is not None,
+        )
+        paths = [path]
+    path = best(paths, options.length_penalty)
+    return Decoded(
+        tokens=path.tokens,
+        token_probs=path.probs,
+        avg_logprob=path.sum_logprob / (len(path.tokens) + 1),
+        no_speech_prob=float(np.exp(log_softmax(logits[0])[tokenizer.nospeech])),
+        compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
+        temperature=temperature,
+        language=context.language,
+        drafted=len(draft),
+        accepted_draft=accepted,
+        alignment=np.stack(path.rows[len(prompt) : n_given + len(path.tokens) - (not path.ended)]),
+        n_given=len(given),
+        frames=path.frames[n_given - 1 :][: len(path.tokens)],
+        ended=path.ended,
+        loop=loop(path),
+    )
+
+
+def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> str:
+    """The likeliest language of the window, from one pass over start-of-transcript.
+
+    `decoder` must be new, and may be handed to `decode` afterwards.
+    """
+    _, logits = Cache(decoder).start((tokenizer.sot,), (0,))
+    first = tokenizer.sot + 1
+    return tokenizer.languages[int(logits[0, first : first + len(tokenizer.languages)].argmax())]
+
+
+def _given(
+    context: Context, tokenizer: Tokenizer, timestamps: bool, n_text_ctx: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The prompt with its mark, cut to what fits, and what starts the transcript."""
+    start = tokenizer.sot_sequence_for(context.language)
+    if not timestamps:
+        start = (*start, tokenizer.notimestamps)
+    given = (*start, *context.prefix)
+    room = min(n_text_ctx // 2, n_text_ctx - len(given) - context.max_tokens) - 1
+    if not context.prompt or room <= 0:
+        return (), given
+    return (tokenizer.startofprev, *context.prompt[-room:]), given
+
+
+def _usable(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:
+    """The draft up to its first token that no transcript can hold."""
+    possible = 0
+    for token in draft:
+        is_timestamp = tokenizer.timestamp_begin <= token < tokenizer.n_vocab
+        if not (0 <= token < tokenizer.eot or (timestamps and is_timestamp)):
+            break
+        possible += 1
+    return tuple(draft[:possible])

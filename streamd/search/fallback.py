@@ -1,0 +1,50 @@
+"""Temperature fallback: decode again, less greedily, until the result passes the thresholds.
+
+Source: openai/whisper ``transcribe.py`` (`decode_with_fallback`). Unlike it, when nothing passes,
+the best of the attempts is returned, not the last: it is the one at temperature 1, and text that is
+merely repetitive by nature (digits) would be lost (as in SYSTRAN/faster-whisper).
+"""
+
+from collections.abc import Callable
+
+from streamd.search.decode import Decoded
+from streamd.search.options import DecodingOptions
+
+
+def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:
+    """The decoder doubts both that there is speech and what it wrote."""
+    return (
+        decoded.no_speech_prob > options.no_speech_threshold
+        and decoded.avg_logprob < options.logprob_threshold
+    )
+
+
+def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
+    """The transcript is repetitive or a guess, and the window is not silent."""
+    poor = (
+        decoded.compression_ratio > options.compression_ratio_threshold
+        or decoded.avg_logprob < options.logprob_threshold
+        or decoded.loop is not None
+    )
+    return poor and not is_silence(decoded, options)
+
+
+def with_fallback(
+    first: Decoded, attempt: Callable[[float], Decoded], options: DecodingOptions
+) -> Decoded:
+    """`first` if it passes, else the first of ``options.temperatures`` above 0 that does.
+
+    `attempt` decodes at a temperature, with a new decoder each time.
+    """
+    attempts = [first]
+    for temperature in options.temperatures:
+        if temperature > 0.0 and needs_fallback(attempts[-1], options):
+            attempts.append(attempt(temperature))
+    if not needs_fallback(attempts[-1], options):
+        return attempts[-1]
+    return max(attempts, key=lambda decoded: _worth(decoded, options))
+
+
+def _worth(decoded: Decoded, options: DecodingOptions) -> tuple[bool, bool, float]:
+    varied = decoded.compression_ratio <= options.compression_ratio_threshold
+    return decoded.loop is None, varied, decoded.avg_logprob

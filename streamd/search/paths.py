@@ -1,0 +1,157 @@
+"""Hypotheses as paths of cache slots.
+
+The decoder's cache is a pool of slots; here is the book-keeping of who holds which. A path never
+copies keys or values: paths that share a beginning share its slots, and slots that no living path
+holds are given out again. Source of the layout: tree attention, as in SpecInfer (Miao et al. 2023).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.search import Alignment, Decoder, Logits
+from streamd.search.rules import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One hypothesis: what it sampled, and where its past lies in the cache.
+
+    `slots`, `rows` (alignment scores, (n_heads, n_ctx) each) and `frames` (the one each attends to
+    most) cover every token that was run: those that were given, and `tokens` except perhaps the
+    last. A row shows where the decoder listened when it chose the *next* token. `logprobs` are
+    under the rules and have one more entry than `tokens`, end-of-text, if the path `ended`; `probs`
+    are among the text tokens alone.
+    """
+
+    slots: tuple[int, ...] = ()
+    rows: tuple[NDArray[np.float32], ...] = ()
+    frames: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    probs: tuple[float, ...] = ()
+    ended: bool = False
+
+    def append(self, token: int, logprob: float, prob: float) -> "Path":
+        """The path with one more token sampled."""
+        return replace(
+            self,
+            tokens=(*self.tokens, token),
+            logprobs=(*self.logprobs, logprob),
+            probs=(*self.probs, prob),
+        )
+
+    def end(self, logprob: float) -> "Path":
+        """The path with end-of-text sampled, which is not among its tokens."""
+        return replace(self, logprobs=(*self.logprobs, logprob), ended=True)
+
+    def cut(self, n_run: int) -> "Path":
+        """The path as if only its first `n_run` tokens, given or sampled, had been run."""
+        return replace(
+            self, slots=self.slots[:n_run], rows=self.rows[:n_run], frames=self.frames[:n_run]
+        )
+
+    @property
+    def sum_logprob(self) -> float:
+        """Log probability of all that was sampled."""
+        return float(sum(self.logprobs))
+
+
+class Started(NamedTuple):
+    """What was given, run in one pass, and the logits (m, n_vocab) of the positions asked for."""
+
+    path: Path
+    logits: Logits
+
+
+class Cache:
+    """A decoder and the slots of its cache that are taken."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        """`decoder` must be new: all of its slots count as free."""
+        self._decoder = decoder
+        self._free = np.ones(decoder.n_slots, np.bool_)
+
+    def start(self, tokens: Sequence[int], want: Sequence[int]) -> Started:
+        """Run given tokens in one pass, with logits of the positions in `want`, in that order."""
+        slots = self._take(len(tokens))
+        pasts = [tuple(slots[: i + 1]) for i in range(len(slots))]
+        logits, alignment = self._step(tokens, slots, pasts, want)
+        frames = tuple(attended_frames(alignment))
+        return Started(Path(slots=tuple(slots), rows=tuple(alignment), frames=frames), logits)
+
+    def extend(self, paths: Sequence[Path]) -> tuple[list[Path], Logits]:
+        """Run the last token of each path, which was sampled but not run, in one pass.
+
+        Returns the paths with their new slots, and the logits (n_paths, n_vocab) of what follows.
+        """
+        slots = self._take(len(paths))
+        pasts = [(*path.slots, slot) for path, slot in zip(paths, slots, strict=True)]
+        tokens = [path.tokens[-1] for path in paths]
+        logits, alignment = self._step(tokens, slots, pasts, range(len(paths)))
+        extended = [
+            replace(path, slots=past, rows=(*path.rows, row), frames=(*path.frames, frame))
+            for path, past, row, frame in zip(
+                paths, pasts, alignment, attended_frames(alignment), strict=True
+            )
+        ]
+        return extended, logits
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        """Give the slots of all other paths free."""
+        self._free[:] = True
+        for path in paths:
+            self._free[list(path.slots)] = False
+
+    def _take(self, n: int) -> list[int]:
+        slots: list[int] = np.flatnonzero(self._free)[:n].tolist()
+        if len(slots) < n:
+            raise RuntimeError(f"{n} cache slots wanted, {len(slots)} of {len(self._free)} free")
+        self._free[slots] = False
+        return slots
+
+    def _step(
+        self,
+        tokens: Sequence[int],
+        slots: Sequence[int],
+        pasts: Sequence[tuple[int, ...]],
+        want: Sequence[int],
+    ) -> tuple[Logits, Alignment]:
+        visible = np.zeros((len(tokens), self._decoder.n_slots), np.bool_)
+        for row, past in zip(visible, pasts, strict=True):
+            row[list(past)] = True
+        return self._decoder.step(
+            np.asarray(tokens, np.int64),
+            np.asarray([len(past) - 1 for past in pasts], np.int64),
+            np.asarray(slots, np.int64),
+            visible,
+            np.asarray(want, np.int64),
+        )
+
+
+def attended_frames(alignment: Alignment) -> list[int]:
+    """For each query of (k, n_heads, n_ctx) scores the frame that gets most of its attention."""
+    weights = np.exp(alignment - alignment.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    frames: list[int] = weights.sum(axis=1).argmax(axis=-1).tolist()
+    return frames
+
+
+def log_softmax(row: Row) -> NDArray[np.float32]:
+    """Log probabilities of one row of logits."""
+    shifted = row - row.max()
+    logprobs: NDArray[np.float32] = shifted - np.log(np.exp(shifted).sum())
+    return logprobs
+
+
+def text_prob(row: Row, token: int, eot: int) -> float:
+    """Probability of a token among the text tokens, whatever the rules say; 1 for any other.
+
+    A word's confidence is the mean of these, as in openai/whisper ``timing.py``.
+    """
+    if token >= eot:
+        return 1.0
+    return float(np.exp(log_softmax(row[:eot])[token]))

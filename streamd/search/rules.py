@@ -1,0 +1,114 @@
+"""Which tokens may come next: Whisper's logit rules.
+
+Each rule is a function of one row of logits and the tokens sampled so far, so a draft can be
+checked position by position exactly as if it had been sampled. Source: openai/whisper
+``decoding.py`` (`SuppressBlank`, `SuppressTokens`, `ApplyTimestampRules`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+
+Row = NDArray[np.float32]
+"""(n_vocab,) logits of one position."""
+
+REFUSED = np.float32(-np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules in force for one decode.
+
+    `blank`: refused as long as nothing was said (a blank and end-of-text), or empty; `suppressed`:
+    always refused; `timestamps`: timestamp tokens are sampled;
+    `max_initial_timestamp`: the latest first timestamp in frames, or None; `text_only`: no special
+    token is sampled but end-of-text and wanted timestamps.
+    """
+
+    eot: int
+    timestamp_begin: int
+    blank: tuple[int, ...]
+    suppressed: tuple[int, ...]
+    timestamps: bool
+    max_initial_timestamp: int | None
+    text_only: bool
+
+    def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
+        """A copy of `logits` with -inf where a token may not follow `tokens`.
+
+        `tokens` are those behind the start-of-transcript sequence and the forced prefix.
+        """
+        row = logits.copy()
+        if not tokens:
+            row[list(self.blank)] = REFUSED
+        row[list(self.suppressed)] = REFUSED
+        if self.text_only:
+            row[self.eot + 1 : self.timestamp_begin if self.timestamps else None] = REFUSED
+        if self.timestamps:
+            self._pair_timestamps(row, tokens)
+            self._order_timestamps(row, tokens)
+            self._prefer_timestamps(row)
+        return row
+
+    def _pair_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
+        """Timestamps come in pairs (end, start), but for the first and the one before the end."""
+        begin = self.timestamp_begin
+        row[begin - 1] = REFUSED  # <|notimestamps|>
+        if tokens and tokens[-1] >= begin:
+            if len(tokens) < 2 or tokens[-2] >= begin:
+                row[begin:] = REFUSED
+            else:
+                row[: self.eot] = REFUSED
+
+    def _order_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
+        """Timestamps never go back, and no segment has length zero; the first token is one."""
+        begin = self.timestamp_begin
+        earlier = [token for token in tokens if token >= begin]
+        if earlier:
+            ends_segment = tokens[-1] >= begin and not (len(tokens) < 2 or tokens[-2] >= begin)
+            row[begin : earlier[-1] + (0 if ends_segment else 1)] = REFUSED
+        if not tokens:
+            row[:begin] = REFUSED
+            if self.max_initial_timestamp is not None:
+                row[begin + self.max_initial_timestamp + 1 :] = REFUSED
+
+    def _prefer_timestamps(self, row: Row) -> None:
+        """A timestamp it is, if all of them together are likelier than any text token."""
+        begin = self.timestamp_begin
+        top = row.max()
+        with np.errstate(divide="ignore"):
+            together = np.log(np.exp(row[begin:] - top).sum()) + top
+        if together > row[:begin].max():
+            row[:begin] = REFUSED
+
+
+def make_rules(
+    tokenizer: Tokenizer, options: DecodingOptions, *, something_said: bool = False
+) -> Rules:
+    """Put the rules together; `something_said`: a forced prefix speaks already.
+
+    With a prefix the transcript may end at once. OpenAI refuses that too, which would make a stream
+    whose window holds nothing new invent a word.
+    """
+    special = (
+        *(tokenizer.transcribe, tokenizer.translate, tokenizer.sot),
+        *(tokenizer.startofprev, tokenizer.startoflm, tokenizer.nospeech),
+    )
+    suppressed = {token for token in (*special, *options.suppress_tokens) if token >= 0}
+    if -1 in options.suppress_tokens:
+        suppressed.update(tokenizer.non_speech_tokens)
+    refuse_blank = options.suppress_blank and not something_said
+    return Rules(
+        eot=tokenizer.eot,
+        timestamp_begin=tokenizer.timestamp_begin,
+        blank=(*tokenizer.encode(" "), tokenizer.eot) if refuse_blank else (),
+        suppressed=tuple(sorted(suppressed)),
+        timestamps=options.timestamps,
+        max_initial_timestamp=options.max_initial_timestamp,
+        text_only=options.text_only,
+    )

@@ -1,0 +1,172 @@
+"""Text <-> token ids, and which id means what.
+
+A thin layer over tiktoken, built from the model's own byte-pair ranks. The special tokens follow
+the text tokens in OpenAI's order, so all of them are derived from two counts. It knows nothing of
+probabilities. Source: openai/whisper ``tokenizer.py``.
+"""
+
+import codecs
+import string
+from collections.abc import Mapping, Sequence
+
+import tiktoken
+
+_LANGUAGE_CODES = """
+en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr
+bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn
+yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su
+yue
+"""
+LANGUAGES = tuple(_LANGUAGE_CODES.split())
+"""In the order of their tokens; models before large-v3 lack the last one."""
+SPACELESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+"""Languages that are written without blanks between words."""
+
+_GPT2_PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+_N_TIMESTAMPS = 1501
+_N_OTHER_SPECIALS = 8
+"""eot, sot, translate, transcribe, startoflm, startofprev, nospeech, notimestamps."""
+_ANNOTATING = """
+" # ( ) * + / : ; < = > @ [ \\ ] ^ _ ` { | } ~ 「 」 『 』
+<< >> <<< >>> -- --- -( -[ (' (" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪
+"""
+_MUSIC = tuple("♩♪♫♬♭♮♯")
+"""Perhaps several tokens each; the first is then enough, since U+2640..267F share two bytes."""
+_REPLACEMENT = "\ufffd"
+
+
+class Tokenizer:
+    """A model's vocabulary for one language and task.
+
+    Attributes
+    ----------
+    eot, sot, translate, transcribe, startoflm, startofprev, nospeech, notimestamps : int
+    timestamp_begin : the token of 0.00 s; each following one is 20 ms later
+    non_speech_tokens : those that annotate: speaker tags, brackets, music notes
+    sot_sequence : what every transcript starts with: (sot,), or (sot, language, task)
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[bytes, int],
+        n_vocab: int,
+        *,
+        multilingual: bool,
+        language: str = "en",
+        task: str = "transcribe",
+    ) -> None:
+        """Build from the text tokens' bytes and ranks and the model's whole vocabulary size.
+
+        `language`: code of the language spoken, or of the only one that a model knows which is not
+        `multilingual`; such a model has no use for `task` either.
+
+        Raises
+        ------
+        ValueError
+            The language or the task is unknown to this model.
+        """
+        n_text = len(ranks)
+        n_languages = n_vocab - n_text - _N_TIMESTAMPS - _N_OTHER_SPECIALS
+        if not 0 <= n_languages <= len(LANGUAGES):
+            raise ValueError(f"{n_vocab} tokens with {n_text} of text is no Whisper vocabulary")
+        self.n_vocab = n_vocab
+        self.languages = LANGUAGES[:n_languages]
+        self.multilingual = multilingual
+        self._encoding = tiktoken.Encoding(
+            "whisper", pat_str=_GPT2_PATTERN, mergeable_ranks=dict(ranks), special_tokens={}
+        )
+        self.eot = n_text
+        self.sot = n_text + 1
+        after = self.sot + 1 + n_languages
+        self.translate, self.transcribe, self.startoflm, self.startofprev = range(after, after + 4)
+        self.nospeech, self.notimestamps, self.timestamp_begin = range(after + 4, after + 7)
+        self.non_speech_tokens = self._annotations()
+        self.language = language
+        if task not in {"transcribe", "translate"}:
+            raise ValueError(f"unknown task {task!r}; use transcribe or translate")
+        self._task_token = self.translate if task == "translate" else self.transcribe
+        self.sot_sequence = self.sot_sequence_for(language)
+
+    def sot_sequence_for(self, language: str) -> tuple[int, ...]:
+        """Tokens that a transcript in `language` starts with.
+
+        Raises
+        ------
+        ValueError
+            The model does not know the language.
+        """
+        if not self.multilingual:
+            return (self.sot,)
+        if language not in self.languages:
+            raise ValueError(
+                f"unknown language {language!r}; use one of {' '.join(self.languages)}"
+            )
+        return (self.sot, self.sot + 1 + self.languages.index(language), self._task_token)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; nothing in it is taken for a special token."""
+        return self._encoding.encode_ordinary(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of the text tokens among `tokens`; bytes that are no UTF-8 become U+FFFD."""
+        return self._bytes(tokens).decode("utf-8", errors="replace")
+
+    def whole(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """`tokens` without those at the end that belong to a character not yet complete."""
+        kept = tuple(tokens)
+        while kept:
+            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            decoder.decode(self._bytes(kept))
+            if not decoder.getstate()[0]:
+                break
+            kept = kept[:-1]
+        return kept
+
+    def _annotations(self) -> tuple[int, ...]:
+        """Common punctuation is not among them; hyphen and apostrophe at a word's start are."""
+        refused = {self.encode(" -")[0], self.encode(" '")[0]}
+        for symbol in (*_ANNOTATING.split(), *_MUSIC):
+            for tokens in (self.encode(symbol), self.encode(" " + symbol)):
+                if len(tokens) == 1 or symbol in _MUSIC:
+                    refused.add(tokens[0])
+        return tuple(sorted(refused))
+
+    def split_words(
+        self, tokens: Sequence[int], language: str | None = None
+    ) -> list[tuple[str, tuple[int, ...]]]:
+        """Cut text tokens into words, each with its text and tokens.
+
+        At blanks and punctuation; in a language without blanks, at every whole character.
+        """
+        characters = self._split_characters(tokens)
+        if (language or self.language) in SPACELESS:
+            return characters
+        words: list[tuple[str, tuple[int, ...]]] = []
+        for text, ids in characters:
+            if not words or text.startswith(" ") or text.strip() in string.punctuation:
+                words.append((text, ids))
+            else:
+                words[-1] = (words[-1][0] + text, words[-1][1] + ids)
+        return words
+
+    def _bytes(self, tokens: Sequence[int]) -> bytes:
+        return self._encoding.decode_bytes([token for token in tokens if 0 <= token < self.eot])
+
+    def _split_characters(self, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
+        """The shortest runs of tokens that decode to whole characters."""
+        full = self.decode(tokens)
+        parts: list[tuple[str, tuple[int, ...]]] = []
+        pending: tuple[int, ...] = ()
+        offset = 0
+        for token in tokens:
+            pending += (token,)
+            text = self.decode(pending)
+            broken = text.find(_REPLACEMENT)
+            at = offset + broken
+            if broken < 0 or (at < len(full) and full[at] == _REPLACEMENT):
+                parts.append((text, pending))
+                pending = ()
+                offset += len(text)
+        if pending:
+            parts.append((self.decode(pending), pending))
+        return parts

@@ -1,0 +1,153 @@
+"""Words with their times and confidences, from what a decode left behind.
+
+The decoder's alignment heads look at the audio that they write down. Their scores, cut to the real
+frames, are normalised and smoothed, and dynamic time warping finds the monotonic path of tokens
+through the frames. No second pass over the decoder is made: openai/whisper makes one, whose
+normalisation sees one row more, that of end-of-text. Source: openai/whisper ``timing.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from streamd.search import Alignment
+from streamd.search.decode import Decoded
+from streamd.search.dtw import warp
+from streamd.search.tokenizer import Tokenizer
+from streamd.types import FRAME, Samples, Word
+
+PADDING_SLACK = 10
+"""Frames behind the audio in which a last word may still be looked for: 200 ms."""
+QUIET = 0.05
+"""Of a word's loudest frame: 26 dB below it there is no speech, but perhaps its pause."""
+_MEDIAN_WIDTH = 7
+_PREPENDED = "\"'“¿([{-"
+_APPENDED = "\"'.。,，!！?？:：”)]}、"
+
+
+def find_words(
+    decoded: Decoded, tokenizer: Tokenizer, *, prefix: Sequence[int], n_frames: int
+) -> list[Word]:
+    """The words behind the prefix, with times in frames of the window.
+
+    Parameters
+    ----------
+    prefix : the tokens that were forced; their rows take part in the alignment
+    n_frames : frames of the window that hold audio
+
+    Returns
+    -------
+    words whose times do not overlap and never go back. An incomplete character at the end is left
+    out.
+    """
+    sequence = (*prefix, *decoded.tokens)
+    text_at = [i for i, token in enumerate(sequence) if token < tokenizer.eot]
+    n_before = sum(1 for token in prefix if token < tokenizer.eot)
+    text = tokenizer.whole([sequence[i] for i in text_at[n_before:]])
+    if not text:
+        return []
+    first_row = decoded.n_given - len(prefix) - 1
+    rows = [first_row + i for i in (*text_at, text_at[-1] + 1)]
+    starts = token_starts(decoded.alignment, rows, n_frames)
+    probs = [decoded.token_probs[i - len(prefix)] for i in text_at[n_before:]]
+    words = []
+    at = 0
+    for part, tokens in tokenizer.split_words(text, decoded.language):
+        end = at + len(tokens)
+        words.append(
+            Word(
+                text=part,
+                start=int(starts[n_before + at]),
+                end=int(starts[n_before + end]),
+                prob=float(np.mean(probs[at:end])),
+                tokens=tokens,
+            )
+        )
+        at = end
+    return merge_punctuation(words)
+
+
+def token_starts(alignment: Alignment, rows: Sequence[int], n_frames: int) -> NDArray[np.int64]:
+    """The frame at which each token starts, and the one at which the last one ends.
+
+    `rows` of `alignment` are those that chose each token, and the one behind the last token; if
+    that was never run, the last token lasts to the end of the audio.
+    """
+    known = [row for row in rows if row < len(alignment)]
+    at, frames = warp(-attention(alignment, n_frames)[known])
+    starts = frames[np.flatnonzero(np.diff(at, prepend=-1))]
+    return np.concatenate([starts, np.full(len(rows) - len(known), n_frames, np.int64)])
+
+
+def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
+    """How much each token stands out in each of the real frames, (n, n_frames).
+
+    The scores are cut before the softmax: what the padding gets is nobody's.
+    """
+    scores = alignment[:, :, :n_frames]
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    spread = np.maximum(weights.std(axis=0, keepdims=True), np.float32(1e-10))
+    weights = (weights - weights.mean(axis=0, keepdims=True)) / spread
+    reach = _MEDIAN_WIDTH // 2
+    if n_frames > reach:
+        padded = np.pad(weights, ((0, 0), (0, 0), (reach, reach)), mode="reflect")
+        weights = np.median(sliding_window_view(padded, _MEDIAN_WIDTH, axis=-1), axis=-1)
+    smooth: NDArray[np.float32] = weights.mean(axis=1)
+    return smooth
+
+
+def merge_punctuation(words: Sequence[Word]) -> list[Word]:
+    """Join opening punctuation to the word behind it and closing punctuation to the one before."""
+    merged: list[Word] = []
+    for word in reversed(words):
+        if merged and word.text.startswith(" ") and word.text.strip() in _PREPENDED:
+            merged[-1] = _join(word, merged[-1], times=merged[-1])
+        else:
+            merged.append(word)
+    words = merged[::-1]
+    merged = []
+    for word in words:
+        if merged and not merged[-1].text.endswith(" ") and word.text in _APPENDED:
+            merged[-1] = _join(merged[-1], word, times=merged[-1])
+        else:
+            merged.append(word)
+    return merged
+
+
+def n_heard(decoded: Decoded, n_frames: int) -> int:
+    """How many tokens are left without those at the end that attend to the padding."""
+    n = len(decoded.tokens)
+    while n and decoded.frames[n - 1] >= n_frames + PADDING_SLACK:
+        n -= 1
+    return n
+
+
+def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:
+    """Move the words' times inwards over quiet frames, such as the pause before a word.
+
+    `samples` are the window's, in whose frames the words' times are.
+    """
+    loudness = np.sqrt(np.square(samples.reshape(-1, FRAME)).mean(axis=1))
+    tight = []
+    for word in words:
+        span = loudness[word.start : word.end]
+        loud = np.flatnonzero(span > QUIET * span.max(initial=0.0))
+        if len(loud):
+            start, end = word.start + int(loud[0]), word.start + int(loud[-1]) + 1
+            word = replace(word, start=start, end=end)
+        tight.append(word)
+    return tight
+
+
+def _join(first: Word, second: Word, *, times: Word) -> Word:
+    return Word(
+        text=first.text + second.text,
+        start=times.start,
+        end=times.end,
+        prob=times.prob,
+        tokens=first.tokens + second.tokens,
+    )
