@@ -12,10 +12,10 @@ from streamd.engine import reference
 from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel
 
-TOLERANCE = 5e-6
-"""Relative error (rms) that float32 rounding explains (about 1e-6) but that no slip does: one
-dropped bias makes 5e-2, swapped heads 6e-3, a tanh GELU 8e-5, a layer norm without its epsilon
-1e-5 (see `test_tolerance_would_notice`)."""
+TOLERANCE = 1e-5
+"""Relative error (rms). float32 rounding makes up to 3e-6; a dropped bias makes 5e-2, swapped
+heads 6e-3, a tanh GELU 2e-4, a layer norm without its epsilon 3e-5 or more
+(`test_tolerance_would_notice`)."""
 
 CASES = [(name, n_ctx) for name in ("demo", "random") for n_ctx in (384, 1500)]
 

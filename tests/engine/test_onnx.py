@@ -1,0 +1,141 @@
+"""The ONNX engine computes what the reference does, and fails in one line."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from golden import load
+
+from streamd.engine import ModelDimensions
+from streamd.engine.onnx import OnnxEngine
+from streamd.engine.onnx_graph import decoder_graph, encoder_graph
+from streamd.engine.reference import ReferenceEngine
+from streamd.engine.weights import parameter_shapes
+from streamd.errors import EngineError
+from streamd.mel import log_mel
+
+TOLERANCE = 1e-5
+"""Relative error (rms), as in test_reference.py; measured: up to 2.3e-6."""
+
+
+def engine_of(name: str, threads: int = 1) -> OnnxEngine:
+    model = load.model(name)
+    return OnnxEngine(
+        model.dims, model.weights, alignment_heads=model.alignment_heads, threads=threads
+    )
+
+
+def forward(engine, mel, tokens) -> tuple[np.ndarray, np.ndarray]:
+    """All of `tokens` in one pass, logits of every row."""
+    order = np.arange(len(tokens))
+    visible = np.tri(len(tokens), dtype=np.bool_)
+    decoder = engine.decoder(engine.encode(mel, mel.shape[1] // 2), n_slots=len(tokens))
+    return decoder.step(tokens, order, order, visible, order)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.shape == expected.shape
+    assert found.dtype == np.float32
+    assert np.linalg.norm(found - expected) < TOLERANCE * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "n_ctx"), [("demo", 192), ("demo", 1500), ("random", 7), ("random", 1500)]
+)
+def test_equals_the_reference(name, n_ctx, threads):
+    model = load.model(name)
+    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)[:, : 2 * n_ctx]
+    tokens = load.arrays()[f"{name}_tokens"]
+    found = forward(engine_of(name, threads), mel, tokens)
+    expected = forward(reference, mel, tokens)
+    assert_close(found[0], expected[0])
+    assert_close(found[1], expected[1])
+    assert np.abs(found[0] - expected[0]).max() < 1e-4
+
+
+def test_alignment_heads_come_sorted():
+    model = load.model("random")
+    mixed = [model.alignment_heads[i] for i in (2, 0, 1)]
+    engines = [
+        kind(model.dims, model.weights, alignment_heads=heads)
+        for kind in (OnnxEngine, ReferenceEngine)
+        for heads in (mixed, model.alignment_heads)
+    ]
+    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)
+    alignments = [forward(engine, mel, np.arange(5))[1] for engine in engines]
+    assert alignments[0].shape == (5, 3, 192)
+    for alignment in alignments[1:]:
+        assert_close(alignment, alignments[0])
+
+
+def test_graphs_hold_no_weights_and_need_each_once():
+    model = load.model("random")
+    graphs = [encoder_graph(model.dims), decoder_graph(model.dims, model.alignment_heads)]
+    assert all(len(graph.model) < 50_000 for graph in graphs)
+    parameters = [name for graph in graphs for name in graph.parameters]
+    assert sorted(parameters) == sorted(parameter_shapes(model.dims))
+
+
+def test_one_engine_serves_several_threads():
+    engine = engine_of("random")
+    mels = [log_mel(load.samples(clip, 576), 128) for clip in ("lamp", "cards", "digits")] * 3
+    tokens = np.arange(10)
+    one_by_one = [forward(engine, mel, tokens)[0] for mel in mels]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(lambda mel: forward(engine, mel, tokens)[0], mels))
+    for found, expected in zip(together, one_by_one, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_results_stay_when_the_decoder_goes_on():
+    engine = engine_of("random")
+    features = engine.encode(log_mel(load.samples("lamp", 192), 128), 192)
+    decoder = engine.decoder(features, n_slots=8)
+    step = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.eye(1, 8, dtype=np.bool_))
+    first = [decoder.step(np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
+    again = [decoder.step(np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
+    for (logits, alignment), (same_logits, same_alignment) in zip(first, again, strict=True):
+        np.testing.assert_array_equal(logits, same_logits)
+        np.testing.assert_array_equal(alignment, same_alignment)
+
+
+def test_a_failing_runtime_is_an_engine_error(capfd):
+    engine = engine_of("random")
+    mel = np.zeros((128, 64), np.float32)
+    with pytest.raises(EngineError, match="ONNX Runtime failed") as caught:
+        forward(engine, mel, np.array([engine.dims.n_vocab]))
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == "", "the runtime's own log must not reach the terminal"
+
+
+def test_a_refused_graph_is_an_engine_error():
+    model = load.model("random")
+    weights = {name: values.astype(np.float64) for name, values in model.weights.items()}
+    with pytest.raises(EngineError, match="ONNX Runtime failed"):
+        OnnxEngine(model.dims, weights, alignment_heads=model.alignment_heads)
+
+
+@pytest.mark.parametrize("n_ctx", [0, 1501, 20])
+def test_encoder_refuses_the_wrong_shape(n_ctx):
+    engine = engine_of("random")
+    with pytest.raises(ValueError, match=r"log-mel of shape \(128, 42\)"):
+        engine.encode(np.zeros((128, 42), np.float32), n_ctx)
+
+
+def test_a_larger_model_loads():
+    """tiny's dimensions (whisper-tiny), so that nothing hangs on toy sizes."""
+    dims = ModelDimensions(80, 1500, 384, 6, 4, 5000, 448, 384, 6, 4)
+    random = np.random.default_rng(3)
+    weights = {
+        name: random.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
+        for name, shape in parameter_shapes(dims).items()
+    }
+    heads = [(3, 5), (0, 0)]
+    mel = random.standard_normal((80, 100), dtype=np.float32)
+    tokens = np.arange(70)
+    found = forward(OnnxEngine(dims, weights, alignment_heads=heads), mel, tokens)
+    expected = forward(ReferenceEngine(dims, weights, alignment_heads=heads), mel, tokens)
+    assert_close(found[0], expected[0])
+    assert_close(found[1], expected[1])
