@@ -1,0 +1,170 @@
+import asyncio
+import socket
+
+import pytest
+from serving import INFO, CountingStreams, client, serving
+from websockets.exceptions import InvalidStatus
+
+from streamd.errors import BindError, ConfigError
+from streamd.server import serve
+
+
+async def http(port: int, request: str) -> str:
+    """The whole answer to a request as it stands."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.replace("\n", "\r\n").encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
+
+
+def status(answer: str) -> int:
+    return int(answer.split()[1])
+
+
+async def refusal(port: int, **options: object) -> int:
+    with pytest.raises(InvalidStatus) as caught:
+        async with client(port, **options):
+            pass
+    return caught.value.response.status_code
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"), [("/healthz", 200), ("/healthz?x", 200), ("/", 404), ("/v1/stream", 426)]
+)
+async def test_http_answers(path, wanted):
+    async with serving(CountingStreams()) as server:
+        request = f"GET {path} HTTP/1.1\nHost: localhost:{server.port}\n\n"
+        assert status(await http(server.port, request)) == wanted
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "[::1", "10.0.0.1", "", "a\nHost: b"]
+)
+async def test_a_foreign_name_for_this_machine_is_refused(host):
+    async with serving(CountingStreams()) as server:
+        assert status(await http(server.port, f"GET /healthz HTTP/1.1\nHost: {host}\n\n")) == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]:1", "LOCALHOST:99"])
+async def test_our_own_names_are_accepted(host):
+    async with serving(CountingStreams()) as server:
+        assert status(await http(server.port, f"GET /healthz HTTP/1.1\nHost: {host}\n\n")) == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "http://localhost.evil.example", "null", "http://[::1", "file://"],
+)
+async def test_pages_of_other_sites_are_refused(origin):
+    async with serving(CountingStreams()) as server:
+        assert await refusal(server.port, origin=origin) == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", None]
+)
+async def test_our_own_pages_are_let_in(origin):
+    async with serving(CountingStreams()) as server, client(server.port, origin=origin) as listener:
+        assert (await listener.get())["type"] == "hello"
+
+
+async def test_a_page_that_we_serve_under_another_name_is_let_in_with_the_token():
+    headers = {"Authorization": "Bearer secret", "Host": "captions.example"}
+    async with serving(CountingStreams(), token="secret") as server:
+        for origin, wanted in (("https://captions.example", 101), ("https://evil.example", 403)):
+            request = "\n".join(
+                [
+                    "GET /v1/stream HTTP/1.1",
+                    *(f"{name}: {value}" for name, value in headers.items()),
+                    f"Origin: {origin}",
+                    "Upgrade: websocket",
+                    "Connection: Upgrade",
+                    "Sec-WebSocket-Version: 13",
+                    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+                ]
+            )
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(f"{request}\n\n".replace("\n", "\r\n").encode())
+            assert int((await reader.readline()).split()[1]) == wanted
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "shown", [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer s\u00e9cret"]
+)
+async def test_without_the_token_nobody_is_let_in(shown):
+    headers = {} if shown is None else {"Authorization": shown}
+    async with serving(CountingStreams(), token="secret\n") as server:
+        assert await refusal(server.port, additional_headers=headers) == 401
+
+
+async def test_with_the_token_one_is_let_in():
+    async with (
+        serving(CountingStreams(), token="secret\n") as server,
+        client(server.port, additional_headers={"Authorization": "Bearer secret"}) as listener,
+    ):
+        assert (await listener.get())["type"] == "hello"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "captions.example", ""])
+async def test_other_machines_are_not_let_in_without_a_token(host):
+    with pytest.raises(ConfigError, match="--token-file"):
+        async with serve(host, 0, streams=CountingStreams(), info=INFO):
+            pass
+
+
+async def test_an_empty_token_protects_nothing():
+    with pytest.raises(ConfigError, match="token is empty"):
+        async with serving(CountingStreams(), token=" \n"):
+            pass
+
+
+async def test_a_port_in_use_is_named_with_the_cure():
+    async with serving(CountingStreams()) as server:
+        with pytest.raises(BindError, match=rf"port {server.port} .* in use.*--port"):
+            async with serving(CountingStreams(), port=server.port):
+                pass
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("192.0.2.1", 0)])
+async def test_an_impossible_address_is_named(host, port):
+    with pytest.raises(BindError, match=f"{host}.*--host"):
+        async with serve(host, port, streams=CountingStreams(), info=INFO, token="secret"):
+            pass
+
+
+async def test_the_port_is_free_again_afterwards():
+    async with serving(CountingStreams()) as server:
+        port = server.port
+        async with client(port) as listener:
+            await listener.get()
+    async with serving(CountingStreams(), port=port) as server:
+        assert server.port == port
+
+
+async def test_too_many_clients_are_told_to_try_later():
+    async with serving(CountingStreams(), max_connections=1) as server:
+        async with client(server.port) as listener:
+            await listener.get()
+            assert await refusal(server.port) == 503
+        # The place is free once the server has seen the first one leave.
+        while True:
+            try:
+                async with client(server.port) as listener:
+                    await listener.get()
+                    break
+            except InvalidStatus:
+                continue
+
+
+@pytest.mark.parametrize("junk", [b"", b"\0", b"GET", b"POST / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"])
+async def test_what_is_no_http_disturbs_nobody(junk, caplog):
+    async with serving(CountingStreams()) as server, client(server.port) as listener:
+        await listener.get()
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(junk)
+        await (await listener.connection.ping())
+    assert [record for record in caplog.records if record.exc_info] == []
