@@ -4,7 +4,7 @@ Whoever wires the stations reads a `Config` and hands each one the numbers that 
 station sees a `Config`.
 """
 
-from streamd.config.load import OPTIONS, as_toml, load
+from streamd.config.load import OPTIONS, as_toml, load, read_token
 from streamd.config.option import Option, suggestion
 from streamd.config.schema import (
     Config,
@@ -28,5 +28,6 @@ __all__ = [
     "Vad",
     "as_toml",
     "load",
+    "read_token",
     "suggestion",
 ]

@@ -136,3 +136,23 @@ def _check(config: Config, settings: Mapping[str, Setting]) -> None:
             raise ConfigError(f"{length} must be at least {culprit(name)} ({ms} ms)")
     if not (config.server.server or config.input.source):
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
+
+
+def read_token(path: str) -> str | None:
+    """The secret in the file that ``--token-file`` names; None if it names none.
+
+    Raises
+    ------
+    ConfigError
+        the file cannot be read, or is empty
+    """
+    if not path:
+        return None
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"--token-file: cannot read {path}: {reason}") from None
+    if not token:
+        raise ConfigError(f"--token-file: {path} is empty; put a long random word into it")
+    return token
