@@ -1,0 +1,296 @@
+"""Compose training examples: one voice says something, somewhere, into some microphone."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+from clips import RATE_HZ, Clip, Run, Samples, audible
+from noise import Noises, knocks, room
+from vocabulary import DIGITS, UNKNOWN, phrase
+
+FRAME = 320  # samples: one position of the encoder
+LONGEST_S = 24.0
+T = TypeVar("T")
+
+
+@dataclass
+class Example:
+    """A sound of fixed length with what is to be written.
+
+    ``heard`` is how much of ``samples`` was recorded; the rest is padding.
+    """
+
+    samples: Samples
+    runs: list[Run]
+    heard: int
+    prompt: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one example is made: whose clips follow one another, and which pauses are between."""
+
+    voice: str
+    kind: str  # digits, words, phrases, spliced
+    outside: float  # share of words outside the vocabulary
+
+
+class Voices:
+    """All clips for training, by voice and word."""
+
+    def __init__(self, clips: list[Clip]) -> None:
+        self.singles: dict[str, dict[str, list[Clip]]] = defaultdict(lambda: defaultdict(list))
+        self.phrases: dict[str, list[Clip]] = defaultdict(list)
+        self.unknown: dict[str, list[Clip]] = defaultdict(list)
+        self.sentences: dict[str, list[Clip]] = defaultdict(list)
+        self.all = [clip for clip in clips if not clip.held]
+        for clip in self.all:
+            if clip.kind in ("digit", "word"):
+                self.singles[clip.voice][clip.runs[0].text].append(clip)
+            else:
+                named = {
+                    "phrase": self.phrases,
+                    "unknown": self.unknown,
+                    "sentence": self.sentences,
+                }
+                named[clip.kind][clip.voice].append(clip)
+        self.outside = [clip for some in self.unknown.values() for clip in some]
+
+        def saying(words: list[str], least: int) -> list[str]:
+            said = self.singles
+            return sorted(
+                v for v in said if sum(len(said[v].get(w, ())) > 0 for w in words) >= least
+            )
+
+        counters = saying(DIGITS, 8)
+        self.counters = [v for v in counters if not _synthetic(v)]
+        self.digit_people = [v for v in self.counters if v.startswith("fsdd")]
+        people = [v for v in self.singles if not _synthetic(v)]
+        self.people = sorted(v for v in people if len(self.singles[v]) >= 20)
+        self.makers = sorted(v for v in people if len(self.singles[v]) >= 90)
+        self.robots = sorted(v for v in self.singles if v.startswith("espeak"))
+        self.fluent = sorted(v for v in self.singles if v.startswith(("flite", "festival")))
+
+
+def _synthetic(voice: str) -> bool:
+    return voice.startswith(("espeak", "flite", "festival", "pico"))
+
+
+class Composer:
+    """Makes examples; the same seed makes the same ones."""
+
+    def __init__(self, clips: list[Clip], seed: int) -> None:
+        self.r = np.random.default_rng(seed)
+        self._grammar = random.Random(seed)
+        self._voices = Voices(clips)
+        self._noises = Noises(self.r, self._voices.all)
+
+    def _pick(self, items: list[T]) -> T:
+        return items[int(self.r.integers(len(items)))]
+
+    def example(self, context: int) -> Example:
+        """Make one example for an encoder context (positions of 20 ms)."""
+        n, u = context * FRAME, self.r.random()
+        cap = min(n - RATE_HZ // 10, int(LONGEST_S * RATE_HZ))
+        if u < 0.07:
+            return self._silence(n)
+        if u < 0.16:
+            told = self._sentence(n, cap)
+            if told is not None:
+                return self._air(self._cut(told))
+        if u < 0.20:
+            style = Style(self._pick(sorted(self._voices.unknown)), "words", 1.0)
+        else:
+            style = self._style()
+        example = self._air(self._cut(self._speech(n, cap, style)))
+        if self.r.random() < 0.18 and style.outside < 1:
+            said = (" ".join(run.text for run in clip.runs) for clip in self._say(style, 8))
+            example.prompt = [text for text in said if text != UNKNOWN]
+        return example
+
+    def _style(self) -> Style:
+        v = self._voices
+        kinds = ["human digits", "human words", "human spliced", "fluent", "robot"]
+        kind = kinds[self.r.choice(5, p=[0.4, 0.14, 0.12, 0.24, 0.10])]
+        if kind == "human digits":
+            return Style(
+                self._pick(v.digit_people if self.r.random() < 0.75 else v.counters), "digits", 0.02
+            )
+        if kind == "human words":
+            return Style(self._pick(v.people), self._pick(["words", "phrases"]), 0.08)
+        if kind == "human spliced":
+            return Style(self._pick(v.makers), "spliced", 0.02)
+        voice = self._pick(v.fluent if kind == "fluent" else v.robots)
+        return Style(voice, self._pick(["digits", "words", "phrases", "phrases", "mixed"]), 0.03)
+
+    def _say(self, style: Style, about: int) -> list[Clip]:
+        """Choose clips that make up about so many words."""
+        said: list[Clip] = []
+        while len(said) < about:
+            if self.r.random() < style.outside:
+                own = self._voices.unknown.get(style.voice)
+                said.append(
+                    self._pick(own if own and self.r.random() < 0.7 else self._voices.outside)
+                )
+            elif style.kind == "spliced":
+                said += self._spliced(style.voice)
+            else:
+                said.append(self._one(style, said))
+        return said
+
+    def _one(self, style: Style, said: list[Clip]) -> Clip:
+        singles = self._voices.singles[style.voice]
+        kind = self._pick(["words", "phrases"]) if style.kind == "mixed" else style.kind
+        if kind == "phrases" and self._voices.phrases.get(style.voice):
+            return self._pick(self._voices.phrases[style.voice])
+        if kind == "digits":
+            before = said[-1].runs[-1].text if said else ""
+            if before in singles and before in DIGITS and self.r.random() < 0.15:
+                return self._pick(singles[before])  # people have numbers like 4 4 0 0
+            known = [w for w in (*DIGITS, "oh") if w in singles]
+            return self._pick(singles[self._pick(known)])
+        return self._pick(singles[self._pick(list(singles))])
+
+    def _spliced(self, voice: str) -> list[Clip]:
+        """Speak a phrase of the grammar with the words that were cut out of somebody's speech."""
+        singles = self._voices.singles[voice]
+        for _ in range(40):
+            words = phrase(self._grammar).split()
+            if all(singles.get(word) for word in words):
+                return [self._pick(singles[word]) for word in words]
+        return [self._pick(singles[self._pick(list(singles))])]
+
+    def _pause(self, style: Style, fluency: float) -> int:
+        u = self.r.random()
+        if u < (0.9 if style.kind == "spliced" else fluency):
+            return int(self.r.uniform(-0.04, 0.1) * RATE_HZ)
+        if u < 0.88:
+            return int(self.r.uniform(0.08, 0.6) * RATE_HZ)
+        return int(self.r.uniform(0.6, 2.2) * RATE_HZ)
+
+    def _speech(self, n: int, cap: int, style: Style) -> Example:
+        r, x, runs = self.r, np.zeros(n, np.float32), list[Run]()
+        tempo = float(np.clip(r.normal(1, 0.1), 0.78, 1.28))
+        fluency, room_for = r.random() * 0.9, int(cap * r.uniform(0.35, 1.0))
+        at = int(
+            r.choice([0.02, 0.2, 0.5, 1.0])
+            * r.uniform(0.3, 1.2)
+            * RATE_HZ
+            * min(1, room_for / RATE_HZ / 3)
+        )
+        for clip in self._say(style, 60):
+            y, spoken = self._paced(clip, tempo * float(np.clip(r.normal(1, 0.03), 0.9, 1.1)))
+            if at + len(y) > (cap if not runs else room_for):
+                if runs:
+                    break
+                continue
+            x[at : at + len(y)] += y
+            runs += [replace(run, begin=run.begin + at, end=run.end + at) for run in spoken]
+            at = max(0, at + len(y) + self._pause(style, fluency))
+        return Example(x, _joined(runs), n)
+
+    def _paced(self, clip: Clip, tempo: float) -> tuple[Samples, list[Run]]:
+        y = audible(clip)
+        n = int(len(y) / tempo)
+        y = np.interp(np.arange(n) * tempo, np.arange(len(y)), y).astype(np.float32)
+        y *= float(10 ** (self.r.normal(0, 2.0) / 20))
+        fade = min(80, n // 4)
+        y[:fade] *= np.linspace(0, 1, fade, dtype=np.float32)
+        y[n - fade :] *= np.linspace(1, 0, fade, dtype=np.float32)
+        scaled = [
+            replace(run, begin=int(run.begin / tempo), end=int(run.end / tempo))
+            for run in clip.runs
+        ]
+        return y, scaled
+
+    def _sentence(self, n: int, cap: int) -> Example | None:
+        some = self._voices.sentences[self._pick(sorted(self._voices.sentences))]
+        clip = self._pick(some)
+        y, runs = self._paced(clip, float(np.clip(self.r.normal(1, 0.08), 0.85, 1.2)))
+        if len(y) > cap:
+            return None
+        at = int(self.r.integers(0, cap - len(y) + 1) * self.r.random())
+        x = np.zeros(n, np.float32)
+        x[at : at + len(y)] = y
+        return Example(x, [replace(run, begin=run.begin + at, end=run.end + at) for run in runs], n)
+
+    def _cut(self, e: Example) -> Example:
+        """Now and then let the recording end or begin inside a word, as windows of a stream do."""
+        r, u = self.r, self.r.random()
+        if u < 0.25 and e.runs:
+            k = int(r.integers(len(e.runs)))
+            run = e.runs[k]
+            early = r.random() < 0.5
+            share = r.uniform(0, 0.4) if early else r.uniform(0.92, 1.1)
+            at = int(run.begin + (run.end - run.begin) * share)
+            at = min(at, e.runs[k + 1].begin) if k + 1 < len(e.runs) else at
+            kept = e.runs[:k] + ([] if early else [replace(run, end=min(run.end, at))])
+            if run.text == UNKNOWN and early and at - run.begin > RATE_HZ // 4:
+                kept.append(replace(run, phones=run.phones[: int(len(run.phones) * share)], end=at))
+            e.samples[max(at, 0) :] = 0
+            return Example(e.samples, kept, max(at, RATE_HZ // 10))
+        if u < 0.33 and len(e.runs) > 1 and e.runs[0].text != UNKNOWN:
+            first = e.runs[0]
+            at = min(
+                int(first.begin + (first.end - first.begin) * r.uniform(0.6, 1.0)), e.runs[1].begin
+            )
+            x = np.concatenate([e.samples[at:], np.zeros(at, np.float32)])
+            kept = [replace(run, begin=run.begin - at, end=run.end - at) for run in e.runs[1:]]
+            return Example(x, kept, e.heard)
+        return e
+
+    def _air(self, e: Example) -> Example:
+        """Put the speech into a room with noise, and set the gain."""
+        r, n = self.r, len(e.samples)
+        last = max((run.end for run in e.runs), default=RATE_HZ // 10)
+        heard = e.heard
+        if heard == n and r.random() < 0.6:  # the recording ends soon after the last word
+            heard = min(
+                n, last + int(r.choice([0.02, 0.2, 0.6, 1.2]) * r.uniform(0.5, 1) * RATE_HZ)
+            )
+        x = e.samples
+        x[heard:] = 0
+        if e.runs:
+            loud = np.concatenate([x[run.begin : run.end] for run in e.runs])
+            power = float(np.sqrt(np.mean(loud**2))) + 1e-4
+        else:
+            power = 0.05
+        if r.random() < 0.28:
+            x = room(r, x)
+        u = r.random()
+        if u < 0.55:
+            x[:heard] += self._noises.piece(r, heard) * power * 10 ** (-r.uniform(3, 32) / 20)
+        elif u < 0.9:
+            x[:heard] += (
+                r.standard_normal(heard).astype(np.float32)
+                * power
+                * 10 ** (-r.uniform(32, 65) / 20)
+            )
+        x[heard:] = 0
+        x *= float(10 ** (r.uniform(-28, 8) / 20))
+        return Example(np.clip(x, -1, 1), e.runs, heard)
+
+    def _silence(self, n: int) -> Example:
+        r, x = self.r, np.zeros(n, np.float32)
+        heard = n if r.random() < 0.5 else int(n * r.uniform(0.1, 1.0))
+        if r.random() > 0.12:
+            x[:heard] += self._noises.piece(r, heard) * 0.05 * 10 ** (-r.uniform(0, 40) / 20)
+        if r.random() < 0.25:
+            x[:heard] += knocks(r, heard) * 0.05 * r.random()
+        x *= float(10 ** (r.uniform(-28, 14) / 20))
+        return Example(np.clip(x, -1, 1), [], heard)
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Write unknown stretches that touch one another once."""
+    out: list[Run] = []
+    for run in runs:
+        if out and run.text == UNKNOWN == out[-1].text and run.begin - out[-1].end < RATE_HZ // 2:
+            out[-1] = replace(out[-1], phones=out[-1].phones + run.phones, end=run.end)
+        else:
+            out.append(run)
+    return out
