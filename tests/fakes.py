@@ -1,8 +1,8 @@
 """Stand-ins that are driven through the code that ships.
 
-The scripted world: speech is a grid of words, one in `WORD` frames, wherever the audio is loud. The
-recognizer reads the words off the samples (each frame's first sample carries its number), so it cannot
-know what it was not given.
+The scripted world: speech is a grid of words, one in `WORD` frames, wherever the audio is loud.
+The recognizer reads the words off the samples (each frame's first sample carries its number), so it
+cannot know what it was not given.
 """
 
 from collections.abc import Callable, Iterable
@@ -67,7 +67,7 @@ def scripted_session(
     policy: CommitPolicy | None = None,
 ) -> Session:
     """A session whose gate follows the loudness of scripted audio at once."""
-    gate = Gate(loud_frame, GateOptions(attack=1, steady_db=0.0))
+    gate = Gate(loud_frame, GateOptions(attack=1, hangover=0, steady_db=0.0))
     return Session(gate, Segmenter(endpoint), policy or LocalAgreement(), options)
 
 

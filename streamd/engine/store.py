@@ -35,6 +35,7 @@ class Model:
     `alignment_heads` are (decoder layer, head) pairs. `language` is the only language of a model
     without language tokens, else None. `text_style` says in a person's words how its text looks.
     `min_audio_ctx` is the shortest encoder context, in frames, on which the model is usable.
+    `notice` is what a user must know before trusting its text, or empty.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Model:
     language: str | None
     text_style: str
     min_audio_ctx: int
+    notice: str
 
 
 class _Config(msgspec.Struct):
@@ -55,6 +57,7 @@ class _Config(msgspec.Struct):
     language: str | None = None
     text_style: str = ""
     min_audio_ctx: int = 384  # below that, OpenAI's models fall apart
+    notice: str = ""
 
 
 def load_model(name: str) -> Model:
@@ -93,6 +96,7 @@ def _load_folder(folder: Path, name: str) -> Model:
         language=config.language,
         text_style=config.text_style,
         min_audio_ctx=config.min_audio_ctx,
+        notice=config.notice,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
-from streamd.events import Event, Gap, Lag
+from streamd.events import Gap, Lag, SessionEvent
 from streamd.session.segment import Segment
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Window, Word, ms_from_frames
 from streamd.vad.energy import level_db
@@ -86,9 +86,9 @@ class Session:
         """Whether everything said so far is final."""
         return not self._segmenter.utterances
 
-    def feed(self, frames: Frames) -> list[Event]:
+    def feed(self, frames: Frames) -> list[SessionEvent]:
         """Take in audio, (n, 320) float32 at 16 kHz; what it tells at once."""
-        events: list[Event] = []
+        events: list[SessionEvent] = []
         lost = self._ring.append(frames)
         for frame in frames:
             level = level_db(frame)
@@ -99,17 +99,17 @@ class Session:
         self._forget()
         return events
 
-    def gap(self, duration_ms: int, why: str) -> list[Event]:
+    def gap(self, duration_ms: int, why: str) -> list[SessionEvent]:
         """Audio of this length was lost before it got here: silence takes its place in time."""
         gap = Gap(t_ms=ms_from_frames(self.now), duration_ms=duration_ms, why=why)
         return [gap, *self.feed(np.zeros((round(duration_ms / FRAME_MS), FRAME), np.float32))]
 
-    def flush(self) -> list[Event]:
+    def flush(self) -> list[SessionEvent]:
         """End the utterance here; afterwards pull windows until there are none.
 
         Then everything said so far is final. The stream may go on.
         """
-        events: list[Event] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
+        events: list[SessionEvent] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
         return events + self._settle()
 
     def next_window(self) -> Window | None:
@@ -133,7 +133,7 @@ class Session:
             self._pending = self._step(segment)
         return self._pending
 
-    def accept(self, window: Window, hypothesis: Hypothesis) -> list[Event]:
+    def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Take in what the recognizer heard in the window that `next_window` gave out."""
         if window is not self._pending:
             raise RuntimeError("this window was not given out by next_window()")
@@ -193,7 +193,7 @@ class Session:
 
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
-    ) -> list[Event]:
+    ) -> list[SessionEvent]:
         """Commit what the policy is sure of; the rest is the new tail."""
         if hypothesis.suspect:
             return []
@@ -206,7 +206,7 @@ class Session:
             self._remember(segment.trim(self._segmenter))
         return segment.show(self._seg, end, self.now)
 
-    def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[Event]:
+    def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """The hypothesis of a pause: final if the silence lasts, else as good as any other."""
         segment.held = (end, hypothesis)
         if segment.utterance.pause != end - self._segmenter.options.tail:
@@ -216,7 +216,7 @@ class Session:
         words = [*segment.committed, *hypothesis.words]
         return [*events, *self._segmenter.answer(segment.utterance, words), *self._settle()]
 
-    def _settle(self) -> list[Event]:
+    def _settle(self) -> list[SessionEvent]:
         """Publish the held hypothesis if its utterance ended there; revise if speech went on."""
         segment = self._segment
         if segment is None or segment.held is None:
@@ -237,7 +237,7 @@ class Session:
             segment.safe_cut = (cut, len(segment.committed))
         return events
 
-    def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[Event]:
+    def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """The utterance is over: everything is committed."""
         self._segmenter.utterances.popleft()
         self._segment, self._final_until = None, end
@@ -254,7 +254,7 @@ class Session:
         words = tuple(w for w in hypothesis.words if w.start + w.end >= 2 * self._final_until)
         return hypothesis if words == hypothesis.words else replace(hypothesis, words=words)
 
-    def _lag(self, window: Window) -> list[Event]:
+    def _lag(self, window: Window) -> list[SessionEvent]:
         """Tell when more than two steps (at least a second) of audio came during one window."""
         behind = self.now - window.end
         if window.last or behind < max(2 * self._options.step, 50):
@@ -268,7 +268,7 @@ class Session:
         self._context += [token for word in words for token in word.tokens]
         del self._context[: -max(1, self._options.context_tokens)]
 
-    def _lose(self, n_frames: int) -> list[Event]:
+    def _lose(self, n_frames: int) -> list[SessionEvent]:
         """The engine is so far behind that audio was overwritten before it was transcribed."""
         start = self._ring.start
         utterances = self._segmenter.utterances

@@ -8,7 +8,7 @@ prompt.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streamd.events import Event, Final, Partial, timed
+from streamd.events import Final, Partial, SessionEvent, timed
 from streamd.types import Hypothesis, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter, Utterance
 
@@ -71,7 +71,7 @@ class Segment:
         self.anchor, self.n_left = max(cut, self.anchor), n
         return left
 
-    def show(self, seg: int, end: int, now: int) -> list[Event]:
+    def show(self, seg: int, end: int, now: int) -> list[SessionEvent]:
         """A partial of the audio up to frame `end`, if there is something new to see."""
         text, stable = text_of([*self.committed, *self.tail]), len(text_of(self.committed))
         if (text, stable) == self._shown:

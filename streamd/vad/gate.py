@@ -23,7 +23,9 @@ class GateOptions:
     open_share: float = 0.6
     """It opens when this share of them is voiced ..."""
     close_share: float = 0.3
-    """... and closes when less than this share is: two thresholds, so that it does not flutter."""
+    """... and closes when less than this share is: two thresholds, so that it does not flutter,"""
+    hangover: int = 5
+    """and not sooner than this behind the last voiced frame."""
     floor_db: float = -60.0
     """Quieter frames (below full scale) are never voiced."""
     steady_db: float = 3.0
@@ -51,9 +53,11 @@ class Gate:
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1
         share = sum(self._voiced) / self._options.attack
-        self._open = share >= (
-            self._options.close_share if self._open else self._options.open_share
-        )
+        if self._open:
+            lingers = self._since_voiced <= self._options.hangover
+            self._open = lingers or share >= self._options.close_share
+        else:
+            self._open = share >= self._options.open_share
         return 0 if self._open else max(1, self._since_voiced)
 
     @property

@@ -1,0 +1,169 @@
+"""Where the stations meet: wiring, supervision, shutdown.
+
+`run` is the live daemon (a source or none, the server, the local sinks), `transcribe` the same
+stations run fast on files. Shutdown is a flush: what was said so far becomes final, everybody hears
+it and the end of the session, then the process exits with 0. Only the second interrupt is
+impatient.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.control import Control
+from streamd.daemon.screen import captioned, stored
+from streamd.daemon.streams import Stream, Streams
+from streamd.display import open_display, open_files
+from streamd.engine.store import load_model
+from streamd.errors import ConfigError, SourceError
+from streamd.events import Fault
+from streamd.server import LIVE
+from streamd.sources import Lost, Source
+from streamd.types import ms_from_frames
+
+log = logging.getLogger(__name__)
+
+ROOM = 500
+"""Frames of backlog (10 s) at which whoever can wait is made to: pipes, fast files, clients."""
+
+
+async def run(config: Config) -> int:
+    """Caption what the user's source says and what clients send, until the source ends.
+
+    Returns
+    -------
+    the exit code, 0
+
+    Raises
+    ------
+    StreamdError : what the user can put right; it has its own exit code
+    BrokenPipeError : nobody reads standard output any more
+    """
+    sources = build.own_sources(config)
+    new_session = build.session_factory(config)
+    streams = Streams(new_session, room=ROOM, max_ingest=config.server.max_streams)
+    control = Control()
+    control.on_dump = lambda: log.warning("; ".join(streams.state()) or "no sessions")
+    with control.signals():
+        await _until_first_error(_live(config, sources, streams, control))
+    return 0
+
+
+async def transcribe(config: Config) -> int:
+    """Write files down as fast as the engine can, each utterance in one piece.
+
+    Returns and raises as `run` does.
+    """
+    if len(config.input.files) > 1 and config.output.output:
+        raise ConfigError("-o holds one transcript: run streamd transcribe once per file")
+    new_session = build.session_factory(config, step_ms=0)
+    control = Control()
+    with control.signals():
+        for source in build.own_sources(config):
+            streams = Streams(new_session, room=ROOM, max_ingest=0)
+            await _until_first_error(_live(config, [source], streams, control))
+    return 0
+
+
+async def _live(
+    config: Config, sources: Sequence[Source], streams: Streams, control: Control
+) -> None:
+    """All tasks of the process, until the sources end or the user wants to."""
+    async with asyncio.TaskGroup() as tasks:
+        engine = tasks.create_task(_engine(config, streams))
+        live = streams.add(LIVE) if sources else None
+        if live is not None:
+            _show(config, live, control, tasks)
+        listens = config.server.server
+        async with build.server(config, streams) if listens else nullcontext() as server:
+            if server is not None:
+                log.info("listening on ws://%s:%d/v1/stream", config.server.host, server.port)
+            if live is None:
+                await control.stopped.wait()
+            else:
+                await _caption(sources, live, control)
+        engine.cancel()
+
+
+def _show(config: Config, live: Stream, control: Control, tasks: asyncio.TaskGroup) -> None:
+    """The local sinks of the live session."""
+
+    def on_resize(redraw: Callable[[], object]) -> None:
+        control.on_resize = redraw
+
+    captions = open_display(config.output, sys.stdout, os.environ, started=datetime.now(UTC))
+    tasks.create_task(captioned(live.hub, captions, on_resize=on_resize))
+    for file in open_files(config.output):
+        tasks.create_task(stored(live.hub, file))
+
+
+async def _engine(config: Config, streams: Streams) -> None:
+    """The supervisor: a model that cannot be loaded or an engine that dies is told to everybody."""
+    try:
+        model = await asyncio.to_thread(load_model, config.decoding.model)
+        if model.notice:
+            log.info("%s", model.notice)
+        recognizer = await asyncio.to_thread(build.recognizer, config, model)
+        await streams.transcribe(recognizer)
+    except Exception as error:
+        streams.fail(error)
+        raise
+
+
+async def _caption(sources: Sequence[Source], live: Stream, control: Control) -> None:
+    """One source after the other, then the end of the session.
+
+    Raises
+    ------
+    SourceError : a source failed; what it gave until then is final
+    """
+    for source in sources:
+        try:
+            async with source:
+                await _pump(source, live, control)
+        except SourceError as error:
+            await live.flush()
+            live.fail(Fault(code="source", message=str(error), fatal=True))
+            raise
+        await live.flush()
+        if control.stopped.is_set():
+            break
+    await live.finish("stop" if control.stopped.is_set() else "end")
+
+
+async def _pump(source: Source, live: Stream, control: Control) -> None:
+    """From the source into the session, until the source ends or the user stops it."""
+    control.on_stop = source.stop
+    if control.stopped.is_set():
+        return
+    n_skipped = 0
+    async for item in source:
+        if isinstance(item, Lost):
+            live.gap(item.duration_ms, item.why)
+        elif control.paused:
+            n_skipped += len(item)
+        else:
+            if n_skipped:
+                live.gap(ms_from_frames(n_skipped), "paused")
+                n_skipped = 0
+            if not source.live:
+                await live.room()
+            live.feed(item)
+
+
+async def _until_first_error(work: Coroutine[Any, Any, None]) -> None:
+    """Run it; of several errors at once only the first is the user's concern."""
+    try:
+        await work
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

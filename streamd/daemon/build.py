@@ -1,0 +1,224 @@
+"""From the configuration to the stations: the one place where ms become frames.
+
+Stations never see `Config`; they get the numbers that they need.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from streamd.commit import CommitPolicy
+from streamd.commit.align_att import AlignAtt
+from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit.sliding import Sliding
+from streamd.config import Config
+from streamd.daemon.streams import Streams
+from streamd.engine import Engine
+from streamd.engine.onnx import OnnxEngine
+from streamd.engine.recognizer import Recognizer
+from streamd.engine.reference import ReferenceEngine
+from streamd.engine.store import Model
+from streamd.errors import ConfigError
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.server import Bounds, Server, ServerInfo, serve
+from streamd.session import Session, SessionOptions
+from streamd.sources import Source
+from streamd.sources.file import FileSource
+from streamd.sources.microphone import Microphone
+from streamd.sources.stdin import StdinSource
+from streamd.types import N_AUDIO_CTX, frames_from_ms
+from streamd.vad import Vad
+from streamd.vad.energy import AnySound
+from streamd.vad.gate import Gate, GateOptions
+from streamd.vad.segmenter import EndpointOptions, Segmenter
+from streamd.vad.webrtc import WebRtcVad
+
+
+def session_factory(config: Config, *, step_ms: int | None = None) -> Callable[[], Session]:
+    """What makes a session as the user wants it; `step_ms` overrides the configured step.
+
+    Raises
+    ------
+    ConfigError : options that contradict each other
+    """
+    endpoint = _endpoint_options(config)
+    options = SessionOptions(
+        step=frames_from_ms(config.streaming.step_ms if step_ms is None else step_ms),
+        length=frames_from_ms(config.streaming.length_ms),
+        context_tokens=config.streaming.context_tokens,
+        keep_context=config.streaming.keep_context,
+        backlog=frames_from_ms(config.streaming.backlog_ms),
+    )
+    return lambda: Session(_gate(config), Segmenter(endpoint), _policy(config), options)
+
+
+def _gate(config: Config) -> Gate:
+    vad = config.vad
+    detector: Vad = WebRtcVad(vad.vad_aggressiveness) if vad.vad == "webrtc" else AnySound()
+    off = vad.vad == "off"
+    return Gate(
+        detector,
+        GateOptions(
+            attack=frames_from_ms(vad.attack_ms),
+            open_share=vad.vad_threshold,
+            close_share=vad.vad_threshold / 2,
+            hangover=frames_from_ms(vad.hangover_ms),
+            floor_db=-math.inf if off else vad.energy_floor_db,
+            steady_db=0.0 if off else vad.steady_db,
+        ),
+    )
+
+
+def _policy(config: Config) -> CommitPolicy:
+    streaming = config.streaming
+    if streaming.commit == "sliding":
+        return Sliding()
+    if streaming.commit == "align-att":
+        threshold = frames_from_ms(streaming.frame_threshold_ms)
+        return AlignAtt(threshold, frames_from_ms(streaming.rewind_ms))
+    hold, progress = streaming.hold_ms, streaming.min_progress_ms
+    return LocalAgreement(streaming.agreement, frames_from_ms(hold), frames_from_ms(progress))
+
+
+def _endpoint_options(config: Config) -> EndpointOptions:
+    vad, streaming = config.vad, config.streaming
+    longest, overlap = frames_from_ms(vad.max_utterance_ms), 0
+    sliding = streaming.commit == "sliding"
+    if sliding:
+        if streaming.step_ms == 0:
+            raise ConfigError("--commit sliding needs a --step, got --step 0")
+        # whisper.cpp's stream breaks the line after this many steps (stream.cpp, n_new_line).
+        n_steps = max(1, streaming.length_ms // streaming.step_ms - 1)
+        overlap = frames_from_ms(min(streaming.keep_ms, streaming.step_ms))
+        longest = n_steps * frames_from_ms(streaming.step_ms) + overlap
+    return EndpointOptions(
+        pre_roll=frames_from_ms(vad.pre_roll_ms),
+        tail=frames_from_ms(vad.pre_final_ms),
+        plain=frames_from_ms(vad.endpoint_ms),
+        sentence=frames_from_ms(vad.endpoint_sentence_ms),
+        unfinished=frames_from_ms(vad.endpoint_unfinished_ms),
+        empty=frames_from_ms(vad.endpoint_empty_ms),
+        longest=min(longest, N_AUDIO_CTX),
+        overlap=overlap,
+        exact_cut=sliding,
+    )
+
+
+def own_sources(config: Config) -> list[Source]:
+    """The audio that this machine gives, one source after the other; empty: the network's only.
+
+    Raises
+    ------
+    SourceError : what can be known to be impossible before anything is opened
+    """
+    options = config.input
+    if not options.source:
+        return []
+    if not options.files:
+        return [Microphone(int(d) if (d := options.device).isdecimal() else d or None)]
+    return [_source(config, name) for name in options.files]
+
+
+def _source(config: Config, name: str) -> Source:
+    options = config.input
+    if name != "-":
+        return FileSource(name, realtime=options.realtime)
+    return StdinSource(
+        sys.stdin.buffer,
+        rate_hz=options.input_rate,
+        encoding=options.input_format,
+        channels=options.input_channels,
+    )
+
+
+def recognizer(config: Config, model: Model) -> Recognizer[Any]:
+    """The model on its engine; slow: graphs are built and weights laid out.
+
+    Raises
+    ------
+    ConfigError : the model does not know the language or the task
+    EngineError : the runtime refuses the model
+    """
+    o = config.decoding
+    heads = model.alignment_heads
+    engine: Engine[Any]
+    if o.engine == "reference":
+        engine = ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
+    else:
+        threads = o.threads or min(2, os.cpu_count() or 1)
+        engine = OnnxEngine(model.dims, model.weights, alignment_heads=heads, threads=threads)
+    tokenizer = Tokenizer(
+        model.vocabulary,
+        model.dims.n_vocab,
+        multilingual=model.language is None,
+        language=model.language or ("en" if o.language == "auto" else o.language),
+        task=o.task,
+    )
+    return Recognizer(engine, tokenizer, decoding_options(config, model))
+
+
+def decoding_options(config: Config, model: Model) -> DecodingOptions:
+    """How windows are decoded. Raises `ConfigError` for a language that the model lacks."""
+    o = config.decoding
+    if model.language is not None and o.language not in ("auto", model.language):
+        raise ConfigError(
+            f"--language {o.language}: the model {model.name} knows {model.language} only; "
+            "choose another with --model"
+        )
+    if model.language is not None and o.task == "translate":
+        raise ConfigError(f"--translate: the model {model.name} knows {model.language} only")
+    hottest = 1.0 if o.fallback else o.temperature
+    n_attempts = 1 + math.floor((hottest - o.temperature) / o.temperature_inc + 1e-9)
+    return DecodingOptions(
+        language=None if o.language == "auto" else o.language,
+        task=o.task,
+        beam_size=o.beam_size,
+        best_of=o.best_of,
+        temperatures=tuple(
+            round(o.temperature + i * o.temperature_inc, 4) for i in range(n_attempts)
+        ),
+        compression_ratio_threshold=o.compression_threshold,
+        logprob_threshold=o.logprob_threshold,
+        no_speech_threshold=o.no_speech_threshold,
+        suppress_blank=o.suppress_blank,
+        suppress_tokens=o.suppress_tokens,
+        tokens_per_second=o.tokens_per_second,
+        stability=config.streaming.stability,
+        audio_ctx=o.audio_ctx,
+        audio_ctx_pad=o.audio_ctx_pad,
+        audio_ctx_floor=max(o.audio_ctx_floor, model.min_audio_ctx),
+    )
+
+
+def server(config: Config, streams: Streams) -> AbstractAsyncContextManager[Server]:
+    """The websocket server of the configuration.
+
+    Raises
+    ------
+    ConfigError : no token, or one that cannot be read, for a bind that needs one
+    BindError : the address cannot be listened on
+    """
+    options = config.server
+    info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
+    return serve(
+        options.host,
+        options.port,
+        streams=streams,
+        info=info,
+        token=_token(options.token_file),
+        bounds=Bounds(max_connections=options.max_subscribers + options.max_streams),
+    )
+
+
+def _token(file: str) -> str | None:
+    if not file:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file {file}: cannot be read: {error}") from error

@@ -1,0 +1,60 @@
+"""What the user says by signals.
+
+SIGINT, SIGTERM: stop, and make final what was said; the second one exits at once, with 130.
+SIGUSR1: pause and resume. SIGUSR2: log the state of every session. SIGWINCH: the terminal was
+resized.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+INTERRUPTED = 130
+
+
+class Control:
+    """Stop and pause, and who wants to know of them."""
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+        self.paused = False
+        self.on_stop: Callable[[], None] = lambda: None
+        self.on_pause: Callable[[], None] = lambda: None
+        self.on_resize: Callable[[], object] = lambda: None
+        self.on_dump: Callable[[], None] = lambda: None
+
+    def stop(self) -> None:
+        """Take no more audio; the next interrupt does not wait for anything."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            # Not through the event loop: that may be what hangs.
+            signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+        self.stopped.set()
+        self.on_stop()
+
+    def toggle_pause(self) -> None:
+        """Leave out audio until the next time."""
+        self.paused = not self.paused
+        self.on_pause()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Listen to the process's signals."""
+        loop = asyncio.get_running_loop()
+        handlers: dict[signal.Signals, Callable[[], object]] = {
+            signal.SIGINT: self.stop,
+            signal.SIGTERM: self.stop,
+            signal.SIGUSR1: self.toggle_pause,
+            signal.SIGUSR2: lambda: self.on_dump(),
+            signal.SIGWINCH: lambda: self.on_resize(),
+        }
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,191 @@
+"""All sessions of the process on one recognizer: who is fed, whose turn it is, who hears what.
+
+Everything here runs on the event loop's thread, except `Recognizer.recognize`, which runs in a
+thread of its own, one window at a time. There is no work queue: when the recognizer is free, the
+sessions are asked in turn for a window.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from streamd.errors import EngineError, WireError
+from streamd.events import Fault, SessionEvent
+from streamd.hub import Hub
+from streamd.session import Session
+from streamd.types import Frames, Hypothesis, Window
+
+
+class Recognizer(Protocol):
+    """Hears what is said in a window."""
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Transcribe the window; slow, called from one thread at a time."""
+        ...
+
+
+class Stream:
+    """One session: its audio goes in by `feed`, its events come out of `hub`."""
+
+    def __init__(self, session: Session, hub: Hub, *, room: int, wake: Callable[[], None]) -> None:
+        """`room`: frames that may wait before a source has to; `wake`: called when work is here."""
+        self.session, self.hub = session, hub
+        self._room, self._wake = room, wake
+        self._moved = asyncio.Event()
+        self._ended = False
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        self._publish(self.session.feed(frames))
+        self._wake()
+
+    def gap(self, duration_ms: int, why: str) -> None:
+        """Take note of audio that was lost on the way here."""
+        self._publish(self.session.gap(duration_ms, why))
+        self._wake()
+
+    def accept(self, window: Window, hypothesis: Hypothesis) -> None:
+        """Take what the recognizer heard in a window of this session."""
+        self._publish(self.session.accept(window, hypothesis))
+        self._notify()
+
+    async def room(self) -> None:
+        """Return once the engine has caught up so far that more audio is welcome."""
+        await self._until(lambda: self.session.backlog < self._room)
+
+    async def flush(self) -> None:
+        """Make everything that was said so far final; the session goes on."""
+        self._publish(self.session.flush())
+        self._wake()
+        await self._until(lambda: self.session.idle)
+
+    async def finish(self, reason: str) -> None:
+        """Make everything final and end the session."""
+        await self.flush()
+        self.end(reason)
+
+    def end(self, reason: str) -> None:
+        """End the session as it is."""
+        self._ended = True
+        self.hub.close(reason)
+        self._notify()
+
+    def fail(self, fault: Fault) -> None:
+        """Tell everybody what broke, and end the session."""
+        if not self.hub.closed:
+            self.hub.publish(fault)
+        self.end("error")
+
+    def _publish(self, events: Iterable[SessionEvent]) -> None:
+        if self._ended:
+            return
+        for event in events:
+            self.hub.publish(event)
+
+    def _notify(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not (self._ended or condition()):
+            await self._moved.wait()
+
+
+class Streams:
+    """The sessions, by name, and the loop that transcribes them.
+
+    Parameters
+    ----------
+    new_session : makes the pure core of a session
+    room : frames of backlog at which sources that can wait are made to
+    max_ingest : sessions that clients may feed at a time
+    """
+
+    def __init__(self, new_session: Callable[[], Session], *, room: int, max_ingest: int) -> None:
+        self._new_session = new_session
+        self._room, self._max_ingest = room, max_ingest
+        self._streams: dict[str, Stream] = {}
+        self._own: set[str] = set()
+        self._work = asyncio.Event()
+        self._broken: Fault | None = None
+
+    def add(self, name: str) -> Stream:
+        """A session of the daemon's own; it does not count as a client's."""
+        self._own.add(name)
+        return self._add(name)
+
+    def hub(self, session: str) -> Hub | None:
+        """The hub of a session that can be heard, or None."""
+        stream = self._streams.get(session)
+        return stream.hub if stream else None
+
+    def open(self, session: str) -> Stream:
+        """Begin a session that a client will feed.
+
+        Raises
+        ------
+        WireError : `session_busy` when somebody feeds it already, `too_many_streams`
+        """
+        if session in self._streams and not self._streams[session].hub.closed:
+            raise WireError("session_busy", f"somebody feeds session {session!r} already")
+        n_fed = sum(1 for n, s in self._streams.items() if n not in self._own and not s.hub.closed)
+        if n_fed >= self._max_ingest:
+            raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
+        return self._add(session)
+
+    def state(self) -> list[str]:
+        """One line about each session, for people."""
+        return [
+            f"session {name}: {stream.hub.seq} finals, {stream.session.now * 20} ms heard, "
+            f"{stream.session.backlog * 20} ms behind"
+            for name, stream in self._streams.items()
+        ]
+
+    async def transcribe(self, recognizer: Recognizer) -> None:
+        """Serve the sessions in turn, for ever.
+
+        Raises
+        ------
+        EngineError : the recognizer failed
+        """
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="inference") as pool:
+            while True:
+                self._work.clear()
+                for stream, window in self._due():
+                    hypothesis = await loop.run_in_executor(pool, recognizer.recognize, window)
+                    stream.accept(window, hypothesis)
+                    self._work.set()  # ask again: the session may want another window
+                await self._work.wait()
+
+    def fail(self, error: Exception) -> None:
+        """A dead engine must never look like silence: tell every listener of every session."""
+        code = "engine" if isinstance(error, EngineError) else "internal"
+        self._broken = Fault(code=code, message=str(error) or repr(error), fatal=True)
+        for stream in self._streams.values():
+            stream.fail(self._broken)
+
+    def _add(self, name: str) -> Stream:
+        self._forget_ended()
+        stream = Stream(self._new_session(), Hub(name), room=self._room, wake=self._work.set)
+        self._streams[name] = stream
+        if self._broken is not None:
+            stream.fail(self._broken)
+        return stream
+
+    def _due(self) -> Iterable[tuple[Stream, Window]]:
+        """Each session that wants a window, with its window, once round."""
+        for stream in list(self._streams.values()):
+            if not stream.hub.closed and (window := stream.session.next_window()) is not None:
+                yield stream, window
+
+    def _forget_ended(self) -> None:
+        """Keep the last ended sessions, so that late listeners still get their finals."""
+        ended = [name for name, stream in self._streams.items() if stream.hub.closed]
+        for name in ended[:-MAX_ENDED]:
+            del self._streams[name]
+
+
+MAX_ENDED = 16
+"""Ended sessions that can still be listened to."""
