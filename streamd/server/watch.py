@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -38,7 +38,7 @@ _KINDS = {kind.__struct_config__.tag for kind in (Hello, *get_args(SessionEvent)
 
 async def watch(
     url: str, *, after: int | None = None, token: str | None = None, retry_ms: int = 500
-) -> AsyncIterator[SessionEvent]:
+) -> AsyncGenerator[SessionEvent, None]:
     """Give the events of a session until its `Eos`, across any number of lost connections.
 
     Once connected it never gives up: it comes back ``after`` the last final, so that none is lost
