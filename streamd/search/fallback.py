@@ -32,13 +32,14 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
 def with_fallback(
     first: Decoded, attempt: Callable[[float], Decoded], options: DecodingOptions
 ) -> Decoded:
-    """`first` if it passes, else the first of ``options.temperatures`` above 0 that does.
+    """`first` if it passes, else the first attempt at one of the later temperatures that does.
 
-    `attempt` decodes at a temperature, with a new decoder each time.
+    `first` was decoded at ``options.temperatures[0]``; `attempt` decodes at another, with a new
+    decoder each time.
     """
     attempts = [first]
-    for temperature in options.temperatures:
-        if temperature > 0.0 and needs_fallback(attempts[-1], options):
+    for temperature in options.temperatures[1:]:
+        if needs_fallback(attempts[-1], options):
             attempts.append(attempt(temperature))
     if not needs_fallback(attempts[-1], options):
         return attempts[-1]

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import tiktoken
 
+from streamd.errors import ConfigError, ModelError
+
 _LANGUAGE_CODES = """
 en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr
 bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn
@@ -62,13 +64,15 @@ class Tokenizer:
 
         Raises
         ------
-        ValueError
+        ConfigError
             The language or the task is unknown to this model.
+        ModelError
+            The counts do not belong together.
         """
         n_text = len(ranks)
         n_languages = n_vocab - n_text - _N_TIMESTAMPS - _N_OTHER_SPECIALS
         if not 0 <= n_languages <= len(LANGUAGES):
-            raise ValueError(f"{n_vocab} tokens with {n_text} of text is no Whisper vocabulary")
+            raise ModelError(f"{n_vocab} tokens, {n_text} of text: no Whisper vocabulary")
         self.n_vocab = n_vocab
         self.languages = LANGUAGES[:n_languages]
         self.multilingual = multilingual
@@ -83,7 +87,7 @@ class Tokenizer:
         self.non_speech_tokens = self._annotations()
         self.language = language
         if task not in {"transcribe", "translate"}:
-            raise ValueError(f"unknown task {task!r}; use transcribe or translate")
+            raise ConfigError(f"unknown task {task!r}; use transcribe or translate")
         self._task_token = self.translate if task == "translate" else self.transcribe
         self.sot_sequence = self.sot_sequence_for(language)
 
@@ -92,15 +96,14 @@ class Tokenizer:
 
         Raises
         ------
-        ValueError
+        ConfigError
             The model does not know the language.
         """
         if not self.multilingual:
             return (self.sot,)
         if language not in self.languages:
-            raise ValueError(
-                f"unknown language {language!r}; use one of {' '.join(self.languages)}"
-            )
+            known = " ".join(self.languages)
+            raise ConfigError(f"unknown language {language!r}; the model knows {known}")
         return (self.sot, self.sot + 1 + self.languages.index(language), self._task_token)
 
     def encode(self, text: str) -> list[int]:

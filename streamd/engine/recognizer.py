@@ -1,0 +1,207 @@
+"""Turns a window into a hypothesis, with any engine.
+
+Log-mel of the padded window, encoder, decoder with search, words with times; and the guards that
+keep what a confused decoder writes from being believed. It knows nothing of streams: windows of
+several may come in any order. Sources of the guards: openai/whisper ``transcribe.py`` and the
+streaming systems that `streamd.search.loops` names.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Generic
+
+import numpy as np
+
+from streamd.engine import Engine, FeaturesT
+from streamd.mel import MelCache
+from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed
+from streamd.search.fallback import is_silence, with_fallback
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.search.words import find_words, n_heard, tighten
+from streamd.types import SAMPLE_RATE, Hypothesis, Window, Word
+
+_CTX_STEP = 64
+"""Encoder contexts are multiples of this: few shapes for a runtime to plan."""
+_SPARE_TOKENS = 8
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a recognizer did so far.
+
+    `retries`: windows that were encoded again at full context because the short one failed;
+    `fallbacks`: decodes beyond a window's first temperature; `drafted`, `accepted`: tokens.
+    """
+
+    windows: int = 0
+    encodes: int = 0
+    encoded_frames: int = 0
+    retries: int = 0
+    fallbacks: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+class Recognizer(Generic[FeaturesT]):
+    """A model with its vocabulary and options, ready for windows. Not thread-safe."""
+
+    def __init__(
+        self,
+        engine: Engine[FeaturesT],
+        tokenizer: Tokenizer,
+        options: DecodingOptions | None = None,
+    ) -> None:
+        options = options or DecodingOptions()
+        self.counters = Counters()
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._thorough = replace(options, stability=0.0)
+        self._quick = replace(options, beam_size=1, temperatures=(0.0,))
+        self._mels = MelCache(engine.dims.n_mels)
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """What is said in the window, behind its prefix.
+
+        A window that is not `last` is decoded once, greedily, verifying its draft; a `last` one
+        with beam search and temperature fallback as the options say. If a short encoder context
+        does not work out, the window is encoded once more at full context, without the prompt and
+        the draft, which may be what misled the decoder. What still looks wrong is marked `suspect`:
+        "no_speech" (without words), "loop" (said once) or "no_end" (stopped at the token limit).
+
+        Raises
+        ------
+        EngineError
+            The inference runtime failed.
+        """
+        self.counters.windows += 1
+        options = self._thorough if window.last else self._quick
+        rng = np.random.default_rng([options.seed, window.start, window.end])
+        n_ctx, n_full = self._n_ctx(window), self._engine.dims.n_audio_ctx
+        view = self._view(window, n_ctx)
+        decoded = self._decode(view, options, options.temperatures[0], rng)
+        if n_ctx < n_full and self._fails(decoded, window):
+            self.counters.retries += 1
+            view = self._view(replace(window, prompt=(), draft=()), n_full)
+            decoded = self._decode(view, options, options.temperatures[0], rng)
+
+        def again(temperature: float) -> Decoded:
+            self.counters.fallbacks += 1
+            return self._decode(view, options, temperature, rng)
+
+        return self._hypothesis(window, with_fallback(decoded, again, options))
+
+    def _n_ctx(self, window: Window) -> int:
+        """Encoder positions for the window; enough silence behind it to see that it ends."""
+        n_frames, options = window.end - window.start, self._quick
+        n_ctx = options.audio_ctx
+        if n_ctx == 0:
+            steps = math.ceil((n_frames + options.audio_ctx_pad) / _CTX_STEP)
+            n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor)
+        return min(max(n_ctx, n_frames), self._engine.dims.n_audio_ctx)
+
+    def _view(self, window: Window, n_ctx: int) -> "_View[FeaturesT]":
+        mel = self._mels.log_mel(window.samples, start=window.start, n_ctx=n_ctx)
+        features = self._engine.encode(mel, n_ctx)
+        self.counters.encodes += 1
+        self.counters.encoded_frames += n_ctx
+        options, tokenizer, n_text_ctx = self._quick, self._tokenizer, self._engine.dims.n_text_ctx
+        language = tokenizer.language
+        if tokenizer.multilingual and options.language is None:
+            language = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
+        seconds = len(window.samples) / SAMPLE_RATE
+        most = math.ceil(seconds * options.tokens_per_second) + _SPARE_TOKENS
+        context = Context(
+            max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
+            prompt=window.prompt,
+            prefix=_prefix(window, n_text_ctx),
+            draft=window.draft,
+            language=language,
+        )
+        return _View(features, context)
+
+    def _decode(
+        self,
+        view: "_View[FeaturesT]",
+        options: DecodingOptions,
+        temperature: float,
+        rng: np.random.Generator,
+    ) -> Decoded:
+        n_text_ctx = self._engine.dims.n_text_ctx
+        n_slots = slots_needed(view.context, options=options, n_text_ctx=n_text_ctx)
+        decoded = decode(
+            self._engine.decoder(view.features, n_slots),
+            self._tokenizer,
+            options=options,
+            context=view.context,
+            temperature=temperature,
+            rng=rng,
+        )
+        self.counters.drafted += decoded.drafted
+        self.counters.accepted += decoded.accepted_draft
+        return decoded
+
+    def _fails(self, decoded: Decoded, window: Window) -> bool:
+        """Whether the context was too short, by the signs that it leaves."""
+        options = self._quick
+        return not is_silence(decoded, options) and (
+            not decoded.ended
+            or decoded.avg_logprob < options.logprob_threshold
+            or n_heard(decoded, window.end - window.start) < len(decoded.tokens)
+        )
+
+    def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
+        suspect = ""
+        if is_silence(decoded, self._quick):
+            suspect = "no_speech"
+        elif decoded.loop is not None:
+            suspect = "loop"
+        elif not decoded.ended:
+            suspect = "no_end"
+        words = () if suspect == "no_speech" else self._words(window, decoded)
+        return Hypothesis(
+            words=words,
+            tokens=tuple(token for word in words for token in word.tokens),
+            language=decoded.language,
+            avg_logprob=decoded.avg_logprob,
+            no_speech_prob=decoded.no_speech_prob,
+            compression_ratio=decoded.compression_ratio,
+            temperature=decoded.temperature,
+            accepted_draft=decoded.accepted_draft,
+            suspect=suspect,
+        )
+
+    def _words(self, window: Window, decoded: Decoded) -> tuple[Word, ...]:
+        """Words in the stream's frames, without those that repeat or that were never heard."""
+        n_frames = window.end - window.start
+        prefix = _prefix(window, self._engine.dims.n_text_ctx)
+        words = find_words(decoded, self._tokenizer, prefix=prefix, n_frames=n_frames)
+        n_kept = n_heard(decoded, n_frames)
+        if decoded.loop is not None:
+            n_kept = min(n_kept, decoded.loop)
+        n_text = sum(token < self._tokenizer.eot for token in decoded.tokens[:n_kept])
+        kept = []
+        for word in words:
+            if n_text <= 0:
+                break
+            kept.append(word)
+            n_text -= len(word.tokens)
+        if self._quick.tighten:
+            kept = tighten(kept, window.samples)
+        return tuple(
+            replace(word, start=window.start + word.start, end=window.start + word.end)
+            for word in kept
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _View(Generic[FeaturesT]):
+    """A window as it was encoded, and what its decoder is told."""
+
+    features: FeaturesT
+    context: Context
+
+
+def _prefix(window: Window, n_text_ctx: int) -> tuple[int, ...]:
+    """The newest part of the prefix that leaves half of the text context to what is new."""
+    return window.prefix[-(n_text_ctx // 2) :]
