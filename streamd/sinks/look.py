@@ -24,7 +24,7 @@ _TOL_RAINBOW = (
 """Seven steps of Paul Tol's discrete rainbow, red to green, the ones whisper.cpp colours with."""
 _CUBE = (0, 95, 135, 175, 215, 255)
 """Levels of the 6 x 6 x 6 colour cube in xterm's palette."""
-_TENTATIVE = "2"
+FAINT = "2"
 """SGR faint. Not italic: inside tmux and screen that often comes out as reverse video."""
 
 
@@ -120,7 +120,7 @@ def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> It
         low = word is not None and word.prob < look.mark_low
         before = "[" if low and start in opens else ""
         after = "]" if low and end in closes else ""
-        sgr = [_TENTATIVE] if start >= stable else []
+        sgr = [FAINT] if start >= stable else []
         if word is not None and look.ramp:
             sgr.append(_color(word.prob, look.ramp))
         yield Span(before + clean(text[start:end]) + after, ";".join(sgr))

@@ -6,12 +6,20 @@ no difference whether the terminal wraps the rows anew when it is resized (most 
 cursor on its character) or cuts them off (xterm), or how it counts the cells of an emoji. While the
 region is drawn, automatic wrapping is off: each row takes one row, whatever it holds.
 
+What remains: a terminal that is made much narrower may push the first rows of the region out of the
+screen, where nothing can erase them (tmux does while less than that stands above the region).
+
 Pure: returns what to write. Knows nothing of captions.
 """
 
 from collections.abc import Sequence
 
-_WIPE = "\r\x1b[J"
+_WIPE = "\r\x1b[K\x1b[C\x1b[J\r"
+"""Erases from the cursor's row downwards.
+
+Not ``ESC[J`` in the first column: in the first row, tmux takes that for a wish to clear the screen
+and saves what stood there, every outdated partial, in its scrollback.
+"""
 _WRAP_OFF, _WRAP_ON = "\x1b[?7l", "\x1b[?7h"
 _CURSOR_OFF, _CURSOR_ON = "\x1b[?25l", "\x1b[?25h"
 

@@ -17,15 +17,13 @@ from typing import Literal, TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
 from streamd.sinks import CaptionSink
-from streamd.sinks.look import Look, Span, caption, gap_notice, paint
+from streamd.sinks.look import FAINT, Look, Span, caption, gap_notice, paint
 from streamd.sinks.region import Region
 from streamd.sinks.subtitles import Format, Srt, StreamSink, Text, Vtt, Wire
 from streamd.sinks.text import chunks, clean, width
 
 Size = Callable[[], tuple[int, int]]
 """Asks the terminal for its (columns, lines)."""
-
-_FAINT = "2"
 
 
 class Captions:
@@ -67,7 +65,7 @@ class Captions:
         if self._partial is not None and self._partial.text:
             spans = caption(self._partial, self._look)
         if self._behind_s:
-            spans.append(Span(f" [{self._behind_s} s behind]", _FAINT))
+            spans.append(Span(f" [{self._behind_s} s behind]", FAINT))
         columns, lines = self._size()
         # Only the end of a partial that would fill more than half of the screen: when a window is
         # made half as wide, rows that wrap must not push the region's first one out of reach.

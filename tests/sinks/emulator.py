@@ -1,4 +1,4 @@
-"""A terminal for tests: pyte with scrollback, which wraps wide characters as real terminals do."""
+"""A terminal for tests: pyte with scrollback and two habits of real terminals."""
 
 import pyte
 import pyte.modes
@@ -15,7 +15,15 @@ class _Screen(pyte.Screen):
             self.scrollback.append(text_of(self.buffer[0]))
         super().index()
 
+    def erase_in_display(self, how=0, *args, **kwargs):
+        # tmux (screen_write_clearendofscreen) saves a screen that is cleared from its first cell.
+        if how == 0 and (self.cursor.x, self.cursor.y) == (0, 0):
+            rows = [text_of(self.buffer[y]) for y in range(self.lines)]
+            self.scrollback += [row for row in rows if row]
+        super().erase_in_display(how, *args, **kwargs)
+
     def draw(self, data):
+        # A wide character does not fit into a row's last cell.
         for char in data:
             wraps = pyte.modes.DECAWM in self.mode
             if wraps and wcwidth(char) == 2 and self.cursor.x == self.columns - 1:
