@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import srt
 import webvtt
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import ConfigError, StreamdError
@@ -182,7 +182,6 @@ timed_words = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(timed_words, max_size=40), max_size=4), st.booleans())
 def test_cues_hold_every_word_in_order_without_overlap(utterances, with_words):
     t_ms, end_ms, shown, said = 0, 0, [], []

@@ -2,7 +2,7 @@ import io
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sinks.emulator import Emulator, plain_rows
 
@@ -84,7 +84,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(steps, st.sampled_from(WIDTHS), st.sampled_from([6, 24]))
 def test_finals_once_and_in_order_and_below_them_the_partial_once(steps, columns, lines):
     emulator, sink = terminal(columns, lines)
@@ -97,7 +96,6 @@ def test_finals_once_and_in_order_and_below_them_the_partial_once(steps, columns
 resizes = st.tuples(st.just("resize"), st.sampled_from(WIDTHS))
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.tuples(st.just("partial"), texts)
@@ -119,7 +117,6 @@ def test_no_stale_rows_after_a_resize(steps):
         assert emulator.rows() == model.rows(emulator.screen.columns, 40)
 
 
-@settings(deadline=None, max_examples=60)
 @given(steps, st.lists(short_texts, min_size=1, max_size=5))
 def test_log_lines_stay_above_the_partial(steps, logs):
     emulator, sink = terminal()

@@ -1,13 +1,13 @@
 """The renderer in a real terminal that wraps anew when it is resized, which pyte does not."""
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-
-tmux_missing = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 FINALS = [
     "first final, of more than forty characters, so that it wraps",
@@ -17,7 +17,7 @@ FINALS = [
 PARTIAL = "".join(f"<{i:03}>" for i in range(60))
 
 PROGRAM = f"""
-import os, signal, subprocess, sys, termios, tty
+import os, signal, subprocess, sys, tty
 from streamd.events import Final, Partial
 from streamd.sinks.look import Look
 from streamd.sinks.terminal import open_captions
@@ -30,7 +30,7 @@ def drawn():
     os.write(1, b"\\x1b[6n")
     while os.read(0, 1) != b"R":
         pass
-    subprocess.run(["tmux", "-S", sys.argv[1], "wait-for", "-S", "drawn"], check=True)
+    subprocess.run(["tmux", "wait-for", "-S", "drawn"], check=True)
 
 def say(seg, text):
     for end in range(1, len(text), 7):
@@ -52,36 +52,42 @@ while True:
 """
 
 
-@tmux_missing
-def test_resizing_a_real_terminal_leaves_no_stale_row(tmp_path):
-    socket = tmp_path / "tmux"
+@pytest.fixture
+def tmux():
+    """Runs a tmux command on a server of its own and gives what it prints."""
+    if shutil.which("tmux") is None:
+        if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
+            pytest.fail("needs tmux: apt-get install tmux")
+        pytest.skip("needs tmux: apt-get install tmux")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path has to be short
+        server = ["tmux", "-S", f"{folder}/socket", "-f", os.devnull]
 
-    def tmux(*args):
-        command = ["tmux", "-S", str(socket), "-f", "/dev/null", *args]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=60
-        ).stdout
+        def run(*args):
+            run = subprocess.run([*server, *args], check=True, stdout=subprocess.PIPE, timeout=60)
+            return run.stdout.decode()
 
+        yield run
+        subprocess.run([*server, "kill-server"], capture_output=True)
+
+
+def test_resizing_a_real_terminal_leaves_no_stale_row(tmux, tmp_path):
     def rows():
         return tmux("capture-pane", "-p", "-S", "-").rstrip("\n").split("\n")
 
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(PROGRAM, encoding="utf-8")
     root = Path(__file__).parents[2]
     tmux(
-        "new-session", "-d", "-x", "80", "-y", "24", "-c", str(root), "-e", f"PYTHONPATH={root}",
-        sys.executable, str(program), str(socket),
+        "new-session", "-d", "-x", "80", "-y", "24", "-c", str(root), "-e", f"PYTHONPATH={root}", "-e", "PYTHONUTF8=1",
+        sys.executable, str(program),
     )  # fmt: skip
-    try:
-        tmux("wait-for", "drawn")
-        for columns, lines in [(80, 24), (40, 24), (120, 24), (60, 12), (60, 24), (200, 30)]:
-            if (columns, lines) != (80, 24):
-                tmux("resize-window", "-x", str(columns), "-y", str(lines))
-                tmux("wait-for", "drawn")
-            partial = [PARTIAL[i : i + columns] for i in range(0, len(PARTIAL), columns)]
-            above = "".join([*FINALS, "a log line"])
-            # Blanks go, because capture-pane leaves them out at the end of a row.
-            assert "".join(rows()[: -len(partial)]).replace(" ", "") == above.replace(" ", "")
-            assert rows()[-len(partial) :] == partial
-    finally:
-        tmux("kill-server")
+    tmux("wait-for", "drawn")
+    for columns, lines in [(80, 24), (40, 24), (120, 24), (60, 12), (60, 24), (200, 30)]:
+        if (columns, lines) != (80, 24):
+            tmux("resize-window", "-x", str(columns), "-y", str(lines))
+            tmux("wait-for", "drawn")
+        partial = [PARTIAL[i : i + columns] for i in range(0, len(PARTIAL), columns)]
+        above = "".join([*FINALS, "a log line"])
+        # Blanks go, because capture-pane leaves them out at the end of a row.
+        assert "".join(rows()[: -len(partial)]).replace(" ", "") == above.replace(" ", "")
+        assert rows()[-len(partial) :] == partial
