@@ -54,8 +54,9 @@ class OnnxEngine:
     ) -> None:
         """Build both graphs and load them; keeps `weights`, which must not change any more.
 
-        `alignment_heads`: (decoder layer, head) pairs whose scores `step` returns, sorted; at least
-        one. `threads`: 2 suit one stream, 1 and several inference threads suit a server.
+        `alignment_heads`: (decoder layer, head) pairs, at least one; `step` returns their scores,
+        sorted by layer and head. `threads`: 2 suit one stream; a server does better with 1 and
+        several inference threads.
 
         Raises
         ------

@@ -39,7 +39,10 @@ class ReferenceEngine:
         *,
         alignment_heads: Sequence[tuple[int, int]],
     ) -> None:
-        """`alignment_heads`: (decoder layer, head) pairs whose scores `step` returns, sorted."""
+        """`alignment_heads`: (decoder layer, head) pairs, at least one.
+
+        `step` returns their scores, sorted by layer and head.
+        """
         self.dims = dims
         self.weights = weights
         self.alignment_heads = sorted(alignment_heads)
@@ -143,9 +146,7 @@ class ReferenceDecoder:
             scores_of_layer.append(scores)
         logits = layer_norm(x[want], weights, "decoder.ln") @ embedding.T
         heads = [scores_of_layer[layer][head] for layer, head in self._engine.alignment_heads]
-        n_ctx = self._features.keys.shape[1]
-        alignment = np.stack(heads, axis=1) if heads else np.zeros((len(x), 0, n_ctx), np.float32)
-        return logits, alignment
+        return logits, np.stack(heads, axis=1)
 
     def _check(
         self,

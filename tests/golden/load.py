@@ -1,6 +1,7 @@
 """Reads the golden files, and the two models that they were made with."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,12 @@ def model(name: str) -> Model:
     if name == "demo":
         return demo
     dims = ModelDimensions(**DIMS)
-    return Model(
+    return replace(
+        demo,
         name=name,
         dims=dims,
         weights=random_weights(parameter_shapes(dims)),
         vocabulary={token: i for token, i in demo.vocabulary.items() if i < N_TEXT_TOKENS},
         alignment_heads=tuple(ALIGNMENT_HEADS),
         language=None,
-        text_style="",
-        min_audio_ctx=64,
     )

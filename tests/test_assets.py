@@ -1,0 +1,37 @@
+"""Bundled files are found in a wheel and in a checkout, and missed in one line."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+import streamd.assets
+from streamd.errors import StreamdError
+
+
+def asset_of(installation: Path):
+    """`asset`, as a copy of the module in another place finds it."""
+    package = installation / "streamd"
+    package.mkdir(exist_ok=True)
+    copy = Path(shutil.copy(streamd.assets.__file__, package))
+    spec = importlib.util.spec_from_file_location("copied_assets", copy)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.asset
+
+
+def test_in_a_wheel(tmp_path):
+    (tmp_path / "streamd" / "_demo").mkdir(parents=True)
+    (tmp_path / "models" / "demo").mkdir(parents=True)  # another package's, in site-packages
+    assert asset_of(tmp_path)("demo") == tmp_path / "streamd" / "_demo"
+
+
+def test_in_a_checkout(tmp_path):
+    (tmp_path / "models" / "demo").mkdir(parents=True)
+    assert asset_of(tmp_path)("demo") == tmp_path / "models" / "demo"
+
+
+def test_missing(tmp_path):
+    with pytest.raises(StreamdError, match="lacks the bundled demo files: install streamd again"):
+        asset_of(tmp_path)("demo")
