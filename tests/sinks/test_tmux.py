@@ -77,10 +77,9 @@ def test_resizing_a_real_terminal_leaves_no_stale_row(tmux, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     root = Path(__file__).parents[2]
-    tmux(
-        "new-session", "-d", "-x", "80", "-y", "24", "-c", str(root), "-e", f"PYTHONPATH={root}", "-e", "PYTHONUTF8=1",
-        sys.executable, str(program),
-    )  # fmt: skip
+    environment = ["-e", f"PYTHONPATH={root}", "-e", "PYTHONUTF8=1"]
+    window = ["-d", "-x", "80", "-y", "24", "-c", str(root)]
+    tmux("new-session", *window, *environment, sys.executable, str(program))
     tmux("wait-for", "drawn")
     for columns, lines in [(80, 24), (40, 24), (120, 24), (60, 12), (60, 24), (200, 30)]:
         if (columns, lines) != (80, 24):
