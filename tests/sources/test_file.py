@@ -1,0 +1,240 @@
+import asyncio
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.errors import SourceError
+from streamd.sources.file import FileSource
+from streamd.types import FRAME, SAMPLE_RATE
+
+N_RAMP = 60_000
+RAMP = np.arange(-(2**15), -(2**15) + N_RAMP, dtype=np.int16)
+"""3.75 s in which each sample is its own number."""
+
+
+class ManualClock:
+    """Time that passes only when somebody sleeps or works."""
+
+    def __init__(self):
+        self.time_ms = 5000.0
+
+    def now_ms(self):
+        return self.time_ms
+
+    async def sleep_ms(self, duration_ms):
+        assert duration_ms > 0
+        self.time_ms += duration_ms
+
+
+async def consume(source, work=lambda: None):
+    frames = []
+    async with source:
+        async for item in source:
+            frames.append(item)
+            work()
+    return frames
+
+
+def is_ramp(frames):
+    samples = np.concatenate(frames).reshape(-1)
+    ramp, padding = samples[:N_RAMP], samples[N_RAMP:]
+    return np.array_equal(ramp, RAMP / np.float32(2**15)) and not padding.any()
+
+
+@pytest.fixture
+def ramp_file(tmp_path):
+    def write(suffix, **how):
+        path = tmp_path / f"ramp{suffix}"
+        soundfile.write(path, RAMP, SAMPLE_RATE, **how)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".flac"])
+@pytest.mark.parametrize("realtime", [False, True])
+@pytest.mark.parametrize("work_ms", [0, 100, 10_000], ids=["fast", "slow", "stalling"])
+async def test_no_sample_is_lost_or_doubled(ramp_file, suffix, realtime, work_ms):
+    clock = ManualClock()
+
+    def work():
+        clock.time_ms += work_ms
+
+    source = FileSource(ramp_file(suffix), realtime=realtime, clock=clock)
+    assert is_ramp(await consume(source, work))
+    assert source.duration_ms == 3750
+    assert source.live is realtime
+
+
+async def test_24_bits_arrive_whole(tmp_path):
+    path = tmp_path / "ramp.wav"
+    ramp = np.arange(-(2**23), 2**23, 250, dtype=np.int32)
+    soundfile.write(path, ramp * 256, SAMPLE_RATE, subtype="PCM_24")
+    samples = np.concatenate(await consume(FileSource(path))).reshape(-1)[: len(ramp)]
+    assert np.array_equal(np.rint(samples.astype(np.float64) * 2**23), ramp)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "subtype", "rate"),
+    [
+        (".wav", "PCM_16", 16_000),
+        (".flac", "PCM_16", 16_000),
+        (".ogg", "VORBIS", 16_000),
+        (".mp3", "MPEG_LAYER_III", 16_000),
+        (".ogg", "OPUS", 48_000),
+    ],
+)
+async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate):
+    """Seeking between blocks, as soundfile does by itself, restarts the mp3 decoder."""
+    path = tmp_path / f"noise{suffix}"
+    noise = np.random.default_rng(3).normal(0, 0.1, (4 * rate, 2))
+    soundfile.write(path, noise, rate, subtype=subtype)
+    whole, _ = soundfile.read(path, dtype="float32")
+    realtime = FileSource(path, realtime=True, clock=ManualClock())
+    async with realtime:
+        blocks = []
+        while len(block := await asyncio.to_thread(realtime._read)):
+            blocks.append(block.copy())
+    assert len(blocks) > 90
+    decoded = np.concatenate(blocks)
+    assert decoded.shape == whole.shape
+    assert np.abs(decoded - whole).max() < 1e-6  # the mp3 decoder rounds differently after a seek
+    frames = np.concatenate(await consume(FileSource(path)))
+    assert abs(frames.size - 4 * SAMPLE_RATE) < FRAME
+
+
+@given(work_ms=st.lists(st.integers(0, 400), max_size=100))
+def test_real_time_neither_runs_ahead_nor_drifts(tmp_path_factory, work_ms):
+    """A block comes when a microphone would have captured it, or at once if that is past."""
+    path = tmp_path_factory.mktemp("pace") / "tone.wav"
+    soundfile.write(path, np.zeros(44_100, np.int16), 44_100)
+    clock = ManualClock()
+    pauses = iter(work_ms)
+    delays = []
+
+    async def play():
+        n_frames = 0
+        async with FileSource(path, realtime=True, clock=clock) as source:
+            clock.time_ms += 3000
+            started_ms = clock.time_ms  # when it is first asked for
+            async for frames in source:
+                n_frames += len(frames)
+                delays.append(clock.time_ms - started_ms - n_frames * 20)
+                clock.time_ms += next(pauses, 0)
+
+    asyncio.run(play())
+    assert min(delays[:-1]) >= 0  # the last frame is padded: part of it lies beyond the end
+    if not work_ms:
+        assert max(delays) <= 40 + 40  # one block, and what the resampler holds back
+
+
+async def test_stop_ends_behind_what_was_read(ramp_file):
+    async with FileSource(ramp_file(".wav")) as source:
+        first = await anext(aiter(source))
+        source.stop()
+        rest = [frames async for frames in source]
+    assert len(first) == 50
+    assert rest == []
+
+
+async def test_stop_pads_the_last_frame(tmp_path):
+    path = tmp_path / "half.wav"
+    soundfile.write(path, np.full(1000, 0.5), SAMPLE_RATE)
+    async with FileSource(path) as source:
+        frames = [await anext(aiter(source))]
+        source.stop()
+        frames += [item async for item in source]
+    samples = np.concatenate(frames).reshape(-1)
+    assert np.count_nonzero(samples) == 1000
+    assert len(samples) == 4 * FRAME
+
+
+async def test_cancelling_loses_nothing(ramp_file):
+    frames = []
+    async with FileSource(ramp_file(".wav")) as source:
+        stream = aiter(source)
+        for _ in range(10):
+            asking = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            if not asking.cancel():
+                frames.append(asking.result())
+            await asyncio.wait([asking])
+        frames += [item async for item in source]
+    assert is_ramp(frames)
+
+
+@pytest.mark.parametrize(("suffix", "n_whole"), [(".flac", None), (".wav", 30_000), (".mp3", None)])
+async def test_a_file_that_is_cut_off_gives_all_that_is_left(ramp_file, suffix, n_whole):
+    path = ramp_file(suffix)
+    whole = np.clip(soundfile.read(path, dtype="float32")[0], -1, 1)
+    data = path.read_bytes()
+    path.write_bytes(data[: 44 + 2 * n_whole if n_whole else len(data) // 2])
+    frames = []
+    source = FileSource(path)
+
+    async def collect():
+        async with source:
+            async for item in source:
+                frames.append(item)  # noqa: PERF401  # what came before the error counts
+
+    if n_whole:  # libsndfile takes the file's size for the truth, not the header
+        await collect()
+    else:
+        with pytest.raises(SourceError, match=r"is damaged or incomplete: only .* of 3.8 s could"):
+            await collect()
+    samples = np.concatenate(frames).reshape(-1)
+    n_decoded = n_whole or len(samples) - FRAME
+    assert n_decoded > 10_000
+    assert np.abs(samples[:n_decoded] - whole[:n_decoded]).max() < 1e-6
+
+
+async def test_flac_is_decoded_up_to_its_last_whole_block(ramp_file):
+    """4096 samples a block: soundfile alone would lose the part of it that one read got."""
+    path = ramp_file(".flac")
+    path.write_bytes(path.read_bytes()[:-10])
+    async with FileSource(path) as source:
+        blocks = []
+        while len(block := await asyncio.to_thread(source._read)):
+            blocks.append(block)
+    assert sum(map(len, blocks)) == N_RAMP // 4096 * 4096
+
+
+def broken(folder, kind):
+    path = folder / "talk.wav"
+    match kind:
+        case "directory":
+            path.mkdir()
+        case "empty":
+            path.touch()
+        case "text":
+            path.write_text("This is not audio. " * 1000)
+        case "no samples":
+            soundfile.write(path, np.zeros(0), SAMPLE_RATE)
+        case "header only":
+            path.write_bytes(b"RIFF\x24\x00\x00\x00WAVE")
+        case "100 Hz":
+            soundfile.write(path, np.zeros(1000), 100)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("missing", "cannot read {path}: No such file or directory; check the name"),
+        ("directory", "cannot read {path}: Is a directory; check the name"),
+        ("empty", "{path} is empty: record it again"),
+        ("text", "{path} is damaged or not a sound file of a known format; convert it"),
+        ("header only", "{path} is damaged or not a sound file of a known format; convert it"),
+        ("no samples", "{path} holds no audio that can be decoded"),
+        ("100 Hz", "{path}: a sample rate of 100 Hz is not supported"),
+    ],
+)
+async def test_what_cannot_be_played_is_named(tmp_path, kind, says):
+    path = broken(tmp_path, kind)
+    with pytest.raises(SourceError) as caught:
+        await consume(FileSource(path))
+    assert str(caught.value).startswith(says.format(path=path))
+    assert "\n" not in str(caught.value)

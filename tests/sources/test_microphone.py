@@ -1,0 +1,163 @@
+import asyncio
+import sys
+
+import numpy as np
+import pytest
+from sources.fake_portaudio import FakePortAudio
+
+from streamd.errors import SourceError
+from streamd.sources import Lost
+from streamd.sources.microphone import Microphone
+from streamd.types import FRAME
+
+RAMP = (np.arange(1, 160_001) / 2**20).astype(np.float32)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    portaudio = FakePortAudio(("Mic", 2, 48_000))
+    monkeypatch.setitem(sys.modules, "sounddevice", portaudio)
+    return portaudio
+
+
+async def drain(microphone):
+    microphone.stop()
+    return [item async for item in microphone]
+
+
+def audio(items):
+    return np.concatenate([item for item in items if not isinstance(item, Lost)]).reshape(-1)
+
+
+async def test_blocks_of_any_size_come_out_whole(fake):
+    rng = np.random.default_rng(1)
+    async with Microphone() as microphone:
+        at = 0
+        while at < len(RAMP):
+            n = int(rng.integers(1, 2000))
+            fake.streams[0].deliver(RAMP[at : at + n])
+            at += n
+        samples = audio(await drain(microphone))
+    assert np.array_equal(samples[: len(RAMP)], RAMP)
+    assert len(samples) < len(RAMP) + FRAME
+    assert microphone.name == "Mic"
+
+
+@pytest.mark.parametrize(
+    ("accepts", "rate_hz", "channels"),
+    [
+        (lambda rate, n: True, 16_000, 1),
+        (lambda rate, n: n == 2, 16_000, 2),
+        (lambda rate, n: rate == 48_000, 48_000, 1),
+        (lambda rate, n: (rate, n) == (48_000, 2), 48_000, 2),
+    ],
+)
+async def test_it_opens_at_what_the_device_can(fake, accepts, rate_hz, channels):
+    fake.accepts = accepts
+    async with Microphone() as microphone:
+        settings = fake.streams[0].settings
+        assert (settings["samplerate"], settings["channels"]) == (rate_hz, channels)
+        for _ in range(100):
+            fake.streams[0].deliver(np.full(rate_hz // 50 * channels, 0.25))
+        samples = audio(await drain(microphone))
+    assert len(samples) == 2 * 16_000
+    assert np.abs(samples[500:-500] - 0.25).max() < 1e-3
+
+
+async def test_an_overflow_becomes_a_loss_of_its_length(fake):
+    async with Microphone() as microphone:
+        stream = fake.streams[0]
+        for k in range(100):
+            stream.deliver(np.full(320, 0.1), lost=16_123 if k == 70 else 0)
+        items = await drain(microphone)
+    places = [k for k, item in enumerate(items) if isinstance(item, Lost)]
+    assert [items[k] for k in places] == [Lost(1008, "the microphone's driver overflowed")]
+    assert sum(map(len, items[: places[0]])) == 70
+    assert sum(map(len, items[places[0] + 1 :])) == 30
+
+
+async def test_without_a_clock_an_overflow_is_one_block(fake):
+    async with Microphone() as microphone:
+        for k in range(10):
+            fake.streams[0].deliver(np.zeros(320), lost=9999 if k == 7 else 0, clock=False)
+        items = await drain(microphone)
+    assert [item.duration_ms for item in items if isinstance(item, Lost)] == [20]
+
+
+async def test_beyond_the_limit_the_newest_is_lost_and_said_to_be(fake):
+    async with Microphone(queue_limit_ms=1000) as microphone:
+        for k in range(90):
+            fake.streams[0].deliver(np.full(320, k / 100))
+        items = await drain(microphone)
+    assert items[-1] == Lost(800, "too much audio waits to be transcribed")
+    assert np.allclose(audio(items[:-1])[::320], np.arange(50) / 100)
+
+
+async def test_a_device_that_disappears_gives_what_it_had(fake):
+    captured = []
+    async with Microphone() as microphone:
+        fake.streams[0].deliver(np.full(400, 0.5))
+        fake.streams[0].vanish()
+        with pytest.raises(SourceError, match="'Mic' is gone: connect it again or choose another"):
+            await collect(microphone, captured)
+    assert np.count_nonzero(audio(captured)) == 400
+    assert fake.streams[0].closed
+
+
+async def test_a_device_that_falls_silent_counts_as_gone(fake):
+    async with Microphone(patience_ms=1) as microphone:
+        fake.streams[0].deliver(np.full(320, 0.5))
+        captured = []
+        with pytest.raises(SourceError, match="'Mic' delivered nothing for 1 ms: connect it"):
+            await collect(microphone, captured)
+    assert len(audio(captured)) == 320
+
+
+async def collect(microphone, captured):
+    async for item in microphone:
+        captured.append(item)  # what came before the error counts
+
+
+async def test_stop_ends_a_consumer_that_waits(fake):
+    async with Microphone() as microphone:
+        waiting = asyncio.create_task(collect(microphone, captured := []))
+        fake.streams[0].deliver(np.full(100, 0.5))
+        await asyncio.sleep(0)
+        microphone.stop()
+        microphone.stop()
+        await waiting
+    assert len(audio(captured)) == 320
+
+
+async def test_cancelling_loses_nothing(fake):
+    captured = []
+    async with Microphone() as microphone:
+        for at in range(0, 32_000, 320):
+            fake.streams[0].deliver(RAMP[at : at + 320])
+            asking = asyncio.ensure_future(anext(aiter(microphone)))
+            for _ in range(at // 320 % 4):
+                await asyncio.sleep(0)
+            if not asking.cancel():
+                captured.append(asking.result())
+            await asyncio.wait([asking])
+        captured += await drain(microphone)
+    assert np.array_equal(audio(captured), RAMP[:32_000])
+
+
+async def test_a_device_that_cannot_be_opened_is_closed_again(fake):
+    fake.start_fails = True
+    with pytest.raises(SourceError, match="cannot record from 0 'Mic': Error starting stream: Dev"):
+        await Microphone().__aenter__()
+    assert fake.streams[0].closed
+
+
+async def test_an_unknown_device(fake):
+    with pytest.raises(SourceError, match="no input device matches 'nobody'"):
+        await Microphone("nobody").__aenter__()
+
+
+async def test_leaving_stops_and_closes(fake):
+    async with Microphone():
+        assert fake.streams[0].running
+    assert not fake.streams[0].running
+    assert fake.streams[0].closed

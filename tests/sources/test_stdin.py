@@ -1,0 +1,196 @@
+import asyncio
+import contextlib
+import os
+import pty
+import threading
+
+import numpy as np
+import pytest
+
+from streamd.errors import SourceError
+from streamd.sources.stdin import StdinSource
+from streamd.types import FRAME
+
+RAMP = (np.arange(1, 600_001) / 2**20).astype("<f4")
+"""2.4 MB, more than a pipe holds, in which each sample is its own number."""
+
+
+@contextlib.contextmanager
+def piped():
+    """A real pipe, as between two processes: what to read from, what to write to."""
+    reader, writer = os.pipe()
+    with open(reader, "rb") as file, open(writer, "wb", buffering=0) as into:
+        yield file, into
+
+
+@contextlib.contextmanager
+def writing(into, data, *, size, stop_after=None):
+    """A thread that writes `data` in pieces; sets the event when `stop_after` bytes are in."""
+    far = threading.Event()
+
+    def write():
+        with into:
+            for at in range(0, len(data), size):
+                into.write(data[at : at + size])
+                if stop_after is not None and at + size >= stop_after:
+                    far.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    yield far
+    thread.join()
+
+
+async def collect(source, work=None):
+    frames = []
+    async for item in source:
+        frames.append(item)
+        if work:
+            await work()
+    return np.concatenate(frames).reshape(-1) if frames else np.empty(0, np.float32)
+
+
+async def yields():
+    """Let everything else run first."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def assert_is_ramp(samples, ramp=RAMP):
+    assert np.array_equal(samples[: len(ramp)], ramp)
+    assert not samples[len(ramp) :].any()
+    assert len(samples) < len(ramp) + FRAME
+
+
+@pytest.mark.parametrize("size", [7, 1001, 65_536])
+@pytest.mark.parametrize("work", [None, yields], ids=["fast", "slow"])
+async def test_no_sample_is_lost_or_doubled(size, work):
+    ramp = RAMP[: 2000 * size]
+    with piped() as (file, into), writing(into, ramp.tobytes(), size=size):
+        async with StdinSource(file, encoding="f32le") as source:
+            assert_is_ramp(await collect(source, work), ramp)
+
+
+async def test_a_stalling_consumer_makes_the_writer_wait():
+    with (
+        piped() as (file, into),
+        writing(into, RAMP.tobytes(), size=1001, stop_after=60_000) as far,
+    ):
+        async with StdinSource(file, encoding="f32le") as source:
+            far.wait()  # nothing has been read yet, nothing runs on the loop
+            samples = await collect(source)
+    assert_is_ramp(samples)
+
+
+async def test_a_file_on_disk(tmp_path):
+    path = tmp_path / "ramp.raw"
+    path.write_bytes(RAMP.tobytes())
+    with path.open("rb") as file:
+        async with StdinSource(file, encoding="f32le") as source:
+            assert_is_ramp(await collect(source))
+
+
+async def test_a_fifo(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    opening = asyncio.create_task(asyncio.to_thread(path.open, "wb", 0))
+    file = await asyncio.to_thread(path.open, "rb")
+    with file, writing(await opening, RAMP.tobytes(), size=4001):
+        async with StdinSource(file, encoding="f32le") as source:
+            assert_is_ramp(await collect(source))
+
+
+async def test_rate_channels_and_an_incomplete_last_sample():
+    stereo = np.repeat(np.int16(8192), 2 * 48_000).astype("<i2").tobytes() + b"\x01\x02\x03"
+    with piped() as (file, into), writing(into, stereo, size=999):
+        async with StdinSource(file, rate_hz=48_000, channels=2) as source:
+            samples = await collect(source)
+    assert len(samples) == 16_000
+    assert np.abs(samples[100:-100] - 0.25).max() < 1e-3
+
+
+async def test_nothing_at_all():
+    with piped() as (file, into), writing(into, b"", size=1):
+        async with StdinSource(file) as source:
+            assert not len(await collect(source))
+
+
+async def test_stop_wakes_a_reader_that_waits_for_the_writer():
+    with piped() as (file, _):
+        async with StdinSource(file) as source:
+            waiting = asyncio.create_task(collect(source))
+            await yields()
+            assert not waiting.done()
+            source.stop()
+            assert not len(await waiting)
+
+
+async def test_stop_still_gives_what_is_in_the_pipe():
+    with piped() as (file, into):
+        async with StdinSource(file, encoding="f32le") as source:
+            into.write(RAMP[:10_000].tobytes())
+            source.stop()
+            into.write(RAMP[10_000:11_000].tobytes())  # too late
+            assert_is_ramp(await collect(source), RAMP[:10_000])
+
+
+async def test_stop_ends_an_endless_file():
+    with os.fdopen(os.open("/dev/zero", os.O_RDONLY), "rb") as file:
+        async with StdinSource(file) as source:
+            await anext(aiter(source))
+            source.stop()
+            await collect(source)
+
+
+async def test_cancelling_loses_nothing():
+    with piped() as (file, into):
+        async with StdinSource(file, encoding="f32le") as source:
+            asking = asyncio.ensure_future(anext(aiter(source)))
+            await yields()
+            asking.cancel()
+            await asyncio.wait([asking])
+            assert asking.cancelled()
+            with writing(into, RAMP.tobytes(), size=4001):
+                assert_is_ramp(await collect(source))
+
+
+async def test_leaving_while_a_read_waits():
+    with piped() as (file, _):
+        async with StdinSource(file) as source:
+            asking = asyncio.ensure_future(anext(aiter(source)))
+            await yields()
+            asking.cancel()
+
+
+async def test_a_non_blocking_pipe():
+    with piped() as (file, into), writing(into, RAMP.tobytes(), size=1001):
+        os.set_blocking(file.fileno(), False)
+        async with StdinSource(file, encoding="f32le") as source:
+            assert_is_ramp(await collect(source))
+
+
+async def test_a_terminal_is_no_audio():
+    parent, child = pty.openpty()
+    with os.fdopen(parent, "rb", buffering=0), os.fdopen(child, "rb", buffering=0) as file:
+        source = StdinSource(file)
+        with pytest.raises(SourceError, match="stdin is a terminal: pipe audio into it"):
+            await source.__aenter__()
+
+
+async def test_a_reader_that_fails_says_so(tmp_path):
+    with os.fdopen(os.open(os.devnull, os.O_RDONLY), "rb") as file:
+        directory = os.open(tmp_path, os.O_RDONLY)  # a directory opens, but cannot be read
+        os.dup2(directory, file.fileno())
+        os.close(directory)
+        async with StdinSource(file) as source:
+            with pytest.raises(SourceError, match="reading stdin failed: Is a directory"):
+                await collect(source)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [({"encoding": "mp3"}, "unknown audio encoding 'mp3'"), ({"rate_hz": 3}, "3 Hz is not")],
+)
+def test_nonsense_is_refused_at_once(wrong, says):
+    with open(os.devnull, "rb") as file, pytest.raises(SourceError, match=says):
+        StdinSource(file, **wrong)
