@@ -33,7 +33,7 @@ system-packages:
 	@$(SYSTEM_INSTALL)
 
 test-system: export STREAMD_REQUIRE_SYSTEM := 1
-test-system: system-packages test ## install PortAudio and PulseAudio (Debian), then all tests
+test-system: system-packages test ## all tests, and the system packages that some need (Debian)
 
 docs: $(INSTALLED) ## write docs/options.md from the option table
 	$(BIN)/python -m streamd.config > docs/options.md.new
