@@ -147,7 +147,7 @@ class Hub:
         RuntimeError : after `Eos`, because nothing may follow it
         """
         if self._eos is not None:
-            raise RuntimeError(f"session {self.session!r} has ended: cannot publish {event!r}")
+            raise RuntimeError(f"session {self.session!r} has ended: {type(event).__name__} is late")
         if isinstance(event, Final):
             self.seq += 1
             event = msgspec.structs.replace(event, seq=self.seq)

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import select
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Self
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
@@ -164,3 +167,39 @@ async def serving(
         "127.0.0.1", port, streams=streams, info=INFO, token=token, bounds=Bounds(**bounds)
     ) as server:
         yield server
+
+
+class DeafClient:
+    """A websocket client on a bare socket: it reads nothing that nobody asks for."""
+
+    def __init__(self, port: int, query: str = "") -> None:
+        self.socket = socket.socket()
+        # Small, so that little is enough to fill it.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect(("127.0.0.1", port))
+        self.request = (
+            f"GET /v1/stream?{query} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        ).encode()
+
+    async def opened(self) -> None:
+        """Shake hands; whatever the server says next stays unread."""
+        loop = asyncio.get_running_loop()
+        self.socket.setblocking(False)
+        await loop.sock_sendall(self.socket, self.request)
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += await loop.sock_recv(self.socket, 1)
+
+    def is_cut(self) -> bool:
+        """Whether the server has reset the connection."""
+        poll = select.poll()
+        poll.register(self.socket, 0)  # POLLHUP and POLLERR always count
+        return bool(poll.poll(0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()

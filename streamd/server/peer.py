@@ -9,6 +9,8 @@ engine is behind and its audio is not read, is not taken for dead.
 import asyncio
 import logging
 from dataclasses import dataclass
+from socket import SO_LINGER, SOL_SOCKET
+from struct import pack
 
 from websockets.asyncio.server import ServerConnection
 
@@ -89,5 +91,9 @@ class Peer:
 
     def _cut(self, why: str) -> StuckError:
         _log.info("client %s cut off: it %s", self._connection.remote_address, why)
-        self._connection.transport.abort()
+        transport = self._connection.transport
+        if not transport.is_closing():
+            # A reset: otherwise the kernel keeps for minutes what nobody reads.
+            transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
+        transport.abort()
         return StuckError(why)

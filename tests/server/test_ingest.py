@@ -2,7 +2,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from serving import CountingStreams, client, serving
+from serving import CountingStreams, DeafClient, client, serving
 
 FRAME_BYTES = 640
 
@@ -119,7 +119,7 @@ async def test_a_second_of_audio_at_most_is_fed_at_once_and_only_when_there_is_r
 async def test_a_client_that_waits_for_us_is_not_taken_for_dead():
     streams = CountingStreams()
     async with (
-        serving(streams, ping_ms=1) as server,
+        serving(streams, ping_ms=300) as server,
         client(server.port, "role=both&session=talk", ping_interval=None) as speaker,
     ):
         await speaker.get()
@@ -129,11 +129,12 @@ async def test_a_client_that_waits_for_us_is_not_taken_for_dead():
         for _ in range(40):
             await speaker.say(s16(1))
         await ingest.waiting_for_room.wait()
-        # Many ping intervals, counted by another client's answers, pass meanwhile.
-        async with client(server.port) as listener:
-            await listener.get()
-            for _ in range(50):
-                await (await listener.connection.ping())
+        # Meanwhile time passes: enough for one that is dead to be found out.
+        with DeafClient(server.port) as dead:
+            await dead.opened()
+            async with client(server.port) as listener:
+                while not dead.is_cut():
+                    await (await listener.connection.ping())
         ingest.has_room.set()
         await speaker.say({"type": "stop"})
         *_, final, eos = await speaker.rest()

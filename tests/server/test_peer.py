@@ -1,0 +1,169 @@
+"""Clients that do not read, do not answer, or send garbage: nobody else notices."""
+
+import asyncio
+from contextlib import suppress
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving import Client, CountingStreams, DeafClient, client, serving
+from websockets.exceptions import ConnectionClosed
+
+from streamd.events import Final
+from streamd.hub import Hub
+from streamd.server.wire import CLOSE_CODES
+
+
+def final(text: str = "") -> Final:
+    return Final(seg=0, start_ms=0, end_ms=20, text=text, language="en")
+
+
+async def turn(listener: Client) -> None:
+    """Let the loop go round until the server has answered."""
+    await (await listener.connection.ping())
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody():
+    streams = CountingStreams()
+    async with (
+        serving(streams, send_deadline_ms=500, write_buffer_bytes=1024) as server,
+        client(server.port) as listener,
+    ):
+        await listener.get()
+        with DeafClient(server.port) as deaf:
+            await deaf.opened()
+            seq = 0
+            while not deaf.is_cut():
+                seq = streams.live.publish(final("x" * 65536)).seq
+                assert (await listener.get())["seq"] == seq
+            streams.live.publish(final())
+            assert (await listener.get())["seq"] == seq + 1
+
+
+async def test_a_client_that_does_not_answer_pings_is_cut_off():
+    async with (
+        serving(CountingStreams(), ping_ms=300) as server,
+        client(server.port, ping_interval=None) as listener,
+    ):
+        await listener.get()
+        with DeafClient(server.port) as deaf:
+            await deaf.opened()
+            while not deaf.is_cut():
+                await turn(listener)
+
+
+async def test_a_speaker_that_does_not_read_is_cut_off_and_what_it_said_is_final():
+    streams = CountingStreams()
+    async with (
+        serving(streams, send_deadline_ms=500, write_buffer_bytes=1024) as server,
+        client(server.port) as other,
+    ):
+        await other.get()
+        with DeafClient(server.port, "role=both&session=talk") as deaf:
+            await deaf.opened()
+            while not deaf.is_cut():
+                streams.ingests["talk"].hub.publish(final("x" * 65536))
+                await turn(other)
+            while not streams.ingests["talk"].hub.closed:
+                await turn(other)
+    assert streams.ingests["talk"].finished == "disconnect"
+
+
+async def test_who_falls_too_far_behind_is_told_and_misses_nothing_when_it_comes_back():
+    streams = CountingStreams()
+    streams.live = Hub("live", bound=4)
+    async with serving(streams) as server:
+        async with client(server.port) as listener:
+            await listener.get()
+            for _ in range(6):
+                streams.live.publish(final())
+            *_, error = await listener.rest()
+            assert (error["code"], error["fatal"]) == ("slow", True)
+            assert listener.close_code == 4503
+        async with client(server.port, "after=0") as listener:
+            await listener.get()
+            assert [(await listener.get())["seq"] for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_stream_may_come_byte_by_byte():
+    streams = CountingStreams()
+    loop = asyncio.get_running_loop()
+    mask = b"\0\0\0\0"
+    stop = b'{"type":"stop"}'
+    frames = (
+        b"\x82\xfe\x02\x80" + mask + bytes(640)  # binary, 640 bytes
+        + bytes([0x81, 0x80 | len(stop)]) + mask + stop
+        + b"\x88\x80" + mask  # close
+    )  # fmt: skip
+    async with serving(streams) as server:
+        with DeafClient(server.port, "role=ingest&session=talk") as raw:
+            for byte in raw.request:
+                await loop.sock_sendall(raw.socket, bytes([byte]))
+            await streams.opened.wait()
+            for byte in frames:
+                await loop.sock_sendall(raw.socket, bytes([byte]))
+            async with client(server.port, "session=talk&after=0") as listener:
+                *_, last, eos = await listener.rest()
+    assert last["text"] == "1 frames"
+    assert eos["reason"] == "stop"
+
+
+@settings(max_examples=20)
+@given(garbage=st.binary(min_size=1, max_size=200))
+def test_garbage_instead_of_frames_ends_its_own_stream_only(garbage):
+    async def run() -> None:
+        streams = CountingStreams()
+        async with serving(streams) as server, client(server.port) as listener:
+            await listener.get()
+            with DeafClient(server.port, "role=ingest&session=talk") as raw:
+                await raw.opened()
+                await asyncio.get_running_loop().sock_sendall(raw.socket, garbage)
+            while not streams.ingests["talk"].finished:
+                await turn(listener)
+            streams.live.publish(final())
+            assert (await listener.get())["seq"] == 1
+        assert streams.ingests["talk"].finished in ("disconnect", "error")
+
+    asyncio.run(run())
+
+
+numbers = st.integers() | st.floats(allow_nan=False) | st.none() | st.text(max_size=5)
+start = st.fixed_dictionaries(
+    {"type": st.just("start")},
+    optional={
+        "encoding": st.sampled_from(["pcm_s16le", "pcm_f32le", "mp3"]),
+        "rate": st.sampled_from([8000, 16000, 44100]) | numbers,
+        "channels": st.integers(-1, 9),
+    },
+)
+flush = st.fixed_dictionaries({"type": st.just("flush")}, optional={"id": st.text() | numbers})
+pcm = st.integers(0, 40).map(lambda n: bytes(80 * n)) | st.binary(max_size=50)
+messages = st.lists(
+    start | flush | pcm | st.just({"type": "stop"}) | st.text(max_size=20), max_size=12
+)
+
+
+@settings(max_examples=40)
+@given(messages=messages)
+def test_any_conversation_ends_as_documented_and_its_finals_have_no_hole(messages):
+    async def run() -> None:
+        streams = CountingStreams()
+        async with serving(streams) as server:
+            async with client(server.port, "role=both&session=talk") as speaker:
+                heard = [await speaker.get()]
+                with suppress(ConnectionClosed):  # once it has been sent away
+                    for message in [*messages, {"type": "stop"}]:
+                        await speaker.say(message)
+                heard += await speaker.rest()
+            async with client(server.port, "session=talk&after=0") as listener:
+                *replay, eos = await listener.rest()
+        seqs = [message["seq"] for message in replay if message["type"] == "final"]
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert eos == {"type": "eos", "seq": len(seqs), "reason": streams.ingests["talk"].finished}
+        last = heard[-1]
+        if last["type"] == "error":
+            assert speaker.close_code == CLOSE_CODES[str(last["code"])]
+        else:
+            assert (last, speaker.close_code) == (eos, 1000)
+            assert [message["seq"] for message in heard if message["type"] == "final"] == seqs
+
+    asyncio.run(run())

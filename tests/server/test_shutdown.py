@@ -1,0 +1,88 @@
+"""The end of the server: every client hears `eos`, nobody can hold it up, nothing is left."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack, ExitStack
+
+import pytest
+from serving import Client, CountingStreams, DeafClient, client, serving
+
+from streamd.events import Final
+
+
+@pytest.fixture(autouse=True)
+async def no_task_is_left():
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def entered(stack: AsyncExitStack, port: int, query: str = "") -> Client:
+    newcomer = await stack.enter_async_context(client(port, query))
+    await newcomer.get()
+    return newcomer
+
+
+async def test_everybody_hears_eos_and_the_last_words():
+    streams = CountingStreams()
+    async with AsyncExitStack() as clients:
+        async with serving(streams) as server:
+            listener = await entered(clients, server.port)
+            speaker = await entered(clients, server.port, "role=both&session=talk")
+            friend = await entered(clients, server.port, "session=talk")
+            await speaker.say(bytes(640 * 3))
+            await friend.until("partial")
+        assert await listener.rest() == [{"type": "eos", "seq": 0, "reason": "shutdown"}]
+        for one in (speaker, friend):
+            *_, final, eos = await one.rest()
+            assert final["text"] == "3 frames"
+            assert eos == {"type": "eos", "seq": 1, "reason": "shutdown"}
+        assert [one.close_code for one in (listener, speaker, friend)] == [1001] * 3
+    assert not streams.live.closed  # the daemon's own session is the daemon's to end
+
+
+async def test_who_is_waiting_for_room_does_not_hold_it_up():
+    streams = CountingStreams()
+    async with AsyncExitStack() as clients:
+        async with serving(streams) as server:
+            speaker = await entered(clients, server.port, "role=ingest&session=talk")
+            ingest = streams.ingests["talk"]
+            ingest.has_room.clear()
+            await speaker.say(bytes(640))
+            await ingest.waiting_for_room.wait()
+        assert (await speaker.rest())[-1]["reason"] == "shutdown"
+
+
+async def test_an_engine_that_hangs_does_not_hold_it_up():
+    streams = CountingStreams()
+    async with AsyncExitStack() as clients:
+        async with serving(streams, shutdown_ms=50, send_deadline_ms=300) as server:
+            listener = await entered(clients, server.port)
+            speaker = await entered(clients, server.port, "role=ingest&session=talk")
+            friend = await entered(clients, server.port, "session=talk")
+            streams.ingests["talk"].may_finish.clear()
+        for one in (listener, speaker, friend):
+            assert (await one.rest())[-1]["reason"] == "shutdown"
+            assert one.close_code == 1001
+
+
+async def test_who_never_says_what_it_wants_does_not_hold_it_up():
+    async with serving(CountingStreams()) as server:
+        with socket.create_connection(("127.0.0.1", server.port)):
+            async with client(server.port) as listener:
+                await listener.get()
+
+
+async def test_who_does_not_read_does_not_hold_it_up():
+    streams = CountingStreams()
+    with ExitStack() as sockets:
+        async with serving(streams, send_deadline_ms=300, write_buffer_bytes=1024) as server:
+            deaf = sockets.enter_context(DeafClient(server.port))
+            await deaf.opened()
+            async with client(server.port) as listener:
+                await listener.get()
+                for _ in range(100):
+                    streams.live.publish(
+                        Final(seg=0, start_ms=0, end_ms=20, text="x" * 65536, language="en")
+                    )
+                    await listener.get()
+        assert deaf.is_cut()
