@@ -19,7 +19,7 @@ _EDGE = -(-REACH // HOP)
 """Columns at an end of the audio that see beyond it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
     """A window's own columns, without padding; `start` in frames of the stream."""
 

@@ -21,6 +21,10 @@ REACH = N_FFT // 2
 SILENCE = np.float32(-10.0)
 """log10 of the smallest power that is told apart: 1e-10."""
 
+_BLOCK = 8
+"""Columns multiplied at once: so few that BLAS stays in this thread. On a busy machine waiting for
+its helpers took 24 ms where the product takes 0.1."""
+
 
 @cache
 def hann_window() -> NDArray[np.float64]:
@@ -46,8 +50,10 @@ def log10_mel(reflected: Samples, first: int, last: int, *, n_mels: int) -> Mel:
     span = reflected[first * HOP : (last - 1) * HOP + N_FFT]
     spectrum = np.fft.rfft(sliding_window_view(span, N_FFT)[::HOP] * hann_window())
     power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    bands: Mel = np.maximum(mel_filters(n_mels) @ power.T, np.float32(1e-10))
-    return np.log10(bands)
+    bands = np.empty((n_mels, len(power)), np.float32)
+    for at in range(0, len(power), _BLOCK):
+        np.matmul(mel_filters(n_mels), power[at : at + _BLOCK].T, out=bands[:, at : at + _BLOCK])
+    return np.log10(np.maximum(bands, np.float32(1e-10)))
 
 
 def normalise(columns: Mel) -> Mel:

@@ -48,6 +48,7 @@ class Decoded:
     token_probs : each token's probability among the text tokens
     avg_logprob : mean log probability under the rules, end-of-text included
     no_speech_prob : probability that the window holds no speech
+    blank : the decoder would have ended at once, had the rules let it
     alignment : (n, n_heads, n_ctx) scores of the queries from start-of-transcript on; the row that
         chose a token is the one before its own. The last token's own row is there if `ended`.
     n_given : rows of `alignment` before those of `tokens`: `prefix` and what stands before it
@@ -60,6 +61,7 @@ class Decoded:
     token_probs: tuple[float, ...]
     avg_logprob: float
     no_speech_prob: float
+    blank: bool
     compression_ratio: float
     temperature: float
     language: str
@@ -155,6 +157,7 @@ def decode(
         token_probs=path.probs,
         avg_logprob=path.sum_logprob / (len(path.tokens) + 1),
         no_speech_prob=float(np.exp(log_softmax(logits[0])[tokenizer.nospeech])),
+        blank=not context.prefix and int(started.logits[0].argmax()) == tokenizer.eot,
         compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
         temperature=temperature,
         language=context.language,

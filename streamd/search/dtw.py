@@ -1,13 +1,12 @@
 """Dynamic time warping: the cheapest monotonic path through a matrix of costs.
 
-Ties are decided, and sums rounded, as openai/whisper ``timing.py`` does it, so that times are the
-same. Cells on an anti-diagonal do not depend on each other: numpy fills one diagonal at a time.
+Cells on an anti-diagonal do not depend on each other, so numpy fills one diagonal at a time. Costs
+add up in float32 and the path prefers later columns, as in openai/whisper ``timing.py``, so that
+times are the same.
 """
 
 import numpy as np
 from numpy.typing import NDArray
-
-_DIAGONAL, _DOWN, _RIGHT = range(3)
 
 
 def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -18,39 +17,36 @@ def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int6
     the path's rows and columns, each (length,): from one cell to the next the row, the column or
     both grow by one
     """
-    steps = _steps(cost)
+    total = cumulative(cost)
     i, j = cost.shape
-    path = []
-    while i > 0 or j > 0:
+    path = [(i - 1, j - 1)]
+    while i > 1 or j > 1:
+        corner, above, left = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        if left <= corner and left <= above:
+            j -= 1
+        elif above < corner:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
         path.append((i - 1, j - 1))
-        step = steps[i, j]
-        i -= int(step != _RIGHT)
-        j -= int(step != _DOWN)
     rows, columns = np.array(path[::-1], np.int64).T
     return rows, columns
 
 
-def _steps(cost: NDArray[np.floating]) -> NDArray[np.int8]:
-    """How the cheapest way into each cell of the (n + 1, m + 1) table comes in.
+def cumulative(cost: NDArray[np.floating]) -> NDArray[np.float32]:
+    """The cost of the cheapest path to each cell, (n + 1, m + 1) with a border of infinity.
 
-    In the flat table a step down an anti-diagonal is m cells long, in the flat costs m - 1.
+    One step down an anti-diagonal is m cells in the flat table, and m - 1 in the flat costs.
     """
     n, m = cost.shape
-    flat_cost = np.ascontiguousarray(cost, np.float64).ravel()
+    added = np.ascontiguousarray(cost, np.float64).ravel()
     total = np.full((n + 1) * (m + 1), np.inf, np.float32)
     total[0] = 0.0
-    steps = np.full((n + 1) * (m + 1), _DIAGONAL, np.int8)
     for diagonal in range(2, n + m + 1):
         first, last = max(1, diagonal - m), min(n, diagonal - 1)
-        here, left = (slice(d + first * m, d + last * m + 1, m) for d in (diagonal, diagonal - 1))
-        above, corner = (
-            total[d + (first - 1) * m : d + (last - 1) * m + 1 : m]
-            for d in (diagonal - 1, diagonal - 2)
-        )
-        start, stop = ((i - 1) * (m - 1) + diagonal - 2 for i in (first, last))
-        added = flat_cost[start : stop + 1 : max(1, m - 1)]
-        down = (above < corner) & (above < total[left])
-        across = (corner < above) & (corner < total[left])
-        total[here] = added + np.where(across, corner, np.where(down, above, total[left]))
-        steps[here] = np.where(across, _DIAGONAL, np.where(down, _DOWN, _RIGHT))
-    return steps.reshape(n + 1, m + 1)
+        up, down = (first - 1) * m + diagonal, (last - 1) * m + diagonal
+        before = np.minimum(total[up - 2 : down - 1 : m], total[up - 1 : down : m])
+        before = np.minimum(before, total[up + m - 1 : down + m : m])
+        at, end = ((i - 1) * (m - 1) + diagonal - 2 for i in (first, last))
+        total[up + m : down + m + 1 : m] = before + added[at : end + 1 : max(1, m - 1)]
+    return total.reshape(n + 1, m + 1)

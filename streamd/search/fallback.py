@@ -12,11 +12,13 @@ from streamd.search.options import DecodingOptions
 
 
 def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:
-    """The decoder doubts both that there is speech and what it wrote."""
-    return (
-        decoded.no_speech_prob > options.no_speech_threshold
-        and decoded.avg_logprob < options.logprob_threshold
-    )
+    """The decoder doubts both that there is speech and what it wrote.
+
+    Beyond OpenAI's rule, text that it wrote only because it may not be silent counts as doubtful:
+    what is then left to choose from can look probable.
+    """
+    doubtful = decoded.avg_logprob < options.logprob_threshold or decoded.blank
+    return doubtful and decoded.no_speech_prob > options.no_speech_threshold
 
 
 def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
