@@ -5,7 +5,7 @@ import json
 import select
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 import numpy as np
@@ -203,3 +203,50 @@ class DeafClient:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
+
+
+class Relay:
+    """A line to a server that can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self.to_port = port
+        self.port = 0
+        self.n_calls = 0
+        self.n_to_drop = 0
+        """How many of the next calls are dropped at once."""
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.n_calls += 1
+        self._writers.add(writer)
+        if self.n_to_drop:
+            self.n_to_drop -= 1
+            writer.transport.abort()
+            return
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
+        self._writers.add(far_writer)
+        await asyncio.gather(_pipe(reader, far_writer), _pipe(far_reader, writer))
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        for writer in self._writers:
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()

@@ -78,8 +78,12 @@ class _Place:
     """Which session we are in, and how far."""
 
     def __init__(self, url: str, after: int | None) -> None:
-        parts = urlsplit(url if "://" in url else f"ws://{url}")
-        if parts.scheme not in _SCHEMES or not parts.hostname:
+        try:
+            parts = urlsplit(url if "://" in url else f"ws://{url}")
+            is_complete = parts.port != 0 and bool((parts.hostname or "").encode("idna"))
+        except ValueError:
+            is_complete = False
+        if not is_complete or parts.scheme not in _SCHEMES:
             raise ConfigError(f"not a server's address: {url!r}; expected ws://HOST:PORT")
         self.origin = f"{_SCHEMES[parts.scheme]}://{parts.netloc}"
         self._path = parts.path if parts.path.strip("/") else STREAM_PATH
@@ -140,7 +144,7 @@ async def _first(place: _Place, token: str | None) -> ClientConnection:
     try:
         return await _connect(place, token)
     except InvalidURI as error:
-        raise ConfigError(f"not a server's address: {error}") from error
+        raise ConfigError(f"{error}; expected ws://HOST:PORT") from error
     except InvalidStatus as error:
         raise _refused(place, error) from error
     except InvalidHandshake as error:
