@@ -48,8 +48,12 @@ class NullSink:
 def require_system():
     """Skip the test when a package is missing, or fail where all have to be there."""
     tools = all(map(shutil.which, ["pulseaudio", "paplay", "pactl"]))
-    if tools and ctypes.util.find_library("portaudio"):
-        return
+    if not tools or not ctypes.util.find_library("portaudio"):
+        missing()
+
+
+def missing():
+    """Say what has to be installed."""
     reason = f"needs PortAudio and PulseAudio: apt-get install {PACKAGES}"
     if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
         pytest.fail(reason)
@@ -88,7 +92,9 @@ def null_sink(folder: Path):
         try:
             if server.poll() is not None:
                 pytest.fail("pulseaudio does not start: " + "".join(log))
-            with _portaudio_sees(alsa):
+            with _portaudio_sees(alsa) as names:
+                if DEVICE not in names:  # ALSA has no plugin for PulseAudio
+                    missing()
                 yield NullSink(f"unix:{socket}", environment)
         finally:
             server.terminate()
@@ -105,7 +111,7 @@ def _portaudio_sees(alsa: Path):
     sounddevice._terminate()
     sounddevice._initialize()
     try:
-        yield
+        yield [device["name"] for device in sounddevice.query_devices()]
     finally:
         if before is None:
             del os.environ["ALSA_CONFIG_PATH"]
