@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from clips import RATE_HZ, Clip, Run, Samples, audible
 from noise import Noises, knocks, room
-from vocabulary import DIGITS, UNKNOWN, phrase
+from vocabulary import ALONE, DIGITS, UNKNOWN, phrase
 
 FRAME = 320  # samples: one position of the encoder
 LONGEST_S = 24.0
@@ -88,6 +88,7 @@ class Composer:
         self._grammar = random.Random(seed)
         self._voices = Voices(clips)
         self._noises = Noises(self.r, self._voices.all)
+        self._alone = frozenset(ALONE)
 
     def _pick(self, items: list[T]) -> T:
         return items[int(self.r.integers(len(items)))]
@@ -137,7 +138,7 @@ class Composer:
                     self._pick(own if own and self.r.random() < 0.7 else self._voices.outside)
                 )
             elif style.kind == "spliced":
-                said += self._spliced(style.voice)
+                said += self._spliced(style)
             else:
                 said.append(self._one(style, said))
         return said
@@ -153,16 +154,18 @@ class Composer:
                 return self._pick(singles[before])  # people have numbers like 4 4 0 0
             known = [w for w in (*DIGITS, "oh") if w in singles]
             return self._pick(singles[self._pick(known)])
-        return self._pick(singles[self._pick(list(singles))])
+        # glue words, cut out of fluent speech, are too reduced to be read alone
+        known = [w for w in singles if w in self._alone] or list(singles)
+        return self._pick(singles[self._pick(known)])
 
-    def _spliced(self, voice: str) -> list[Clip]:
+    def _spliced(self, style: Style) -> list[Clip]:
         """Speak a phrase of the grammar with the words that were cut out of somebody's speech."""
-        singles = self._voices.singles[voice]
+        singles = self._voices.singles[style.voice]
         for _ in range(40):
             words = phrase(self._grammar).split()
             if all(singles.get(word) for word in words):
                 return [self._pick(singles[word]) for word in words]
-        return [self._pick(singles[self._pick(list(singles))])]
+        return [self._one(replace(style, kind="words"), [])]
 
     def _pause(self, style: Style, fluency: float) -> int:
         u = self.r.random()

@@ -1,0 +1,180 @@
+"""Hugging Face's folder: safetensors under transformers' names, configuration, tokenizer.
+
+CTranslate2 and faster-whisper convert such a folder:
+``ct2-transformers-converter --model FOLDER --output_dir OUT --copy_files tokenizer.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+from vocabulary import Whole, half
+
+_RENAMED = [
+    ("positional_embedding", "embed_positions.weight"),
+    ("token_embedding", "embed_tokens"),
+    ("blocks.", "layers."),
+    ("cross_attn_ln", "encoder_attn_layer_norm"),
+    ("attn_ln", "self_attn_layer_norm"),
+    ("cross_attn.", "encoder_attn."),
+    (".attn.", ".self_attn."),
+    (".query", ".q_proj"),
+    (".key", ".k_proj"),
+    (".value", ".v_proj"),
+    (".out", ".out_proj"),
+    ("mlp_ln", "final_layer_norm"),
+    ("mlp.0", "fc1"),
+    ("mlp.2", "fc2"),
+    ("ln_post", "layer_norm"),
+    ("decoder.ln.", "decoder.layer_norm."),
+]
+
+
+def write(model: Whole, out: Path) -> Path:
+    """Write the folder ``out``/hf."""
+    folder = out / "hf"
+    folder.mkdir(exist_ok=True)
+    weights = {f"model.{_renamed(name)}": half(a) for name, a in model.weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    eot, sot = len(model.tokens), len(model.tokens) + 1
+    files = {
+        "config.json": _config(model, eot, sot),
+        "generation_config.json": _generation(model, eot, sot),
+        "preprocessor_config.json": _features(model.dims.n_mels),
+        "tokenizer.json": _tokenizer(model),
+        "tokenizer_config.json": {
+            "tokenizer_class": "WhisperTokenizer",
+            "bos_token": "<|endoftext|>",
+            "eos_token": "<|endoftext|>",
+            "unk_token": "<|endoftext|>",
+            "pad_token": "<|endoftext|>",
+        },
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1))
+    return folder
+
+
+def _renamed(name: str) -> str:
+    for ours, theirs in _RENAMED:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def _config(model: Whole, eot: int, sot: int) -> dict[str, object]:
+    d = model.dims
+    return {
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "vocab_size": d.n_vocab,
+        "num_mel_bins": d.n_mels,
+        "d_model": d.n_audio_state,
+        "encoder_layers": d.n_audio_layer,
+        "encoder_attention_heads": d.n_audio_head,
+        "encoder_ffn_dim": 4 * d.n_audio_state,
+        "decoder_layers": d.n_text_layer,
+        "decoder_attention_heads": d.n_text_head,
+        "decoder_ffn_dim": 4 * d.n_text_state,
+        "max_source_positions": d.n_audio_ctx,
+        "max_target_positions": d.n_text_ctx,
+        "activation_function": "gelu",
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": True,
+        "scale_embedding": False,
+        "bos_token_id": eot,
+        "eos_token_id": eot,
+        "pad_token_id": eot,
+        "decoder_start_token_id": sot,
+        "begin_suppress_tokens": [220, eot],
+        "torch_dtype": "float16",
+    }
+
+
+def _generation(model: Whole, eot: int, sot: int) -> dict[str, object]:
+    no_times = model.dims.n_vocab - 1502
+    return {
+        "bos_token_id": eot,
+        "eos_token_id": eot,
+        "pad_token_id": eot,
+        "decoder_start_token_id": sot,
+        "no_timestamps_token_id": no_times,
+        "is_multilingual": model.multilingual,
+        "max_length": model.dims.n_text_ctx,
+        "max_initial_timestamp_index": 50,
+        "suppress_tokens": [],
+        "begin_suppress_tokens": [220, eot],
+        "alignment_heads": [list(head) for head in model.alignment_heads],
+    }
+
+
+def _features(n_mels: int) -> dict[str, object]:
+    return {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "processor_class": "WhisperProcessor",
+        "feature_size": n_mels,
+        "sampling_rate": 16_000,
+        "n_fft": 400,
+        "hop_length": 160,
+        "chunk_length": 30,
+        "n_samples": 480_000,
+        "nb_max_frames": 3_000,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": False,
+    }
+
+
+def _tokenizer(model: Whole) -> dict[str, object]:
+    """A byte-level BPE; its merges follow from the ranks."""
+    letters = _letters()
+    ranks = {token: i for i, token in enumerate(model.tokens)}
+    vocabulary = {"".join(letters[b] for b in token): i for token, i in ranks.items()}
+    merges = []
+    for token in (token for token in model.tokens if len(token) > 1):
+        left, right = _halves(token, ranks)
+        merges.append([*("".join(letters[b] for b in part) for part in (left, right))])
+    specials = _specials(model)
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": len(ranks) + i, "content": name, "special": True, "normalized": False,
+             "single_word": False, "lstrip": False, "rstrip": False}
+            for i, name in enumerate(specials)
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                          "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+                    "use_regex": True},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": merges},
+    }  # fmt: skip
+
+
+def _specials(model: Whole) -> list[str]:
+    from whisper.tokenizer import LANGUAGES
+
+    n_languages = model.dims.n_vocab - len(model.tokens) - 1509
+    languages = [f"<|{code}|>" for code in list(LANGUAGES)[:n_languages]]
+    times = [f"<|{i * 0.02:.2f}|>" for i in range(1501)]
+    tasks = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
+    named = [f"<|{task}|>" for task in tasks]
+    return ["<|endoftext|>", "<|startoftranscript|>", *languages, *named, *times]
+
+
+def _letters() -> list[str]:
+    """GPT-2's printable letter for each byte."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = iter(range(256, 512))
+    return [chr(b) if b in shown else chr(next(hidden)) for b in range(256)]
+
+
+def _halves(token: bytes, ranks: dict[bytes, int]) -> list[bytes]:
+    """Merge a token's bytes in the order of ranks until two parts are left: its own merge."""
+    parts = [bytes([b]) for b in token]
+    while len(parts) > 2:
+        pairs = [ranks.get(parts[i] + parts[i + 1], len(ranks)) for i in range(len(parts) - 1)]
+        best = int(np.argmin(pairs))
+        parts[best : best + 2] = [parts[best] + parts[best + 1]]
+    return parts
