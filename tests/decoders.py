@@ -1,0 +1,92 @@
+"""Decoders without a model, for tests of the search: what follows is a function of the context.
+
+The cache is real in one respect: a query knows only the tokens in the slots that it may see. So a
+slot that was freed too early, taken twice or hidden by mistake changes the transcript or fails.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+N_TEXT = 256
+"""Text tokens of `vocabulary`: the bytes."""
+N_VOCAB = N_TEXT + 1608
+EOT, SOT, NOSPEECH, NOTIMESTAMPS, TIMESTAMP_BEGIN = 256, 257, 361, 362, 363
+Predict = Callable[[tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
+
+
+def vocabulary() -> dict[bytes, int]:
+    return {bytes([byte]): byte for byte in range(N_TEXT)}
+
+
+class ContextDecoder:
+    """Asks `predict` for logits (n_vocab,) and alignment (n_heads, n_ctx) behind a context."""
+
+    n_text_ctx = 448
+
+    def __init__(self, predict: Predict, n_slots: int, n_vocab: int = N_VOCAB) -> None:
+        self.n_vocab, self.n_slots = n_vocab, n_slots
+        self.passes: list[int] = []
+        self._predict = predict
+        self._slots: list[tuple[int, int] | None] = [None] * n_slots
+
+    def step(self, tokens, positions, slots, visible, want):
+        assert len(set(slots.tolist())) == len(slots), "a slot is written twice"
+        self.passes.append(len(tokens))
+        for slot, position, token in zip(slots, positions, tokens, strict=True):
+            self._slots[slot] = (int(position), int(token))
+        predictions = []
+        for row, slot in zip(visible, slots, strict=True):
+            assert row[slot]
+            seen = sorted(self._slots[i] for i in np.flatnonzero(row))
+            assert [position for position, _ in seen] == list(range(len(seen))), "a hole"
+            predictions.append(self._predict(tuple(token for _, token in seen)))
+        logits = np.stack([logits for logits, _ in predictions])[want]
+        return logits.astype(np.float32), np.stack([a for _, a in predictions]).astype(np.float32)
+
+
+def hashed(seed: int, *, eot_bias: float = 5.0, n_vocab: int = N_VOCAB, sharp: float = 2.0):
+    """Predictions that look random but depend on the whole context, and on nothing else."""
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([seed, *context])
+        logits = rng.standard_normal(n_vocab).astype(np.float32) * sharp
+        logits[EOT] += eot_bias
+        return logits, rng.standard_normal((2, 40))
+
+    return predict
+
+
+def scripted(
+    tokens, frames=None, *, n_ctx: int, prefix=(), nospeech: float = 0.01, prob: float = 0.9
+):
+    """Predictions of one transcript behind `prefix`, each token with probability `prob`.
+
+    `frames` are attended to when the tokens (and end-of-text) are chosen; anything that is not the
+    transcript so far is followed by end-of-text. A transcript that does not end with end-of-text
+    goes on with its last token for ever.
+    """
+    script = [*prefix, *tokens]
+    if frames is None:
+        frames = [5 + 10 * i for i in range(len(script) + 1)]
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        if NOTIMESTAMPS not in context:
+            return row(NOSPEECH, nospeech), attending(0)
+        said = list(context[context.index(NOTIMESTAMPS) + 1 :])
+        n = len(said)
+        following = (
+            script[min(n, len(script) - 1)] if said == script[:n] or n > len(script) else EOT
+        )
+        return row(following, prob), attending(frames[min(n, len(frames) - 1)])
+
+    def row(token: int, probability: float) -> np.ndarray:
+        logits = np.full(N_VOCAB, np.log((1 - probability) / (N_VOCAB - 1)))
+        logits[token] = np.log(probability)
+        return logits
+
+    def attending(frame: int) -> np.ndarray:
+        distance = np.abs(np.arange(n_ctx) - frame)
+        return np.tile(-0.5 * np.minimum(distance, 30.0), (2, 1))
+
+    return predict
