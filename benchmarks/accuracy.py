@@ -5,14 +5,15 @@
 Offline is the whole clip in one window at full encoder context, streaming is the session as the
 daemon runs it, on the same weights with the same options. Sets: the bundled recording, and where the
 speech data is at hand unheard speakers' digits, strings of them with pauses, and recorded commands.
-Prints a table and, last, one JSON line.
+Prints a table
+and, last, one JSON line.
 """
 
 import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
-from streamd.events import Final
+from streamd.events import Event, Final
 from streamd.types import FRAME, SAMPLE_RATE, Samples, Window, text_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -134,10 +135,10 @@ def streaming(config: Config, recognizer: Recognizer, clip: Clip) -> str:
     n = -(-len(clip.samples) // FRAME)
     frames = np.pad(clip.samples, (0, n * FRAME - len(clip.samples))).reshape(-1, FRAME)
 
-    def take(events):
+    def take(events: Iterable[Event]) -> None:
         said.extend(event.text for event in events if isinstance(event, Final))
 
-    def drain():
+    def drain() -> None:
         while (window := session.next_window()) is not None:
             take(session.accept(window, recognizer.recognize(window)))
 

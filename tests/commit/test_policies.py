@@ -1,0 +1,101 @@
+"""The commit rules on hand-made hypotheses."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.commit.align_att import AlignAtt
+from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit.sliding import Sliding
+from streamd.commit.words import normalised
+from streamd.types import Word
+
+
+def words(text: str, *, start: int = 0, prob: float = 0.9, each: int = 20) -> list[Word]:
+    return [
+        Word(f" {word}", start + i * each, start + (i + 1) * each, prob)
+        for i, word in enumerate(text.split())
+    ]
+
+
+def test_words_agree_whatever_their_case_and_punctuation():
+    assert normalised(" And,") == normalised("and") == "and"
+    assert normalised(" don't") == "dont"
+    assert normalised(" ...") == "..."
+
+
+def test_what_two_hypotheses_begin_with_is_committed():
+    policy = LocalAgreement()
+    assert policy.commit(words("and so my"), now=100, silence=0) == 0
+    assert policy.commit(words("and so my fellow"), now=125, silence=0) == 3
+    assert policy.commit(words("Americans ask", start=60), now=150, silence=0) == 0
+
+
+def test_the_newest_word_waits_while_somebody_speaks():
+    policy = LocalAgreement()
+    policy.commit(words("and so"), now=100, silence=0)
+    assert policy.commit(words("and so"), now=125, silence=0) == 1
+
+
+def test_young_words_wait():
+    policy = LocalAgreement(hold=12)
+    policy.commit(words("and so my"), now=65, silence=0)
+    assert policy.commit(words("and so my fellow"), now=80, silence=0) == 3
+    policy.reset()
+    policy.commit(words("and so my"), now=50, silence=0)
+    assert policy.commit(words("and so my fellow"), now=66, silence=0) == 2
+
+
+def test_a_second_look_at_almost_the_same_audio_is_no_second_opinion():
+    policy = LocalAgreement(min_progress=15)
+    policy.commit(words("and so my"), now=100, silence=0)
+    assert policy.commit(words("and so my"), now=110, silence=0) == 0
+    assert policy.commit(words("and so my"), now=126, silence=0) == 2
+
+
+def test_three_must_agree_if_asked_to():
+    policy = LocalAgreement(agree=3)
+    assert policy.commit(words("a b c"), now=100, silence=0) == 0
+    assert policy.commit(words("a b c"), now=125, silence=0) == 0
+    assert policy.commit(words("a b d"), now=150, silence=0) == 2
+
+
+def test_after_silence_everything_is_committed():
+    assert LocalAgreement().commit(words("and so"), now=60, silence=15) == 2
+    assert LocalAgreement().commit(words("and so"), now=60, silence=5) == 0
+
+
+def test_sure_and_old_words_are_committed_at_first_sight():
+    sure = words("and so my fellow", prob=0.99)
+    assert LocalAgreement().commit(sure, now=95, silence=0) == 2
+    assert LocalAgreement().commit(words("and so my fellow"), now=95, silence=0) == 0
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=12))
+def test_committed_words_are_what_all_hypotheses_since_agree_on(hypotheses):
+    """Feed the recognizer's view (uncommitted words only) as the session does."""
+    policy, committed, before = LocalAgreement(hold=0, min_progress=0), [], None
+    for i, names in enumerate(hypotheses):
+        new = words(" ".join(names))
+        n = policy.commit(new, now=1000 + 100 * i, silence=0)
+        if n:
+            assert before is not None
+            assert before[:n] == names[:n]
+        committed += names[:n]
+        before = names[n:]
+
+
+def test_align_att_commits_what_ends_well_before_the_edge():
+    policy = AlignAtt(threshold=25)
+    assert policy.commit(words("and so my fellow"), now=80, silence=0) == 2
+    assert policy.commit(words("my fellow", start=40), now=200, silence=0) == 1
+    assert policy.commit(words("fellow", start=60), now=200, silence=10) == 1
+
+
+def test_align_att_ignores_a_hypothesis_that_jumps_back():
+    policy = AlignAtt(threshold=25, rewind=200)
+    assert policy.commit(words("late word", start=900), now=1000, silence=0) == 1
+    assert policy.commit(words("early word again", start=100), now=1000, silence=0) == 0
+
+
+def test_sliding_commits_nothing():
+    assert Sliding().commit(words("and so my"), now=1000, silence=100) == 0
