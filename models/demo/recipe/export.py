@@ -47,6 +47,12 @@ def choose_heads(decoder: Decoder, shards: Path, most: int = 4) -> tuple[list[li
     return [[head // HEADS, head % HEADS] for head in best], error(best)
 
 
+def _known(path: Path) -> dict[str, object]:
+    """Read what the model's configuration says besides, such as its notice."""
+    known: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+    return known
+
+
 def main() -> None:
     """Choose the heads and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,6 +76,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     save_file(half, args.out / "model.safetensors")
     config = {
+        **_known(args.model / "config.json"),
         "dims": vars(network.dims),
         "n_text_tokens": tokens.eot,
         "specials": {
@@ -88,7 +95,7 @@ def main() -> None:
         "min_audio_ctx": SHORTEST_CONTEXT,
         "alignment_heads": heads,
     }
-    (args.out / "config.json").write_text(json.dumps(config, indent=1))
+    (args.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 if __name__ == "__main__":
