@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from streamd.events import Eos, Final, Missed, Partial, SessionEvent
+from streamd.events import Eos, Fault, Final, Missed, Partial, SessionEvent
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 
@@ -130,13 +130,14 @@ class Hub:
         """Number of the last final; 0 before the first."""
         self._finals: deque[Final] = deque(maxlen=history)
         self._partial: Partial | None = None
+        self._fault: Fault | None = None
         self._eos: Eos | None = None
         self._bound = bound
         self._subscriptions: set[Subscription] = set()
 
     @property
     def closed(self) -> bool:
-        """Whether `Eos` was published; what was kept can still be replayed."""
+        """Whether `Eos` was published; finals, and why it failed if it did, can still be had."""
         return self._eos is not None
 
     def publish(self, event: EventT) -> EventT:
@@ -147,13 +148,17 @@ class Hub:
         RuntimeError : after `Eos`, because nothing may follow it
         """
         if self._eos is not None:
-            raise RuntimeError(f"session {self.session!r} has ended: {type(event).__name__} is late")
+            raise RuntimeError(
+                f"session {self.session!r} has ended: {type(event).__name__} is late"
+            )
         if isinstance(event, Final):
             self.seq += 1
             event = msgspec.structs.replace(event, seq=self.seq)
             self._finals.append(event)
         elif isinstance(event, Partial):
             self._partial = event
+        elif isinstance(event, Fault) and event.fatal:
+            self._fault = event
         elif isinstance(event, Eos):
             self._eos = event
         if self._partial is not None and _outdates(event, self._partial):
@@ -181,10 +186,9 @@ class Hub:
         subscription = Subscription(self._bound + len(replay), partials=partials)
         for event in replay:
             subscription.offer(event)
-        if self._partial is not None:
-            subscription.offer(self._partial)
-        if self._eos is not None:
-            subscription.offer(self._eos)
+        for current in (self._partial, self._fault, self._eos):
+            if current is not None:
+                subscription.offer(current)
         self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
         return subscription
 

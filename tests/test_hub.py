@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from streamd.events import Eos, Final, Missed, Partial, SessionEvent, Vad
+from streamd.events import Eos, Fault, Final, Missed, Partial, SessionEvent, Vad
 from streamd.hub import Hub, Subscription
 
 
@@ -154,6 +154,14 @@ async def test_who_comes_after_the_end_gets_the_replay_and_eos():
     assert [type(event) for event in events] == [Final, Eos]
     with pytest.raises(RuntimeError, match="'live' has ended"):
         hub.publish(final(1))
+
+
+def test_who_comes_too_late_is_told_what_broke():
+    hub = Hub("live")
+    broken = hub.publish(Fault(code="engine", message="it broke", fatal=True))
+    hub.publish(Fault(code="bad_audio", message="a detail"))
+    hub.close("error")
+    assert drain(hub.subscribe()) == [broken, Eos(seq=0, reason="error")]
 
 
 async def test_closing_a_subscription_ends_its_waiting_reader():

@@ -1,0 +1,104 @@
+"""The example subscriber, run as a program against the real server."""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from serving import CountingStreams, Relay, serving
+
+from streamd.events import Final, Partial
+from streamd.hub import Hub, Subscription
+
+SUBSCRIBE = Path(__file__).parents[2] / "clients" / "python" / "subscribe.py"
+
+
+def final(text: str) -> Final:
+    return Final(seg=0, start_ms=0, end_ms=20, text=text, language="en")
+
+
+@asynccontextmanager
+async def subscriber(port: int, *session: str, token: str = "") -> AsyncIterator[Process]:
+    command = [sys.executable, str(SUBSCRIBE), f"ws://127.0.0.1:{port}", *session]
+    environment = {**os.environ, "STREAMD_TOKEN": token}
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=PIPE, stderr=PIPE, env=environment
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line(process: Process) -> str:
+    assert process.stdout
+    return (await process.stdout.readline()).decode().rstrip("\n")
+
+
+def test_it_is_short_and_stands_alone():
+    text = SUBSCRIBE.read_text()
+    assert len(text.splitlines()) < 60
+    assert "import streamd" not in text
+    assert "from streamd" not in text
+
+
+class NoticingHub(Hub):
+    """Says when somebody has subscribed."""
+
+    def __init__(self, epoch: str) -> None:
+        super().__init__("live", epoch=epoch)
+        self.subscribed = asyncio.Event()
+
+    def subscribe(self, *args, **options) -> Subscription:
+        self.subscribed.set()
+        return super().subscribe(*args, **options)
+
+
+async def test_it_prints_finals_only_across_a_lost_connection_and_a_restart():
+    streams = CountingStreams()
+    streams.live = NoticingHub("e1")
+    streams.live.publish(final("before"))
+    async with (
+        serving(streams) as server,
+        Relay(server.port) as relay,
+        subscriber(relay.port) as process,
+    ):
+        await streams.live.subscribed.wait()
+        streams.live.publish(Partial(seg=1, rev=0, start_ms=0, end_ms=20, text="on", stable=0))
+        streams.live.publish(final("one"))
+        assert await line(process) == "one"
+        relay.cut()
+        streams.live.publish(final("two"))
+        assert await line(process) == "two"
+        streams.live = NoticingHub("e2")
+        streams.live.publish(final("eins"))
+        relay.cut()
+        assert await line(process) == "eins"
+        streams.live.close("stop")
+        out, _ = await process.communicate()
+        assert (out, process.returncode) == (b"", 0)
+
+
+async def test_it_ends_with_the_reason_if_the_server_refuses():
+    async with serving(CountingStreams()) as server, subscriber(server.port, "nobody") as process:
+        _, err = await process.communicate()
+        assert (process.returncode, err.decode()) == (1, "there is no session 'nobody'\n")
+
+
+@pytest.mark.parametrize(("token", "code"), [("secret", 0), ("wrong", 1), ("", 1)])
+async def test_it_shows_its_token(token, code):
+    streams = CountingStreams()
+    streams.live.close("stop")
+    async with (
+        serving(streams, token="secret") as server,
+        subscriber(server.port, token=token) as process,
+    ):
+        _, err = await process.communicate()
+        assert process.returncode == code
+        assert ("401" in err.decode()) == bool(code)

@@ -1,0 +1,51 @@
+"""docs/protocol.md says what the code does."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from streamd.events import SessionEvent, TimedWord
+from streamd.server.wire import CLOSE_CODES, Command, Encoding, Hello, Limits, Query, Role
+
+DOC = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text()
+EXAMPLES = re.findall(r"^### (\w+)\n```json\n(.*)\n```$", DOC, re.M)
+MESSAGES = (Hello, *get_args(SessionEvent), *get_args(Command))
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__struct_config__.tag)
+def test_every_message_has_an_example_with_all_its_fields(kind):
+    tag = kind.__struct_config__.tag
+    (example,) = [text for name, text in EXAMPLES if name == tag]
+    assert isinstance(msgspec.json.decode(example, type=kind), kind)
+    assert set(msgspec.json.decode(example)) == {"type", *kind.__struct_fields__}
+
+
+def test_there_is_no_example_of_anything_else():
+    assert {name for name, _ in EXAMPLES} == {kind.__struct_config__.tag for kind in MESSAGES}
+
+
+@pytest.mark.parametrize("kind", [TimedWord, Limits, Query])
+def test_every_other_field_is_named(kind):
+    for field in kind.__struct_fields__:
+        assert re.search(rf'[`"]{field}[`"]', DOC), field
+
+
+def test_every_choice_is_named():
+    for choice in (*Role, *Encoding):
+        assert f"`{choice}`" in DOC
+
+
+def test_every_error_has_its_close_code():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", DOC, re.M))
+    assert {code: int(close) for code, close in rows.items()} == CLOSE_CODES
+
+
+def test_every_error_that_the_code_can_raise_is_named():
+    root = Path(__file__).parents[1] / "streamd"
+    sources = "".join(path.read_text() for path in root.rglob("*.py"))
+    codes = set(re.findall(r'(?:WireError\(|\bcode=)\s*"(\w+)"', sources))
+    assert {"no_such_session", "source"} <= codes
+    assert [code for code in codes if f"`{code}`" not in DOC] == []
