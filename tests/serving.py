@@ -32,6 +32,7 @@ class CountingIngest:
         self.may_finish = asyncio.Event()
         self.may_finish.set()
         self.waiting_for_room = asyncio.Event()
+        self.asked_to_flush = asyncio.Event()
         self.finished = ""
         self._done = 0
         self._seg = 0
@@ -63,6 +64,8 @@ class CountingIngest:
         await self.has_room.wait()
 
     async def flush(self) -> None:
+        self.asked_to_flush.set()
+        await self.may_finish.wait()
         if self.n_fed == self._done:
             return
         text = f"{self.n_fed - self._done} frames"
@@ -85,7 +88,6 @@ class CountingIngest:
         assert not self.finished, "finished twice"
         self.finished = reason
         self.has_room.set()
-        await self.may_finish.wait()
         await self.flush()
         self.hub.close(reason)
 

@@ -16,10 +16,7 @@ class Ingest(Protocol):
         ...
 
     async def room(self) -> None:
-        """Return once the backlog is under its limit; until then the client is not read.
-
-        Returns at once after `finish` was called.
-        """
+        """Return once the backlog is under its limit; until then the client is not read."""
         ...
 
     async def flush(self) -> None:

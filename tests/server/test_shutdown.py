@@ -65,9 +65,23 @@ async def test_an_engine_that_hangs_does_not_hold_it_up():
             assert one.close_code == 1001
 
 
+async def test_an_engine_that_hangs_in_a_flush_does_not_hold_it_up():
+    streams = CountingStreams()
+    async with AsyncExitStack() as clients:
+        async with serving(streams, shutdown_ms=50, send_deadline_ms=300) as server:
+            speaker = await entered(clients, server.port, "role=ingest&session=talk")
+            ingest = streams.ingests["talk"]
+            ingest.may_finish.clear()
+            await speaker.say({"type": "flush"})
+            await ingest.asked_to_flush.wait()
+        assert [message["type"] for message in await speaker.rest()] == ["eos"]
+
+
 async def test_who_never_says_what_it_wants_does_not_hold_it_up():
-    async with serving(CountingStreams()) as server:
-        with socket.create_connection(("127.0.0.1", server.port)):
+    with ExitStack() as sockets:
+        # Left to themselves, its connection would last this long.
+        async with serving(CountingStreams(), send_deadline_ms=1_000_000) as server:
+            sockets.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             async with client(server.port) as listener:
                 await listener.get()
 

@@ -117,6 +117,27 @@ async def test_a_server_that_was_restarted_is_noticed():
         assert [(await anext(events)).text for _ in range(3)] == ["eins", "zwei", "drei"]
 
 
+async def test_it_comes_back_to_where_it_was_even_if_it_heard_nothing_but_hello():
+    scripts = [
+        [HELLO.replace('"seq":0', '"seq":5')],
+        [HELLO.replace('"seq":0', '"seq":7').replace('"epoch":"e"', '"epoch":"f"')],
+        [HELLO, '{"type":"eos","seq":0,"reason":"stop"}'],
+    ]
+    asked: list[str] = []
+
+    async def speak(connection: websockets.asyncio.server.ServerConnection) -> None:
+        assert connection.request is not None
+        asked.append(connection.request.path.partition("?")[2])
+        for message in scripts[len(asked) - 1]:
+            await connection.send(message)
+
+    async with websockets.asyncio.server.serve(speak, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        await everything(f"127.0.0.1:{port}", retry_ms=0)
+    # The second run of the session counts anew: all of it is wanted.
+    assert asked == ["", "after=5&epoch=e", "after=0&epoch=f"]
+
+
 async def test_who_was_too_slow_comes_back():
     streams = CountingStreams()
     streams.live = Hub("live", bound=4)
