@@ -86,6 +86,7 @@ class Conversation:
     async def run(self) -> None:
         """Talk until either side closes, then make final what the client said."""
         writer = asyncio.create_task(self._write())
+        reason = "error"
         try:
             reason = await self._read()
             self._line.close()
@@ -93,8 +94,8 @@ class Conversation:
         finally:
             writer.cancel()
             await asyncio.wait({writer})
-        if self._uplink is not None:
-            await self._uplink.finish(reason)
+            if self._uplink is not None:
+                await self._uplink.finish(reason)
 
     async def finish(self) -> None:
         """The server ends: make final what the client said. Its connection closes after that."""
@@ -125,12 +126,12 @@ class Conversation:
         code, reason = 1011, "internal error"
         try:
             await self._peer.send(_encode(self._hello))
-            code, reason = 1000, ""
+            event: SessionEvent | None = None
             async for event in self._line:
                 if (wanted := self._wanted(event)) is not None:
                     await self._peer.send(_encode(wanted))
-                if isinstance(event, Eos) and event.reason == SHUTDOWN:
-                    code, reason = 1001, SHUTDOWN
+            ends = isinstance(event, Eos) and event.reason == SHUTDOWN
+            code, reason = (1001, SHUTDOWN) if ends else (1000, "")
             if self._line.slow:
                 self._error = WireError("slow", "too far behind: come back with after=")
             if self._error is not None:

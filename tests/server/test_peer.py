@@ -84,6 +84,25 @@ async def test_who_falls_too_far_behind_is_told_and_misses_nothing_when_it_comes
             assert [(await listener.get())["seq"] for _ in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
+async def test_a_bug_of_ours_ends_one_stream_and_is_reported(monkeypatch, caplog):
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port) as other,
+        client(server.port, "role=both&session=talk") as speaker,
+    ):
+        await other.get()
+        await speaker.get()
+        monkeypatch.setattr(streams.ingests["talk"].hub, "publish", None)
+        await speaker.say(bytes(640))
+        assert await speaker.rest() == []
+        assert speaker.close_code == 1011
+        streams.live.publish(final())
+        assert (await other.get())["seq"] == 1
+    assert streams.ingests["talk"].finished == "error"
+    assert any(record.exc_info for record in caplog.records)
+
+
 async def test_a_stream_may_come_byte_by_byte():
     streams = CountingStreams()
     loop = asyncio.get_running_loop()
