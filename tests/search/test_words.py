@@ -1,0 +1,153 @@
+"""Words, their times and what becomes of punctuation, prefixes, pauses and padding."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from decoders import EOT, N_VOCAB, ContextDecoder, scripted, vocabulary
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from streamd.search.decode import Context, Decoded, decode
+from streamd.search.dtw import cumulative, warp
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.search.words import find_words, merge_punctuation, n_heard, tighten
+from streamd.types import FRAME, Word
+
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+N_CTX = 200
+
+
+def textbook_cost(cost: np.ndarray) -> float:
+    n, m = cost.shape
+    total = np.full((n + 1, m + 1), np.inf)
+    total[0, 0] = 0.0
+    for i in range(1, n + 1):
+        for j in range(1, m + 1):
+            before = min(total[i - 1, j - 1], total[i - 1, j], total[i, j - 1])
+            total[i, j] = cost[i - 1, j - 1] + before
+    return float(total[n, m])
+
+
+matrices = arrays(
+    np.float32, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.integers(-5, 5)
+)
+
+
+@given(matrices)
+def test_the_path_is_monotonic_and_the_cheapest(cost):
+    rows, columns = warp(cost)
+    assert (rows[0], columns[0]) == (0, 0)
+    assert (rows[-1] + 1, columns[-1] + 1) == cost.shape
+    steps = set(zip(np.diff(rows).tolist(), np.diff(columns).tolist(), strict=True))
+    assert steps <= {(0, 1), (1, 0), (1, 1)}
+    assert cost[rows, columns].sum() == textbook_cost(cost) == cumulative(cost)[-1, -1]
+
+
+def decoded(data: bytes, frames, *, prefix: bytes = b"", max_tokens=60) -> Decoded:
+    """A decode that attends to `frames`, one per byte of prefix and text and one for the end."""
+    script = scripted([*data, EOT], frames, n_ctx=N_CTX, prefix=prefix)
+    options = DecodingOptions(suppress_tokens=(), suppress_blank=False)
+    context = Context(max_tokens, prefix=tuple(prefix))
+    return decode(ContextDecoder(script, 400), TOKENIZER, options=options, context=context)
+
+
+def words_of(data: bytes, frames, *, prefix: bytes = b"") -> list[Word]:
+    result = decoded(data, frames, prefix=prefix)
+    return find_words(result, TOKENIZER, prefix=tuple(prefix), n_frames=N_CTX)
+
+
+def test_words_start_where_the_decoder_begins_to_listen():
+    words = words_of(b" ab cd", [20, 30, 40, 90, 100, 110, 150])
+    assert [word.text for word in words] == [" ab", " cd"]
+    assert [word.tokens for word in words] == [tuple(b" ab"), tuple(b" cd")]
+    assert words[0].end == words[1].start
+    assert words[1].start == pytest.approx(65, abs=6)  # halfway between 40 and 90
+    assert words[1].end == pytest.approx(130, abs=6)
+    assert all(word.prob > 0.85 for word in words)
+
+
+def test_a_prefix_takes_part_but_its_words_do_not_come_back():
+    frames = [20, 30, 40, 90, 100, 110, 150]
+    whole = words_of(b" ab cd", frames)
+    behind = words_of(b" cd", frames, prefix=b" ab")
+    assert behind == [whole[1]]
+
+
+def test_the_rest_of_a_word_that_began_in_the_prefix():
+    (rest,) = words_of(b"ing", [20, 30, 40, 90, 100, 110, 150], prefix=b" go")
+    assert rest.text == "ing"
+
+
+def test_without_an_end_the_last_word_lasts_to_the_end_of_the_audio():
+    result = decoded(b" ab cd", [20, 30, 40, 90, 100, 110, 150], max_tokens=6)
+    assert not result.ended
+    words = find_words(result, TOKENIZER, prefix=(), n_frames=170)
+    assert words[-1].end == 170
+
+
+@given(
+    st.text(st.sampled_from("ab ,.é日"), max_size=20),
+    st.integers(0, 30),
+    st.lists(st.integers(0, N_CTX - 1), min_size=1, max_size=60),
+    st.integers(1, N_CTX),
+)
+def test_times_never_go_back_and_tokens_are_never_lost(text, n_prefix, frames, n_frames):
+    data = text.encode()
+    prefix = data[:n_prefix]
+    result = decoded(data[len(prefix) :], frames, prefix=prefix)
+    words = find_words(result, TOKENIZER, prefix=tuple(prefix), n_frames=n_frames)
+    assert [t for word in words for t in word.tokens] == list(TOKENIZER.whole(result.tokens))
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert all(0 <= time <= n_frames for time in times)
+    assert all(0.0 <= word.prob <= 1.0 for word in words)
+
+
+def word(text: str, start: int = 0, end: int = 0) -> Word:
+    return Word(text=text, start=start, end=end, prob=0.5, tokens=tuple(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("texts", "merged"),
+    [
+        ([" yes", ",", " no", "."], [" yes,", " no."]),
+        ([' "', "quoted", '"'], [' "quoted"']),
+        ([" (", "a", ")", "?!"], [" (a)", "?!"]),
+        ([" -", " dash"], [" - dash"]),
+        ([" wait", ".", ".", "."], [" wait..."]),
+        ([" ¿", "qué", "?"], [" ¿qué?"]),
+        ([","], [","]),
+        ([], []),
+    ],
+)
+def test_punctuation_belongs_to_a_word(texts, merged):
+    words = merge_punctuation([word(text, i, i + 1) for i, text in enumerate(texts)])
+    assert [word.text for word in words] == merged
+    assert b"".join(bytes(word.tokens) for word in words) == "".join(texts).encode()
+
+
+def test_words_that_attend_to_padding_were_not_heard():
+    # the words of frames 20 to 110 are in the audio, what follows is behind its end
+    result = decoded(b" ab cd ef", [20, 30, 40, 90, 100, 109, 150, 160, 170, 180])
+    assert n_heard(result, 100) == 6
+    assert n_heard(result, 200) == 9
+    # a glance beyond the end in the middle is no reason to distrust what comes after it
+    glance = decoded(b" ab cd", [20, 170, 40, 90, 95, 98, 150])
+    assert n_heard(glance, 100) == 6
+
+
+def test_a_word_does_not_include_the_pause_before_it():
+    rng = np.random.default_rng(0)
+    loudness = np.full(100, 0.001)
+    loudness[[*range(10, 20), *range(60, 80)]] = 0.2
+    samples = (rng.standard_normal(100 * FRAME) * loudness.repeat(FRAME)).astype(np.float32)
+    words = [word(" a", 0, 21), word(" b", 21, 90), word(" c", 90, 100), word(" d", 100, 100)]
+    tight = tighten(words, samples)
+    assert [(w.start, w.end) for w in tight] == [(10, 20), (60, 80), (90, 100), (100, 100)]
+    assert [replace(w, start=0, end=0) for w in tight] == [
+        replace(w, start=0, end=0) for w in words
+    ]
+    assert tighten(words, np.zeros_like(samples)) == words
