@@ -62,6 +62,7 @@ def scripted(
 ):
     """Predictions of one transcript behind `prefix`, each token with probability `prob`.
 
+    The rest of the probability is shared by the letters p to w, which transcripts should not have.
     `frames` are attended to when the tokens (and end-of-text) are chosen; anything that is not the
     transcript so far is followed by end-of-text. A transcript that does not end with end-of-text
     goes on with its last token for ever.
@@ -81,7 +82,8 @@ def scripted(
         return row(following, prob), attending(frames[min(n, len(frames) - 1)])
 
     def row(token: int, probability: float) -> np.ndarray:
-        logits = np.full(N_VOCAB, np.log((1 - probability) / (N_VOCAB - 1)))
+        logits = np.full(N_VOCAB, -40.0)
+        logits[ord("p") : ord("x")] = np.log((1 - probability) / 8)
         logits[token] = np.log(probability)
         return logits
 

@@ -1,0 +1,277 @@
+"""The recognizer: which context, which guards, what is believed and when."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
+from golden import load
+
+from streamd.engine import ModelDimensions
+from streamd.engine.recognizer import Recognizer
+from streamd.engine.reference import ReferenceEngine
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.types import FRAME, Mel, Window, text_of
+
+FULL = 1500
+PLAIN = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+
+DIMS = ModelDimensions(80, FULL, 1, 1, 1, N_VOCAB, 448, 1, 1, 1)
+
+
+@dataclass
+class ScriptedEngine:
+    """Follows a script per encoder context; `contexts` are those that were encoded."""
+
+    short: Predict
+    full: Predict
+    dims: ModelDimensions = DIMS
+    contexts: list[int] = field(default_factory=list)
+    decoders: list[ContextDecoder] = field(default_factory=list)
+    given: list[tuple[int, ...]] = field(default_factory=list)
+
+    def encode(self, mel: Mel, n_ctx: int) -> Predict:
+        assert mel.shape == (80, 2 * n_ctx)
+        self.contexts.append(n_ctx)
+        script = self.full if n_ctx == FULL else self.short
+
+        def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            self.given.append(context)
+            logits, alignment = script(context)
+            padding = np.full((2, FULL), -15.0)
+            return logits, np.concatenate([alignment, padding], axis=1)[:, :n_ctx]
+
+        return predict
+
+    def decoder(self, features: Predict, n_slots: int) -> ContextDecoder:
+        self.decoders.append(ContextDecoder(features, n_slots))
+        return self.decoders[-1]
+
+
+def script(data: bytes, frames=None, *, end: bool = True, prefix: bytes = b"", **known) -> Predict:
+    tokens = [*data, EOT] if end else list(data)
+    return scripted(tokens, frames, n_ctx=384, prefix=prefix, **known)
+
+
+def window(n_frames: int = 200, **known) -> Window:
+    samples = np.zeros(n_frames * FRAME, np.float32)
+    return Window(start=1000, end=1000 + n_frames, samples=samples, **known)
+
+
+def recognizer(short: Predict, full: Predict | None = None, **options):
+    engine = ScriptedEngine(short, full or short)
+    return Recognizer(engine, TOKENIZER, replace(PLAIN, **options)), engine
+
+
+@pytest.mark.parametrize(
+    ("n_frames", "options", "n_ctx"),
+    [
+        (1, {}, 384),
+        (250, {}, 384),
+        (257, {}, 448),
+        (1300, {}, 1472),
+        (1400, {}, 1500),
+        (1500, {}, 1500),
+        (250, {"audio_ctx_pad": 10, "audio_ctx_floor": 64}, 320),
+        (250, {"audio_ctx": 512}, 512),
+        (600, {"audio_ctx": 512}, 600),
+        (600, {"audio_ctx": 1500}, 1500),
+    ],
+)
+def test_encoder_context(n_frames, options, n_ctx):
+    ours, engine = recognizer(script(b" a", [0, 0, 0]), **options)
+    ours.recognize(window(n_frames))
+    assert engine.contexts == [n_ctx]
+    assert ours.counters.encoded_frames == n_ctx
+
+
+def test_words_are_in_the_stream_s_time():
+    ours, _ = recognizer(script(b" ab cd", [20, 30, 40, 90, 100, 110, 150]))
+    found = ours.recognize(window())
+    assert [word.text for word in found.words] == [" ab", " cd"]
+    assert found.tokens == tuple(b" ab cd")
+    first, second = found.words
+    assert 1000 <= first.start < first.end == second.start < second.end <= 1200
+    assert second.start == pytest.approx(1065, abs=6)
+    assert found.suspect == ""
+    assert found.avg_logprob == pytest.approx(np.log(0.9), abs=1e-3)
+
+
+def test_what_is_known_is_given_to_the_decoder():
+    ours, engine = recognizer(script(b" ab cd", prefix=b" y"))
+    found = ours.recognize(window(prompt=tuple(b" m"), prefix=tuple(b" y"), draft=tuple(b" ab ef")))
+    startofprev, sot, notimestamps = 360, 257, 362
+    assert engine.given[0] == (startofprev,)
+    assert engine.given[7] == (startofprev, *b" m", sot, notimestamps, *b" y", ord(" "))
+    assert text_of(found.words) == "ab cd"
+    assert found.accepted_draft == ours.counters.accepted == 4
+    assert ours.counters.drafted == 6
+
+
+LOOP = b" no" * 12
+PREFIX = b" y"
+BAD = {
+    "no end": script(b" ab", end=False, prefix=PREFIX),
+    "loop": script(LOOP, list(range(5, 200, 5)), prefix=PREFIX),
+    "a guess": script(b" ab", prefix=PREFIX, prob=0.2),
+    "padding": script(b" ab cd", [1, 2, 20, 30, 40, 215, 220, 225, 230], prefix=PREFIX),
+}
+
+
+@pytest.mark.parametrize("why", BAD)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_short_context_that_fails_is_tried_in_full_once(why, last):
+    ours, engine = recognizer(BAD[why], script(b" ab cd", prefix=PREFIX))
+    known = {"prompt": tuple(b" m"), "prefix": tuple(PREFIX), "draft": tuple(b" no")}
+    found = ours.recognize(window(last=last, **known))
+    assert engine.contexts == [384, FULL]
+    assert ours.counters.retries == 1
+    assert text_of(found.words) == "ab cd"
+    assert found.suspect == ""
+    # neither prompt nor draft, but the prefix
+    sot, notimestamps = 257, 362
+    assert engine.decoders[1].passes[0] == 2 + len(PREFIX)
+    assert (sot, notimestamps, *PREFIX) in engine.given
+
+
+def test_a_loop_that_stays_is_said_once_and_suspected():
+    ours, engine = recognizer(BAD["loop"])
+    found = ours.recognize(window(prefix=tuple(PREFIX)))
+    assert engine.contexts == [384, FULL]
+    assert (text_of(found.words), found.suspect) == ("no", "loop")
+    assert found.tokens == tuple(b" no")
+
+
+def test_an_endless_text_is_suspected():
+    ours, _ = recognizer(script(b" abcdefghijklmnoabcdefghi", range(0, 300, 8), end=False))
+    found = ours.recognize(window(50))
+    assert found.suspect == "no_end"
+    assert len(found.tokens) == 15  # ceil(1 s * 6.5) + 8
+
+
+def test_the_token_limit_can_be_set():
+    ours, _ = recognizer(script(b" abcdefghij", end=False), max_tokens=5)
+    assert len(ours.recognize(window(50)).tokens) == 5
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_silence_has_no_words_and_costs_one_decode(last):
+    ours, engine = recognizer(script(b" ab", prob=0.2, nospeech=0.7))
+    found = ours.recognize(window(last=last))
+    assert (found.words, found.tokens, found.suspect) == ((), (), "no_speech")
+    assert found.no_speech_prob == pytest.approx(0.7, abs=1e-3)
+    assert engine.contexts == [384]
+    assert ours.counters.fallbacks == 0
+
+
+def test_words_behind_the_audio_are_cut_even_at_full_context():
+    ours, _ = recognizer(BAD["padding"])
+    found = ours.recognize(window(200, prefix=tuple(PREFIX)))
+    assert text_of(found.words) == "ab"
+    assert found.words[-1].end <= 1200
+
+
+def test_only_a_last_window_is_searched_with_beams():
+    ours, engine = recognizer(script(b" ab"), beam_size=3)
+    ours.recognize(window(draft=tuple(b" ab")))
+    assert engine.decoders[-1].passes == [5]
+    ours.recognize(window(draft=tuple(b" ab"), last=True))
+    assert engine.decoders[-1].passes[0] == 2
+    assert set(engine.decoders[-1].passes[1:]) == {3}
+
+
+def test_only_a_last_window_falls_back_to_higher_temperatures():
+    ours, engine = recognizer(script(b" ab", prob=0.2), best_of=2)
+    ours.recognize(window())
+    assert ours.counters.fallbacks == 0
+    found = ours.recognize(window(last=True))
+    assert ours.counters.fallbacks == 5
+    assert len(engine.decoders) == 4 + 5  # a new one each time
+    again, _ = recognizer(script(b" ab", prob=0.2), best_of=2)
+    assert again.recognize(window(last=True)) == found  # chance depends on the window alone
+
+
+def test_stability_is_for_words_that_can_still_change():
+    def unsure(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits, alignment = script(b"a")(context)
+        if context[-1] == 362:
+            logits[ord("b")] = logits[ord("a")] - 0.05
+        if context[-1] == ord("b"):
+            logits[EOT] = 9.0
+        return logits, alignment
+
+    ours, _ = recognizer(unsure, stability=0.2)
+    assert text_of(ours.recognize(window(draft=tuple(b"b"))).words) == "b"
+    assert text_of(ours.recognize(window(draft=tuple(b"b"), last=True)).words) == "a"
+    exact, _ = recognizer(unsure)
+    assert text_of(exact.recognize(window(draft=tuple(b"b"))).words) == "a"
+
+
+def test_the_language_is_detected_when_none_is_named():
+    def german(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits, alignment = script(b" ja")(context)
+        if context == (257,):
+            logits[257 + 3] = 9.0
+        return logits, alignment
+
+    engine = ScriptedEngine(german, german)
+    tokenizer = Tokenizer(vocabulary(), N_VOCAB, multilingual=True)
+    found = Recognizer(engine, tokenizer, PLAIN).recognize(window())
+    assert (text_of(found.words), found.language) == ("ja", "de")
+    assert (257, 260, 358, 362) in engine.given
+    named = Recognizer(engine, tokenizer, replace(PLAIN, language="en")).recognize(window())
+    assert named.language == "en"
+
+
+# -- on the demo model -----------------------------------------------------------------------------
+
+
+def demo(options: DecodingOptions | None = None) -> Recognizer:
+    model = load.model("demo")
+    engine = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=False)
+    return Recognizer(engine, tokenizer, options)
+
+
+def clip(name: str, *, start: int = 0, **known) -> Window:
+    sound = load.samples(name, 600)
+    n_frames = len(np.trim_zeros(sound, "b")) // FRAME
+    return Window(start, start + n_frames, sound[: n_frames * FRAME], **known)
+
+
+def test_a_real_clip():
+    case = load.document()["demo"]["decode"][11]
+    assert (case["clip"], case["options"]) == ("cards", {"without_timestamps": True})
+    heard = clip("cards", start=70)
+    found = demo().recognize(heard)
+    assert text_of(found.words) == case["text"]
+    times = [time for word in found.words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert heard.start <= times[0] < times[-1] <= heard.end
+    assert all(word.start < word.end for word in found.words)
+
+
+def test_streams_that_share_a_recognizer_do_not_hear_each_other():
+    names = ("cards", "digits")
+    shared = demo()
+    for n_frames in (75, 100):
+        for name in names:
+            whole = clip(name, start=40)
+            part = replace(
+                whole, end=whole.start + n_frames, samples=whole.samples[: n_frames * FRAME]
+            )
+            assert shared.recognize(part) == demo().recognize(part)
+
+
+def test_a_draft_does_not_change_what_is_final():
+    heard = clip("cards", last=True)
+    ours = demo()
+    plain = ours.recognize(heard)
+    drafted = ours.recognize(replace(heard, draft=plain.tokens[:5]))
+    assert drafted.tokens == plain.tokens
+    assert drafted.accepted_draft == 5
+    assert drafted.words == tuple(
+        replace(word, prob=pytest.approx(word.prob, abs=1e-4)) for word in plain.words
+    )
