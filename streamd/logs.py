@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
@@ -89,3 +89,16 @@ def log_to(
     logging.getLogger().setLevel(level if level != logging.INFO else logging.WARNING)
     logging.getLogger("streamd").setLevel(level)
     return handler
+
+
+@contextmanager
+def lines_inside(room: Room, submit: Submit) -> Iterator[None]:
+    """Meanwhile, write the process's log lines as `LogHandler.share` says."""
+    handlers = [h for h in logging.getLogger().handlers if isinstance(h, LogHandler)]
+    for handler in handlers:
+        handler.share(room, submit)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.share()

@@ -9,7 +9,7 @@ from threading import current_thread
 
 import pytest
 
-from streamd.logs import log_to
+from streamd.logs import lines_inside, log_to
 
 log = logging.getLogger("streamd.test")
 library = logging.getLogger("websockets.test")
@@ -79,7 +79,7 @@ def test_json_lines_carry_time_level_origin_and_traceback():
 
 def test_lines_are_written_inside_the_room_that_captions_make():
     stream = io.StringIO()
-    handler = log_to(stream, form="text")
+    log_to(stream, form="text")
 
     @contextmanager
     def room():
@@ -87,10 +87,8 @@ def test_lines_are_written_inside_the_room_that_captions_make():
         yield
         stream.write(">")
 
-    with ThreadPoolExecutor(1) as drawing:
-        handler.share(room, drawing.submit)
+    with ThreadPoolExecutor(1) as drawing, lines_inside(room, drawing.submit):
         log.warning("late")
-    handler.share()
     log.warning("alone")
     assert stream.getvalue() == "<streamd: warning: late\n>streamd: warning: alone\n"
 
@@ -103,9 +101,11 @@ def test_lines_are_written_in_the_thread_that_draws():
         names.append(current_thread().name)
         yield
 
-    handler = log_to(io.StringIO(), form="text")
-    with ThreadPoolExecutor(1, thread_name_prefix="drawing") as drawing:
-        handler.share(room, drawing.submit)
+    log_to(io.StringIO(), form="text")
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="drawing") as drawing,
+        lines_inside(room, drawing.submit),
+    ):
         log.warning("late")
     assert names == ["drawing_0"]
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from streamd.config import OPTIONS, Config, Option
+from streamd.config import Config, Option
 
 Run = Callable[[Config, tuple[str, ...]], int]
 """Carries a command out, given its operands; returns the exit code, raises a `StreamdError`."""
@@ -15,26 +15,16 @@ class Command:
     """One command.
 
     `operand` is how the help writes its operands: ``[FILE...]``, ``FILE...``, ``URL`` or nothing.
-    `groups` are those whose options it has, less those that it does `without`. `preset` says what
-    is different from the plain command, as the command line would say it.
+    `options` are those that it has, those of a group together. `preset` says in what the command
+    differs from the plain one, as the command line would say it.
     """
 
     name: str
     summary: str
     run: Run
     operand: str = ""
-    groups: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Its options, in the order of the help."""
-        return tuple(
-            option
-            for option in OPTIONS.values()
-            if option.group in self.groups and option.name not in self.without
-        )
 
     @property
     def least_operands(self) -> int:

@@ -27,7 +27,7 @@ def help_text(command: Command, commands: Sequence[Command], *, full: bool = Fal
 def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
     words = ("streamd", command.name, "[OPTION...]" if command.options else "", command.operand)
     yield f"Usage: {' '.join(filter(None, words))}"
-    yield fill(command.summary, WIDTH)
+    yield fill(f"{command.summary[0].upper()}{command.summary[1:]}.", WIDTH)
     yield ""
     if command is commands[0]:
         yield "Commands (streamd COMMAND --help tells more):"

@@ -14,7 +14,7 @@ from streamd.cli.commands import COMMANDS
 from streamd.config import OPTIONS, Config, as_toml
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAMES = [command.name for command in COMMANDS]
 
 

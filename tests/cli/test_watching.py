@@ -1,0 +1,99 @@
+"""``streamd watch`` against a real server on a real socket."""
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import contextmanager, redirect_stdout, suppress
+
+import pytest
+from serving import CountingStreams, serving
+
+from streamd.cli import main
+from streamd.cli.watching import show
+from streamd.config import Config, Output, Server
+from streamd.errors import ConfigError, StreamdError
+from streamd.events import Final
+
+
+def final(seg: int, text: str) -> Final:
+    return Final(seg=seg, start_ms=1000 * seg, end_ms=1000 * seg + 900, text=text, language="en")
+
+
+@pytest.fixture
+def streams():
+    streams = CountingStreams()
+    streams.live.publish(final(0, "One."))
+    streams.live.publish(final(1, "Two."))
+    return streams
+
+
+@contextmanager
+def piped_stdout():
+    """Meanwhile, standard output is a pipe; gives its other end."""
+    # No fixture: between fixtures and test, pytest puts its own standard output in place.
+    reading, writing = map(os.fdopen, os.pipe(), "rw")
+    try:
+        with redirect_stdout(writing):
+            yield reading
+    finally:
+        for end in (reading, writing):
+            with suppress(BrokenPipeError):
+                end.close()
+
+
+async def test_captions_are_shown_and_stored_until_the_session_ends(streams, capsys, tmp_path):
+    config = Config(output=Output(output=(str(tmp_path / "talk.txt"),)))
+    streams.live.close("done")
+    async with serving(streams) as server:
+        await show(config, f"ws://127.0.0.1:{server.port}?after=0")
+    assert capsys.readouterr().out == "One.\nTwo.\n"
+    assert (tmp_path / "talk.txt").read_text() == "One.\nTwo.\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_to_be_stopped_is_an_ordinary_end(number, streams):
+    async with serving(streams) as server:
+        with piped_stdout() as reading:
+            watching = asyncio.create_task(show(Config(), f"127.0.0.1:{server.port}?after=0"))
+            assert await asyncio.to_thread(reading.readline) == "One.\n"
+            os.kill(os.getpid(), number)
+            await watching
+
+
+async def test_reader_that_leaves_ends_it(streams):
+    async with serving(streams) as server:
+        with piped_stdout() as reading:
+            reading.close()
+            with pytest.raises(BrokenPipeError):
+                await show(Config(), f"127.0.0.1:{server.port}?after=0")
+
+
+async def test_token_is_shown_to_the_server(streams, capsys, tmp_path):
+    (tmp_path / "token").write_text("open sesame\n")
+    streams.live.close("done")
+    async with serving(streams, token="open sesame") as server:
+        address = f"127.0.0.1:{server.port}?after=1"
+        await show(Config(server=Server(token_file=str(tmp_path / "token"))), address)
+        assert capsys.readouterr().out == "Two.\n"
+        with pytest.raises(StreamdError, match="401"):
+            await show(Config(), address)
+
+
+def test_no_server_and_no_address_are_one_line_each(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert main(["watch", f"ws://127.0.0.1:{port}"]) == 1
+    assert main(["watch", "ftp://somewhere"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"streamd: nobody answers at ws://127.0.0.1:{port}")
+    assert second.startswith("streamd: not a server's address: 'ftp://somewhere'")
+
+
+async def test_unusable_token_file_is_named(tmp_path):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff")
+    for name, problem in [("none", "No such file"), ("empty", "is empty"), ("binary", "not text")]:
+        config = Config(server=Server(token_file=str(tmp_path / name)))
+        with pytest.raises(ConfigError, match=rf"^--token-file: .*{name}.*{problem}"):
+            await show(config, "ws://127.0.0.1:1")
