@@ -1,6 +1,7 @@
 """Options are read alike from everywhere, and refused in words that help."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -111,6 +112,12 @@ def test_printed_configuration_reads_back_equal(chosen, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "printed.toml"
     path.write_text(as_toml(config), encoding="utf-8")
     assert load({}, {}, config_file=str(path)) == config
+
+
+def test_name_that_is_no_text_cannot_be_printed():
+    config = load({"files": [os.fsdecode(b"caf\xe9.wav")]}, {})
+    with pytest.raises(ConfigError, match=r"not UTF-8, so no TOML file can hold it: '\\udce9'"):
+        as_toml(config)
 
 
 @given(in_file=settings, in_environment=settings, given_=settings)

@@ -54,8 +54,18 @@ def load(
 
 
 def as_toml(config: Config) -> str:
-    """The whole configuration as a TOML file that `load` reads back to an equal one."""
-    return msgspec.toml.encode(config).decode()
+    """The whole configuration as a TOML file that `load` reads back to an equal one.
+
+    Raises
+    ------
+    ConfigError
+        a file's name is no text, which the file system allows and TOML does not
+    """
+    try:
+        return msgspec.toml.encode(config).decode()
+    except UnicodeEncodeError as error:
+        name = ascii(error.object[error.start : error.end])
+        raise ConfigError(f"not UTF-8, so no TOML file can hold it: {name}") from None
 
 
 def _from_file(path: str, culprit: str) -> Iterator[tuple[str, Setting]]:

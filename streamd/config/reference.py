@@ -23,7 +23,7 @@ same thing. The command line beats the variables, they beat the file, the file b
 - `--config FILE` (or the variable `{CONFIG_VARIABLE}`) names the TOML file; without,
   none is read.
 - `--print-config` prints the effective configuration as a TOML file and exits.
-- `--help` lists the common options, `--help-all` all of them, `--version` the version.
+- `-h`, `--help` lists the common options, `--help-all` all of them, `--version` the version.
 - A switch has a flag for on, `--NAME`, and one for off, `--no-NAME` where no other is listed. Its
   key takes `true` or `false`. The meaning listed is that of the flag which changes the default.
 - In a variable, the parts of a list are separated by commas. An empty variable counts as not set.

@@ -226,7 +226,9 @@ class Decoding(Group, frozen=True, kw_only=True):
         int, Meta(ge=64, le=1_500), Opt("positions, at least", rare=True)
     ] = 384
     threads: Annotated[
-        int, Meta(ge=0, le=256), Opt("threads of the engine; 0: one per core", flags=("-t",))
+        int,
+        Meta(ge=0, le=256),
+        Opt("threads of the engine; 0: two, if there are two", flags=("-t",)),
     ] = 0
     engine: Annotated[Literal["auto", "onnx", "reference"], Opt("what runs the model")] = "auto"
 

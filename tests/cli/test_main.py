@@ -1,6 +1,7 @@
 """From words to a configuration, an exit code and one line on stderr."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -208,6 +209,16 @@ def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, c
     short = capsys.readouterr().out
     assert set(short.splitlines()) <= set(full.splitlines())
     assert len(short.splitlines()) < 80
+
+
+def test_every_flag_of_the_help_is_in_the_reference(run, capsys):
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    for name in NAMES:
+        run(*filter(None, [name, "--help-all"]))
+        rows = re.findall(r"^  (-\S.*?)(?:  |$)", capsys.readouterr().out, re.M)
+        flags = {flag for row in rows for flag in re.findall(r"(?:^|, )(-[a-z-]+)", row)}
+        assert {"--help", "--config"} <= flags
+        assert [flag for flag in flags if not re.search(rf"`{flag}[ `]", page)] == []
 
 
 @pytest.mark.parametrize(
