@@ -49,6 +49,7 @@ class Decoder(Protocol):
 
         Returns
         -------
-        logits (m, n_vocab) float32 in the order of `want`, alignment (k, n_heads, n_ctx) float32
+        logits (m, n_vocab) float32 in the order of `want`, alignment (k, n_heads, n_ctx) float32;
+        both are the caller's to keep
         """
         ...

@@ -65,16 +65,18 @@ def best(paths: Sequence[Path], length_penalty: float | None) -> Path:
 def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
     """The path with each of its `n` likeliest next tokens, likeliest first."""
     logprobs = log_softmax(rules(row, path.tokens))
-    top = np.argsort(-logprobs, kind="stable")[:n].tolist()
+    probs = np.exp(log_softmax(row[: rules.eot]))
+    top = np.sort(np.argpartition(-logprobs, n)[:n])
+    top = top[np.argsort(-logprobs[top], kind="stable")]
     continued = []
-    for token in top:
+    for token in top.tolist():
         logprob = float(logprobs[token])
         if logprob == -np.inf:
             break
         if token == rules.eot:
             continued.append(path.end(logprob))
         else:
-            continued.append(path.append(token, logprob, text_prob(row, token, rules.eot)))
+            continued.append(path.append(token, logprob, text_prob(probs, token)))
     return continued
 
 

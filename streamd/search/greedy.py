@@ -112,4 +112,5 @@ def _take(path: Path, row: Row, allowed: Row, token: int, *, rules: Rules) -> Pa
     logprob = float(log_softmax(allowed)[token])
     if token == rules.eot:
         return path.end(logprob)
-    return path.append(token, logprob, text_prob(row, token, rules.eot))
+    probs = np.exp(log_softmax(row[: rules.eot]))
+    return path.append(token, logprob, text_prob(probs, token))

@@ -147,11 +147,10 @@ def log_softmax(row: Row) -> NDArray[np.float32]:
     return logprobs
 
 
-def text_prob(row: Row, token: int, eot: int) -> float:
-    """Probability of a token among the text tokens, whatever the rules say; 1 for any other.
+def text_prob(probs: Row, token: int) -> float:
+    """A token's share of `probs`, those among the text tokens alone; 1 for any other token.
 
-    A word's confidence is the mean of these, as in openai/whisper ``timing.py``.
+    A word's confidence is the mean of these, as in openai/whisper ``timing.py``: the rules and the
+    end of text do not count.
     """
-    if token >= eot:
-        return 1.0
-    return float(np.exp(log_softmax(row[:eot])[token]))
+    return float(probs[token]) if token < len(probs) else 1.0
