@@ -33,12 +33,22 @@ class Stream:
         self.session, self.hub = session, hub
         self._room, self._wake = room, wake
         self._moved = asyncio.Event()
+        self._hungry = True  # the session can do nothing before it gets more audio
         self._ended = False
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
+        self._hungry = False
         self._publish(self.session.feed(frames))
         self._wake()
+
+    def next_window(self) -> Window | None:
+        """The session's next window; see `Session.next_window`."""
+        window = None if self._ended else self.session.next_window()
+        self._hungry = window is None
+        if self._hungry:
+            self._notify()
+        return window
 
     def gap(self, duration_ms: int, why: str) -> None:
         """Take note of audio that was lost on the way here."""
@@ -51,8 +61,11 @@ class Stream:
         self._notify()
 
     async def room(self) -> None:
-        """Return once the engine has caught up so far that more audio is welcome."""
-        await self._until(lambda: self.session.backlog < self._room)
+        """Return once the engine has caught up so far that more audio is welcome.
+
+        However long a session waits: it may need to hear more before anything is due.
+        """
+        await self._until(lambda: self._hungry or self.session.backlog < self._room)
 
     async def flush(self) -> None:
         """Make everything that was said so far final; the session goes on."""
@@ -177,7 +190,7 @@ class Streams:
     def _due(self) -> Iterable[tuple[Stream, Window]]:
         """Each session that wants a window, with its window, once round."""
         for stream in list(self._streams.values()):
-            if not stream.hub.closed and (window := stream.session.next_window()) is not None:
+            if (window := stream.next_window()) is not None:
                 yield stream, window
 
     def _forget_ended(self) -> None:

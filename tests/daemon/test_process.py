@@ -1,0 +1,224 @@
+"""The program as people run it: real processes, sockets, pipes, signals and the demo model."""
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from websockets.asyncio.client import connect
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDING = ROOT / "models/demo/recording.flac"
+PROGRAM = [str(Path(sys.executable).with_name("streamd"))]
+
+
+def run(*args: str, **kwargs) -> subprocess.CompletedProcess:
+    options = {"capture_output": True, "timeout": 120, "stdin": subprocess.DEVNULL} | kwargs
+    if "input" in options:
+        del options["stdin"]
+    return subprocess.run([*PROGRAM, *args], **options)
+
+
+@pytest.fixture(scope="module")
+def cards(tmp_path_factory) -> Path:
+    """The playing cards of the recording, which the demo model reads without a mistake."""
+    notes = json.loads((ROOT / "models/demo/recording.json").read_text())
+    clip = next(c for c in notes["clips"] if c["clip"] == "cards_1")
+    samples, rate = soundfile.read(RECORDING, dtype="float32")
+    path = tmp_path_factory.mktemp("audio") / "cards.wav"
+    start, end = (
+        (clip[edge] + extra) * rate // 1000 for edge, extra in (("start_ms", -300), ("end_ms", 300))
+    )
+    soundfile.write(path, samples[start:end], rate)
+    return path
+
+
+def test_a_file_becomes_text_on_a_pipe_and_in_files(cards, tmp_path):
+    done = run(
+        "--fast",
+        "--no-server",
+        str(cards),
+        "-o",
+        str(tmp_path / "a.srt"),
+        "-o",
+        str(tmp_path / "a.txt"),
+    )
+    assert (done.returncode, done.stdout) == (0, b"ten of clubs\n")
+    assert (tmp_path / "a.txt").read_text() == "ten of clubs\n"
+    assert re.search(
+        r"^1\n00:00:0\d,\d{3} --> .*\nten of clubs\n", (tmp_path / "a.srt").read_text()
+    )
+
+
+def test_transcribe_writes_a_file_down(cards):
+    done = run("transcribe", str(cards), str(cards))
+    assert (done.returncode, done.stdout) == (0, b"ten of clubs\nten of clubs\n")
+
+
+def test_stdin_is_a_source(cards):
+    samples, _ = soundfile.read(cards, dtype="int16")
+    done = run("-", "--no-server", "--jsonl", input=samples.tobytes())
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [e["text"] for e in events if e["type"] == "final"] == ["ten of clubs"]
+    assert events[-1]["type"] == "eos"
+    assert done.returncode == 0
+
+
+def test_silence_says_nothing(tmp_path):
+    soundfile.write(tmp_path / "silence.wav", np.zeros(16000 * 20), 16000)
+    done = run("--fast", "--no-server", str(tmp_path / "silence.wav"))
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["--fast", "no-such-file.wav"], 3, "no-such-file.wav"),
+        (["--fast", __file__], 3, "test_process.py"),
+        (["-m", "no-such-model", str(RECORDING)], 4, "no-such-model"),
+        (["--no-such-option"], 2, "--no-such-option"),
+        (["--step", "510", str(RECORDING)], 2, "510"),
+        (["-l", "de", str(RECORDING)], 2, "knows en only"),
+        (["--commit", "sliding", "--step", "0", str(RECORDING)], 2, "--step"),
+        (["--host", "0.0.0.0", str(RECORDING)], 2, "token"),
+        (["-o", "no/such/folder/x.srt", str(RECORDING)], 2, "no/such/folder"),
+        (["transcribe", "-o", "a.srt", str(RECORDING), str(RECORDING)], 2, "once per file"),
+        (["--device", "no such device"], 3, ""),
+    ],
+)
+def test_bad_input_gets_one_line_and_its_exit_code(args, code, says, tmp_path):
+    done = run(*args, cwd=tmp_path, env=os.environ | {"STREAMD_PORT": "0"})
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == code, lines
+    assert says in lines[-1]
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_port_in_use_is_named(cards):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("--fast", "--port", str(port), str(cards))
+    assert done.returncode == 5
+    assert f"port {port}" in done.stderr.decode()
+
+
+def test_a_reader_that_leaves_ends_it_quietly():
+    with subprocess.Popen(
+        [*PROGRAM, "--fast", "--no-server", str(RECORDING)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as streamd:
+        streamd.stdout.close()
+        _, complaint = streamd.communicate(timeout=120)
+    assert streamd.returncode == 141
+    assert b"Traceback" not in complaint
+
+
+async def started(*args: str) -> tuple[asyncio.subprocess.Process, str]:
+    """A running streamd and the address it says it listens on."""
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM,
+        *args,
+        "-v",
+        "--port",
+        "0",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    return process, await address(process)
+
+
+async def address(process: asyncio.subprocess.Process) -> str:
+    async for line in process.stderr:
+        if found := re.search(rb"ws://\S+", line):
+            return found[0].decode()
+    raise AssertionError(f"streamd ended with {await process.wait()}")
+
+
+async def test_the_first_interrupt_makes_final_what_was_said(tmp_path):
+    process, url = await started(str(RECORDING), "--jsonl")
+    async with connect(url) as listener:
+        async for message in listener:  # the recording's second phrase is being spoken
+            event = json.loads(message)
+            if event["type"] == "partial" and event["seg"] >= 2 and event["text"]:
+                break
+        process.send_signal(signal.SIGINT)
+        heard = [json.loads(message) async for message in listener]
+    out, _ = await process.communicate()
+    finals = [e for e in map(json.loads, out.splitlines()) if e["type"] == "final"]
+    assert process.returncode == 0
+    assert finals[-1]["seg"] == event["seg"]
+    assert [e for e in heard if e["type"] == "final"][-1] == finals[-1]
+    assert heard[-1] == {"type": "eos", "seq": finals[-1]["seq"], "reason": "stop"}
+
+
+async def test_clients_speak_listen_and_vanish_beside_each_other(cards):
+    samples, _ = soundfile.read(cards, dtype="int16")
+    process, url = await started("serve")
+
+    async def speak(name: str) -> list[dict]:
+        async with connect(f"{url}?role=both&session={name}") as client:
+            for start in range(0, len(samples), 3200):
+                await client.send(samples[start : start + 3200].tobytes())
+            await client.send(json.dumps({"type": "stop"}))
+            return [json.loads(message) async for message in client]
+
+    async def vanish() -> None:
+        client = await connect(f"{url}?role=ingest&session=gone")
+        await client.send(samples[:9000].tobytes())
+        client.transport.abort()
+
+    async def talk_nonsense() -> int:
+        async with connect(f"{url}?role=ingest") as client:
+            await client.send("{nonsense")
+            await client.wait_closed()
+            return client.close_code
+
+    everybody = await asyncio.gather(speak("a"), vanish(), speak("b"), talk_nonsense(), speak("c"))
+    for events in (everybody[0], everybody[2], everybody[4]):
+        assert [e["text"] for e in events if e["type"] == "final"] == ["ten of clubs"]
+        assert events[-1]["reason"] == "stop"
+    assert everybody[3] not in (1000, 1001)
+    process.send_signal(signal.SIGTERM)
+    _, complaints = await process.communicate()
+    assert process.returncode == 0, complaints
+    assert b"Traceback" not in complaints
+
+
+async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader():
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)  # full after a few partials
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM,
+        str(RECORDING),
+        "--jsonl",
+        "-v",
+        "--port",
+        "0",
+        stdout=writer,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(writer)
+    url = await address(process)
+    async with connect(f"{url}?after=0") as listener:
+        async for message in listener:
+            if json.loads(message)["type"] == "final":
+                break
+        process.send_signal(signal.SIGINT)
+        async for message in listener:
+            if json.loads(message)["type"] == "eos":
+                break
+        assert process.returncode is None, "it waits for the reader of its output"
+        process.send_signal(signal.SIGINT)
+    await process.communicate()
+    os.close(reader)
+    assert process.returncode == 130

@@ -1,0 +1,223 @@
+"""Many sessions on one recognizer: nothing is lost, nobody waits for ever, failures are heard."""
+
+import asyncio
+import os
+import threading
+
+import numpy as np
+import pytest
+from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+
+from streamd.daemon import _pump
+from streamd.daemon.control import Control
+from streamd.daemon.streams import Stream, Streams
+from streamd.errors import EngineError, WireError
+from streamd.events import Eos, Fault, Final, Gap
+from streamd.session import SessionOptions
+from streamd.sources.stdin import StdinSource
+from streamd.types import Hypothesis, Window
+
+SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
+SAID = " ".join(f"w{n}" for n in range(1, 21))
+
+
+class Stalling(ScriptedRecognizer):
+    """Takes its time: every third window waits until `go` is set, if that is soon."""
+
+    def __init__(self, stall_s: float) -> None:
+        super().__init__()
+        self._stall_s, self._n = stall_s, 0
+        self.go = threading.Event()
+
+    def recognize(self, window: Window) -> Hypothesis:
+        self._n += 1
+        if self._n % 3 == 0:
+            self.go.wait(self._stall_s)
+        return super().recognize(window)
+
+
+def new_streams(room: int = 500, max_ingest: int = 8, **options: int) -> Streams:
+    return Streams(
+        lambda: scripted_session(SessionOptions(**options)), room=room, max_ingest=max_ingest
+    )
+
+
+async def finals(stream: Stream) -> list[Final]:
+    with stream.hub.subscribe(after=0) as events:
+        return [event async for event in events if isinstance(event, Final)]
+
+
+@pytest.fixture
+async def serving():
+    """Transcribes with the recognizer it is called with, until the test ends."""
+    tasks = []
+
+    def start(streams: Streams, recognizer) -> asyncio.Task:
+        tasks.append(asyncio.create_task(streams.transcribe(recognizer)))
+        return tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_several_sessions_share_one_recognizer(serving):
+    streams = new_streams()
+    serving(streams, ScriptedRecognizer())
+    fed = [streams.open(f"s{i}") for i in range(5)]
+    for start in range(0, len(SPEECH), 25):
+        for stream in fed:
+            stream.feed(scripted_audio(SPEECH)[start : start + 25])
+            await asyncio.sleep(0)
+    await asyncio.gather(*(stream.finish("stop") for stream in fed))
+    for stream in fed:
+        assert [(f.seq, f.text) for f in await finals(stream)] == [(1, SAID)]
+
+
+@pytest.mark.parametrize("stall_s", [0.0, 0.02, 0.3])
+async def test_no_sample_of_stdin_is_lost_on_any_engine(serving, stall_s):
+    """The scripted recognizer reads each frame's number: a lost or doubled sample shifts them."""
+    streams = new_streams(room=50)
+    stream = streams.add("live")
+    serving(streams, Stalling(stall_s))
+    speech = SPEECH * 6
+    pcm = scripted_audio(speech).astype("<f4").tobytes()
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with open(writer, "wb") as pipe:
+            for start in range(0, len(pcm), 7001):  # never on a frame's edge
+                pipe.write(pcm[start : start + 7001])
+                pipe.flush()
+
+    feeder = threading.Thread(target=write)
+    feeder.start()
+    with open(reader, "rb") as pipe:
+        async with StdinSource(pipe, encoding="f32le") as source:
+            await _pump(source, stream, Control())
+    feeder.join()
+    await stream.finish("end")
+    assert stream.session.now == len(speech)
+    middles = range(WORD // 2, len(speech), WORD)
+    said = " ".join(f"w{n}" for n, middle in enumerate(middles) if speech[middle])
+    assert " ".join(f.text for f in await finals(stream)) == said
+
+
+async def test_what_is_said_while_the_model_loads_is_transcribed(serving):
+    streams = new_streams()
+    stream = streams.add("live")
+    stream.feed(scripted_audio(SPEECH))
+    flushed = asyncio.create_task(stream.finish("end"))
+    await asyncio.sleep(0)
+    serving(streams, ScriptedRecognizer())
+    await flushed
+    assert [f.text for f in await finals(stream)] == [SAID]
+
+
+async def test_a_dead_engine_is_told_to_every_listener():
+    class Dying:
+        def recognize(self, window: Window) -> Hypothesis:
+            raise EngineError("the runtime ran out of memory")
+
+    streams = new_streams()
+    listening = [streams.open(name) for name in ("a", "b")]
+    heard = [asyncio.create_task(collect(stream)) for stream in listening]
+    await asyncio.sleep(0)
+    listening[0].feed(scripted_audio(SPEECH))
+    with pytest.raises(EngineError) as failure:
+        await streams.transcribe(Dying())
+    streams.fail(failure.value)
+    for events in await asyncio.gather(*heard):
+        assert isinstance(events[-2], Fault)
+        assert events[-2].fatal
+        assert "out of memory" in events[-2].message
+        assert events[-1] == Eos(seq=0, reason="error")
+    await asyncio.wait_for(listening[0].flush(), 5)  # does not wait for the dead
+    late = streams.open("c")
+    assert late.hub.closed
+
+
+async def collect(stream: Stream) -> list:
+    with stream.hub.subscribe() as events:
+        return [event async for event in events]
+
+
+async def test_a_session_has_one_speaker_and_there_is_a_limit(serving):
+    streams = new_streams(max_ingest=2)
+    serving(streams, ScriptedRecognizer())
+    streams.add("live")
+    first = streams.open("a")
+    with pytest.raises(WireError, match="already") as busy:
+        streams.open("a")
+    assert busy.value.code == "session_busy"
+    streams.open("b")
+    with pytest.raises(WireError) as full:
+        streams.open("c")
+    assert full.value.code == "too_many_streams"
+    await first.finish("stop")
+    assert streams.open("a") is not first
+    assert "session live: 0 finals" in "\n".join(streams.state())
+
+
+async def test_an_ended_session_can_still_be_heard_for_a_while(serving):
+    streams = new_streams()
+    serving(streams, ScriptedRecognizer())
+    for i in range(20):
+        await streams.open(f"s{i}").finish("stop")
+    assert streams.hub("s19") is not None
+    assert streams.hub("s0") is None
+
+
+async def test_room_does_not_wait_for_a_session_that_must_hear_more(serving):
+    """With --step 0 nothing is due before the speaker pauses, however long that takes."""
+    streams = new_streams(room=100, step=0)
+    stream = streams.add("live")
+    serving(streams, ScriptedRecognizer())
+    speech = [True] * 1000 + [False] * 100
+    for start in range(0, len(speech), 50):
+        await asyncio.wait_for(stream.room(), 5)
+        stream.feed(scripted_audio(speech)[start : start + 50])
+    await asyncio.wait_for(stream.finish("end"), 5)
+    assert len(await finals(stream)) == 1
+
+
+async def test_room_waits_for_the_engine(serving):
+    streams = new_streams(room=100)
+    stream = streams.add("live")
+    stream.feed(scripted_audio([True] * 200))
+    waiting = asyncio.create_task(stream.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    serving(streams, ScriptedRecognizer())
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_pausing_leaves_audio_out_and_says_so(serving):
+    class Script:
+        """A live source that pauses in the middle."""
+
+        name, live, duration_ms = "script", True, None
+
+        def __init__(self, control: Control) -> None:
+            self._control = control
+
+        async def __aiter__(self):
+            yield scripted_audio(SPEECH)[:100]
+            self._control.toggle_pause()
+            yield np.ones((50, 320), np.float32)
+            self._control.toggle_pause()
+            yield np.zeros((10, 320), np.float32)
+
+        def stop(self) -> None: ...
+
+    streams, control = new_streams(), Control()
+    serving(streams, ScriptedRecognizer())
+    stream = streams.add("live")
+    heard = asyncio.create_task(collect(stream))
+    await asyncio.sleep(0)
+    await _pump(Script(control), stream, control)
+    await stream.finish("end")
+    gaps = [event for event in await heard if isinstance(event, Gap)]
+    assert gaps == [Gap(t_ms=2000, duration_ms=1000, why="paused")]
+    assert stream.session.now == 160
