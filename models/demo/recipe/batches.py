@@ -18,7 +18,7 @@ _PHONES = (
     "W Y Z ZH"
 ).split()
 PHONE_IDS = {phone: i for i, phone in enumerate(_PHONES, 1)}  # 0 is CTC's blank
-CONTEXTS = {192: 20, 256: 20, 320: 12, 384: 20, 512: 14, 768: 8, 1024: 3, 1500: 3}
+CONTEXTS = {192: 12, 256: 12, 320: 12, 384: 20, 512: 20, 768: 16, 1024: 4, 1500: 4}
 LONGEST_TEXT = 220
 _SLACK = 2  # positions on both sides of a word that its attention may use
 
@@ -113,4 +113,19 @@ class Stream(IterableDataset[Batch]):
                 e = composer.example(context)
                 if sum(len(run.text) + 1 for run in e.runs) < 5 * LONGEST_TEXT and len(e.runs) < 90:
                     examples.append(e)
-            yield collate(self._tokens, examples, list(r.random(len(examples)) < 0.5))
+            batch = collate(self._tokens, examples, list(r.random(len(examples)) < 0.5))
+            self._misread(r, batch)
+            yield batch
+
+    def _misread(self, r: np.random.Generator, batch: Batch) -> None:
+        """Give the decoder some wrong words to go on from, as it will have in use.
+
+        It must know where it was in the sound from where it looked, not from the text alone: that
+        is what keeps repeated words apart and ends loops.
+        """
+        wrong = r.random(batch.inputs.shape) < 0.1 * (r.random((len(batch.inputs), 1)) < 0.4)
+        is_text = (batch.inputs < self._tokens.eot) & (batch.targets >= 0)
+        known = torch.unique(batch.inputs[is_text])
+        if len(known):
+            other = known[torch.from_numpy(r.integers(len(known), size=batch.inputs.shape))]
+            batch.inputs = torch.where(torch.from_numpy(wrong) & is_text, other, batch.inputs)

@@ -178,7 +178,7 @@ class Composer:
     def _speech(self, n: int, cap: int, style: Style) -> Example:
         r, x, runs = self.r, np.zeros(n, np.float32), list[Run]()
         tempo = float(np.clip(r.normal(1, 0.1), 0.78, 1.28))
-        fluency, room_for = r.random() * 0.9, int(cap * r.uniform(0.35, 1.0))
+        fluency, room_for = r.random() * 0.9, int(cap * r.uniform(0.4, 1.0) ** 0.7)
         at = int(
             r.choice([0.02, 0.2, 0.5, 1.0])
             * r.uniform(0.3, 1.2)

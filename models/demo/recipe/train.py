@@ -221,7 +221,7 @@ def arguments() -> argparse.Namespace:
     add("--muon-rate", type=float, default=0.012)
     add("--warmup", type=int, default=150)
     add("--phone", type=float, default=0.3, help="weight of the phone loss")
-    add("--guide", type=float, default=0.3, help="weight of the attention loss")
+    add("--guide", type=float, default=0.5, help="weight of the attention loss")
     add("--positions", type=int, default=2600, help="encoder positions per process and update")
     add("--processes", type=int, default=2)
     add("--loaders", type=int, default=0, help="processes that compose examples (for a GPU)")
