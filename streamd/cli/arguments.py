@@ -59,7 +59,8 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     namespace, rest = _parser(command).parse_known_args(words[:split])
     _refuse_unknown(rest, command)
     values = vars(namespace)
-    action = next((name for name in [*ACTIONS] if values.pop(name)), "")
+    asked_for = {name: values.pop(name) for name in ACTIONS}
+    action = next((name for name in ACTIONS if asked_for[name]), "")
     config_file = values.pop("config") or ""
     operands = (*rest, *words[split + 1 :])
     if not action:

@@ -28,9 +28,7 @@ class Input(Group, frozen=True, kw_only=True):
 
     files: Annotated[
         tuple[str, ...],
-        Opt(
-            "audio files, one after the other; -: raw PCM on stdin", metavar="FILE", positional=True
-        ),
+        Opt("audio files, one after the other; -: raw PCM on stdin", positional=True),
     ] = ()
     source: Annotated[bool, Opt("take no audio from here, only from the network", rare=True)] = True
     device: Annotated[
@@ -103,7 +101,7 @@ class Vad(Group, frozen=True, kw_only=True):
     vad: Annotated[Literal["webrtc", "energy", "off"], Opt("voice detector")] = "webrtc"
     vad_aggressiveness: Annotated[
         int, Meta(ge=0, le=3), Opt("how eagerly webrtc rejects noise", rare=True)
-    ] = 2
+    ] = 1
     vad_threshold: Annotated[
         Share,
         Opt("share of voiced frames that starts speech", flags=("-vth", "--vad-thold")),

@@ -8,14 +8,13 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any
 
 from streamd.commit import CommitPolicy
 from streamd.commit.align_att import AlignAtt
 from streamd.commit.local_agreement import LocalAgreement
 from streamd.commit.sliding import Sliding
-from streamd.config import Config
+from streamd.config import Config, read_token
 from streamd.daemon.streams import Streams
 from streamd.engine import Engine
 from streamd.engine.onnx import OnnxEngine
@@ -120,7 +119,7 @@ def own_sources(config: Config) -> list[Source]:
     if not options.source:
         return []
     if not options.files:
-        return [Microphone(int(d) if (d := options.device).isdecimal() else d or None)]
+        return [Microphone(options.device or None)]
     return [_source(config, name) for name in options.files]
 
 
@@ -159,7 +158,8 @@ def recognizer(config: Config, model: Model) -> Recognizer[Any]:
         language=model.language or ("en" if o.language == "auto" else o.language),
         task=o.task,
     )
-    return Recognizer(engine, tokenizer, decoding_options(config, model))
+    options = decoding_options(config, model)
+    return Recognizer(engine, tokenizer, options, initial_prompt=o.prompt)
 
 
 def decoding_options(config: Config, model: Model) -> DecodingOptions:
@@ -187,6 +187,7 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
         no_speech_threshold=o.no_speech_threshold,
         suppress_blank=o.suppress_blank,
         suppress_tokens=o.suppress_tokens,
+        max_tokens=o.max_tokens,
         tokens_per_second=o.tokens_per_second,
         stability=config.streaming.stability,
         audio_ctx=o.audio_ctx,
@@ -210,15 +211,6 @@ def server(config: Config, streams: Streams) -> AbstractAsyncContextManager[Serv
         options.port,
         streams=streams,
         info=info,
-        token=_token(options.token_file),
+        token=read_token(options.token_file),
         bounds=Bounds(max_connections=options.max_subscribers + options.max_streams),
     )
-
-
-def _token(file: str) -> str | None:
-    if not file:
-        return None
-    try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--token-file {file}: cannot be read: {error}") from error

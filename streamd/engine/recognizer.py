@@ -51,8 +51,12 @@ class Recognizer(Generic[FeaturesT]):
         engine: Engine[FeaturesT],
         tokenizer: Tokenizer,
         options: DecodingOptions | None = None,
+        *,
+        initial_prompt: str = "",
     ) -> None:
+        """`initial_prompt`: text, such as names to expect, that stands before every prompt."""
         options = options or DecodingOptions()
+        self._initial_prompt = tuple(tokenizer.encode(f" {p}")) if (p := initial_prompt) else ()
         self.counters = Counters()
         self._engine = engine
         self._tokenizer = tokenizer
@@ -82,7 +86,7 @@ class Recognizer(Generic[FeaturesT]):
         decoded = self._decode(view, options, options.temperatures[0], rng)
         if n_ctx < n_full and self._fails(decoded, window):
             self.counters.retries += 1
-            view = self._view(replace(window, prompt=(), draft=()), n_full)
+            view = self._view(replace(window, draft=()), n_full, told=False)
             decoded = self._decode(view, options, options.temperatures[0], rng)
 
         def again(temperature: float) -> Decoded:
@@ -100,7 +104,7 @@ class Recognizer(Generic[FeaturesT]):
             n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor)
         return min(max(n_ctx, n_frames), self._engine.dims.n_audio_ctx)
 
-    def _view(self, window: Window, n_ctx: int) -> "_View[FeaturesT]":
+    def _view(self, window: Window, n_ctx: int, *, told: bool = True) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start, n_ctx=n_ctx)
         features = self._engine.encode(mel, n_ctx)
         self.counters.encodes += 1
@@ -113,7 +117,7 @@ class Recognizer(Generic[FeaturesT]):
         most = math.ceil(seconds * options.tokens_per_second) + _SPARE_TOKENS
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
-            prompt=window.prompt,
+            prompt=(*self._initial_prompt, *window.prompt) if told else (),
             prefix=_prefix(window, n_text_ctx),
             draft=window.draft,
             language=language,
