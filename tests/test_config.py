@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -251,6 +252,16 @@ def test_choices_are_what_the_stations_know():
     assert set(OPTIONS["input-format"].choices) == set(ENCODINGS)
     suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")
     assert {suffix.strip() for suffix in suffixes} == set(FORMATS)
+
+
+def test_no_option_is_without_effect():
+    modules = [
+        *(ROOT / "streamd" / "daemon").glob("*.py"),
+        *(ROOT / "streamd" / "cli").glob("*.py"),
+    ]
+    wiring = "".join(path.read_text() for path in [*modules, ROOT / "streamd" / "display.py"])
+    unread = [o.name for o in OPTIONS.values() if not re.search(rf"\.{o.field}\b", wiring)]
+    assert unread == []
 
 
 def test_reference_is_current():
