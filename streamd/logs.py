@@ -15,8 +15,8 @@ def _at_once(write: Callable[[logging.LogRecord], None], record: logging.LogReco
     write(record)
 
 
-_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-"""By how often -v was said."""
+_LEVELS = (logging.INFO, logging.DEBUG, logging.DEBUG)
+"""By how often -v was said. The libraries' own messages need the last."""
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
@@ -79,14 +79,14 @@ def log_to(
     ----------
     stream : where to
     form : lines for people or for programs
-    verbose : 0 warnings, 1 what happens, 2 everything, the libraries' messages included
+    verbose : 0 what a person should know, 1 details, 2 the libraries' messages too
     quiet : errors only, whatever `verbose` says
     """
     handler = LogHandler(stream)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     level = logging.ERROR if quiet else _LEVELS[verbose]
     logging.basicConfig(handlers=[handler], force=True)
-    logging.getLogger().setLevel(level if level != logging.INFO else logging.WARNING)
+    logging.getLogger().setLevel(level if quiet or verbose == 2 else logging.WARNING)
     logging.getLogger("streamd").setLevel(level)
     return handler
 

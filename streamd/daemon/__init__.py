@@ -18,18 +18,22 @@ from typing import Any
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.control import Control
-from streamd.daemon.screen import captioned, stored
+from streamd.daemon.screen import Screen, stored
 from streamd.daemon.streams import Stream, Streams
 from streamd.display import open_display, open_files
 from streamd.engine.store import load_model
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Fault
 from streamd.server import LIVE
+from streamd.sinks.progress import ProgressBar
+from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
 from streamd.types import ms_from_frames
 
 log = logging.getLogger(__name__)
 
+Reached = Callable[[int, int], object]
+"""Is told (position_ms, duration_ms) of a source; the duration is 0 if unknown."""
 ROOM = 500
 """Frames of backlog (10 s) at which whoever can wait is made to: pipes, fast files, clients."""
 
@@ -63,12 +67,11 @@ async def transcribe(config: Config) -> int:
     """
     if len(config.input.files) > 1 and config.output.output:
         raise ConfigError("-o holds one transcript: run streamd transcribe once per file")
-    new_session = build.session_factory(config, step_ms=0)
+    sources = build.own_sources(config)
+    streams = Streams(build.session_factory(config, step_ms=0), room=ROOM, max_ingest=0)
     control = Control()
     with control.signals():
-        for source in build.own_sources(config):
-            streams = Streams(new_session, room=ROOM, max_ingest=0)
-            await _until_first_error(_live(config, [source], streams, control))
+        await _until_first_error(_all_written(config, sources, streams, control))
     return 0
 
 
@@ -80,7 +83,8 @@ async def _live(
         engine = tasks.create_task(_engine(config, streams))
         live = streams.add(LIVE) if sources else None
         if live is not None:
-            _show(config, live, control, tasks)
+            screen = _show(config, live, tasks)
+            control.on_resize = screen.redraw
         listens = config.server.server
         async with build.server(config, streams) if listens else nullcontext() as server:
             if server is not None:
@@ -92,16 +96,43 @@ async def _live(
         engine.cancel()
 
 
-def _show(config: Config, live: Stream, control: Control, tasks: asyncio.TaskGroup) -> None:
+async def _all_written(
+    config: Config, sources: Sequence[Source], streams: Streams, control: Control
+) -> None:
+    """One file after the other, without a server."""
+    async with asyncio.TaskGroup() as tasks:
+        engine = tasks.create_task(_engine(config, streams))
+        for source in sources:
+            if not control.stopped.is_set():
+                await _written(config, source, streams.add(LIVE), control)
+        engine.cancel()
+
+
+async def _written(config: Config, source: Source, live: Stream, control: Control) -> None:
+    """One file; its progress is shown to a person who waits.
+
+    Raises
+    ------
+    SourceError : the file is damaged; what it gave until then is written
+    """
+    async with asyncio.TaskGroup() as tasks:
+        terminal = is_terminal(sys.stderr, os.environ)
+        bar = ProgressBar(sys.stderr, source.name) if terminal else None
+        screen = _show(config, live, tasks, bar)
+        control.on_resize = screen.redraw
+        await _caption([source], live, control, screen.reached)
+
+
+def _show(
+    config: Config, live: Stream, tasks: asyncio.TaskGroup, bar: ProgressBar | None = None
+) -> Screen:
     """The local sinks of the live session."""
-
-    def on_resize(redraw: Callable[[], object]) -> None:
-        control.on_resize = redraw
-
-    captions = open_display(config.output, sys.stdout, os.environ, started=datetime.now(UTC))
-    tasks.create_task(captioned(live.hub, captions, on_resize=on_resize))
+    started = datetime.now(UTC)
+    screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
+    tasks.create_task(screen.show(live.hub))
     for file in open_files(config.output):
         tasks.create_task(stored(live.hub, file))
+    return screen
 
 
 async def _engine(config: Config, streams: Streams) -> None:
@@ -117,8 +148,15 @@ async def _engine(config: Config, streams: Streams) -> None:
         raise
 
 
-async def _caption(sources: Sequence[Source], live: Stream, control: Control) -> None:
+async def _caption(
+    sources: Sequence[Source],
+    live: Stream,
+    control: Control,
+    reached: Reached = lambda position_ms, duration_ms: None,
+) -> None:
     """One source after the other, then the end of the session.
+
+    `reached` is told from time to time up to where the audio was transcribed.
 
     Raises
     ------
@@ -127,7 +165,7 @@ async def _caption(sources: Sequence[Source], live: Stream, control: Control) ->
     for source in sources:
         try:
             async with source:
-                await _pump(source, live, control)
+                await _pump(source, live, control, reached)
         except SourceError as error:
             await live.flush()
             live.fail(Fault(code="source", message=str(error), fatal=True))
@@ -138,7 +176,7 @@ async def _caption(sources: Sequence[Source], live: Stream, control: Control) ->
     await live.finish("stop" if control.stopped.is_set() else "end")
 
 
-async def _pump(source: Source, live: Stream, control: Control) -> None:
+async def _pump(source: Source, live: Stream, control: Control, reached: Reached) -> None:
     """From the source into the session, until the source ends or the user stops it."""
     control.on_stop = source.stop
     if control.stopped.is_set():
@@ -156,6 +194,8 @@ async def _pump(source: Source, live: Stream, control: Control) -> None:
             if not source.live:
                 await live.room()
             live.feed(item)
+            done = live.session.now - live.session.backlog
+            reached(ms_from_frames(done), source.duration_ms or 0)
 
 
 async def _until_first_error(work: Coroutine[Any, Any, None]) -> None:

@@ -5,14 +5,15 @@ may sleep: neither may hold up the audio or a client.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
-from streamd.events import Final
+from streamd.events import Event, Final
 from streamd.hub import Hub
-from streamd.logs import LogHandler
+from streamd.logs import lines_inside
 from streamd.sinks import CaptionSink, Sink
+from streamd.sinks.progress import ProgressBar
 
 
 async def stored(hub: Hub, sink: Sink) -> None:
@@ -26,24 +27,59 @@ async def stored(hub: Hub, sink: Sink) -> None:
         await _follow(hub, sink, thread)
 
 
-async def captioned(
-    hub: Hub, sink: CaptionSink, *, on_resize: Callable[[Callable[[], object]], None]
-) -> None:
-    """The same for standard output, which log lines and a resized terminal may interrupt.
+class Screen:
+    """Standard output, with what may interrupt it: log lines, a new size, a progress bar.
 
-    `on_resize` gets the function to call when the terminal was resized.
+    Everything is drawn by one thread, in the order in which it was asked for.
     """
-    handlers = [h for h in logging.getLogger().handlers if isinstance(h, LogHandler)]
-    with ThreadPoolExecutor(1, thread_name_prefix="captions") as thread:
-        on_resize(lambda: thread.submit(sink.redraw))
-        for handler in handlers:
-            handler.share(sink.above, thread.submit)
-        try:
-            await _follow(hub, sink, thread)
-        finally:
-            on_resize(lambda: None)
-            for handler in handlers:
-                handler.share()
+
+    def __init__(self, captions: CaptionSink, progress: ProgressBar | None = None) -> None:
+        self._sink = captions if progress is None else _AboveProgress(captions, progress)
+        self._progress = progress
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="captions")
+
+    def redraw(self) -> None:
+        """The terminal was resized."""
+        self._thread.submit(self._sink.redraw)
+
+    def reached(self, position_ms: int, duration_ms: int) -> None:
+        """The audio before this is done, of so much, or 0 if that is not known."""
+        if self._progress is not None:
+            self._thread.submit(self._progress.update, position_ms, duration_ms)
+
+    async def show(self, hub: Hub) -> None:
+        """Show the hub's events until the session ends, and leave everything in order.
+
+        Raises
+        ------
+        BrokenPipeError : nobody reads standard output any more
+        """
+        with self._thread, lines_inside(self._sink.above, self._thread.submit):
+            await _follow(hub, self._sink, self._thread)
+
+
+class _AboveProgress:
+    """Captions that may share a terminal with a progress bar."""
+
+    def __init__(self, captions: CaptionSink, progress: ProgressBar) -> None:
+        self._captions, self._progress = captions, progress
+
+    def write(self, event: Event) -> None:
+        with self._progress.above():
+            self._captions.write(event)
+
+    def redraw(self) -> None:
+        with self._progress.above():
+            self._captions.redraw()
+
+    @contextmanager
+    def above(self) -> Iterator[None]:
+        with self._progress.above(), self._captions.above():
+            yield
+
+    def close(self) -> None:
+        self._progress.close()
+        self._captions.close()
 
 
 async def _follow(hub: Hub, sink: Sink, thread: ThreadPoolExecutor) -> None:

@@ -59,7 +59,6 @@ class ProgressBar:
     ----------
     stream : standard error, a terminal
     label : what is being transcribed
-    duration_ms : of the file, 0 if unknown
     size : asks for (columns, lines); by default the stream's own terminal
     now_s : a monotonic clock
     """
@@ -69,13 +68,11 @@ class ProgressBar:
         stream: TextIO,
         label: str,
         *,
-        duration_ms: int,
         size: Size | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
         self._label = label
-        self._duration_ms = duration_ms
         self._size = size or (lambda: terminal_size(stream))
         self._now_s = now_s
         self._began_s = now_s()
@@ -83,8 +80,11 @@ class ProgressBar:
         self._region = Region()
         self._rows: list[str] = []
 
-    def update(self, position_ms: int) -> None:
-        """Show that the audio before `position_ms` is done; at most ten times a second."""
+    def update(self, position_ms: int, duration_ms: int) -> None:
+        """Show that the audio before `position_ms` is done; at most ten times a second.
+
+        `duration_ms`: of the whole file, 0 if unknown.
+        """
         now_s = self._now_s()
         if now_s - self._drawn_s < _REDRAW_S:
             return
@@ -92,7 +92,7 @@ class ProgressBar:
         line = progress_line(
             self._label,
             position_ms=position_ms,
-            duration_ms=self._duration_ms,
+            duration_ms=duration_ms,
             elapsed_s=now_s - self._began_s,
             columns=self._size()[0],
         )

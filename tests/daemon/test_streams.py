@@ -42,6 +42,9 @@ def new_streams(room: int = 500, max_ingest: int = 8, **options: int) -> Streams
     )
 
 
+def ignore(position_ms: int, duration_ms: int) -> None: ...
+
+
 async def finals(stream: Stream) -> list[Final]:
     with stream.hub.subscribe(after=0) as events:
         return [event async for event in events if isinstance(event, Final)]
@@ -95,7 +98,7 @@ async def test_no_sample_of_stdin_is_lost_on_any_engine(serving, stall_s):
     feeder.start()
     with open(reader, "rb") as pipe:
         async with StdinSource(pipe, encoding="f32le") as source:
-            await _pump(source, stream, Control())
+            await _pump(source, stream, Control(), ignore)
     feeder.join()
     await stream.finish("end")
     assert stream.session.now == len(speech)
@@ -216,7 +219,7 @@ async def test_pausing_leaves_audio_out_and_says_so(serving):
     stream = streams.add("live")
     heard = asyncio.create_task(collect(stream))
     await asyncio.sleep(0)
-    await _pump(Script(control), stream, control)
+    await _pump(Script(control), stream, control, ignore)
     await stream.finish("end")
     gaps = [event for event in await heard if isinstance(event, Gap)]
     assert gaps == [Gap(t_ms=2000, duration_ms=1000, why="paused")]

@@ -46,9 +46,7 @@ def bar():
     """A bar of ten seconds on a terminal, and a clock that the test moves."""
     emulator = Emulator(80, 24)
     clock = [0.0]
-    bar = ProgressBar(
-        emulator, "a.wav", duration_ms=10_000, size=emulator.size, now_s=lambda: clock[0]
-    )
+    bar = ProgressBar(emulator, "a.wav", size=emulator.size, now_s=lambda: clock[0])
     return emulator, clock, bar
 
 
@@ -56,7 +54,7 @@ def test_captions_on_the_same_terminal_stay_above_the_bar(bar):
     emulator, clock, bar = bar
     for second in range(1, 4):
         clock[0] += 1
-        bar.update(second * 2000)
+        bar.update(second * 2000, 10_000)
         with bar.above():
             emulator.write(f"caption {second}\r\n")
     *captions, shown = emulator.rows()
@@ -72,6 +70,6 @@ def test_the_bar_is_drawn_at_most_ten_times_a_second(bar):
     drawn = set()
     for tick in range(100):
         clock[0] = tick / 64
-        bar.update(tick * 100)
+        bar.update(tick * 100, 10_000)
         drawn.update(emulator.rows())
     assert 10 <= len(drawn) <= 16
