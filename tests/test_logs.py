@@ -36,8 +36,8 @@ def say(stream: io.StringIO) -> list[str]:
 @pytest.mark.parametrize(
     ("verbose", "quiet", "levels", "of_libraries"),
     [
-        (0, False, [30, 40], [30, 40]),
-        (1, False, [20, 30, 40], [30, 40]),
+        (0, False, [20, 30, 40], [30, 40]),
+        (1, False, [10, 20, 30, 40], [30, 40]),
         (2, False, [10, 20, 30, 40], [10, 20, 30, 40]),
         (2, True, [40], [40]),
     ],

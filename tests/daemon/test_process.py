@@ -128,7 +128,6 @@ async def started(*args: str) -> tuple[asyncio.subprocess.Process, str]:
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,
         *args,
-        "-v",
         "--port",
         "0",
         stdout=asyncio.subprocess.PIPE,
@@ -201,7 +200,6 @@ async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader():
         *PROGRAM,
         str(RECORDING),
         "--jsonl",
-        "-v",
         "--port",
         "0",
         stdout=writer,

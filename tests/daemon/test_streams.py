@@ -89,14 +89,14 @@ async def test_no_sample_of_stdin_is_lost_on_any_engine(serving, stall_s):
     reader, writer = os.pipe()
 
     def write() -> None:
-        with open(writer, "wb") as pipe:
+        with os.fdopen(writer, "wb") as pipe:
             for start in range(0, len(pcm), 7001):  # never on a frame's edge
                 pipe.write(pcm[start : start + 7001])
                 pipe.flush()
 
     feeder = threading.Thread(target=write)
     feeder.start()
-    with open(reader, "rb") as pipe:
+    with os.fdopen(reader, "rb") as pipe:
         async with StdinSource(pipe, encoding="f32le") as source:
             await _pump(source, stream, Control(), ignore)
     feeder.join()
