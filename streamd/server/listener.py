@@ -169,7 +169,7 @@ _log = logging.getLogger(__name__)
 
 def _library_logger() -> logging.Logger:
     """The library's messages, less the tracebacks of clients that fail to open (websockets 15)."""
-    logger = logging.getLogger(f"{__name__}.websockets")
+    logger = logging.getLogger("websockets.streamd")
     logger.addFilter(_is_ours_to_know)
     return logger
 
