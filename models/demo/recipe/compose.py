@@ -250,7 +250,7 @@ class Composer:
         """Put the speech into a room with noise, and set the gain."""
         r, n = self.r, len(e.samples)
         last = max((run.end for run in e.runs), default=RATE_HZ // 10)
-        heard = e.heard
+        heard = min(e.heard, n)  # a cut word may have reached beyond the end
         if heard == n and r.random() < 0.6:  # the recording ends soon after the last word
             heard = min(
                 n, last + int(r.choice([0.02, 0.2, 0.6, 1.2]) * r.uniform(0.5, 1) * RATE_HZ)
