@@ -95,13 +95,23 @@ def _endpoint_options(config: Config) -> EndpointOptions:
         n_steps = max(1, streaming.length_ms // streaming.step_ms - 1)
         overlap = frames_from_ms(min(streaming.keep_ms, streaming.step_ms))
         longest = n_steps * frames_from_ms(streaming.step_ms) + overlap
+    plain, sentence, unfinished, empty = (
+        frames_from_ms(ms)
+        for ms in (
+            vad.endpoint_ms,
+            vad.endpoint_sentence_ms,
+            vad.endpoint_unfinished_ms,
+            vad.endpoint_empty_ms,
+        )
+    )
     return EndpointOptions(
         pre_roll=frames_from_ms(vad.pre_roll_ms),
-        tail=frames_from_ms(vad.pre_final_ms),
-        plain=frames_from_ms(vad.endpoint_ms),
-        sentence=frames_from_ms(vad.endpoint_sentence_ms),
-        unfinished=frames_from_ms(vad.endpoint_unfinished_ms),
-        empty=frames_from_ms(vad.endpoint_empty_ms),
+        # A final that is to be prepared later than its utterance may end is prepared at that end.
+        tail=min(frames_from_ms(vad.pre_final_ms), plain, sentence, unfinished, empty),
+        plain=plain,
+        sentence=sentence,
+        unfinished=unfinished,
+        empty=empty,
         longest=min(longest, N_AUDIO_CTX),
         overlap=overlap,
         exact_cut=sliding,

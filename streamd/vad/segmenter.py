@@ -34,7 +34,8 @@ class EndpointOptions:
     """Audio kept from before the gate opened."""
     tail: int = 10
     """Silence behind the last voiced frame that still belongs to the utterance and is transcribed:
-    the end of a voiceless consonant. The final is decoded as soon as so much silence was heard."""
+    the end of a voiceless consonant. The final is decoded as soon as so much silence was heard, so
+    this cannot be more than `shortest_pause`."""
     plain: int = 30
     """Silence that ends an utterance ..."""
     sentence: int = 20
@@ -50,6 +51,13 @@ class EndpointOptions:
     """Audio before such a cut that the next utterance begins with (whisper.cpp's ``--keep``)."""
     exact_cut: bool = False
     """Cut exactly at `longest`, never before (whisper.cpp's lines)."""
+
+    def __post_init__(self) -> None:
+        if self.tail > self.shortest_pause:
+            raise ValueError(
+                f"the text of a pause would be needed after {self.shortest_pause} frames of it, "
+                f"but be asked for after {self.tail}"
+            )
 
     @property
     def shortest_pause(self) -> int:
@@ -102,6 +110,7 @@ class Segmenter:
         self._floor = 0  # the next utterance begins here at the earliest
         self._patience: int | None = None  # the answer about the current pause
         self._flush_at: int | None = None
+        self._doubtful = False  # whether there may be the start of a word before that
 
     @property
     def end(self) -> int:
@@ -118,7 +127,9 @@ class Segmenter:
         utterance = self._open
         if utterance is None or utterance.pause is None or self._patience is not None:
             return None
-        return utterance if self.cursor - utterance.pause >= self.options.tail else None
+        # A frame that waits at the cursor is silent too, or it would have been decided upon.
+        silent_until = min(self.cursor + 1, self.end)
+        return utterance if silent_until - utterance.pause >= self.options.tail else None
 
     def answer(self, utterance: Utterance, words: Sequence[Word]) -> list[Vad]:
         """Say what the utterance's text is in its current pause."""
@@ -132,9 +143,7 @@ class Segmenter:
 
         `doubtful`: the latest frames may be the start of a word, though the gate is shut.
         """
-        self._flush_at = self.end
-        if doubtful and self._open is None and self.cursor == self.end:
-            return [*self._begin(), *self._advance()]
+        self._flush_at, self._doubtful = self.end, doubtful
         return self._advance()
 
     def forget(self, before: int) -> None:
@@ -162,6 +171,8 @@ class Segmenter:
         while True:
             if self.cursor == self._flush_at:
                 self._flush_at = None
+                if self._open is None and self._doubtful:
+                    events += self._begin()
                 events += self._close(self._open) if self._open is not None else []
             if self.cursor == self.end:
                 return events
@@ -198,14 +209,15 @@ class Segmenter:
         return self._patience
 
     def _begin(self) -> list[Vad]:
-        start = max(self.cursor - self.options.pre_roll, self._floor)
+        start = max(self.cursor - 1 - self.options.pre_roll, self._floor)
         self._open, self._patience = Utterance(start), None
         self.utterances.append(self._open)
         return [Vad(speech=True, t_ms=ms_from_frames(start))]
 
     def _listen(self, utterance: Utterance) -> list[Vad]:
         if utterance.pause is not None:
-            limit = self._limit(utterance, self.cursor) or self.options.longest_pause
+            limit = self._limit(utterance, self.cursor)
+            limit = self.options.longest_pause if limit is None else limit
             if self.cursor - utterance.pause >= limit:
                 return self._close(utterance)
         if self.cursor - utterance.start >= self.options.longest:
@@ -224,7 +236,8 @@ class Segmenter:
         """End the utterance without a pause; speech goes on in the next one."""
         cut = self.cursor
         if not self.options.exact_cut:
-            cut = self.quietest(cut - self.options.tail, cut, near=cut)
+            earliest = max(cut - self.options.tail, cut - self.options.longest // 2)
+            cut = self.quietest(earliest, cut, near=cut)
         utterance.end = self._floor = cut
         start = cut - self.options.overlap
         pause = None if utterance.pause is None else max(utterance.pause, start)

@@ -96,13 +96,13 @@ def test_utterances_hold_all_speech_and_do_not_overlap(stretches):
 
 def test_pre_roll_and_tail():
     found = ends(track((False, 100), (True, 50), (False, 100)))
-    assert found == [(101 - 25, 150 + 10)]
+    assert found == [(100 - 25, 150 + 10)]
 
 
 def test_pre_roll_does_not_reach_into_the_utterance_before():
     frames = track((False, 50), (True, 40), (False, 32), (True, 40), (False, 100))
     (_, first_end), (second_start, _) = ends(frames, "one")
-    assert second_start == max(first_end, 50 + 40 + 32 + 1 - 25)
+    assert second_start == max(first_end, 50 + 40 + 32 - 25)
 
 
 def test_a_long_utterance_ends_in_the_next_short_pause():
@@ -164,3 +164,54 @@ def test_an_answer_that_comes_too_late_changes_nothing():
     assert segmenter.asked() is None
     assert segmenter.answer(utterance, words("done.")) == []
     assert utterance.end is None
+
+
+def test_the_first_voiced_frame_belongs_to_the_utterance_without_any_pre_roll():
+    found = ends(track((False, 100), (True, 50), (False, 100)), options=EndpointOptions(pre_roll=0))
+    assert found == [(100, 160)]
+
+
+@pytest.mark.parametrize("tail", [0, 1, 19, 20])
+def test_the_question_is_put_before_the_answer_is_needed(tail):
+    frames = list(track((True, 40), (False, 300), (True, 40), (False, 300)))
+    found = ends(frames, "done.", options=EndpointOptions(tail=tail, pre_roll=0))
+    assert found == [(0, 40 + tail), (340, 380 + tail)]
+
+
+def test_a_question_that_would_come_too_late_is_refused():
+    with pytest.raises(ValueError, match="asked for after 21"):
+        EndpointOptions(tail=21)
+
+
+@pytest.mark.parametrize("n_equal", [0, 1, 30])
+def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
+    options = EndpointOptions(
+        tail=0, pre_roll=0, plain=n_equal, sentence=n_equal, unfinished=n_equal, empty=n_equal
+    )
+    segmenter = Segmenter(options)
+    for silence, level in track((True, 40), (False, 50), (True, 40)):
+        segmenter.push(silence, level)
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40), (90, None)]
+
+
+def test_no_patience_at_all_ends_the_utterance_at_once():
+    options = EndpointOptions(tail=0, sentence=0, pre_roll=0)
+    frames = track((True, 40), (False, 5), (True, 40), (False, 200))
+    assert ends(frames, "done.", options=options) == [(0, 40), (45, 85)]
+
+
+def test_the_quietest_place_is_looked_for_in_the_second_half_of_an_utterance():
+    pauses = {"tail": 200, "plain": 200, "sentence": 200, "unfinished": 200, "empty": 200}
+    segmenter = Segmenter(EndpointOptions(longest=50, **pauses))
+    for i in range(120):
+        segmenter.push(0, QUIET if i < 3 else LOUD)
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, 100), (100, None)]
+
+
+def test_the_start_of_a_word_before_a_flush_is_kept_while_a_question_is_open():
+    segmenter = Segmenter()
+    for silence, level in track((True, 40), (False, 60)):
+        segmenter.push(silence, level)
+    segmenter.flush(doubtful=True)
+    segmenter.answer(segmenter.asked(), words("and"))
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (74, 100)]
