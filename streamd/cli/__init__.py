@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from streamd import __version__
+from streamd import __version__, stdio
 from streamd.cli.arguments import Request, parse
 from streamd.cli.command import Command
 from streamd.cli.commands import COMMANDS
@@ -30,32 +31,32 @@ def main(argv: Sequence[str] | None = None, *, commands: Sequence[Command] = COM
     -------
     the exit code (docs/options.md); what went wrong stands on stderr, in one line
     """
+    stdio.open_missing()
     try:
-        code = _run(parse(sys.argv[1:] if argv is None else argv, commands), commands)
-        sys.stdout.flush()  # here, where a closed pipe can still be dealt with
+        return _run(parse(sys.argv[1:] if argv is None else argv, commands), commands)
     except StreamdError as error:
-        sys.stderr.write(f"streamd: {' '.join(str(error).splitlines())}\n")
+        with suppress(OSError):  # stderr may be on the full disk that this is about
+            sys.stderr.write(f"streamd: {' '.join(str(error).splitlines())}\n")
         return error.exit_code
     except BrokenPipeError:
-        # Nobody reads stdout any more. Python would flush it once more at exit, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_LEFT
     except KeyboardInterrupt:
         return INTERRUPTED
-    return code
+    finally:
+        stdio.settle()
 
 
 def _run(request: Request, commands: Sequence[Command]) -> int:
     if request.action in ("help", "help-all"):
         full = request.action == "help-all"
-        sys.stdout.write(help_text(request.command, commands, full=full))
+        stdio.put(sys.stdout, help_text(request.command, commands, full=full))
         return 0
     if request.action == "version":
-        sys.stdout.write(f"streamd {__version__}\n")
+        stdio.put(sys.stdout, f"streamd {__version__}\n")
         return 0
     config = load(request.given, os.environ, config_file=request.config_file)
     if request.action == "print-config":
-        sys.stdout.write(as_toml(config))
+        stdio.put(sys.stdout, as_toml(config))
         return 0
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)

@@ -7,6 +7,7 @@ at once, not after numpy and the inference runtime have been loaded.
 import sys
 from collections.abc import Collection
 
+from streamd import stdio
 from streamd.cli.command import Command
 from streamd.config import OPTIONS, Config, Option
 
@@ -40,7 +41,7 @@ def _devices(config: Config, operands: tuple[str, ...]) -> int:
     from streamd.cli.devices import table
     from streamd.sources.devices import list_devices
 
-    sys.stdout.write(table(list_devices()))
+    stdio.put(sys.stdout, table(list_devices()))
     return 0
 
 

@@ -13,6 +13,7 @@ from streamd.errors import ConfigError, StreamdError
 from streamd.events import Event, Final, Gap, encode
 from streamd.sinks.cues import Cue, cues
 from streamd.sinks.look import Look, caption, gap_notice, paint
+from streamd.stdio import put
 
 
 class Format(Protocol):
@@ -132,17 +133,20 @@ def _vtt_escaped(text: str) -> str:
 class StreamSink:
     """A format written to a text stream that is no terminal, such as a pipe.
 
-    Raises BrokenPipeError from `write` when the reader has gone: end quietly then.
+    Raises
+    ------
+    BrokenPipeError, StreamdError : as `streamd.stdio.put`, from `write` as well
     """
 
     def __init__(self, stream: TextIO, form: Format) -> None:
         self._stream = stream
         self._form = form
-        self._put(form.header)
+        put(stream, form.header)
 
     def write(self, event: Event) -> None:
-        """Append what `event` adds, and flush."""
-        self._put(self._form.append(event))
+        """Append what `event` adds, at once."""
+        if text := self._form.append(event):
+            put(self._stream, text)
 
     def redraw(self) -> None:
         """Nothing can be redrawn."""
@@ -154,11 +158,6 @@ class StreamSink:
 
     def close(self) -> None:
         """Nothing is left to do: every write was flushed."""
-
-    def _put(self, text: str) -> None:
-        if text:
-            self._stream.write(text)
-            self._stream.flush()
 
 
 class FileSink:

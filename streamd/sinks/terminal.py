@@ -21,6 +21,7 @@ from streamd.sinks.look import FAINT, Look, Span, caption, gap_notice, paint
 from streamd.sinks.region import Region
 from streamd.sinks.subtitles import Format, Srt, StreamSink, Text, Vtt, Wire
 from streamd.sinks.text import chunks, clean, width
+from streamd.stdio import put
 
 Size = Callable[[], tuple[int, int]]
 """Asks the terminal for its (columns, lines)."""
@@ -135,8 +136,7 @@ class TerminalSink:
 
     def _put(self, text: str) -> None:
         if text:
-            self._stream.write(text)
-            self._stream.flush()
+            put(self._stream, text)
 
 
 def open_captions(

@@ -268,6 +268,40 @@ def test_reader_that_leaves_ends_the_program_quietly():
     assert err == b""
 
 
+needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+@needs_dev_full
+@pytest.mark.parametrize("words", ["--version", "--help", "--print-config"])
+def test_full_disk_is_one_line(words):
+    code = f"import sys; from streamd.cli import main; sys.exit(main([{words!r}]))"
+    with open("/dev/full", "wb") as stdout, python(code, stdout=stdout) as process:
+        _, err = process.communicate()
+    assert err == b"streamd: standard output cannot be written: No space left on device\n"
+    assert process.returncode == 1
+
+
+@needs_dev_full
+def test_the_exit_code_needs_no_stderr():
+    code = "import sys; from streamd.cli import main; sys.exit(main(['--nonsense']))"
+    with open("/dev/full", "wb") as stderr:
+        assert subprocess.run([sys.executable, "-c", code], stderr=stderr).returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_an_empty_one(tmp_path, closed):
+    code = (
+        "import sys, pathlib; from streamd.cli import main; code = main(['--version']);"
+        "heard = sys.stdin.buffer.read() if sys.argv[1].startswith('<') else b'';"
+        "file = open('file');"
+        "pathlib.Path('found').write_text(f'{code} {heard} {file.fileno() > 2}')"
+    )
+    (tmp_path / "file").touch()
+    command = f'exec "$0" -c "$1" "$2" {closed}'
+    subprocess.run(["sh", "-c", command, sys.executable, code, closed], cwd=tmp_path, check=True)
+    assert (tmp_path / "found").read_text() == "0 b'' True"
+
+
 def test_answers_without_loading_the_engine():
     heavy = {"numpy", "onnxruntime", "onnx", "sounddevice", "soundfile", "websockets", "tiktoken"}
     code = (

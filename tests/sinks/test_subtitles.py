@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 from itertools import pairwise
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final, Gap, Partial, TimedWord
 from streamd.sinks.cues import LINE_CELLS, MAX_CUE_MS, cues
-from streamd.sinks.subtitles import FORMATS, FileSink
+from streamd.sinks.look import Look
+from streamd.sinks.subtitles import FORMATS, FileSink, StreamSink, Text
 from streamd.sinks.text import width
 
 GAP = Gap(t_ms=3_723_004, duration_ms=1240, why="overrun")
@@ -130,6 +132,15 @@ def test_a_full_disk_is_reported_once_and_the_file_can_still_be_closed(tmp_path)
     with pytest.raises(StreamdError, match=r"a\.txt: cannot be written: No space left"):
         sink.write(final("lost"))
     sink.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_standard_output_on_a_full_disk_is_reported():
+    stream = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
+    with pytest.raises(StreamdError, match="standard output cannot be written: No space left"):
+        StreamSink(stream, Text(Look())).write(final("lost"))
+    with contextlib.suppress(OSError):
+        stream.close()
 
 
 def test_cues_end_where_a_reader_would_pause():
