@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import inspect, to_builtins
 
 from streamd.audio.pcm import ENCODINGS
+from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.config import OPTIONS, Config, Option, as_toml, load
 from streamd.config.reference import reference
 from streamd.errors import ConfigError
@@ -250,6 +251,8 @@ def test_something_must_be_heard():
 
 def test_choices_are_what_the_stations_know():
     assert set(OPTIONS["input-format"].choices) == set(ENCODINGS)
+    rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
+    assert OPTIONS["input-rate"].allowed == rates
     suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")
     assert {suffix.strip() for suffix in suffixes} == set(FORMATS)
 

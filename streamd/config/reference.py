@@ -66,8 +66,11 @@ def _code(words: Iterable[str]) -> str:
 
 
 def _exit_codes() -> str:
-    kinds = [kind for kind in StreamdError.__subclasses__() if "exit_code" in vars(kind)]
-    rows = [(0, "All went well.")]
+    kinds = [kind for kind in StreamdError.__subclasses__() if kind.exit_code != 1]
+    rows = [
+        (0, "All went well."),
+        (1, "The engine failed, the output cannot be written, or nobody answers `watch`."),
+    ]
     rows += [(kind.exit_code, (kind.__doc__ or "").splitlines()[0]) for kind in kinds]
     rows += [
         (130, "Interrupted twice, or before anything ran."),

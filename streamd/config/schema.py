@@ -43,7 +43,7 @@ class Input(Group, frozen=True, kw_only=True):
         bool, Opt("read files as fast as possible, not in real time", off=("--fast",))
     ] = True
     input_rate: Annotated[
-        int, Meta(ge=1_000, le=384_000), Opt("sampling rate of raw PCM", unit="Hz")
+        int, Meta(ge=4_000, le=192_000), Opt("sampling rate of raw PCM", unit="Hz")
     ] = 16_000
     input_format: Annotated[
         Literal["u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"],
