@@ -10,39 +10,30 @@ on what the recognizer says about it), not on the speed of the engine or on how 
 into blocks; every frame that the gate lets through lies in a window that was accepted.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
 from streamd.events import Gap, Lag, SessionEvent
-from streamd.session.segment import Segment
-from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Window, Word, ms_from_frames
+from streamd.session.options import SessionOptions
+from streamd.session.prompt import Prompt
+from streamd.session.segment import Segment, usable
+from streamd.session.timeline import Timeline
+from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
 from streamd.vad.energy import level_db
 from streamd.vad.gate import Gate
 from streamd.vad.segmenter import Segmenter
 
+__all__ = ["Session", "SessionOptions"]
+
 MIN_GAP = 15
 """A pause of this many frames is heard out: nothing before it is still growing."""
+LONG_GAP = 250
+"""Of a longer gap (frames) only so much is taken for silence, and what ends any utterance."""
 FORCE_AFTER, FORCE_AGE = 400, 100
 """When nothing could be committed for so long, words of this age are committed unseen twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """How often and how far back a session looks; in frames."""
-
-    step: int = 25
-    """A partial is due after this much new audio; 0: only finals (the "VAD mode")."""
-    length: int = 250
-    """The window is trimmed to its uncommitted part when it gets longer than this."""
-    context_tokens: int = 64
-    """Committed tokens before the window that the decoder gets as its prompt."""
-    keep_context: bool = False
-    """Whether the prompt reaches back into the utterances before this one."""
-    backlog: int = 30_000
-    """Audio kept for an engine that is behind; what goes beyond is lost and reported (`Gap`)."""
 
 
 class Session:
@@ -64,9 +55,10 @@ class Session:
         self._options = options or SessionOptions()
         self._ring = Ring(self._options.backlog)
         self._segment: Segment | None = None
-        self._pending: Window | None = None
-        self._context: list[int] = []  # committed tokens before the window
-        self._seg = 1
+        self._pending: tuple[Window, Segment] | None = None
+        self._prompt = Prompt(self._options.context_tokens, keep=self._options.keep_context)
+        self._timeline = Timeline()
+        self._seg, self._rev = 1, 0
         self._heard = 0  # the end of the newest accepted window
         self._final_until = 0  # audio before this frame is in a final
 
@@ -95,14 +87,24 @@ class Session:
             events += self._segmenter.push(self._gate.update(frame, level), level)
             events += self._settle()
         if lost:
-            events += self._lose(lost)
+            events.append(self._lose(lost))
+        events += self._give_up()
         self._forget()
-        return events
+        return self._timeline.correct(events)
 
     def gap(self, duration_ms: int, why: str) -> list[SessionEvent]:
         """Audio of this length was lost before it got here: silence takes its place in time."""
-        gap = Gap(t_ms=ms_from_frames(self.now), duration_ms=duration_ms, why=why)
-        return [gap, *self.feed(np.zeros((round(duration_ms / FRAME_MS), FRAME), np.float32))]
+        t_ms = self._timeline.true_ms(ms_from_frames(self.now))
+        gap = Gap(t_ms=t_ms, duration_ms=duration_ms, why=why)
+        pre_roll = self._segmenter.options.pre_roll
+        n_most = LONG_GAP + self._segmenter.options.longest_pause + pre_roll
+        n_frames = min(round(duration_ms / FRAME_MS), n_most)
+        silence = np.zeros((n_frames, FRAME), np.float32)
+        events = self.feed(silence[pre_roll:])
+        # The next utterance reaches back behind the jump, where it really began.
+        if duration_ms > ms_from_frames(n_frames + 1):
+            self._timeline.jump(ms_from_frames(self.now), duration_ms - ms_from_frames(n_frames))
+        return [gap, *events, *self.feed(silence[:pre_roll])]
 
     def flush(self) -> list[SessionEvent]:
         """End the utterance here; afterwards pull windows until there are none.
@@ -110,7 +112,7 @@ class Session:
         Then everything said so far is final. The stream may go on.
         """
         events: list[SessionEvent] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
-        return events + self._settle()
+        return self._timeline.correct(events + self._settle())
 
     def next_window(self) -> Window | None:
         """The audio most worth transcribing now, or None while nothing is due.
@@ -123,26 +125,22 @@ class Session:
         segment = self._current()
         if segment is None:
             return None
-        utterance = segment.utterance
-        if utterance.end is not None:
-            self._pending = self._window(segment, max(utterance.end, segment.anchor), last=True)
-        elif self._segmenter.asked() is utterance and utterance.pause is not None:
-            end = utterance.pause + self._segmenter.options.tail
-            self._pending = self._window(segment, end, last=True)
-        else:
-            self._pending = self._step(segment)
-        return self._pending
+        last = (end := self._last_end(segment)) is not None
+        if end is None:
+            end = segment.due(self._segmenter.cursor, self._options.step)
+        if end is None:
+            return None
+        window = self._window(segment, max(end, segment.anchor), last=last)
+        self._pending = (window, segment)
+        return window
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Take in what the recognizer heard in the window that `next_window` gave out."""
-        if window is not self._pending:
+        if self._pending is None or window is not self._pending[0]:
             raise RuntimeError("this window was not given out by next_window()")
-        self._pending = None
-        segment = self._segment
-        if segment is None or window.start < segment.anchor:  # its audio was overwritten meanwhile
-            return []
+        segment, self._pending = self._pending[1], None
         self._heard = max(self._heard, window.end)
-        hypothesis = self._without_repeats(hypothesis)
+        hypothesis = segment.newest = usable(hypothesis, self._final_until)
         events = self._lag(window)
         if not window.last:
             pause = segment.utterance.pause
@@ -152,8 +150,9 @@ class Session:
             events += self._finalise(segment, window.end, hypothesis)
         else:
             events += self._hold(segment, window.end, hypothesis)
+        events += self._give_up()
         self._forget()
-        return events
+        return self._timeline.correct(events)
 
     # -- windows ---------------------------------------------------------------------------------
 
@@ -162,28 +161,24 @@ class Session:
         if self._segment is None and self._segmenter.utterances:
             utterance = self._segmenter.utterances[0]
             start = max(utterance.start, self._ring.start)
-            self._segment = Segment(utterance, start, start + self._options.step)
+            self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
-            if not self._options.keep_context:
-                self._context.clear()
+            self._prompt.begin(silence=start - self._final_until)
         return self._segment
 
-    def _step(self, segment: Segment) -> Window | None:
-        """A window for a partial, if one is due and somebody is speaking."""
-        step, now = self._options.step, self._segmenter.cursor
-        if step == 0 or now < segment.next_due or segment.utterance.pause is not None:
-            return None
-        end = now - (now - segment.next_due) % step  # the newest boundary: missed steps merge
-        segment.next_due = end + step
-        return self._window(segment, end, last=False)
+    def _last_end(self, segment: Segment) -> int | None:
+        """Where the utterance ended, or will if the pause that it is in lasts; else None."""
+        utterance = segment.utterance
+        if self._segmenter.asked() is utterance and utterance.pause is not None:
+            return utterance.pause + self._segmenter.options.tail
+        return utterance.end
 
     def _window(self, segment: Segment, end: int, *, last: bool) -> Window:
-        n = self._options.context_tokens
         return Window(
             start=segment.anchor,
             end=end,
             samples=self._ring.read(segment.anchor, end),
-            prompt=tuple(self._context[-n:]) if n else (),
+            prompt=self._prompt.tokens,
             prefix=segment.prefix,
             draft=segment.draft,
             last=last,
@@ -196,6 +191,7 @@ class Session:
     ) -> list[SessionEvent]:
         """Commit what the policy is sure of; the rest is the new tail."""
         if hypothesis.suspect:
+            self._prompt.remember([], hypothesis)
             return []
         words = hypothesis.words
         n = self._policy.commit(words, now=end, silence=silence)
@@ -203,7 +199,7 @@ class Session:
             n = sum(1 for word in words if word.end <= end - FORCE_AGE)
         segment.revise(words, n)
         if end - segment.anchor > self._options.length:
-            self._remember(segment.trim(self._segmenter))
+            self._prompt.remember(segment.trim(self._segmenter, end), hypothesis)
         return segment.show(self._seg, end, self.now)
 
     def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
@@ -213,8 +209,8 @@ class Session:
             return self._settle()  # speech went on meanwhile
         segment.tail = hypothesis.words
         events = segment.show(self._seg, end, self.now)
-        words = [*segment.committed, *hypothesis.words]
-        return [*events, *self._segmenter.answer(segment.utterance, words), *self._settle()]
+        answered = self._segmenter.answer(segment.utterance, segment.words)
+        return [*events, *answered, *self._settle()]
 
     def _settle(self) -> list[SessionEvent]:
         """Publish the held hypothesis if its utterance ended there; revise if speech went on."""
@@ -232,7 +228,7 @@ class Session:
             return []  # ended elsewhere: another window will tell
         resumed = utterance.gap[1] if utterance.gap and utterance.gap[0] == pause else end
         events = self._revise(segment, end, hypothesis, silence=resumed - pause)
-        if resumed - pause >= MIN_GAP and not segment.tail:
+        if resumed - pause >= MIN_GAP and not segment.tail and not hypothesis.suspect:
             cut = min(end, max(pause, resumed - self._segmenter.options.tail))
             segment.safe_cut = (cut, len(segment.committed))
         return events
@@ -240,19 +236,18 @@ class Session:
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """The utterance is over: everything is committed."""
         self._segmenter.utterances.popleft()
-        self._segment, self._final_until = None, end
+        self._segment = None
         segment.revise(hypothesis.words, len(hypothesis.words))
-        self._remember(segment.committed[segment.n_left :])
+        last = segment.committed[-1].end if segment.committed else end
+        self._final_until = max(end, min(last, self._heard))
+        self._prompt.remember(segment.committed[segment.n_left :], hypothesis)
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
-            return segment.show(self._seg, end, self.now)  # takes back what was tentative
-        self._seg += 1
+            taken_back = segment.show(self._seg, end, self.now)
+            self._rev = segment.rev  # the next utterance gets this one's number
+            return taken_back
+        self._seg, self._rev = self._seg + 1, 0
         return [final]
-
-    def _without_repeats(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Leave out words from audio that is final already (overlapping lines)."""
-        words = tuple(w for w in hypothesis.words if w.start + w.end >= 2 * self._final_until)
-        return hypothesis if words == hypothesis.words else replace(hypothesis, words=words)
 
     def _lag(self, window: Window) -> list[SessionEvent]:
         """Tell when more than two steps (at least a second) of audio came during one window."""
@@ -263,22 +258,35 @@ class Session:
 
     # -- housekeeping ----------------------------------------------------------------------------
 
-    def _remember(self, words: list[Word]) -> None:
-        """Words that the window leaves behind become its prompt."""
-        self._context += [token for word in words for token in word.tokens]
-        del self._context[: -max(1, self._options.context_tokens)]
+    def _lose(self, n_lost: int) -> Gap:
+        """The engine is so far behind that audio was overwritten before it was transcribed.
 
-    def _lose(self, n_frames: int) -> list[SessionEvent]:
-        """The engine is so far behind that audio was overwritten before it was transcribed."""
+        More is given up than must be: one gap a minute instead of fifty a second.
+        """
+        n_more = min(self._options.backlog // 10, self._ring.end - self._ring.start)
+        self._ring.forget(start := self._ring.start + n_more)
+        t_ms, duration_ms = ms_from_frames(start), ms_from_frames(n_lost + n_more)
+        return Gap(t_ms=t_ms, duration_ms=duration_ms, why="engine too slow")
+
+    def _give_up(self) -> list[SessionEvent]:
+        """Go on behind audio that was overwritten; what was heard of it becomes final.
+
+        Not while a window is out: its hypothesis may still tell what was said there.
+        """
+        events: list[SessionEvent] = []
         start = self._ring.start
-        utterances = self._segmenter.utterances
-        while utterances and (end := utterances[0].end) is not None and end <= start:
-            utterances.popleft()
-            self._segment = None
-        if self._segment is not None:
-            self._segment.anchor = max(self._segment.anchor, start)
-        t_ms, duration_ms = ms_from_frames(start), ms_from_frames(n_frames)
-        return [Gap(t_ms=t_ms, duration_ms=duration_ms, why="engine too slow")]
+        while self._pending is None and (segment := self._current()) and segment.held is None:
+            if segment.anchor < start:
+                self._prompt.remember(segment.skip(start), segment.newest)
+                self._policy.reset()
+            end = self._last_end(segment)
+            if end is None or end > start:
+                break
+            if segment.utterance.end is None:
+                events += self._segmenter.answer(segment.utterance, segment.words)
+            else:
+                events += self._finalise(segment, end, replace(segment.newest, words=()))
+        return events
 
     def _forget(self) -> None:
         """Free the audio that no window will need again."""

@@ -6,7 +6,8 @@ prompt.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
 from streamd.types import Hypothesis, Word, ms_from_frames, text_of
@@ -31,7 +32,10 @@ class Segment:
     """A hypothesis decoded as final up to a frame, in case the utterance ends there."""
     safe_cut: tuple[int, int] | None = None
     """A frame in a pause, and how many committed words are all that was said before it."""
-    _rev: int = 0
+    newest: Hypothesis = field(default_factory=Hypothesis)
+    """The last hypothesis about any window of the utterance."""
+    rev: int = 0
+    """How many partials the segment's number has had; an utterance without words leaves its own."""
     _shown: tuple[str, int] = ("", 0)
 
     @property
@@ -44,13 +48,42 @@ class Segment:
         """Tokens of the tail."""
         return tuple(token for word in self.tail for token in word.tokens)
 
+    def due(self, now: int, step: int) -> int | None:
+        """Where a window for a partial should end, if somebody is speaking and one is due."""
+        if step == 0 or now < self.next_due or self.utterance.pause is not None:
+            return None
+        end = now - (now - self.next_due) % step  # the newest boundary: missed steps merge
+        self.next_due = end + step
+        return end if end > self.anchor else None
+
     def revise(self, words: Sequence[Word], n: int) -> None:
         """Commit the first `n` of the newest words; the others are the new tail."""
         self.committed += words[:n]
         self.tail = words[n:]
 
-    def trim(self, segmenter: Segmenter) -> list[Word]:
+    @property
+    def words(self) -> list[Word]:
+        """All that was heard so far."""
+        return [*self.committed, *self.tail]
+
+    def skip(self, frame: int) -> list[Word]:
+        """The audio before this frame is gone: what was heard of it is committed.
+
+        Returns
+        -------
+        The committed words that the window leaves behind
+        """
+        gone = lambda word: word.start + word.end < 2 * frame  # noqa: E731 - used twice, here
+        self.revise(self.tail, sum(1 for _ in takewhile(gone, self.tail)))
+        before, inside = self.n_left, self.committed[self.n_left :]
+        self.n_left += sum(1 for _ in takewhile(gone, inside))
+        self.anchor, self.safe_cut = frame, None
+        return self.committed[before : self.n_left]
+
+    def trim(self, segmenter: Segmenter, end: int) -> list[Word]:
         """Move the window's start behind committed words, if possible into a pause.
+
+        `end` is where the newest window ended: what comes after it was not heard yet.
 
         Returns
         -------
@@ -62,7 +95,7 @@ class Segment:
             n, last = len(self.committed), self.committed[-1].end
             next_word = self.tail[0].start if self.tail else last
             # Word times are rough: look for the quietest place between the two words.
-            latest = min(max(last, next_word) + 5, segmenter.cursor)
+            latest = min(max(last, next_word) + 5, end)
             earliest = min(max(self.anchor, last - 5), latest)
             cut = segmenter.quietest(earliest, latest, near=last)
         else:
@@ -73,20 +106,20 @@ class Segment:
 
     def show(self, seg: int, end: int, now: int) -> list[SessionEvent]:
         """A partial of the audio up to frame `end`, if there is something new to see."""
-        text, stable = text_of([*self.committed, *self.tail]), len(text_of(self.committed))
+        text, stable = text_of(self.words), len(text_of(self.committed))
         if (text, stable) == self._shown:
             return []
         self._shown = (text, stable)
-        self._rev += 1
+        self.rev += 1
         return [
             Partial(
                 seg=seg,
-                rev=self._rev,
+                rev=self.rev,
                 start_ms=ms_from_frames(self.utterance.start),
                 end_ms=ms_from_frames(end),
                 text=text,
                 stable=stable,
-                words=timed([*self.committed, *self.tail], len(self.committed)),
+                words=timed(self.words, len(self.committed)),
                 lag_ms=ms_from_frames(now - end),
             )
         ]
@@ -106,3 +139,13 @@ class Segment:
             avg_logprob=round(hypothesis.avg_logprob, 4),
             no_speech_prob=round(hypothesis.no_speech_prob, 4),
         )
+
+
+def usable(hypothesis: Hypothesis, final_until: int) -> Hypothesis:
+    """Leave out blanks, and words from audio that is final already (overlapping lines)."""
+    words = tuple(
+        word
+        for word in hypothesis.words
+        if word.text.strip() and word.start + word.end >= 2 * final_until
+    )
+    return hypothesis if words == hypothesis.words else replace(hypothesis, words=words)

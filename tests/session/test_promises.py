@@ -13,7 +13,7 @@ from streamd.commit.local_agreement import LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.events import Event, Final, Gap, Partial
 from streamd.session import SessionOptions
-from streamd.types import FRAME_MS, Window
+from streamd.types import FRAME_MS, Hypothesis, Window, Word
 from streamd.vad.segmenter import EndpointOptions
 
 runs = st.lists(
@@ -182,10 +182,11 @@ def test_audio_beyond_the_backlog_is_reported_not_passed_over_in_silence():
     events = []
     for frame in scripted_audio([False] * WORD + [True] * 1200):
         events += session.feed(frame[None])
-    lost_ms = sum(event.duration_ms for event in events if isinstance(event, Gap))
-    assert lost_ms == (WORD + 1200 - 500) * FRAME_MS
-    events = drain(session, ScriptedRecognizer(), windows := [])
-    assert windows[0].start == WORD + 1200 - 500
+    gaps = [event for event in events if isinstance(event, Gap)]
+    drain(session, ScriptedRecognizer(), windows := [])
+    assert sum(gap.duration_ms for gap in gaps) == windows[0].start * FRAME_MS
+    assert gaps[-1].t_ms == windows[0].start * FRAME_MS
+    assert WORD + 1200 - 500 <= windows[0].start <= WORD + 1200 - 500 + 50
 
 
 def test_a_gap_keeps_the_time_true():
@@ -212,3 +213,58 @@ def test_windows_go_out_one_at_a_time():
     session.accept(window, ScriptedRecognizer().recognize(window))
     with pytest.raises(RuntimeError, match="not given out"):
         session.accept(window, ScriptedRecognizer().recognize(window))
+
+
+def test_the_partials_of_a_segment_number_count_on_when_an_utterance_had_no_words():
+    session, revs = scripted_session(), []
+    said = iter(["maybe", "", "", "word", "words"])
+    for frame in scripted_audio(([True] * 40 + [False] * 130) * 2):
+        events = session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            text = next(said, "")
+            words = (Word(f" {text}", window.start, window.end, 0.9, (1,)),) if text else ()
+            events += session.accept(window, Hypothesis(words=words))
+        revs += [(e.seg, e.rev, e.text) for e in events if isinstance(e, Partial)]
+    assert revs[:3] == [(1, 1, "maybe"), (1, 2, ""), (1, 3, "word")]
+
+
+def test_words_before_a_cut_that_came_later_are_not_said_again():
+    """The window reached beyond the place where the utterance was then cut."""
+    endpoint = EndpointOptions(longest=100, tail=30, sentence=30)
+    options = SessionOptions(step=24)
+    session = scripted_session(options, endpoint, AlignAtt(threshold=0))
+    audio = scripted_audio([True] * 150)
+    audio[72:77, 1:] = 0.06  # the quietest of the last frames
+    recognizer, events = ScriptedRecognizer(), []
+    for frame in audio:
+        events += session.feed(frame[None])
+        events += drain(session, recognizer, [])
+    events += session.flush() + drain(session, recognizer, [])
+    said = " ".join(text for text, _, _ in finals(events)).split()
+    assert said == [f"w{n}" for n in range(12)]
+
+
+def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
+    session = scripted_session(SessionOptions(length=25), policy=AlignAtt(threshold=0))
+    audio = scripted_audio([True] * 250)
+    audio[203:206, 1:] = 0.06  # a quiet place that was not heard yet
+    session.feed(audio[:210])
+    first = session.next_window()
+    assert first.end == 200
+    words = (Word(" a", 180, 200, 0.9, (1,)), Word(" b", 200, 200, 0.9, (1,)))
+    session.accept(first, Hypothesis(words=words))
+    session.feed(audio[210:])
+    assert session.next_window().start == 200
+
+
+def test_a_suspect_hypothesis_of_a_pause_does_not_move_the_window_behind_what_it_missed():
+    session = scripted_session(SessionOptions(length=50))
+    audio = scripted_audio([True] * 40 + [False] * 18 + [True] * 200)
+    session.feed(audio[:52])
+    window = session.next_window()
+    assert window.last
+    session.feed(audio[52:150])
+    session.accept(window, Hypothesis(suspect="no_speech"))
+    session.accept(session.next_window(), Hypothesis())
+    session.feed(audio[150:])
+    assert session.next_window().start == window.start

@@ -1,0 +1,51 @@
+"""When the frames of a session were heard: later than their numbers say, behind a long gap.
+
+A session numbers the frames that it was given. A gap of seconds is given as silence, but an hour of
+it would be held, searched for speech and, worst, push out of the ring what was said before. So
+frames stand for a few seconds of it, and the times that are told jump over the rest.
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from msgspec.structs import replace
+
+from streamd.events import Final, Gap, Partial, SessionEvent, Vad
+
+
+class Timeline:
+    """Moves the times of events behind the gaps that no frames stand for."""
+
+    def __init__(self) -> None:
+        self._jumps: list[tuple[int, int]] = []
+
+    def jump(self, at_ms: int, by_ms: int) -> None:
+        """What the session counts as `at_ms` and later was heard `by_ms` later than that."""
+        self._jumps.append((at_ms, by_ms))
+
+    def true_ms(self, counted_ms: int) -> int:
+        """The true time of one that was counted in frames."""
+        return counted_ms + sum(
+            by_ms for _, by_ms in takewhile(lambda jump: jump[0] <= counted_ms, self._jumps)
+        )
+
+    def correct(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
+        """The events at their true times."""
+        return [self._moved(event) for event in events] if self._jumps else list(events)
+
+    def _moved(self, event: SessionEvent) -> SessionEvent:
+        if isinstance(event, Vad | Gap):
+            return replace(event, t_ms=self.true_ms(event.t_ms))
+        if not isinstance(event, Partial | Final):
+            return event
+        return replace(
+            event,
+            start_ms=self.true_ms(event.start_ms),
+            end_ms=self.true_ms(event.end_ms),
+            words=tuple(
+                replace(
+                    word, start_ms=self.true_ms(word.start_ms), end_ms=self.true_ms(word.end_ms)
+                )
+                for word in event.words
+            ),
+        )
