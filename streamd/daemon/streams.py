@@ -52,6 +52,7 @@ class Stream:
 
     def gap(self, duration_ms: int, why: str) -> None:
         """Take note of audio that was lost on the way here."""
+        self._hungry = False
         self._publish(self.session.gap(duration_ms, why))
         self._wake()
 
