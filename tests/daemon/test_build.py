@@ -13,7 +13,7 @@ from streamd.daemon import build
         {"pre-final-ms": "400"},
         {"pre-final-ms": "0", "endpoint-ms": "0"},
         {"endpoint-empty-ms": "0"},
-        {"max-utterance-ms": "1000", "step": "20", "length": "20"},
+        {"max-utterance-ms": "1000", "step": "20", "length": "20", "keep": "0"},
     ],
 )
 def test_any_pauses_that_the_options_allow_make_a_session(given):
