@@ -1,9 +1,14 @@
-"""From the configuration to the stations."""
+"""From the configuration to the stations: sessions as users have them."""
 
+import tracemalloc
+
+import numpy as np
 import pytest
 
 from streamd.config import load
 from streamd.daemon import build
+from streamd.session import Session
+from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
 
 
 @pytest.mark.parametrize(
@@ -18,3 +23,56 @@ from streamd.daemon import build
 )
 def test_any_pauses_that_the_options_allow_make_a_session(given):
     assert build.session_factory(load(given, {}))().idle
+
+
+def sound(kind: str, n_frames: int) -> np.ndarray:
+    """White, pink or brown noise at -25 dB, hum, or nothing at all; (n_frames, 320)."""
+    n = n_frames * FRAME
+    if kind == "silence":
+        return np.zeros((n_frames, FRAME), np.float32)
+    t = np.arange(n) / SAMPLE_RATE
+    x = np.sin(2 * np.pi * 50 * t) + 0.2 * np.sin(2 * np.pi * 150 * t)
+    if kind != "hum":
+        spectrum = np.fft.rfft(np.random.default_rng(1).standard_normal(n))
+        slope = {"white": 0.0, "pink": 0.5, "brown": 1.0}[kind]
+        x = np.fft.irfft(spectrum / np.maximum(np.arange(len(spectrum)), 20) ** slope, n)
+    return (x / x.std() * 10 ** (-25 / 20)).astype(np.float32).reshape(-1, FRAME)
+
+
+def windows(session: Session, frames: np.ndarray) -> list[Window]:
+    wanted = []
+    for frame in frames:
+        session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            wanted.append(window)
+            session.accept(window, Hypothesis())
+    return wanted
+
+
+@pytest.mark.parametrize("kind", ["silence", "hum", "white", "pink", "brown"])
+def test_silence_and_steady_noise_ask_the_engine_for_nothing(kind):
+    assert windows(build.session_factory(load({}, {}))(), sound(kind, 1500)) == []
+
+
+def test_noise_that_is_switched_on_occupies_the_engine_for_some_seconds_only():
+    session = build.session_factory(load({}, {}))()
+    noise = sound("pink", 1500)
+    noise[:200] *= np.float32(0.01)
+    heard = windows(session, noise)
+    assert 0 < len(heard) < 12
+    assert heard[-1].end < 200 + 300
+    assert session.idle
+
+
+def test_memory_stays_flat_in_speech_without_an_end():
+    session = build.session_factory(load({}, {}))()
+    speech = np.concatenate([sound("pink", 8) * np.float32(g) for g in (1.0, 0.05)] * 400)
+    windows(session, speech[:1600])
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        assert len(windows(session, speech[1600:])) > 100
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000
