@@ -142,9 +142,8 @@ class Trainer:
             for name, p in self.model.named_parameters():
                 self.average[name].lerp_(p, 1 - keep)
         sums = self.progress.sums
-        for name, value in (
-            seen | {"rate": rate, "audio_s": batch.samples.numel() / 16000}
-        ).items():
+        new = {"updates": 1.0, "rate": rate, "audio_s": batch.samples.numel() / 16000}
+        for name, value in (seen | new).items():
             sums[name] = sums.get(name, 0.0) + value
 
     def _share_gradients(self) -> None:
@@ -160,7 +159,7 @@ class Trainer:
 
     def report(self, wall_s: float) -> None:
         """Print the means since the last report."""
-        sums, n = self.progress.sums, REPORT_EVERY
+        sums, n = self.progress.sums, self.progress.sums["updates"]
         means = "  ".join(
             f"{k} {sums[k] / n:.3f}" for k in ("text", "phone", "guide", "right", "rate")
         )
