@@ -22,7 +22,7 @@ from streamd.daemon.screen import Screen, stored
 from streamd.daemon.streams import Stream, Streams
 from streamd.display import open_display, open_files
 from streamd.engine.store import load_model
-from streamd.errors import ConfigError, SourceError
+from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Fault
 from streamd.server import LIVE
 from streamd.sinks.progress import ProgressBar
@@ -57,6 +57,7 @@ async def run(config: Config) -> int:
     control.on_dump = lambda: log.warning("; ".join(streams.state()) or "no sessions")
     with control.signals():
         await _until_first_error(_live(config, sources, streams, control))
+    control.check()
     return 0
 
 
@@ -72,6 +73,7 @@ async def transcribe(config: Config) -> int:
     control = Control()
     with control.signals():
         await _until_first_error(_all_written(config, sources, streams, control))
+    control.check()
     return 0
 
 
@@ -83,8 +85,7 @@ async def _live(
         engine = tasks.create_task(_engine(config, streams))
         live = streams.add(LIVE) if sources else None
         if live is not None:
-            screen = _show(config, live, tasks)
-            control.on_resize = screen.redraw
+            _show(config, live, control, tasks)
         listens = config.server.server
         async with build.server(config, streams) if listens else nullcontext() as server:
             if server is not None:
@@ -118,21 +119,33 @@ async def _written(config: Config, source: Source, live: Stream, control: Contro
     async with asyncio.TaskGroup() as tasks:
         terminal = is_terminal(sys.stderr, os.environ)
         bar = ProgressBar(sys.stderr, source.name) if terminal else None
-        screen = _show(config, live, tasks, bar)
-        control.on_resize = screen.redraw
+        screen = _show(config, live, control, tasks, bar)
         await _caption([source], live, control, screen.reached)
 
 
 def _show(
-    config: Config, live: Stream, tasks: asyncio.TaskGroup, bar: ProgressBar | None = None
+    config: Config,
+    live: Stream,
+    control: Control,
+    tasks: asyncio.TaskGroup,
+    bar: ProgressBar | None = None,
 ) -> Screen:
     """The local sinks of the live session."""
     started = datetime.now(UTC)
     screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
-    tasks.create_task(screen.show(live.hub))
+    control.on_resize = screen.redraw
+    tasks.create_task(_or_stop(screen.show(live.hub), control))
     for file in open_files(config.output):
-        tasks.create_task(stored(live.hub, file))
+        tasks.create_task(_or_stop(stored(live.hub, file), control))
     return screen
+
+
+async def _or_stop(sink: Coroutine[Any, Any, None], control: Control) -> None:
+    """A sink that fails ends the program, but not before all others heard what was said."""
+    try:
+        await sink
+    except (StreamdError, BrokenPipeError) as error:
+        control.stop(error)
 
 
 async def _engine(config: Config, streams: Streams) -> None:

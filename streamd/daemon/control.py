@@ -20,13 +20,20 @@ class Control:
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
         self.paused = False
+        self._reason: Exception | None = None
         self.on_stop: Callable[[], None] = lambda: None
         self.on_pause: Callable[[], None] = lambda: None
         self.on_resize: Callable[[], object] = lambda: None
         self.on_dump: Callable[[], None] = lambda: None
 
-    def stop(self) -> None:
-        """Take no more audio; the next interrupt does not wait for anything."""
+    def stop(self, reason: Exception | None = None) -> None:
+        """Take no more audio; the next interrupt does not wait for anything.
+
+        `reason`: what failed, if it was not the user who wanted it; see `check`.
+        """
+        self._reason = self._reason or reason
+        if self.stopped.is_set():
+            return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
@@ -34,6 +41,11 @@ class Control:
             signal.signal(number, lambda *_: os._exit(INTERRUPTED))
         self.stopped.set()
         self.on_stop()
+
+    def check(self) -> None:
+        """Raise the first failure that `stop` was called for, when everything has been said."""
+        if self._reason is not None:
+            raise self._reason
 
     def toggle_pause(self) -> None:
         """Leave out audio until the next time."""

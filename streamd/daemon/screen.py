@@ -37,14 +37,16 @@ class Screen:
         self._sink = captions if progress is None else _AboveProgress(captions, progress)
         self._progress = progress
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="captions")
+        self._ended = False
 
     def redraw(self) -> None:
         """The terminal was resized."""
-        self._thread.submit(self._sink.redraw)
+        if not self._ended:
+            self._thread.submit(self._sink.redraw)
 
     def reached(self, position_ms: int, duration_ms: int) -> None:
         """The audio before this is done, of so much, or 0 if that is not known."""
-        if self._progress is not None:
+        if self._progress is not None and not self._ended:
             self._thread.submit(self._progress.update, position_ms, duration_ms)
 
     async def show(self, hub: Hub) -> None:
@@ -55,7 +57,10 @@ class Screen:
         BrokenPipeError : nobody reads standard output any more
         """
         with self._thread, lines_inside(self._sink.above, self._thread.submit):
-            await _follow(hub, self._sink, self._thread)
+            try:
+                await _follow(hub, self._sink, self._thread)
+            finally:
+                self._ended = True
 
 
 class _AboveProgress:

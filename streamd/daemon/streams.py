@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from streamd.errors import EngineError, WireError
+from streamd.errors import StreamdError, WireError
 from streamd.events import Fault, SessionEvent
 from streamd.hub import Hub
 from streamd.session import Session
@@ -175,7 +175,7 @@ class Streams:
 
     def fail(self, error: Exception) -> None:
         """A dead engine must never look like silence: tell every listener of every session."""
-        code = "engine" if isinstance(error, EngineError) else "internal"
+        code = "engine" if isinstance(error, StreamdError) else "internal"
         self._broken = Fault(code=code, message=str(error) or repr(error), fatal=True)
         for stream in self._streams.values():
             stream.fail(self._broken)
