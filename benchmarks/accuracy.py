@@ -1,12 +1,11 @@
-"""How many words are right: the demo model offline and streaming, clean and in noise.
+"""How many words are wrong: the demo model offline and streaming, clean and in noise.
 
-    python benchmarks/accuracy.py [--data ../shared/data] [--limit 40] [-- streamd's own options]
+    python benchmarks/accuracy.py [--data ../shared/data] [--limit 40] [NAME=VALUE...]
 
 Offline is the whole clip in one window at full encoder context, streaming is the session as the
-daemon runs it, on the same weights with the same options. Sets: the bundled recording, and where the
-speech data is at hand unheard speakers' digits, strings of them with pauses, and recorded commands.
-Prints a table
-and, last, one JSON line.
+daemon runs it, on the same weights with the same options (such as ``beam-size=5``). Sets: the
+bundled recording, and where the speech data is at hand unheard speakers' digits, strings of them
+with pauses, and recorded commands. Prints a table and, last, one JSON line.
 """
 
 import argparse

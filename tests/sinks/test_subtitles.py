@@ -81,6 +81,15 @@ def test_vtt_as_another_parser_reads_it(tmp_path):
     assert "\n\nNOTE 01:02:03.004 [1.2 s of audio lost: overrun]\n\n" in text
 
 
+def test_cues_of_utterances_that_overlap_do_not(tmp_path):
+    finals = final("one", end_ms=2000), final("two", start_ms=1800, end_ms=3000, seq=2)
+    first, second = srt.parse(written(tmp_path / "a.srt", *finals))
+    assert first.end == second.start
+    written(path := tmp_path / "a.vtt", *finals)
+    first, second = webvtt.read(path).captions
+    assert first.end == second.start == "00:00:02.000"
+
+
 def test_txt_and_jsonl(tmp_path):
     partial = Partial(seg=1, rev=1, start_ms=0, end_ms=1, text="on", stable=0)
     events = (partial, final("one\ntwo"), GAP, final("", seq=2), final("drei", seq=3))
