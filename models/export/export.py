@@ -1,7 +1,6 @@
 """Write a model in the formats of other programs: ``export.py MODEL OUT``.
 
-MODEL is a name or folder that ``streamd --model`` takes. Needs openai-whisper (for OpenAI's
-vocabulary) and torch (for ``openai`` only): the dependency group ``recipe``.
+MODEL is what ``streamd --model`` takes. ``openai`` needs torch (the dependency group ``recipe``).
 """
 
 from __future__ import annotations
@@ -11,12 +10,18 @@ from pathlib import Path
 
 import ggml
 import huggingface
-import openai_pt
-from vocabulary import complete
+from vocabulary import Whole, complete
 
 from streamd.engine.store import load_model
 
-FORMATS = {"ggml": ggml.write, "hf": huggingface.write, "openai": openai_pt.write}
+
+def _write_openai(model: Whole, out: Path) -> Path:
+    import openai_pt  # and with it torch, which the others do not need
+
+    return openai_pt.write(model, out)
+
+
+FORMATS = {"ggml": ggml.write, "hf": huggingface.write, "openai": _write_openai}
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from vocabulary import Whole, half
 
+from streamd.search.tokenizer import LANGUAGES
+
 _RENAMED = [
     ("positional_embedding", "embed_positions.weight"),
     ("token_embedding", "embed_tokens"),
@@ -153,10 +155,8 @@ def _tokenizer(model: Whole) -> dict[str, object]:
 
 
 def _specials(model: Whole) -> list[str]:
-    from whisper.tokenizer import LANGUAGES
-
     n_languages = model.dims.n_vocab - len(model.tokens) - 1509
-    languages = [f"<|{code}|>" for code in list(LANGUAGES)[:n_languages]]
+    languages = [f"<|{code}|>" for code in LANGUAGES[:n_languages]]
     times = [f"<|{i * 0.02:.2f}|>" for i in range(1501)]
     tasks = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
     named = [f"<|{task}|>" for task in tasks]

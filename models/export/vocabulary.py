@@ -7,16 +7,15 @@ shows: they lose against every token that was ever right.
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import whisper
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.store import Model
+from streamd.engine.model import Model
+from streamd.engine.vocabulary import openai_vocabulary
 
 EMBEDDING = "decoder.token_embedding.weight"
 N_LANGUAGES = 99
@@ -38,10 +37,8 @@ class Whole:
 
 
 def openai_tokens(*, multilingual: bool) -> list[bytes]:
-    """OpenAI's text tokens in the order of their ids, from the openai-whisper package."""
-    name = "multilingual.tiktoken" if multilingual else "gpt2.tiktoken"
-    lines = (Path(whisper.__file__).parent / "assets" / name).read_bytes().splitlines()
-    return [base64.b64decode(line.split()[0]) for line in lines if line]
+    """OpenAI's text tokens in the order of their ids."""
+    return list(openai_vocabulary(Path("export"), 51_865 if multilingual else 51_864))
 
 
 def complete(model: Model) -> Whole:

@@ -17,10 +17,10 @@ from streamd.commit.sliding import Sliding
 from streamd.config import Config, read_token
 from streamd.daemon.streams import Streams
 from streamd.engine import Engine
+from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
-from streamd.engine.store import Model
 from streamd.errors import ConfigError
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer

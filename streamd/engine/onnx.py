@@ -16,6 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx_builder import Graph
 from streamd.engine.onnx_graph import decoder_graph, encoder_graph
+from streamd.engine.weights import OUTPUT
 from streamd.errors import EngineError
 from streamd.types import Mel
 
@@ -67,7 +68,7 @@ class OnnxEngine:
         heads = sorted(alignment_heads)
         self._weights = {name: OrtValue.ortvalue_from_numpy(w) for name, w in weights.items()}
         self._encoder = self._load(encoder_graph(dims), threads)
-        self._decoder = self._load(decoder_graph(dims, heads), threads)
+        self._decoder = self._load(decoder_graph(dims, heads, tied=OUTPUT not in weights), threads)
 
     def encode(self, mel: Mel, n_ctx: int) -> OnnxFeatures:
         """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.

@@ -86,7 +86,7 @@ class GraphBuilder:
         """Refer to a parameter of the model."""
         if name not in self._parameters:
             tensor = TensorProto(name=name, data_type=TensorProto.FLOAT)
-            tensor.dims.extend(parameter_shapes(self.dims)[name])
+            tensor.dims.extend(parameter_shapes(self.dims, tied=False)[name])
             tensor.data_location = TensorProto.EXTERNAL
             # ONNX demands a place; the runtime never looks there, as it is handed the arrays
             tensor.external_data.add(key="location", value="parameters")

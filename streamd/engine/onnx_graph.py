@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from streamd.engine import ModelDimensions
 from streamd.engine.onnx_builder import CONTRIB, Graph, GraphBuilder, Shape
+from streamd.engine.weights import OUTPUT
 
 
 def encoder_graph(dims: ModelDimensions) -> Graph:
@@ -40,7 +41,9 @@ def encoder_graph(dims: ModelDimensions) -> Graph:
     return g.graph()
 
 
-def decoder_graph(dims: ModelDimensions, alignment_heads: Sequence[tuple[int, int]]) -> Graph:
+def decoder_graph(
+    dims: ModelDimensions, alignment_heads: Sequence[tuple[int, int]], *, tied: bool = True
+) -> Graph:
     """One pass of k tokens against a pool of cached keys and values.
 
     Inputs: ``tokens``, ``positions`` (k,); ``want`` (m,), the rows to project to logits; ``mask``
@@ -48,7 +51,7 @@ def decoder_graph(dims: ModelDimensions, alignment_heads: Sequence[tuple[int, in
     per layer ``key_<layer>``, ``value_<layer>`` (n_head, n_pool, d_head) and the encoder's outputs.
     Outputs: ``logits`` (m, n_vocab); ``alignment`` (k, n_heads, n_ctx), heads in the order given,
     which must be sorted; ``new_keys``, ``new_values`` (n_layer, n_head, k, d_head), which the
-    caller writes into the pool.
+    caller writes into the pool. `tied`: the token embedding is the output layer too.
     """
     g = GraphBuilder(dims)
     tokens = g.input("tokens", ["k"], TensorProto.INT64)
@@ -72,7 +75,8 @@ def decoder_graph(dims: ModelDimensions, alignment_heads: Sequence[tuple[int, in
         if heads:
             alignment.append(g.op("Gather", [scores, g.constant(heads)], {"axis": 0}))
     wanted = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
-    g.output("logits", g.op("Gemm", [wanted, embedding], {"transB": 1}), ["m", dims.n_vocab])
+    output = embedding if tied else g.parameter(OUTPUT)
+    g.output("logits", g.op("Gemm", [wanted, output], {"transB": 1}), ["m", dims.n_vocab])
     scores = g.op("Transpose", [g.op("Concat", alignment, {"axis": 0})], {"perm": [1, 0, 2]})
     g.output("alignment", scores, ["k", len(alignment_heads), "n_ctx"])
     pool: Shape = [dims.n_text_layer, dims.n_text_head, "k", dims.n_text_state // dims.n_text_head]

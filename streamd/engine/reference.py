@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.weights import OUTPUT
 from streamd.types import Mel
 
 Array = NDArray[np.float32]
@@ -144,7 +145,8 @@ class ReferenceDecoder:
             x = x + linear(attended, weights, f"{block}.cross_attn.out")
             x = x + feed_forward(x, weights, block)
             scores_of_layer.append(scores)
-        logits = layer_norm(x[want], weights, "decoder.ln") @ embedding.T
+        output = weights.get(OUTPUT, embedding)
+        logits = layer_norm(x[want], weights, "decoder.ln") @ output.T
         heads = [scores_of_layer[layer][head] for layer, head in self._engine.alignment_heads]
         return logits, np.stack(heads, axis=1)
 

@@ -1,25 +1,42 @@
-"""A model's parameters: which ones there must be, and how they are read from safetensors.
+"""A model's parameters: which ones there must be, and how they come off the disk.
 
-Knows nothing of vocabularies or of where models are kept (`store` does). Names and shapes:
-openai/whisper ``model.py``.
+Knows nothing of file formats (`formats` does) or of vocabularies. Names and shapes: openai/whisper
+``model.py``.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from streamd.engine import ModelDimensions, Weights
 from streamd.errors import ModelError
 
 Shapes = dict[str, tuple[int, ...]]
 
-_READABLE = ("F16", "F32")
+OUTPUT = "proj_out.weight"
+"""Only in models that do not use the token embedding as output layer too; OpenAI's all do."""
+_READABLE = ("F16", "BF16", "F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 
 
-def parameter_shapes(dims: ModelDimensions) -> Shapes:
-    """Name and shape of every parameter that a model of these dimensions has."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A parameter on disk: in which file, its shape and type, and how to get its values."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], NDArray[Any]]
+
+
+def parameter_shapes(dims: ModelDimensions, *, tied: bool = True) -> Shapes:
+    """Name and shape of every parameter that a model of these dimensions has.
+
+    `tied`: the token embedding is the output layer too.
+    """
     audio, text = dims.n_audio_state, dims.n_text_state
     shapes: Shapes = {
         "encoder.conv1.weight": (audio, dims.n_mels, 3),
@@ -37,30 +54,25 @@ def parameter_shapes(dims: ModelDimensions) -> Shapes:
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         shapes |= _block(block, text) | _attention(f"{block}.cross_attn", text)
-    return shapes
+    return shapes if tied else shapes | {OUTPUT: (dims.n_vocab, text)}
 
 
-def read_safetensors(path: Path, dims: ModelDimensions) -> Weights:
+def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> Weights:
     """Read a model's parameters as float32.
 
     Names, shapes and types are compared with `dims` before any data is read, so that a damaged or
-    foreign file costs neither time nor memory.
+    foreign file costs neither time nor memory. `path` is whom to blame for a missing one.
 
     Raises
     ------
     ModelError
-        The file is missing, damaged, of another architecture, or holds values that are no numbers.
+        The model is of another architecture, damaged, or holds values that are no numbers.
     """
-    expected = parameter_shapes(dims)
-    try:
-        with safe_open(path, framework="np") as file:
-            _check_names(path, expected, found=set(file.keys()))
-            for name, shape in expected.items():
-                lazy = file.get_slice(name)
-                _check_tensor(f"{path}: {name}", lazy.get_dtype(), lazy.get_shape(), shape)
-            return {name: _float32(path, name, file.get_tensor(name)) for name in expected}
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: damaged ({error}); get the model's files again") from error
+    expected = parameter_shapes(dims, tied=OUTPUT not in stored)
+    _check_names(path, expected, found=set(stored))
+    for name, shape in expected.items():
+        _check_tensor(name, stored[name], shape)
+    return {name: _float32(name, stored[name]) for name in expected}
 
 
 def _norm(name: str, n_state: int) -> Shapes:
@@ -92,20 +104,26 @@ def _check_names(path: Path, expected: Shapes, *, found: set[str]) -> None:
     if odd:
         what = "is missing" if odd[0] in expected else "is not a part of a model of its dimensions"
         more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
-        raise ModelError(f"{path}: {odd[0]}{more} {what}; config.json and weights do not match")
+        raise ModelError(f"{path}: {odd[0]}{more} {what}; dimensions and weights do not match")
 
 
-def _check_tensor(place: str, dtype: str, found: list[int], expected: tuple[int, ...]) -> None:
-    if tuple(found) != expected:
+def _check_tensor(name: str, stored: Stored, expected: tuple[int, ...]) -> None:
+    if stored.shape != expected:
         raise ModelError(
-            f"{place} has shape {found}, not {list(expected)}; config.json and weights do not match"
+            f"{stored.path}: {name} has shape {list(stored.shape)}, not {list(expected)}; "
+            "dimensions and weights do not match"
         )
-    if dtype not in _READABLE:
-        raise ModelError(f"{place} is of type {dtype}; convert the model to {_READABLE}")
+    if stored.dtype not in _READABLE:
+        readable = ", ".join(_READABLE)
+        raise ModelError(
+            f"{stored.path}: {name} is of type {stored.dtype}; convert the model to {readable}"
+        )
 
 
-def _float32(path: Path, name: str, tensor: NDArray[np.generic]) -> NDArray[np.float32]:
-    values = tensor.astype(np.float32)
+def _float32(name: str, stored: Stored) -> NDArray[np.float32]:
+    values = stored.read().astype(np.float32)
     if not np.isfinite(values).all():
-        raise ModelError(f"{path}: {name} holds NaN or infinity; get the model's files again")
+        raise ModelError(
+            f"{stored.path}: {name} holds NaN or infinity; get the model's files again"
+        )
     return values

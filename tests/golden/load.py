@@ -11,7 +11,8 @@ import soundfile
 from golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS, random_weights
 
 from streamd.engine import ModelDimensions
-from streamd.engine.store import Model, load_model
+from streamd.engine.model import Model
+from streamd.engine.store import load_model
 from streamd.engine.weights import parameter_shapes
 
 HERE = Path(__file__).parent

@@ -1,0 +1,195 @@
+"""Hugging Face's folder for a Whisper model, as transformers writes it and the hub has it.
+
+The merges of its tokenizer are not read: in Whisper's vocabularies their order is that of the ids.
+Names of parameters and fields: transformers ``modeling_whisper.py``, ``configuration_whisper.py``.
+"""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from streamd.engine import ModelDimensions
+from streamd.engine.formats.files import read_json
+from streamd.engine.formats.safetensors import open_folder
+from streamd.engine.model import (
+    MIN_AUDIO_CTX,
+    Heads,
+    Model,
+    have_heads,
+    is_whisper,
+    only_language,
+    usual_heads,
+)
+from streamd.engine.vocabulary import check_size, numbered
+from streamd.engine.weights import OUTPUT, Stored, gather
+from streamd.errors import ModelError
+
+_RENAMED = (
+    ("embed_positions.weight", "positional_embedding"),
+    ("embed_tokens.", "token_embedding."),
+    ("layers.", "blocks."),
+    ("encoder_attn_layer_norm.", "cross_attn_ln."),
+    ("self_attn_layer_norm.", "attn_ln."),
+    ("final_layer_norm.", "mlp_ln."),
+    ("encoder_attn.", "cross_attn."),
+    ("self_attn.", "attn."),
+    ("q_proj.", "query."),
+    ("k_proj.", "key."),
+    ("v_proj.", "value."),
+    ("out_proj.", "out."),
+    ("fc1.", "mlp.0."),
+    ("fc2.", "mlp.2."),
+)
+"""Their part of a name -> OpenAI's, in this order."""
+
+
+class _Config(msgspec.Struct):
+    """``config.json``."""
+
+    model_type: str
+    vocab_size: int
+    num_mel_bins: int
+    d_model: int
+    encoder_layers: int
+    encoder_attention_heads: int
+    encoder_ffn_dim: int
+    decoder_layers: int
+    decoder_attention_heads: int
+    decoder_ffn_dim: int
+    max_source_positions: int
+    max_target_positions: int
+    activation_function: str = "gelu"
+    scale_embedding: bool = False
+    tie_word_embeddings: bool = True
+
+
+class _Generation(msgspec.Struct):
+    """``generation_config.json``; old models have none."""
+
+    alignment_heads: list[tuple[int, int]] | None = None
+    is_multilingual: bool | None = None
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+
+
+class _BytePairs(msgspec.Struct):
+    vocab: dict[str, int]
+
+
+class _Tokenizer(msgspec.Struct):
+    """``tokenizer.json``."""
+
+    model: _BytePairs
+    added_tokens: list[_AddedToken] = []
+
+
+def load(folder: Path, name: str) -> Model:
+    """Load the folder.
+
+    Raises
+    ------
+    ModelError
+        Its files are missing, damaged or of another architecture.
+    """
+    config = read_json(folder / "config.json", _Config)
+    dims = _dims(folder / "config.json", config)
+    path = folder / "generation_config.json"
+    generation = read_json(path, _Generation) if path.exists() else _Generation()
+    language = only_language(dims)
+    if generation.is_multilingual is not None:
+        language = None if generation.is_multilingual else "en"
+    stored = _renamed(open_folder(folder), tied=config.tie_word_embeddings)
+    return Model(
+        name=name,
+        dims=dims,
+        weights=gather(folder, dims, stored),
+        vocabulary=check_size(folder, _vocabulary(folder), dims.n_vocab),
+        alignment_heads=_heads(folder, dims, generation),
+        language=language,
+        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+    )
+
+
+def _dims(path: Path, config: _Config) -> ModelDimensions:
+    dims = ModelDimensions(
+        n_mels=config.num_mel_bins,
+        n_audio_ctx=config.max_source_positions,
+        n_audio_state=config.d_model,
+        n_audio_head=config.encoder_attention_heads,
+        n_audio_layer=config.encoder_layers,
+        n_vocab=config.vocab_size,
+        n_text_ctx=config.max_target_positions,
+        n_text_state=config.d_model,
+        n_text_head=config.decoder_attention_heads,
+        n_text_layer=config.decoder_layers,
+    )
+    usual = (
+        config.model_type == "whisper"
+        and config.encoder_ffn_dim == config.decoder_ffn_dim == 4 * config.d_model
+        and config.activation_function == "gelu"
+        and not config.scale_embedding
+    )
+    if not (usual and is_whisper(dims)):
+        raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
+    return dims
+
+
+def _renamed(stored: dict[str, Stored], *, tied: bool) -> dict[str, Stored]:
+    """Under OpenAI's names. A tied output layer, if there at all, repeats the embedding."""
+    renamed = {_openai_name(name): tensor for name, tensor in stored.items()}
+    if tied:
+        renamed.pop(OUTPUT, None)
+    return renamed
+
+
+def _openai_name(name: str) -> str:
+    # without "model.": saved from transformers' WhisperModel, which has no output layer
+    name = name.removeprefix("model.")
+    for theirs, ours in _RENAMED:
+        name = name.replace(theirs, ours)
+    return re.sub(
+        r"^(encoder|decoder)\.layer_norm\.",
+        lambda found: "encoder.ln_post." if found[1] == "encoder" else "decoder.ln.",
+        name,
+    )
+
+
+def _heads(folder: Path, dims: ModelDimensions, generation: _Generation) -> Heads:
+    """Distilled models may come with the list of their teacher, whose decoder was deeper."""
+    heads = generation.alignment_heads
+    if heads and have_heads(dims, heads):
+        return tuple(sorted(set(heads)))
+    return usual_heads(folder, dims)
+
+
+def _vocabulary(folder: Path) -> dict[bytes, int]:
+    """Of ``tokenizer.json``, or else of ``vocab.json``, which old models have."""
+    path = folder / "tokenizer.json"
+    if path.exists():
+        tokenizer = read_json(path, _Tokenizer)
+        added = {token.id for token in tokenizer.added_tokens}
+        ids = {text: i for text, i in tokenizer.model.vocab.items() if i not in added}
+    else:
+        path = folder / "vocab.json"
+        ids = read_json(path, dict[str, int])
+    in_order = sorted(ids, key=ids.__getitem__)
+    eot = ids.get("<|endoftext|>", len(in_order))
+    if [ids[text] for text in in_order[:eot]] != list(range(min(eot, len(ids)))):
+        raise ModelError(f"{path}: tokens are missing or twice there; get the model's files again")
+    letters = _letters()
+    try:
+        tokens = [bytes(letters[letter] for letter in text) for text in in_order[:eot]]
+    except KeyError as error:
+        raise ModelError(f"{path}: {error} stands for no byte; not Whisper's tokens") from error
+    return numbered(path, tokens)
+
+
+def _letters() -> dict[str, int]:
+    """GPT-2's way to show bytes: those that are no visible Latin-1 letter come from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    shown = {chr(byte): byte for byte in visible}
+    return shown | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}

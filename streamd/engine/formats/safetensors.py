@@ -1,0 +1,79 @@
+"""Parameters in safetensors files, one or several."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import ml_dtypes  # noqa: F401 - with it, safetensors gives numpy arrays of bfloat16
+import msgspec
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from streamd.engine.formats.files import existing, read_json
+from streamd.engine.weights import Stored
+from streamd.errors import ModelError
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_MAX_SHARDS = 1000
+
+
+class _Index(msgspec.Struct):
+    """Which file has which parameter."""
+
+    weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
+
+
+def open_folder(folder: Path) -> dict[str, Stored]:
+    """What ``model.safetensors`` holds, or else the files that its index names.
+
+    Raises
+    ------
+    ModelError
+        Files are missing, damaged, or the index does not fit them.
+    """
+    index = folder / _INDEX
+    if (folder / _SINGLE).exists() or not index.exists():
+        return open_file(folder / _SINGLE)
+    places = read_json(index, _Index).weight_map
+    names = sorted(set(places.values()))
+    for name in names:
+        plain = Path(name).name == name and "\\" not in name and name.isprintable()
+        if not plain or not name.endswith(".safetensors") or len(names) > _MAX_SHARDS:
+            raise ModelError(f"{index}: {name!r} is no part of a model; get its files again")
+    shards = {name: open_file(folder / name) for name in names}
+    for tensor, name in places.items():
+        if tensor not in shards[name]:
+            raise ModelError(f"{folder / name}: lacks {tensor}, which {_INDEX} has there")
+    return {tensor: shards[name][tensor] for tensor, name in places.items()}
+
+
+def open_file(path: Path) -> dict[str, Stored]:
+    """What the file holds; its header is checked, its data not read.
+
+    Raises
+    ------
+    ModelError
+        The file is missing or damaged.
+    """
+    try:
+        file: Any = safe_open(existing(path), framework="np")  # has no annotations
+        return {
+            name: Stored(
+                path=path,
+                shape=tuple(part.get_shape()),
+                dtype=part.get_dtype(),
+                read=partial(_read, path, partial(file.get_tensor, name)),
+            )
+            for name in file.keys()  # noqa: SIM118 - not a mapping
+            for part in (file.get_slice(name),)
+        }
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: damaged ({error}); get the model's files again") from error
+
+
+def _read(path: Path, get_tensor: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    try:
+        return get_tensor()
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: damaged ({error}); get the model's files again") from error

@@ -1,0 +1,226 @@
+"""Hugging Face's folders: the same model as in streamd's own, whatever variant they come in."""
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from engine.checkpoints import (
+    SHAPES,
+    assert_same,
+    checkpoint,
+    huggingface,
+    transcribe,
+    write_own,
+)
+from safetensors.numpy import load_file, save_file
+
+from streamd.engine.onnx import OnnxEngine
+from streamd.engine.reference import ReferenceEngine
+from streamd.engine.store import load_model
+from streamd.engine.weights import OUTPUT
+from streamd.errors import ModelError
+
+MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return huggingface.write(checkpoint("few"), tmp_path)
+
+
+def change(path: Path, **changes: object) -> None:
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value != "gone"}))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        load_model(str(folder))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(folder) in message
+    return message
+
+
+def split(folder: Path) -> tuple[str, str]:
+    """Spread the weights over two files with an index."""
+    weights = load_file(folder / MODEL)
+    (folder / MODEL).unlink()
+    names = sorted(weights)
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    place = {name: shards[i % 2] for i, name in enumerate(names)}
+    for shard in shards:
+        part = {name: weights[name] for name in names if place[name] == shard}
+        save_file(part, folder / shard)
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": place}))
+    return shards
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "demo"])
+def test_the_same_checkpoint_is_the_same_model(shape, tmp_path):
+    own = load_model(str(write_own(checkpoint(shape), tmp_path)))
+    found = load_model(str(huggingface.write(checkpoint(shape), tmp_path)))
+    assert_same(found, own)
+    assert found.alignment_heads == own.alignment_heads
+    assert found.name == "hf"
+
+
+def test_vocab_json_of_old_models(folder):
+    expected = load_model(str(folder)).vocabulary
+    vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "vocab.json").write_text(json.dumps(vocab | {"<|endoftext|>": len(vocab)}))
+    (folder / "tokenizer.json").unlink()
+    assert load_model(str(folder)).vocabulary == expected
+
+
+def test_shards(folder):
+    expected = load_model(str(folder))
+    split(folder)
+    assert_same(load_model(str(folder)), expected)
+
+
+def test_weights_without_the_prefix_of_the_whole(folder):
+    expected = load_model(str(folder))
+    weights = {n.removeprefix("model."): w for n, w in load_file(folder / MODEL).items()}
+    save_file(weights, folder / MODEL)
+    assert_same(load_model(str(folder)), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_types_of_weights(folder, dtype):
+    weights = {name: values.astype(dtype) for name, values in load_file(folder / MODEL).items()}
+    save_file(weights, folder / MODEL)
+    found = load_model(str(folder)).weights["decoder.ln.bias"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(
+        found, weights["model.decoder.layer_norm.bias"].astype(np.float32)
+    )
+
+
+def test_a_tied_output_that_was_saved_is_not_read_twice(folder):
+    weights = load_file(folder / MODEL)
+    save_file(weights | {"proj_out.weight": weights["model.decoder.embed_tokens.weight"]},
+              folder / MODEL)  # fmt: skip
+    assert OUTPUT not in load_model(str(folder)).weights
+
+
+def test_an_output_of_its_own(folder):
+    tied = load_model(str(folder))
+    weights = load_file(folder / MODEL)
+    output = weights["model.decoder.embed_tokens.weight"][::-1].copy()
+    save_file(weights | {"proj_out.weight": output}, folder / MODEL)
+    change(folder / "config.json", tie_word_embeddings=False)
+    model = load_model(str(folder))
+    np.testing.assert_array_equal(model.weights[OUTPUT], output.astype(np.float32))
+    mel = np.random.default_rng(0).standard_normal((80, 256), dtype=np.float32)
+    logits = []
+    for kind in (ReferenceEngine, OnnxEngine):
+        for each in (model, tied):
+            engine = kind(each.dims, each.weights, alignment_heads=each.alignment_heads)
+            decoder = engine.decoder(engine.encode(mel, 128), 1)
+            zero, one = np.zeros(1, np.int64), np.ones((1, 1), np.bool_)
+            logits.append(decoder.step(zero + 7, zero, zero, one, zero)[0])
+    own, usual, own_onnx, usual_onnx = logits
+    np.testing.assert_allclose(own[:, ::-1], usual, atol=1e-4)
+    np.testing.assert_allclose(own_onnx, own, atol=1e-4)
+    np.testing.assert_allclose(usual_onnx, usual, atol=1e-4)
+
+
+@pytest.mark.parametrize("heads", ["gone", None, [], [[7, 0], [10, 17]]])
+def test_heads_of_nobody_or_of_a_teacher(folder, heads):
+    change(folder / "generation_config.json", alignment_heads=heads)
+    assert load_model(str(folder)).alignment_heads == ((1, 0), (1, 1)), "the upper half"
+
+
+def test_old_models_have_no_generation_config(folder):
+    (folder / "generation_config.json").unlink()
+    model = load_model(str(folder))
+    assert model.language == "en"
+    assert transcribe(model).tokens
+
+
+@pytest.mark.parametrize("name", ["config.json", MODEL, "tokenizer.json"])
+def test_damaged_files(folder, name):
+    whole = (folder / name).read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"\0" * 100, b"[]", b"[" * 100_000):
+        (folder / name).write_bytes(damaged)
+        assert name in refusal(folder)
+    (folder / name).unlink()
+    assert (name if name != "tokenizer.json" else "vocab.json") in refusal(folder)
+
+
+def test_pickled_weights_are_not_read(folder):
+    (folder / MODEL).rename(folder / "pytorch_model.bin")
+    assert MODEL in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"d_model": -1},
+        {"d_model": 2**40},
+        {"decoder_layers": 10**6},
+        {"encoder_ffn_dim": 7},
+        {"activation_function": "relu"},
+        {"model_type": "bart"},
+        {"scale_embedding": True},
+        {"vocab_size": "many"},
+        {"num_mel_bins": "gone"},
+    ],
+)
+def test_other_architectures(folder, changes):
+    change(folder / "config.json", **changes)
+    assert "config.json" in refusal(folder)
+
+
+def test_a_vocabulary_of_another_model(folder):
+    change(folder / "config.json", vocab_size=60_000)
+    assert str(folder) in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.safetensors",
+        "/etc/passwd.safetensors",
+        "sub/model.safetensors",
+        "..\\secret.safetensors",
+        "..",
+        "",
+        "a\nb.safetensors",
+        "a\0b.safetensors",
+        "pytorch_model.bin",
+    ],
+)
+def test_an_index_does_not_lead_out_of_the_folder(folder, name):
+    split(folder)
+    (folder.parent / "secret.safetensors").write_bytes(b"")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"x": name}}))
+    assert "is no part of a model" in refusal(folder)
+
+
+def test_an_index_that_does_not_fit(folder):
+    first, _ = split(folder)
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["model.none"] = first
+    (folder / INDEX).write_text(json.dumps(index))
+    assert "lacks model.none" in refusal(folder)
+    (folder / first).unlink()
+    assert first in refusal(folder)
+
+
+def test_an_index_of_nothing(folder):
+    split(folder)
+    (folder / INDEX).write_text('{"weight_map": {}}')
+    assert INDEX in refusal(folder)
+
+
+def test_a_token_in_letters_that_stand_for_no_byte(folder):
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocab = content["model"]["vocab"]
+    vocab["\u4e2d"] = vocab.pop(next(token for token in vocab if len(token) > 1))
+    path.write_text(json.dumps(content))
+    assert "stands for no byte" in refusal(folder)
