@@ -69,8 +69,9 @@ class FileSource:
         nothing is left out.
     clock : what real time is
 
-    A file that is cut off or damaged in the middle gives what can be decoded of it, then raises
-    `SourceError`.
+    A file that is damaged in the middle gives what can be decoded of it, then raises
+    `SourceError`. One that is cut off does so too if its format tells how long it should be: flac
+    and mp3 do, wav and ogg do not, as libsndfile reads them.
     """
 
     def __init__(
