@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from streamd.assets import asset
-from streamd.engine.formats import huggingface, own
+from streamd.engine.formats import huggingface, openai, own
 from streamd.engine.formats.files import read_json
 from streamd.engine.model import Model
 from streamd.errors import ModelError
@@ -24,9 +24,10 @@ class _AnyConfig(msgspec.Struct):
 
 
 def load_model(name: str) -> Model:
-    """Load a bundled model by its name, or any model by its folder.
+    """Load a bundled model by its name, or any model by its folder or file.
 
-    A folder is streamd's own (models/demo is the example) or Hugging Face's.
+    A folder is streamd's own (models/demo is the example) or Hugging Face's; a file is a
+    checkpoint of openai-whisper.
 
     Raises
     ------
@@ -38,8 +39,10 @@ def load_model(name: str) -> Model:
     path = Path(name).expanduser()
     if path.is_dir():
         return _load_folder(path)
+    if path.is_file():
+        return _load_file(path)
     raise ModelError(
-        f"model {name!r} not found: name a model's folder, or one of {', '.join(BUNDLED)}"
+        f"model {name!r} not found: name a model's folder or file, or one of {', '.join(BUNDLED)}"
     )
 
 
@@ -47,3 +50,16 @@ def _load_folder(folder: Path) -> Model:
     config = read_json(folder / "config.json", _AnyConfig)
     load = own.load if config.model_type is None else huggingface.load
     return load(folder, folder.resolve().name)
+
+
+def _load_file(path: Path) -> Model:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    if magic == openai.MAGIC:
+        return openai.load(path, path.stem)
+    raise ModelError(
+        f"{path}: no checkpoint of openai-whisper; of models in other files, name the folder"
+    )

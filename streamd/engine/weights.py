@@ -21,6 +21,8 @@ OUTPUT = "proj_out.weight"
 """Only in models that do not use the token embedding as output layer too; OpenAI's all do."""
 _READABLE = ("F16", "BF16", "F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 
+_MAX_SHOWN = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -55,6 +57,12 @@ def parameter_shapes(dims: ModelDimensions, *, tied: bool = True) -> Shapes:
         block = f"decoder.blocks.{layer}"
         shapes |= _block(block, text) | _attention(f"{block}.cross_attn", text)
     return shapes if tied else shapes | {OUTPUT: (dims.n_vocab, text)}
+
+
+def shown(name: str) -> str:
+    """A name out of a file as it may stand in a message: of one line, and not endless."""
+    plain = ascii(name)[1:-1]
+    return plain if len(plain) <= _MAX_SHOWN else plain[:_MAX_SHOWN] + "..."
 
 
 def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> Weights:
@@ -104,7 +112,9 @@ def _check_names(path: Path, expected: Shapes, *, found: set[str]) -> None:
     if odd:
         what = "is missing" if odd[0] in expected else "is not a part of a model of its dimensions"
         more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
-        raise ModelError(f"{path}: {odd[0]}{more} {what}; dimensions and weights do not match")
+        raise ModelError(
+            f"{path}: {shown(odd[0])}{more} {what}; dimensions and weights do not match"
+        )
 
 
 def _check_tensor(name: str, stored: Stored, expected: tuple[int, ...]) -> None:
@@ -114,9 +124,9 @@ def _check_tensor(name: str, stored: Stored, expected: tuple[int, ...]) -> None:
             "dimensions and weights do not match"
         )
     if stored.dtype not in _READABLE:
-        readable = ", ".join(_READABLE)
         raise ModelError(
-            f"{stored.path}: {name} is of type {stored.dtype}; convert the model to {readable}"
+            f"{stored.path}: {name} is of type {shown(stored.dtype)}; "
+            f"convert the model to {', '.join(_READABLE)}"
         )
 
 

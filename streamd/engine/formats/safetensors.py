@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from streamd.engine.formats.files import existing, read_json
-from streamd.engine.weights import Stored
+from streamd.engine.weights import Stored, shown
 from streamd.errors import ModelError
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -40,11 +40,11 @@ def open_folder(folder: Path) -> dict[str, Stored]:
     for name in names:
         plain = Path(name).name == name and "\\" not in name and name.isprintable()
         if not plain or not name.endswith(".safetensors") or len(names) > _MAX_SHARDS:
-            raise ModelError(f"{index}: {name!r} is no part of a model; get its files again")
+            raise ModelError(f"{index}: {shown(name)!r} is no part of a model; get its files again")
     shards = {name: open_file(folder / name) for name in names}
     for tensor, name in places.items():
         if tensor not in shards[name]:
-            raise ModelError(f"{folder / name}: lacks {tensor}, which {_INDEX} has there")
+            raise ModelError(f"{folder / name}: lacks {shown(tensor)}, which {_INDEX} has there")
     return {tensor: shards[name][tensor] for tensor, name in places.items()}
 
 

@@ -1,0 +1,201 @@
+"""Reads pickles of tensors and plain containers, and refuses everything else.
+
+Not with `pickle`: that calls what the file names. Here a pickle is a list of steps for a machine
+that knows only the few steps that ``torch.save`` writes for a model's parameters. What the file
+names becomes a `Named`, which cannot be called; for three names of torch's we know the result.
+Sources: Python's `pickletools`, torch ``serialization.py`` and ``_utils.py``.
+"""
+
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from streamd.engine.weights import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Something of a module that the file refers to, never looked up: ``torch HalfStorage``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A run of numbers in a file of its own, `key`; `kind`: torch's name of their type."""
+
+    kind: str
+    key: str
+    n_items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A view of a storage; offset and strides count items."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class NotPlainError(ValueError):
+    """The pickle is damaged, or holds more than tensors and plain containers."""
+
+
+def unpickle(data: bytes) -> object:
+    """What the pickle holds: numbers, text, tuples, lists, dicts and tensors.
+
+    Raises
+    ------
+    NotPlainError
+        It holds anything else, or ends early; nothing of it was executed.
+    """
+    machine = _Machine()
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name == "STOP":
+                return machine.pop()
+            _STEPS.get(opcode.name, _refuse(opcode.name))(machine, argument)
+    except NotPlainError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        # what `pickletools` and a stack or memo of the wrong content raise
+        raise NotPlainError(f"not a sound pickle: {error}") from error
+    raise NotPlainError("not a sound pickle: it has no end")
+
+
+@dataclass(slots=True)
+class _Machine:
+    """The stack, the stacks below its marks, and what was remembered for later."""
+
+    stack: list[Any] = field(default_factory=list)
+    below: list[list[Any]] = field(default_factory=list)
+    memo: dict[int, Any] = field(default_factory=dict)
+
+    def push(self, value: object) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Any:  # noqa: ANN401 - whatever the file says
+        return self.stack.pop()
+
+    def mark(self) -> None:
+        self.below.append(self.stack)
+        self.stack = []
+
+    def pop_to_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+    def push_tuple(self, n_items: int) -> None:
+        items = [self.pop() for _ in range(n_items)]
+        self.push(tuple(reversed(items)))
+
+    def remember(self, at: int) -> None:
+        self.memo[at] = self.stack[-1]
+
+    def set_items(self, items: list[Any]) -> None:
+        target, keys, values = self.stack[-1], items[::2], items[1::2]
+        if type(target) is not dict or len(keys) != len(values):
+            raise NotPlainError("not a sound pickle: no dict where there should be one")
+        if any(type(key) is not str for key in keys):  # nested ones can take forever to hash
+            raise NotPlainError("has keys that are no text")
+        target.update(zip(keys, values, strict=True))
+
+    def append(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not list:
+            raise NotPlainError("not a sound pickle: no list where there should be one")
+        target.extend(items)
+
+    def ignore_attributes(self) -> None:
+        """Of a state_dict: the versions of torch's modules."""
+        self.pop()
+        if type(self.stack[-1]) is not dict:
+            raise NotPlainError("sets attributes of what is no dict")
+
+    def rebuild(self) -> None:
+        """What calling a named thing would give."""
+        arguments, called = self.pop(), self.pop()
+        if called == Named("collections OrderedDict") and arguments == ():
+            self.push({})
+        elif called == Named("torch._utils _rebuild_tensor_v2"):
+            self.push(_tensor(*arguments[:4]))
+        elif called == Named("torch._utils _rebuild_parameter") and type(arguments[0]) is Tensor:
+            self.push(arguments[0])
+        else:
+            name = called.name if type(called) is Named else type(called).__name__
+            raise NotPlainError(f"wants to call {shown(name)}, which is no part of a model")
+
+    def refer(self) -> None:
+        """A storage, by torch's convention for a persistent id."""
+        tag, kind, key, _, n_items = self.pop()
+        sound = type(kind) is Named and type(key) is str and _is_count(n_items)
+        if tag != "storage" or not sound:
+            raise NotPlainError("refers to something that is no storage")
+        self.push(Storage(kind.name, key, n_items))
+
+
+def _tensor(storage: object, offset: object, shape: object, strides: object) -> Tensor:
+    """A tensor whose every item lies inside its storage."""
+    sound = (
+        type(storage) is Storage
+        and _is_count(offset)
+        and all(type(sizes) is tuple and all(map(_is_count, sizes)) for sizes in (shape, strides))
+    )
+    if not sound:
+        raise NotPlainError("has a tensor without a storage, shape or strides")
+    tensor = Tensor(storage, offset, shape, strides)  # type: ignore[arg-type] # checked above
+    if len(tensor.shape) != len(tensor.strides) or len(tensor.shape) > _MAX_AXES:
+        raise NotPlainError("has a tensor whose shape and strides differ")
+    steps = ((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
+    if 0 in tensor.shape or tensor.offset + sum(steps) >= tensor.storage.n_items:
+        raise NotPlainError("has a tensor that reaches beyond its storage")
+    return tensor
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _refuse(name: str) -> Callable[[_Machine, Any], NoReturn]:
+    def step(_machine: _Machine, _argument: object) -> NoReturn:
+        raise NotPlainError(f"has a step {name} that no model needs")
+
+    return step
+
+
+_MAX_AXES = 4
+_Step = Callable[[_Machine, Any], object]
+_STEPS: dict[str, _Step] = {
+    "PROTO": lambda _, __: None,
+    "MARK": lambda m, _: m.mark(),
+    "NONE": lambda m, _: m.push(None),
+    "NEWTRUE": lambda m, _: m.push(True),
+    "NEWFALSE": lambda m, _: m.push(False),
+    **dict.fromkeys(
+        ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"),
+        lambda m, value: m.push(value),
+    ),
+    "EMPTY_TUPLE": lambda m, _: m.push(()),
+    "EMPTY_LIST": lambda m, _: m.push([]),
+    "EMPTY_DICT": lambda m, _: m.push({}),
+    "TUPLE1": lambda m, _: m.push_tuple(1),
+    "TUPLE2": lambda m, _: m.push_tuple(2),
+    "TUPLE3": lambda m, _: m.push_tuple(3),
+    "TUPLE": lambda m, _: m.push(tuple(m.pop_to_mark())),
+    "APPEND": lambda m, _: m.append([m.pop()]),
+    "APPENDS": lambda m, _: m.append(m.pop_to_mark()),
+    "SETITEM": lambda m, _: m.set_items([m.pop(), m.pop()][::-1]),
+    "SETITEMS": lambda m, _: m.set_items(m.pop_to_mark()),
+    "BINPUT": lambda m, at: m.remember(at),
+    "LONG_BINPUT": lambda m, at: m.remember(at),
+    "BINGET": lambda m, at: m.push(m.memo[at]),
+    "LONG_BINGET": lambda m, at: m.push(m.memo[at]),
+    "GLOBAL": lambda m, name: m.push(Named(name)),
+    "BINPERSID": lambda m, _: m.refer(),
+    "REDUCE": lambda m, _: m.rebuild(),
+    "BUILD": lambda m, _: m.ignore_attributes(),
+}
+"""All that ``torch.save`` writes with its protocol, 2."""
