@@ -230,7 +230,8 @@ class Session:
         events = self._revise(segment, end, hypothesis, silence=resumed - pause)
         if resumed - pause >= MIN_GAP and not segment.tail and not hypothesis.suspect:
             cut = min(end, max(pause, resumed - self._segmenter.options.tail))
-            segment.safe_cut = (cut, len(segment.committed))
+            if segment.prefix or end - segment.anchor > self._options.length:  # all before is known
+                self._prompt.remember(segment.cut(cut), hypothesis)
         return events
 
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:

@@ -30,8 +30,6 @@ class Segment:
     """The uncommitted words of the last hypothesis; the draft of the next."""
     held: tuple[int, Hypothesis] | None = None
     """A hypothesis decoded as final up to a frame, in case the utterance ends there."""
-    safe_cut: tuple[int, int] | None = None
-    """A frame in a pause, and how many committed words are all that was said before it."""
     newest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     rev: int = 0
@@ -77,11 +75,11 @@ class Segment:
         self.revise(self.tail, sum(1 for _ in takewhile(gone, self.tail)))
         before, inside = self.n_left, self.committed[self.n_left :]
         self.n_left += sum(1 for _ in takewhile(gone, inside))
-        self.anchor, self.safe_cut = frame, None
+        self.anchor = frame
         return self.committed[before : self.n_left]
 
     def trim(self, segmenter: Segmenter, end: int) -> list[Word]:
-        """Move the window's start behind committed words, if possible into a pause.
+        """Move the window's start behind the committed words, into the quietest place near by.
 
         `end` is where the newest window ended: what comes after it was not heard yet.
 
@@ -89,19 +87,19 @@ class Segment:
         -------
         The committed words that the window leaves behind
         """
-        if self.safe_cut is not None:
-            (cut, n), self.safe_cut = self.safe_cut, None
-        elif len(self.committed) > self.n_left:
-            n, last = len(self.committed), self.committed[-1].end
-            next_word = self.tail[0].start if self.tail else last
-            # Word times are rough: look for the quietest place between the two words.
-            latest = min(max(last, next_word) + 5, end)
-            earliest = min(max(self.anchor, last - 5), latest)
-            cut = segmenter.quietest(earliest, latest, near=last)
-        else:
+        if len(self.committed) == self.n_left:
             return []
-        left = self.committed[self.n_left : n]
-        self.anchor, self.n_left = max(cut, self.anchor), n
+        last = self.committed[-1].end
+        next_word = self.tail[0].start if self.tail else last
+        # Word times are rough.
+        latest = min(max(last, next_word) + 5, end)
+        earliest = min(max(self.anchor, last - 5), latest)
+        return self.cut(segmenter.quietest(earliest, latest, near=last))
+
+    def cut(self, frame: int) -> list[Word]:
+        """Let the window begin here, behind all committed words; return those that it leaves."""
+        left = self.committed[self.n_left :]
+        self.anchor, self.n_left = max(frame, self.anchor), len(self.committed)
         return left
 
     def show(self, seg: int, end: int, now: int) -> list[SessionEvent]:

@@ -268,3 +268,12 @@ def test_a_suspect_hypothesis_of_a_pause_does_not_move_the_window_behind_what_it
     session.accept(session.next_window(), Hypothesis())
     session.feed(audio[150:])
     assert session.next_window().start == window.start
+
+
+def test_what_was_said_before_a_pause_that_was_heard_out_leaves_the_window():
+    """A decoder that is given "six" as prefix and hears "six six" may well skip the second."""
+    speech = [False] * WORD + [True] * (2 * WORD) + [False] * 24 + [True] * (4 * WORD)
+    events, windows = run(speech, [0])
+    assert windows[-1].start >= 3 * WORD
+    assert windows[-1].prompt == (1, 2)
+    assert [text for text, _, _ in finals(events)] == ["w1 w2, w5. w6 w7, w8"]
