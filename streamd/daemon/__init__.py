@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from streamd.config import Config
+from streamd.config import Config, read_token
 from streamd.daemon import build
 from streamd.daemon.control import Control
 from streamd.daemon.screen import Screen, stored
@@ -24,7 +25,7 @@ from streamd.display import open_display, open_files
 from streamd.engine.store import load_model
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Fault
-from streamd.server import LIVE
+from streamd.server import LIVE, Server
 from streamd.sinks.progress import ProgressBar
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
@@ -88,13 +89,28 @@ async def _live(
             _show(config, live, control, tasks)
         listens = config.server.server
         async with build.server(config, streams) if listens else nullcontext() as server:
-            if server is not None:
-                log.info("listening on ws://%s:%d/v1/stream", config.server.host, server.port)
+            if server is not None and not is_terminal(sys.stdout, os.environ):
+                control.on_hangup = partial(_reload, config, server)
+
+            def announce() -> None:
+                if server is not None:
+                    log.info("listening on ws://%s:%d/v1/stream", config.server.host, server.port)
+
             if live is None:
+                announce()
                 await control.stopped.wait()
             else:
-                await _caption(sources, live, control)
+                await _caption(sources, live, control, opened=announce)
         engine.cancel()
+
+
+def _reload(config: Config, server: Server) -> None:
+    """Take the token that the file has now; a file that cannot be read changes nothing."""
+    try:
+        server.change_token(read_token(config.server.token_file))
+        log.info("read %s", config.server.token_file or "nothing: there is no --token-file")
+    except ConfigError as error:
+        log.error("%s; the old token stays", error)  # noqa: TRY400 - the line says it all
 
 
 async def _all_written(
@@ -120,7 +136,7 @@ async def _written(config: Config, source: Source, live: Stream, control: Contro
         terminal = is_terminal(sys.stderr, os.environ)
         bar = ProgressBar(sys.stderr, source.name) if terminal else None
         screen = _show(config, live, control, tasks, bar)
-        await _caption([source], live, control, screen.reached)
+        await _caption([source], live, control, reached=screen.reached)
 
 
 def _show(
@@ -165,11 +181,14 @@ async def _caption(
     sources: Sequence[Source],
     live: Stream,
     control: Control,
+    *,
+    opened: Callable[[], None] = lambda: None,
     reached: Reached = lambda position_ms, duration_ms: None,
 ) -> None:
     """One source after the other, then the end of the session.
 
-    `reached` is told from time to time up to where the audio was transcribed.
+    `opened` is called when the first one delivers; `reached` is told from time to time up to where
+    the audio was transcribed.
 
     Raises
     ------
@@ -178,6 +197,8 @@ async def _caption(
     for source in sources:
         try:
             async with source:
+                if source is sources[0]:
+                    opened()
                 await _pump(source, live, control, reached)
         except SourceError as error:
             await live.flush()
@@ -199,6 +220,8 @@ async def _pump(source: Source, live: Stream, control: Control, reached: Reached
         if isinstance(item, Lost):
             live.gap(item.duration_ms, item.why)
         elif control.paused:
+            if not n_skipped:
+                await live.flush()  # what was said before is not kept waiting
             n_skipped += len(item)
         else:
             if n_skipped:
@@ -209,6 +232,8 @@ async def _pump(source: Source, live: Stream, control: Control, reached: Reached
             live.feed(item)
             done = live.session.now - live.session.backlog
             reached(ms_from_frames(done), source.duration_ms or 0)
+    if n_skipped:
+        live.gap(ms_from_frames(n_skipped), "paused")
 
 
 async def _until_first_error(work: Coroutine[Any, Any, None]) -> None:

@@ -1,17 +1,20 @@
 """What the user says by signals.
 
 SIGINT, SIGTERM: stop, and make final what was said; the second one exits at once, with 130.
-SIGUSR1: pause and resume. SIGUSR2: log the state of every session. SIGWINCH: the terminal was
-resized.
+SIGHUP: read the token anew, or stop if it was the terminal that hung up. SIGUSR1: pause and resume.
+SIGUSR2: log the state of every session. SIGWINCH: the terminal was resized.
 """
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130
+
+log = logging.getLogger(__name__)
 
 
 class Control:
@@ -22,7 +25,7 @@ class Control:
         self.paused = False
         self._reason: Exception | None = None
         self.on_stop: Callable[[], None] = lambda: None
-        self.on_pause: Callable[[], None] = lambda: None
+        self.on_hangup: Callable[[], None] = self.stop
         self.on_resize: Callable[[], object] = lambda: None
         self.on_dump: Callable[[], None] = lambda: None
 
@@ -50,7 +53,7 @@ class Control:
     def toggle_pause(self) -> None:
         """Leave out audio until the next time."""
         self.paused = not self.paused
-        self.on_pause()
+        log.info("paused" if self.paused else "resumed")
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -59,6 +62,7 @@ class Control:
         handlers: dict[signal.Signals, Callable[[], object]] = {
             signal.SIGINT: self.stop,
             signal.SIGTERM: self.stop,
+            signal.SIGHUP: lambda: self.on_hangup(),
             signal.SIGUSR1: self.toggle_pause,
             signal.SIGUSR2: lambda: self.on_dump(),
             signal.SIGWINCH: lambda: self.on_resize(),

@@ -57,6 +57,10 @@ class Door:
         self._host = host
         self._token = token
 
+    def with_token(self, token: str | None) -> "Door":
+        """The same door with another token; raises as the first one did."""
+        return Door(self._host, token)
+
     def check(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer the request here, or None: let it become a websocket."""
         answer = self._answer(request)

@@ -34,6 +34,15 @@ class Server:
         self._conversations: dict[asyncio.Task[None] | None, Conversation] = {}
         self._connections: set[ws.ServerConnection] = set()
 
+    def change_token(self, token: str | None) -> None:
+        """From now on clients must show this one; those who are in stay.
+
+        Raises
+        ------
+        ConfigError : none, though other machines could reach us
+        """
+        self._door = self._door.with_token(token)
+
     async def open(self, host: str, port: int) -> ws.Server:
         """Bind, and let clients in.
 

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDING = ROOT / "models/demo/recording.flac"
@@ -158,6 +160,50 @@ async def test_the_first_interrupt_makes_final_what_was_said(tmp_path):
     assert finals[-1]["seg"] == event["seg"]
     assert [e for e in heard if e["type"] == "final"][-1] == finals[-1]
     assert heard[-1] == {"type": "eos", "seq": finals[-1]["seq"], "reason": "stop"}
+
+
+async def test_a_hangup_reads_the_token_anew_and_keeps_who_is_in(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("old")
+    process, url = await started("serve", "--token-file", str(token))
+
+    def show(text: str) -> dict:
+        return {"additional_headers": {"Authorization": f"Bearer {text}"}}
+
+    async with connect(f"{url}?role=both", **show("old")) as inside:
+        await inside.recv()
+        token.write_text("new")
+        process.send_signal(signal.SIGHUP)
+        async for line in process.stderr:
+            if b"read " in line:
+                break
+        async with connect(f"{url}?role=both", **show("new")):
+            pass
+        with pytest.raises(InvalidStatus, match="401"):
+            await connect(f"{url}?role=both", **show("old"))
+        await inside.send(json.dumps({"type": "stop"}))
+        assert json.loads(await inside.recv())["type"] == "eos"
+        token.write_text("")
+        process.send_signal(signal.SIGHUP)
+        async for line in process.stderr:
+            if b"old token stays" in line:
+                break
+    process.send_signal(signal.SIGTERM)
+    await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_terminal_that_hangs_up_is_a_stop():
+    master, terminal = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAM, "serve", "--port", "0", stdout=terminal, stderr=asyncio.subprocess.PIPE
+    )
+    os.close(terminal)
+    await address(process)
+    process.send_signal(signal.SIGHUP)
+    await process.communicate()
+    os.close(master)
+    assert process.returncode == 0
 
 
 async def test_clients_speak_listen_and_vanish_beside_each_other(cards):

@@ -73,7 +73,7 @@ async def caption(source, recorder: Recorder, stop=None) -> np.ndarray:
     engine = asyncio.create_task(streams.transcribe(recorder))
     begun = asyncio.Event()
     stopping = asyncio.create_task(stop(source, begun)) if stop else None
-    await _caption([source], live, control, lambda position_ms, duration_ms: begun.set())
+    await _caption([source], live, control, opened=begun.set)
     engine.cancel()
     await asyncio.gather(engine, *([stopping] if stopping else []), return_exceptions=True)
     assert live.session.idle
