@@ -6,24 +6,38 @@ here by the age of the words: agreement alone commits words that the recognizer 
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 
 from streamd.commit.words import agreement, normalised, settled
 from streamd.types import Word
 
 SILENCE = 15
 """After 300 ms of silence nothing is half heard any more: everything is committed."""
-CONFIDENT_PROB = 0.95
-CONFIDENT_AGE = 50
-"""Words of at least this mean probability that ended a second ago are committed when seen once."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementOptions:
+    """When words are committed; times in frames."""
+
+    agree: int = 2
+    """Hypotheses in a row that must begin alike."""
+    hold: int = 12
+    """Words younger than this (250 ms) wait, agreed upon or not."""
+    min_progress: int = 15
+    """New audio between two hypotheses without which their agreement says nothing."""
+    confident_prob: float = 0.95
+    """Words of at least this mean probability are committed when seen once ..."""
+    confident_age: int = 50
+    """... if they ended this long ago."""
 
 
 class LocalAgreement:
-    """Commits the words on which the last `agree` hypotheses agree, once they are `hold` old."""
+    """Commits the words on which the last hypotheses agree, once they are old enough."""
 
-    def __init__(self, agree: int = 2, hold: int = 12, min_progress: int = 15) -> None:
-        """`hold` and `min_progress` (new audio between two hypotheses that may agree) in frames."""
-        self._agree, self._hold, self._min_progress = agree, hold, min_progress
-        self._history: deque[list[str]] = deque(maxlen=agree)
+    def __init__(self, options: AgreementOptions | None = None) -> None:
+        self._options = options or AgreementOptions()
+        self._history: deque[list[str]] = deque(maxlen=self._options.agree)
         self._heard = 0  # the end of the newest window in the history
 
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
@@ -46,17 +60,16 @@ class LocalAgreement:
 
     def _agreed(self, words: Sequence[Word], now: int) -> int:
         names = [normalised(word.text) for word in words]
-        if self._history and now - self._heard < self._min_progress:
+        if self._history and now - self._heard < self._options.min_progress:
             self._history[-1] = names  # too soon to count as a second opinion
             return 0
         self._history.append(names)
         self._heard = now
-        if len(self._history) < self._agree:
+        if len(self._history) < self._options.agree:
             return 0
-        return min(agreement(list(self._history)), settled(words, now - self._hold))
+        return min(agreement(list(self._history)), settled(words, now - self._options.hold))
 
-    @staticmethod
-    def _confident(words: Sequence[Word], now: int) -> int:
-        old = words[: settled(words, now - CONFIDENT_AGE)]
-        sure = (i for i, word in enumerate(old) if word.prob < CONFIDENT_PROB)
-        return next(sure, len(old))
+    def _confident(self, words: Sequence[Word], now: int) -> int:
+        options = self._options
+        old = words[: settled(words, now - options.confident_age)]
+        return sum(1 for _ in takewhile(lambda word: word.prob >= options.confident_prob, old))

@@ -75,6 +75,10 @@ class Streaming(Group, frozen=True, kw_only=True):
     min_progress_ms: Annotated[
         Ms, Opt("new audio that makes an agreement count", unit="ms", rare=True)
     ] = 300
+    confident_prob: Annotated[
+        Share, Opt("probability at which a word need not be agreed upon", rare=True)
+    ] = 0.95
+    confident_age_ms: Annotated[Ms, Opt("and the age at which", unit="ms", rare=True)] = 1_000
     frame_threshold_ms: Annotated[
         Ms, Opt("distance to the window's end (align-att)", unit="ms", rare=True)
     ] = 500

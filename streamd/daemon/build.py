@@ -12,7 +12,7 @@ from typing import Any
 
 from streamd.commit import CommitPolicy
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.config import Config, read_token
 from streamd.daemon.streams import Streams
@@ -80,8 +80,15 @@ def _policy(config: Config) -> CommitPolicy:
     if streaming.commit == "align-att":
         threshold = frames_from_ms(streaming.frame_threshold_ms)
         return AlignAtt(threshold, frames_from_ms(streaming.rewind_ms))
-    hold, progress = streaming.hold_ms, streaming.min_progress_ms
-    return LocalAgreement(streaming.agreement, frames_from_ms(hold), frames_from_ms(progress))
+    return LocalAgreement(
+        AgreementOptions(
+            agree=streaming.agreement,
+            hold=frames_from_ms(streaming.hold_ms),
+            min_progress=frames_from_ms(streaming.min_progress_ms),
+            confident_prob=streaming.confident_prob,
+            confident_age=frames_from_ms(streaming.confident_age_ms),
+        )
+    )
 
 
 def _endpoint_options(config: Config) -> EndpointOptions:

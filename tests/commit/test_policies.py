@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.commit.words import normalised
 from streamd.types import Word
@@ -37,7 +37,7 @@ def test_the_newest_word_waits_while_somebody_speaks():
 
 
 def test_young_words_wait():
-    policy = LocalAgreement(hold=12)
+    policy = LocalAgreement(AgreementOptions(hold=12))
     policy.commit(words("and so my"), now=65, silence=0)
     assert policy.commit(words("and so my fellow"), now=80, silence=0) == 3
     policy.reset()
@@ -46,14 +46,14 @@ def test_young_words_wait():
 
 
 def test_a_second_look_at_almost_the_same_audio_is_no_second_opinion():
-    policy = LocalAgreement(min_progress=15)
+    policy = LocalAgreement(AgreementOptions(min_progress=15))
     policy.commit(words("and so my"), now=100, silence=0)
     assert policy.commit(words("and so my"), now=110, silence=0) == 0
     assert policy.commit(words("and so my"), now=126, silence=0) == 2
 
 
 def test_three_must_agree_if_asked_to():
-    policy = LocalAgreement(agree=3)
+    policy = LocalAgreement(AgreementOptions(agree=3))
     assert policy.commit(words("a b c"), now=100, silence=0) == 0
     assert policy.commit(words("a b c"), now=125, silence=0) == 0
     assert policy.commit(words("a b d"), now=150, silence=0) == 2
@@ -73,7 +73,7 @@ def test_sure_and_old_words_are_committed_at_first_sight():
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=12))
 def test_committed_words_are_what_all_hypotheses_since_agree_on(hypotheses):
     """Feed the recognizer's view (uncommitted words only) as the session does."""
-    policy, committed, before = LocalAgreement(hold=0, min_progress=0), [], None
+    policy, committed, before = LocalAgreement(AgreementOptions(hold=0, min_progress=0)), [], None
     for i, names in enumerate(hypotheses):
         new = words(" ".join(names))
         n = policy.commit(new, now=1000 + 100 * i, silence=0)

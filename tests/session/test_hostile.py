@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.events import Event, Final, Gap, Partial, Vad
 from streamd.session import Session, SessionOptions
@@ -43,7 +43,12 @@ def sessions(backlogs: list[int]) -> st.SearchStrategy[Session]:
         backlog=st.sampled_from(backlogs),
     )
     policies = st.sampled_from(
-        [LocalAgreement, lambda: LocalAgreement(hold=0, min_progress=0), AlignAtt, Sliding]
+        [
+            LocalAgreement,
+            lambda: LocalAgreement(AgreementOptions(hold=0, min_progress=0)),
+            AlignAtt,
+            Sliding,
+        ]
     )
     return st.builds(scripted_session, options, endpoints(), policies.map(lambda make: make()))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.events import Event, Final, Gap, Partial
 from streamd.session import SessionOptions
@@ -69,7 +69,9 @@ def words_said(speech) -> list[str]:
 
 
 delays = st.lists(st.integers(0, 400), min_size=1, max_size=5)
-policies = st.sampled_from([LocalAgreement, AlignAtt, lambda: LocalAgreement(agree=3)])
+policies = st.sampled_from(
+    [LocalAgreement, AlignAtt, lambda: LocalAgreement(AgreementOptions(agree=3))]
+)
 
 
 @given(runs, delays, policies)
