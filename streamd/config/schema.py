@@ -92,6 +92,9 @@ class Streaming(Group, frozen=True, kw_only=True):
     stability: Annotated[Share, Opt("tolerance for keeping drafted words; 0: exact", rare=True)] = (
         0.0
     )
+    mask_words: Annotated[
+        int, Meta(ge=0, le=10), Opt("newest tentative words not shown; less flicker", rare=True)
+    ] = 0
     backlog_ms: Annotated[
         int,
         Meta(ge=30_000, le=86_400_000),

@@ -49,6 +49,7 @@ def session_factory(config: Config, *, step_ms: int | None = None) -> Callable[[
     options = SessionOptions(
         step=frames_from_ms(config.streaming.step_ms if step_ms is None else step_ms),
         length=frames_from_ms(config.streaming.length_ms),
+        mask_words=config.streaming.mask_words,
         context_tokens=config.streaming.context_tokens,
         keep_context=config.streaming.keep_context,
         backlog=frames_from_ms(config.streaming.backlog_ms),

@@ -200,7 +200,7 @@ class Session:
         segment.revise(words, n)
         if end - segment.anchor > self._options.length:
             self._prompt.remember(segment.trim(self._segmenter, end), hypothesis)
-        return segment.show(self._seg, end, self.now)
+        return segment.show(self._seg, end, self.now, hide=self._options.mask_words)
 
     def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """The hypothesis of a pause: final if the silence lasts, else as good as any other."""

@@ -11,6 +11,8 @@ class SessionOptions:
     """A partial is due after this much new audio; 0: only finals (the "VAD mode")."""
     length: int = 250
     """The window is trimmed to its uncommitted part when it gets longer than this."""
+    mask_words: int = 0
+    """The newest tentative words, so many, are not shown while somebody speaks: less flicker."""
     context_tokens: int = 64
     """Committed tokens before the window that the decoder gets as its prompt."""
     keep_context: bool = False

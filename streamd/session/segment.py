@@ -102,9 +102,13 @@ class Segment:
         self.anchor, self.n_left = max(frame, self.anchor), len(self.committed)
         return left
 
-    def show(self, seg: int, end: int, now: int) -> list[SessionEvent]:
-        """A partial of the audio up to frame `end`, if there is something new to see."""
-        text, stable = text_of(self.words), len(text_of(self.committed))
+    def show(self, seg: int, end: int, now: int, *, hide: int = 0) -> list[SessionEvent]:
+        """A partial of the audio up to frame `end`, if there is something new to see.
+
+        `hide`: how many of the newest tentative words are kept back, since they change most.
+        """
+        words = [*self.committed, *self.tail[: max(0, len(self.tail) - hide)]]
+        text, stable = text_of(words), len(text_of(self.committed))
         if (text, stable) == self._shown:
             return []
         self._shown = (text, stable)
@@ -117,7 +121,7 @@ class Segment:
                 end_ms=ms_from_frames(end),
                 text=text,
                 stable=stable,
-                words=timed(self.words, len(self.committed)),
+                words=timed(words, len(self.committed)),
                 lag_ms=ms_from_frames(now - end),
             )
         ]

@@ -1,0 +1,35 @@
+"""What single options of a session do."""
+
+from fakes import WORD, ScriptedRecognizer, drain, loud_frame, scripted_audio, scripted_session
+
+from streamd.commit.local_agreement import LocalAgreement
+from streamd.events import Final, Partial
+from streamd.session import Session, SessionOptions
+from streamd.vad.gate import Gate, GateOptions
+from streamd.vad.segmenter import Segmenter
+
+
+def test_masked_words_are_kept_back_until_the_speaker_pauses():
+    audio = scripted_audio([False] * WORD + [True] * (10 * WORD) + [False] * 60)
+    shown = {}
+    for mask in (0, 2):
+        session = scripted_session(SessionOptions(mask_words=mask))
+        events = []
+        for start in range(0, len(audio), 25):
+            events += session.feed(audio[start : start + 25])
+            events += drain(session, ScriptedRecognizer(), [])
+        shown[mask] = [e.text.split() for e in events if isinstance(e, Partial)]
+        assert [e.text.split()[-1] for e in events if isinstance(e, Final)] == ["w10"]
+    assert any(word.startswith("?") for text in shown[0] for word in text)
+    assert not any(word.startswith("?") for text in shown[2] for word in text)
+    assert shown[2][-1][-1] == "w10", "in the pause everything is shown"
+
+
+def test_a_word_that_the_flush_cuts_off_before_the_gate_opened_is_not_lost():
+    gate = Gate(loud_frame, GateOptions(attack=10, hangover=0, steady_db=0.0))
+    session = Session(gate, Segmenter(), LocalAgreement())
+    audio = scripted_audio([False] * (2 * WORD + 5) + [True] * 5)
+    events = session.feed(audio)
+    assert events == [], "five voiced frames of ten do not open it"
+    events = session.flush() + drain(session, ScriptedRecognizer(), [])
+    assert [e.text for e in events if isinstance(e, Final)] == ["w2"]
