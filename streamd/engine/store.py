@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from streamd.assets import asset
-from streamd.engine.formats import huggingface, openai, own
+from streamd.engine.formats import ggml, huggingface, openai, own
 from streamd.engine.formats.files import read_json
 from streamd.engine.model import Model
 from streamd.errors import ModelError
@@ -26,8 +26,8 @@ class _AnyConfig(msgspec.Struct):
 def load_model(name: str) -> Model:
     """Load a bundled model by its name, or any model by its folder or file.
 
-    A folder is streamd's own (models/demo is the example) or Hugging Face's; a file is a
-    checkpoint of openai-whisper.
+    A folder is streamd's own (models/demo is the example) or Hugging Face's; a file is
+    openai-whisper's or whisper.cpp's.
 
     Raises
     ------
@@ -60,6 +60,9 @@ def _load_file(path: Path) -> Model:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
     if magic == openai.MAGIC:
         return openai.load(path, path.stem)
+    if magic == ggml.MAGIC:
+        return ggml.load(path, path.stem)
     raise ModelError(
-        f"{path}: no checkpoint of openai-whisper; of models in other files, name the folder"
+        f"{path}: no checkpoint of openai-whisper or whisper.cpp; of a model in other files, "
+        "name the folder"
     )

@@ -3,6 +3,9 @@
 import base64
 import json
 import sys
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
@@ -10,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engine import torch_file
 from golden.load import samples
 from golden.random_model import random_weights
 from safetensors.numpy import save_file
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
+from streamd.engine.onnx import OnnxEngine
 from streamd.engine.recognizer import Recognizer
-from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
 from streamd.engine.weights import parameter_shapes
 from streamd.search.options import DecodingOptions
@@ -88,9 +92,16 @@ def write_own(whole: Any, out: Path) -> Path:
     return folder
 
 
+def write_openai(whole: Any, out: Path) -> Path:
+    """openai-whisper's file."""
+    half = {name: vocabulary.half(values) for name, values in whole.weights.items()}
+    return torch_file.write(out / "model.pt", asdict(whole.dims), half)
+
+
 def transcribe(model: Model) -> Hypothesis:
     """What the model makes of a second of speech."""
-    engine = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    heads = model.alignment_heads
+    engine = OnnxEngine(model.dims, model.weights, alignment_heads=heads, threads=1)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     options = DecodingOptions(temperatures=(0.0,), audio_ctx=min(192, model.dims.n_audio_ctx))
     n_frames = min(120, model.dims.n_audio_ctx)
@@ -99,8 +110,19 @@ def transcribe(model: Model) -> Hypothesis:
     return Recognizer(engine, tokenizer, options).recognize(window)
 
 
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """What is done here allocates less than 50 MB at any time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def assert_same(found: Model, expected: Model) -> None:
-    """Dimensions, every weight, vocabulary, heads, language; and so what they transcribe."""
+    """Dimensions, every weight, vocabulary, language."""
     assert found.dims == expected.dims
     assert found.weights.keys() == expected.weights.keys()
     for name, values in expected.weights.items():
@@ -109,6 +131,3 @@ def assert_same(found: Model, expected: Model) -> None:
     assert found.vocabulary == expected.vocabulary
     assert found.language == expected.language
     assert found.min_audio_ctx == expected.min_audio_ctx
-    heard = transcribe(expected)
-    assert heard.tokens
-    assert transcribe(found).tokens == heard.tokens

@@ -6,14 +6,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from engine.checkpoints import (
-    SHAPES,
-    assert_same,
-    checkpoint,
-    huggingface,
-    transcribe,
-    write_own,
-)
+from engine.checkpoints import assert_same, checkpoint, huggingface, transcribe
 from safetensors.numpy import load_file, save_file
 
 from streamd.engine.onnx import OnnxEngine
@@ -56,15 +49,6 @@ def split(folder: Path) -> tuple[str, str]:
         save_file(part, folder / shard)
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": place}))
     return shards
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, "demo"])
-def test_the_same_checkpoint_is_the_same_model(shape, tmp_path):
-    own = load_model(str(write_own(checkpoint(shape), tmp_path)))
-    found = load_model(str(huggingface.write(checkpoint(shape), tmp_path)))
-    assert_same(found, own)
-    assert found.alignment_heads == own.alignment_heads
-    assert found.name == "hf"
 
 
 def test_vocab_json_of_old_models(folder):

@@ -1,0 +1,151 @@
+"""whisper.cpp's files: one file with dimensions, vocabulary and parameters, perhaps quantised.
+
+Little-endian throughout: a magic number and eleven of the model's; the mel filterbank, which we
+compute ourselves; the text tokens; then one tensor behind the other. Sources: whisper.cpp
+``convert-pt-to-ggml.py``, ``whisper_model_load`` in ``whisper.cpp``.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engine import ModelDimensions
+from streamd.engine.formats.ggml_types import GGML_TYPES, dequantise
+from streamd.engine.model import MIN_AUDIO_CTX, Model, is_whisper, only_language, usual_heads
+from streamd.engine.vocabulary import check_size, numbered
+from streamd.engine.weights import Stored, gather, shown
+from streamd.errors import ModelError
+
+MAGIC = b"lmgg"
+_QUANTISATION_VERSION = 2
+"""Since May 2023; older quantised files have other blocks."""
+_MAX_AXES = 4
+_MAX_TEXT = 1000
+"""Bytes of a token or of a tensor's name."""
+_MAX_TENSORS = 100_000
+
+
+def load(path: Path, name: str) -> Model:
+    """Load the file.
+
+    Raises
+    ------
+    ModelError
+        It is damaged, or of another architecture.
+    """
+    try:
+        reader = _Reader(path, np.memmap(path, np.uint8, "r"))
+    except (OSError, ValueError) as error:  # ValueError: it is empty
+        raise ModelError(f"{path}: cannot be read ({error})") from error
+    dims = _dims(reader)
+    reader.take(4 * math.prod(reader.integers(2)))
+    (n_tokens,) = reader.integers(1)
+    if not 0 <= n_tokens <= dims.n_vocab:
+        raise reader.damaged(f"{n_tokens} tokens of {dims.n_vocab}")
+    tokens = [reader.text(*reader.integers(1)) for _ in range(n_tokens)]
+    vocabulary = check_size(path, numbered(path, tokens), dims.n_vocab)
+    stored: dict[str, Stored] = {}
+    while reader.at < len(reader.data):
+        parameter, tensor = _tensor(reader)
+        if parameter in stored or len(stored) >= _MAX_TENSORS:
+            raise reader.damaged(f"{shown(parameter)} is too much")
+        stored[parameter] = tensor
+    return Model(
+        name=name,
+        dims=dims,
+        weights=gather(path, dims, stored),
+        vocabulary=vocabulary,
+        alignment_heads=usual_heads(path, dims),
+        language=only_language(dims),
+        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+    )
+
+
+class _Reader:
+    """Walks through a file; what would lead beyond its end is damage."""
+
+    def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
+        self.path = path
+        self.data = data
+        self.at = 0
+
+    def take(self, n_bytes: int) -> NDArray[np.uint8]:
+        """The next bytes, still on disk."""
+        if not 0 <= n_bytes <= len(self.data) - self.at:
+            raise self.damaged("it ends early")
+        self.at += n_bytes
+        return self.data[self.at - n_bytes : self.at]
+
+    def integers(self, n: int) -> tuple[int, ...]:
+        return struct.unpack(f"<{n}i", self.take(4 * n).tobytes())
+
+    def text(self, n_bytes: int) -> bytes:
+        """A token or a name."""
+        if n_bytes > _MAX_TEXT:
+            raise self.damaged("no text where there should be one")
+        return self.take(n_bytes).tobytes()
+
+    def damaged(self, why: str) -> ModelError:
+        return ModelError(f"{self.path}: damaged ({why}); get the model's file again")
+
+
+def _dims(reader: _Reader) -> ModelDimensions:
+    reader.take(len(MAGIC))
+    n_vocab, *audio, n_text_ctx, n_state, n_head, n_layer, n_mels, kind = reader.integers(11)
+    n_audio_ctx, n_audio_state, n_audio_head, n_audio_layer = audio
+    dims = ModelDimensions(
+        n_mels=n_mels,
+        n_audio_ctx=n_audio_ctx,
+        n_audio_state=n_audio_state,
+        n_audio_head=n_audio_head,
+        n_audio_layer=n_audio_layer,
+        n_vocab=n_vocab,
+        n_text_ctx=n_text_ctx,
+        n_text_state=n_state,
+        n_text_head=n_head,
+        n_text_layer=n_layer,
+    )
+    if not is_whisper(dims):
+        raise ModelError(f"{reader.path}: describes no Whisper model; get the model's file again")
+    version, whole = divmod(kind, 1000)
+    if whole > 1 and version != _QUANTISATION_VERSION:
+        raise ModelError(
+            f"{reader.path}: quantised by an old whisper.cpp (version {version}); "
+            "quantise the model again"
+        )
+    return dims
+
+
+def _tensor(reader: _Reader) -> tuple[str, Stored]:
+    n_axes, n_name, number = reader.integers(3)
+    if not 0 < n_axes <= _MAX_AXES:
+        raise reader.damaged("no tensor where there should be one")
+    sizes = reader.integers(n_axes)[::-1]
+    name = reader.text(n_name).decode("ascii", "backslashreplace")
+    if number not in GGML_TYPES:
+        raise ModelError(
+            f"{reader.path}: {shown(name)} is of ggml's type {number}; quantise the model to "
+            f"{', '.join(kind.name for kind in GGML_TYPES.values())}"
+        )
+    kind = GGML_TYPES[number]
+    if min(sizes) <= 0 or sizes[-1] % kind.n_items:
+        raise reader.damaged(f"{shown(name)} has shape {list(sizes)}")
+    data = reader.take(math.prod(sizes) // kind.n_items * kind.n_bytes)
+    shape = _openai_shape(name, sizes)
+    read = partial(_values, data, kind.name, shape)
+    return name, Stored(path=reader.path, shape=shape, dtype=kind.name, read=read)
+
+
+def _openai_shape(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The convolutions' biases are columns there, to be added to (channels, time)."""
+    column = name.startswith("encoder.conv") and name.endswith(".bias") and sizes[-1] == 1
+    return tuple(sizes[:-1] if column else sizes)
+
+
+def _values(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return dequantise(data, kind).reshape(shape)
