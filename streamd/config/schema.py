@@ -210,7 +210,7 @@ class Decoding(Group, frozen=True, kw_only=True):
     prompt: Annotated[str, Opt("text that the model sees before the first word")] = ""
     suppress_tokens: Annotated[
         tuple[Annotated[int, Meta(ge=-1)], ...],
-        Opt("tokens never to be written; -1: non-speech symbols", rare=True),
+        Opt("tokens never written; -1: the model's own list, or else annotations", rare=True),
     ] = (-1,)
     suppress_blank: Annotated[bool, Opt("let a window begin with a blank", rare=True)] = True
     max_tokens: Annotated[

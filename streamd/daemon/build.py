@@ -204,7 +204,8 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
         logprob_threshold=o.logprob_threshold,
         no_speech_threshold=o.no_speech_threshold,
         suppress_blank=o.suppress_blank,
-        suppress_tokens=o.suppress_tokens,
+        suppress_tokens=_suppressed(o.suppress_tokens, model),
+        begin_suppress_tokens=model.begin_suppress_tokens,
         max_tokens=o.max_tokens,
         tokens_per_second=o.tokens_per_second,
         stability=config.streaming.stability,
@@ -212,6 +213,14 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
         audio_ctx_pad=o.audio_ctx_pad,
         audio_ctx_floor=max(o.audio_ctx_floor, model.min_audio_ctx),
     )
+
+
+def _suppressed(tokens: tuple[int, ...], model: Model) -> tuple[int, ...]:
+    """-1 stands for what the model's own files want to be suppressed, if they say it."""
+    own = model.suppress_tokens
+    if -1 not in tokens or own is None:
+        return tokens
+    return (*(token for token in tokens if token != -1), *own)
 
 
 def server(config: Config, streams: Streams) -> AbstractAsyncContextManager[Server]:

@@ -50,7 +50,9 @@ class Model:
     `alignment_heads` are (decoder layer, head) pairs. `language` is the only language of a model
     without language tokens, else None. `text_style` says in a person's words how its text looks.
     `min_audio_ctx` is the shortest encoder context, in frames, on which the model is usable.
-    `notice` is what a user must know before trusting its text, or empty.
+    `suppress_tokens` are never to be written, `begin_suppress_tokens` not first; None: the usual,
+    annotations, and a blank or the end. `notice` is what a user must know before trusting its text,
+    or empty.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Model:
     language: str | None
     text_style: str = ""
     min_audio_ctx: int = MIN_AUDIO_CTX
+    suppress_tokens: tuple[int, ...] | None = None
+    begin_suppress_tokens: tuple[int, ...] | None = None
     notice: str = ""
 
 

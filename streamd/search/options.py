@@ -24,6 +24,7 @@ class DecodingOptions:
     timestamps : sample timestamp tokens; off, since word times come from attention
     max_initial_timestamp : the latest first timestamp, in frames; None: any
     suppress_blank : something must be said before the end, unless a prefix says it
+    begin_suppress_tokens : what suppress_blank refuses; None: a blank and the end
     suppress_tokens : never sampled; -1: annotations such as brackets and music notes
     text_only : never sample languages, nor timestamps that are not wanted. OpenAI leaves these to
         the model, and streams got lost in endless timestamps that way (ufal/SimulStreaming#1)
@@ -51,6 +52,7 @@ class DecodingOptions:
     timestamps: bool = False
     max_initial_timestamp: int | None = 50
     suppress_blank: bool = True
+    begin_suppress_tokens: tuple[int, ...] | None = None
     suppress_tokens: tuple[int, ...] = (-1,)
     text_only: bool = True
     max_tokens: int = 0

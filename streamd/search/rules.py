@@ -102,11 +102,14 @@ def make_rules(
     suppressed = {token for token in (*special, *options.suppress_tokens) if token >= 0}
     if -1 in options.suppress_tokens:
         suppressed.update(tokenizer.non_speech_tokens)
+    blank = options.begin_suppress_tokens
+    if blank is None:
+        blank = (*tokenizer.encode(" "), tokenizer.eot)
     refuse_blank = options.suppress_blank and not something_said
     return Rules(
         eot=tokenizer.eot,
         timestamp_begin=tokenizer.timestamp_begin,
-        blank=(*tokenizer.encode(" "), tokenizer.eot) if refuse_blank else (),
+        blank=blank if refuse_blank else (),
         suppressed=tuple(sorted(suppressed)),
         timestamps=options.timestamps,
         max_initial_timestamp=options.max_initial_timestamp,

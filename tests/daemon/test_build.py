@@ -1,12 +1,14 @@
 """From the configuration to the stations: sessions as users have them."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from streamd.config import load
 from streamd.daemon import build
+from streamd.engine.store import load_model
 from streamd.session import Session
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
 
@@ -23,6 +25,22 @@ from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
 )
 def test_any_pauses_that_the_options_allow_make_a_session(given):
     assert build.session_factory(load(given, {}))().idle
+
+
+@pytest.mark.parametrize(
+    ("option", "own", "expected"),
+    [
+        ("-1", None, (-1,)),
+        ("-1", (), ()),
+        ("-1,3", (5, 7), (3, 5, 7)),
+        ("3", (5, 7), (3,)),
+    ],
+)
+def test_the_usual_suppression_is_the_models_own(option, own, expected):
+    model = replace(load_model("demo"), suppress_tokens=own, begin_suppress_tokens=own)
+    options = build.decoding_options(load({"suppress-tokens": option}, {}), model)
+    assert options.suppress_tokens == expected
+    assert options.begin_suppress_tokens == own
 
 
 def sound(kind: str, n_frames: int) -> np.ndarray:

@@ -118,6 +118,18 @@ def test_heads_of_nobody_or_of_a_teacher(folder, heads):
     assert load_model(str(folder)).alignment_heads == ((1, 0), (1, 1)), "the upper half"
 
 
+def test_what_is_suppressed(folder):
+    n_text, path = 300, folder / "generation_config.json"
+    change(path, suppress_tokens=[7, 1, -1, n_text, 10**9], begin_suppress_tokens=[5, n_text])
+    model = load_model(str(folder))
+    assert model.suppress_tokens == (1, 7)
+    assert model.begin_suppress_tokens == (5, n_text)
+    change(path, suppress_tokens="gone", begin_suppress_tokens=None)
+    model = load_model(str(folder))
+    assert model.suppress_tokens is None
+    assert model.begin_suppress_tokens is None
+
+
 def test_old_models_have_no_generation_config(folder):
     (folder / "generation_config.json").unlink()
     model = load_model(str(folder))

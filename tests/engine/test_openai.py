@@ -15,6 +15,7 @@ from engine.torch_file import mapping, named, pickled, plain, tensor, write_zip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from streamd.cli import main
 from streamd.engine import ModelDimensions
 from streamd.engine.formats.pickled import NotPlainError, unpickle
 from streamd.engine.store import load_model
@@ -93,6 +94,15 @@ def test_no_code_is_run(bomb, protocol, tmp_path):
     content = {"dims": torch_file.DIMS, "model_state_dict": {"x": bomb()}}
     refused(tmp_path, pickle.dumps(content, protocol))
     assert not CALLED
+
+
+def test_a_hostile_model_ends_the_program_with_its_exit_code(tmp_path, capsys):
+    path = write_zip(tmp_path / "model.pt", pickle.dumps(SystemBomb(), 2), [])
+    sound = Path(__file__).parents[1] / "golden" / "digits.flac"
+    assert main(["transcribe", str(sound), "--model", str(path)]) == 4
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [line for line in said.err.splitlines() if str(path) in line]
 
 
 @pytest.mark.parametrize(

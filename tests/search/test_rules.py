@@ -34,6 +34,9 @@ def test_something_must_be_said_first():
     assert {BLANK, EOT} <= allowed([ord("a")], anything)
     assert {BLANK, EOT} <= allowed([], anything, something_said=True)
     assert {BLANK, EOT} <= allowed([], replace(anything, suppress_blank=False))
+    other = replace(anything, begin_suppress_tokens=(7, EOT))
+    assert BLANK in allowed([], other)
+    assert not allowed([], other) & {7, EOT}
 
 
 def test_annotations_are_refused_and_ordinary_punctuation_is_not():

@@ -65,10 +65,12 @@ class _Config(msgspec.Struct):
 
 
 class _Generation(msgspec.Struct):
-    """``generation_config.json``; old models have none."""
+    """``generation_config.json``; old models have none, or one without alignment heads."""
 
     alignment_heads: list[tuple[int, int]] | None = None
     is_multilingual: bool | None = None
+    suppress_tokens: list[int] | None = None
+    begin_suppress_tokens: list[int] | None = None
 
 
 class _AddedToken(msgspec.Struct):
@@ -101,15 +103,19 @@ def load(folder: Path, name: str) -> Model:
     language = only_language(dims)
     if generation.is_multilingual is not None:
         language = None if generation.is_multilingual else "en"
+    vocabulary = check_size(folder, _vocabulary(folder), dims.n_vocab)
     stored = _renamed(open_folder(folder), tied=config.tie_word_embeddings)
     return Model(
         name=name,
         dims=dims,
         weights=gather(folder, dims, stored),
-        vocabulary=check_size(folder, _vocabulary(folder), dims.n_vocab),
+        vocabulary=vocabulary,
         alignment_heads=_heads(folder, dims, generation),
         language=language,
         min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+        # of special tokens only the end can come first; our own rules refuse the others
+        suppress_tokens=_below(len(vocabulary), generation.suppress_tokens),
+        begin_suppress_tokens=_below(len(vocabulary) + 1, generation.begin_suppress_tokens),
     )
 
 
@@ -163,6 +169,10 @@ def _heads(folder: Path, dims: ModelDimensions, generation: _Generation) -> Head
     if heads and have_heads(dims, heads):
         return tuple(sorted(set(heads)))
     return usual_heads(folder, dims)
+
+
+def _below(end: int, tokens: list[int] | None) -> tuple[int, ...] | None:
+    return None if tokens is None else tuple(sorted(token for token in tokens if 0 <= token < end))
 
 
 def _vocabulary(folder: Path) -> dict[bytes, int]:
