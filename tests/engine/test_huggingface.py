@@ -7,6 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from engine.checkpoints import assert_same, checkpoint, huggingface, transcribe
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from streamd.engine.onnx import OnnxEngine
@@ -220,3 +222,29 @@ def test_a_token_in_letters_that_stand_for_no_byte(folder):
     vocab["\u4e2d"] = vocab.pop(next(token for token in vocab if len(token) > 1))
     path.write_text(json.dumps(content))
     assert "stands for no byte" in refusal(folder)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(data=st.data())
+def test_damaged_copies_are_whole_models_or_refused(data, folder):
+    """There are no checksums: a wrong weight or token goes unnoticed, anything else does not."""
+    name = data.draw(st.sampled_from(sorted(path.name for path in folder.iterdir())))
+    whole = (folder / name).read_bytes()
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(whole) - 1) | st.integers(0, min(3000, len(whole) - 1)))
+        damaged[at] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        damaged = damaged[: data.draw(st.integers(0, len(whole)))]
+    expected = checkpoint("few")
+    try:
+        (folder / name).write_bytes(damaged)
+        model = load_model(str(folder))
+    except ModelError:
+        return
+    finally:
+        (folder / name).write_bytes(whole)
+    assert {name: values.shape for name, values in model.weights.items()} == {
+        name: values.shape for name, values in expected.weights.items()
+    }
+    assert len(model.vocabulary) == len(expected.tokens)
