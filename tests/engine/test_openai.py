@@ -228,6 +228,21 @@ def test_no_checkpoint(content, tmp_path):
     refusal(path)
 
 
+def test_damage_that_only_a_decoder_of_names_notices(tmp_path):
+    content = bytearray(REAL.read_bytes())
+    content[30] ^= 128  # the first letter of the first entry's name, which is in UTF-8
+    (tmp_path / "model.pt").write_bytes(content)
+    assert "damaged" in refusal(tmp_path / "model.pt")
+
+
+def test_names_in_the_file_cannot_paint_the_terminal(weights, tmp_path):
+    tensors = {
+        name: tensor("HalfStorage", "\n\x1b[2J", values.shape) for name, values in weights.items()
+    }
+    told = {"dims": mapping(torch_file.DIMS), "model_state_dict": mapping(tensors)}
+    assert "\x1b" not in refused(tmp_path, pickled(mapping(told)))
+
+
 def test_a_file_of_old_torch(tmp_path):
     path = tmp_path / "model.pt"
     path.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2))

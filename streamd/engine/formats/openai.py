@@ -4,6 +4,7 @@ That is a zip file with a pickle, which says what there is, and a file of number
 has dimensions and parameters but no vocabulary; OpenAI's ship with streamd.
 """
 
+import struct
 import zipfile
 import zlib
 from functools import partial
@@ -19,7 +20,7 @@ from streamd.engine import ModelDimensions
 from streamd.engine.formats.pickled import NotPlainError, Tensor, unpickle
 from streamd.engine.model import MIN_AUDIO_CTX, Model, is_whisper, only_language, usual_heads
 from streamd.engine.vocabulary import openai_vocabulary
-from streamd.engine.weights import Stored, gather
+from streamd.engine.weights import Stored, gather, shown
 from streamd.errors import ModelError
 
 MAGIC = b"PK\x03\x04"
@@ -30,7 +31,10 @@ _TYPES: dict[str, tuple[str, DTypeLike]] = {
     "torch BFloat16Storage": ("BF16", ml_dtypes.bfloat16),
     "torch FloatStorage": ("F32", "<f4"),
 }
-_FAILURES = (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error)
+_FAILURES = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError),
+    *(ValueError, OverflowError, NotImplementedError, RuntimeError),
+)
 """What `zipfile` raises on damaged and on encrypted files."""
 
 
@@ -111,7 +115,7 @@ def _stored(path: Path, archive: zipfile.ZipFile, folder: str, tensor: Tensor) -
 def _values(archive: zipfile.ZipFile, name: str, tensor: Tensor, item: DTypeLike) -> NDArray[Any]:
     data, n_items = _entry(archive, name), tensor.storage.n_items
     if len(data) < n_items * np.dtype(item).itemsize:
-        raise zipfile.BadZipFile(f"{name} is too short")
+        raise zipfile.BadZipFile(f"{shown(name)} is too short")
     numbers = np.frombuffer(data, item, n_items)
     return np.lib.stride_tricks.as_strided(
         numbers[tensor.offset :],
@@ -126,11 +130,11 @@ def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         entry = archive.getinfo(name)
     except KeyError as error:
-        raise zipfile.BadZipFile(f"{name} is missing") from error
+        raise zipfile.BadZipFile(f"{shown(name)} is missing") from error
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-        raise zipfile.BadZipFile(f"{name} is compressed")
+        raise zipfile.BadZipFile(f"{shown(name)} is compressed")
     with archive.open(entry) as file:
         data = file.read()
     if len(data) != entry.file_size:
-        raise zipfile.BadZipFile(f"{name} is cut off")
+        raise zipfile.BadZipFile(f"{shown(name)} is cut off")
     return data
