@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ import numpy as np
 from clips import RATE_HZ, Clip, Run, Samples, audible
 from noise import Noises, knocks, room
 from vocabulary import ALONE, DIGITS, UNKNOWN, phrase
+from voices import Voices
 
 FRAME = 320  # samples: one position of the encoder
 LONGEST_S = 24.0
@@ -37,47 +37,7 @@ class Style:
     voice: str
     kind: str  # digits, words, phrases, spliced
     outside: float  # share of words outside the vocabulary
-
-
-class Voices:
-    """All clips for training, by voice and word."""
-
-    def __init__(self, clips: list[Clip]) -> None:
-        self.singles: dict[str, dict[str, list[Clip]]] = defaultdict(lambda: defaultdict(list))
-        self.phrases: dict[str, list[Clip]] = defaultdict(list)
-        self.unknown: dict[str, list[Clip]] = defaultdict(list)
-        self.sentences: dict[str, list[Clip]] = defaultdict(list)
-        self.all = [clip for clip in clips if not clip.held]
-        for clip in self.all:
-            if clip.kind in ("digit", "word"):
-                self.singles[clip.voice][clip.runs[0].text].append(clip)
-            else:
-                named = {
-                    "phrase": self.phrases,
-                    "unknown": self.unknown,
-                    "sentence": self.sentences,
-                }
-                named[clip.kind][clip.voice].append(clip)
-        self.outside = [clip for some in self.unknown.values() for clip in some]
-
-        def saying(words: list[str], least: int) -> list[str]:
-            said = self.singles
-            return sorted(
-                v for v in said if sum(len(said[v].get(w, ())) > 0 for w in words) >= least
-            )
-
-        counters = saying(DIGITS, 8)
-        self.counters = [v for v in counters if not _synthetic(v)]
-        self.digit_people = [v for v in self.counters if v.startswith("fsdd")]
-        people = [v for v in self.singles if not _synthetic(v)]
-        self.people = sorted(v for v in people if len(self.singles[v]) >= 20)
-        self.makers = sorted(v for v in people if len(self.singles[v]) >= 90)
-        self.robots = sorted(v for v in self.singles if v.startswith("espeak"))
-        self.fluent = sorted(v for v in self.singles if v.startswith(("flite", "festival")))
-
-
-def _synthetic(voice: str) -> bool:
-    return voice.startswith(("espeak", "flite", "festival", "pico"))
+    run_together: bool = False  # clips are cut to their words, and overlap
 
 
 class Composer:
@@ -103,10 +63,12 @@ class Composer:
             told = self._sentence(n, cap)
             if told is not None:
                 return self._air(self._cut(told))
-        if u < 0.20:
+        if u < 0.19:
             style = Style(self._pick(sorted(self._voices.unknown)), "words", 1.0)
         else:
             style = self._style()
+            fast = style.kind in ("digits", "spliced") and self.r.random() < 0.35
+            style = replace(style, run_together=fast)
         example = self._air(self._cut(self._speech(n, cap, style)))
         if self.r.random() < 0.18 and style.outside < 1:
             said = (" ".join(run.text for run in clip.runs) for clip in self._say(style, 8))
@@ -169,6 +131,8 @@ class Composer:
 
     def _pause(self, style: Style, fluency: float) -> int:
         u = self.r.random()
+        if style.run_together and u < 0.92:
+            return int(self.r.uniform(-0.07, 0.02) * RATE_HZ)
         if u < (0.9 if style.kind == "spliced" else fluency):
             return int(self.r.uniform(-0.04, 0.1) * RATE_HZ)
         if u < 0.88:
@@ -177,7 +141,7 @@ class Composer:
 
     def _speech(self, n: int, cap: int, style: Style) -> Example:
         r, x, runs = self.r, np.zeros(n, np.float32), list[Run]()
-        tempo = float(np.clip(r.normal(1, 0.1), 0.78, 1.28))
+        tempo = float(np.clip(r.normal(1.1 if style.run_together else 1, 0.1), 0.78, 1.35))
         fluency, room_for = r.random() * 0.9, int(cap * r.uniform(0.4, 1.0) ** 0.7)
         at = int(
             r.choice([0.02, 0.2, 0.5, 1.0])
@@ -185,7 +149,10 @@ class Composer:
             * RATE_HZ
             * min(1, room_for / RATE_HZ / 3)
         )
-        for clip in self._say(style, 60):
+        alone = r.random() < 0.1
+        for clip in self._say(style, 1 if alone else 60):
+            if style.run_together:
+                clip = _bare(clip)
             y, spoken = self._paced(clip, tempo * float(np.clip(r.normal(1, 0.03), 0.9, 1.1)))
             if at + len(y) > (cap if not runs else room_for):
                 if runs:
@@ -286,6 +253,17 @@ class Composer:
             x[:heard] += knocks(r, heard) * 0.05 * r.random()
         x *= float(10 ** (r.uniform(-28, 14) / 20))
         return Example(np.clip(x, -1, 1), [], heard)
+
+
+def _bare(clip: Clip) -> Clip:
+    """Cut the quiet around a clip's words, 20 ms aside."""
+    margin = RATE_HZ // 50
+    begin = max(0, clip.runs[0].begin - margin)
+    end = min(len(clip.samples), clip.runs[-1].end + margin)
+    if end - begin < RATE_HZ // 20:
+        return clip
+    runs = tuple(replace(run, begin=run.begin - begin, end=run.end - begin) for run in clip.runs)
+    return replace(clip, samples=clip.samples[begin:end], runs=runs)
 
 
 def _joined(runs: list[Run]) -> list[Run]:

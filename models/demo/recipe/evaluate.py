@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import sets
 import torch
-from decode import Decoder, word_times
+from decode import Decoder, tightened, word_times
 from model import HEADS, build, load_weights
 from sets import Said, words_of
 from tokens import Tokens
@@ -66,11 +66,14 @@ class Model:
         return sum(errors), sum(len(r) for r, _ in pairs), float(np.mean([e == 0 for e in errors]))
 
     def time_errors(self, said: list[Said]) -> tuple[np.ndarray, np.ndarray]:
-        """Return absolute errors of word begins and ends in seconds, for known texts."""
+        """Return absolute errors of word begins and ends in seconds, for known texts.
+
+        The times are tightened to where there is sound, as streamd does.
+        """
         errors = []
         for x in said:
             weights, lengths = self.decoder.attention(x.samples, x.text.split())
-            found = word_times(weights, self.heads, lengths)
+            found = tightened(word_times(weights, self.heads, lengths), x.samples)
             errors += [
                 (abs(b - tb), abs(e - te)) for (b, e), (tb, te) in zip(found, x.times, strict=True)
             ]

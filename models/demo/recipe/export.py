@@ -15,7 +15,7 @@ import numpy as np
 import sets
 import torch
 from clips import load_shard
-from decode import Decoder, word_times
+from decode import Decoder, tightened, word_times
 from model import HEADS, LAYERS, build, load_weights
 from numpy.random import default_rng
 from safetensors.torch import save_file
@@ -36,7 +36,7 @@ def choose_heads(decoder: Decoder, shards: Path, most: int = 4) -> tuple[list[li
 
     def error(heads: tuple[int, ...]) -> float:
         wrong = [
-            abs(np.array(word_times(weights, heads, lengths)) - np.array(x.times))
+            abs(np.array(tightened(word_times(weights, heads, lengths), x.samples)) - x.times)
             for (weights, lengths), x in zip(maps, said, strict=True)
         ]
         return float(np.concatenate(wrong).mean())
