@@ -8,7 +8,7 @@ is enough.
 
 from collections.abc import Sequence
 
-from streamd.commit.words import settled
+from streamd.commit.words import HEARD_OUT, settled
 from streamd.types import Word
 
 
@@ -24,8 +24,9 @@ class AlignAtt:
         """Count the words to commit (see `CommitPolicy`)."""
         if words and words[0].start < self._committed - self._rewind:
             return 0
-        n = settled(words, now if silence else now - self._threshold)
-        if not silence:
+        heard_out = silence >= HEARD_OUT
+        n = settled(words, now if heard_out else now - self._threshold)
+        if not heard_out:
             n = min(n, max(0, len(words) - 1))  # the newest word may still be growing
         if n:
             self._committed = words[n - 1].end

@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from streamd.commit.words import agreement, normalised, settled
+from streamd.commit.words import HEARD_OUT, agreement, normalised, settled
 from streamd.types import Word
-
-SILENCE = 15
-"""After 300 ms of silence nothing is half heard any more: everything is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class LocalAgreement:
 
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
-        if silence >= SILENCE:
+        if silence >= HEARD_OUT:
             self._history.clear()
             return len(words)
         n = max(self._agreed(words, now), self._confident(words, now))

@@ -6,6 +6,9 @@ from itertools import takewhile
 
 from streamd.types import Word
 
+HEARD_OUT = 15
+"""After so many frames (300 ms) of silence no word is half heard any more."""
+
 
 def normalised(text: str) -> str:
     """The word without case, punctuation and blanks: "And," agrees with "and"."""

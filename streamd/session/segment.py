@@ -91,9 +91,9 @@ class Segment:
             return []
         last = self.committed[-1].end
         next_word = self.tail[0].start if self.tail else last
-        # Word times are rough.
+        # Word times are rough; but a word that ends with the window may go on behind it.
         latest = min(max(last, next_word) + 5, end)
-        earliest = min(max(self.anchor, last - 5), latest)
+        earliest = min(max(self.anchor, last - 5 if last < end else last), latest)
         return self.cut(segmenter.quietest(earliest, latest, near=last))
 
     def cut(self, frame: int) -> list[Word]:

@@ -88,7 +88,8 @@ def test_align_att_commits_what_ends_well_before_the_edge():
     policy = AlignAtt(threshold=25)
     assert policy.commit(words("and so my fellow"), now=80, silence=0) == 2
     assert policy.commit(words("my fellow", start=40), now=200, silence=0) == 1
-    assert policy.commit(words("fellow", start=60), now=200, silence=10) == 1
+    assert policy.commit(words("fellow", start=60), now=200, silence=14) == 0
+    assert policy.commit(words("fellow", start=60), now=200, silence=15) == 1
 
 
 def test_align_att_ignores_a_hypothesis_that_jumps_back():
