@@ -121,6 +121,11 @@ def test_only_tensors_are_made(module, name, tmp_path):
     assert f"{module} {name}" in refused(tmp_path, pickled(call))
 
 
+@pytest.mark.parametrize("steps", [b"ctorch\\Q\nx\n", b"S'\\Q'\n", b"S" + b"x" * 1_000_000 + b"\n"])
+def test_text_of_old_protocols_is_refused_in_a_line(steps, tmp_path):
+    assert len(refused(tmp_path, pickled(steps))) < 1000
+
+
 def test_attributes_of_what_we_know_cannot_be_set(tmp_path):
     description = named("torch", "HalfStorage") + mapping({"name": "x"}) + b"b"
     assert "attributes" in refused(tmp_path, pickled(description))

@@ -6,10 +6,12 @@ names becomes a `Named`, which cannot be called; for three names of torch's we k
 Sources: Python's `pickletools`, torch ``serialization.py`` and ``_utils.py``.
 """
 
+import io
+import pickle
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from streamd.engine.weights import shown
 
@@ -52,18 +54,28 @@ def unpickle(data: bytes) -> object:
     NotPlainError
         It holds anything else, or ends early; nothing of it was executed.
     """
-    machine = _Machine()
+    machine, stream = _Machine(), io.BytesIO(data)
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name == "STOP":
+        while letter := stream.read(1):
+            if letter == pickle.STOP:
                 return machine.pop()
-            _STEPS.get(opcode.name, _refuse(opcode.name))(machine, argument)
+            opcode = _OPCODES[letter.decode("latin-1")]
+            if opcode.name not in _STEPS:
+                raise NotPlainError(f"has a step {opcode.name} that no model needs")
+            _STEPS[opcode.name](machine, _argument(opcode, stream))
     except NotPlainError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         # what `pickletools` and a stack or memo of the wrong content raise
-        raise NotPlainError(f"not a sound pickle: {error}") from error
+        raise NotPlainError(f"not a sound pickle: {shown(str(error))}") from error
     raise NotPlainError("not a sound pickle: it has no end")
+
+
+def _argument(opcode: pickletools.OpcodeInfo, stream: io.BytesIO) -> object:
+    if opcode.name == "GLOBAL":  # not by `pickletools`, which warns of escapes that are none
+        module, name = (stream.readline().decode("ascii").removesuffix("\n") for _ in range(2))
+        return f"{module} {name}"
+    return opcode.arg.reader(stream) if opcode.arg else None
 
 
 @dataclass(slots=True)
@@ -159,13 +171,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**62
 
 
-def _refuse(name: str) -> Callable[[_Machine, Any], NoReturn]:
-    def step(_machine: _Machine, _argument: object) -> NoReturn:
-        raise NotPlainError(f"has a step {name} that no model needs")
-
-    return step
-
-
+_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
 _MAX_AXES = 4
 _Step = Callable[[_Machine, Any], object]
 _STEPS: dict[str, _Step] = {
