@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from engine import torch_file
 from golden.load import samples
 from golden.random_model import random_weights
@@ -24,6 +25,7 @@ from streamd.engine.onnx import OnnxEngine
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
 from streamd.engine.weights import parameter_shapes
+from streamd.errors import ModelError
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Hypothesis, Window
@@ -108,6 +110,16 @@ def transcribe(model: Model) -> Hypothesis:
     sound = samples("digits", 1500)[: n_frames * 320]
     window = Window(start=0, end=n_frames, samples=sound, prompt=(), prefix=(), draft=(), last=True)
     return Recognizer(engine, tokenizer, options).recognize(window)
+
+
+def refusal(path: Path) -> str:
+    """The one line with which the model is refused."""
+    with pytest.raises(ModelError) as caught:
+        load_model(str(path))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from engine.checkpoints import assert_same, checkpoint, ggml, little_memory, transcribe
+from engine.checkpoints import assert_same, checkpoint, ggml, little_memory, refusal, transcribe
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,15 +21,6 @@ N_HEADER = 12 * 4
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return ggml.write(checkpoint("few"), tmp_path)
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(ModelError) as caught:
-        load_model(str(path))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(path) in message
-    return message
 
 
 def first_tensor(shape: str = "few") -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from engine.checkpoints import assert_same, checkpoint, huggingface, transcribe
+from engine.checkpoints import assert_same, checkpoint, huggingface, refusal, transcribe
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -28,15 +28,6 @@ def folder(tmp_path: Path) -> Path:
 def change(path: Path, **changes: object) -> None:
     content = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: value for key, value in content.items() if value != "gone"}))
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(ModelError) as caught:
-        load_model(str(folder))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(folder) in message
-    return message
 
 
 def split(folder: Path) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine import torch_file
-from engine.checkpoints import little_memory
+from engine.checkpoints import little_memory, refusal
 from engine.torch_file import mapping, named, pickled, plain, tensor, write_zip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,15 +29,6 @@ SHAPES = parameter_shapes(ModelDimensions(**torch_file.DIMS))
 @pytest.fixture(scope="module")
 def weights() -> dict[str, np.ndarray]:
     return {name: torch_file.values(shape).astype("f2") for name, shape in SHAPES.items()}
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(ModelError) as caught:
-        load_model(str(path))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(path) in message
-    return message
 
 
 def refused(tmp_path: Path, description: bytes) -> str:
