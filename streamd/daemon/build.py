@@ -194,7 +194,6 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
     n_attempts = 1 + math.floor((hottest - o.temperature) / o.temperature_inc + 1e-9)
     return DecodingOptions(
         language=None if o.language == "auto" else o.language,
-        task=o.task,
         beam_size=o.beam_size,
         best_of=o.best_of,
         temperatures=tuple(

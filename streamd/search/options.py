@@ -11,7 +11,6 @@ class DecodingOptions:
     ----------
     language : code of the spoken language; None: the likeliest one of each window. English-only
         models ignore it.
-    task : "transcribe", or "translate" into English
     beam_size : hypotheses kept by beam search; 1 is greedy. Only for windows whose words are all
         committed: others are decoded greedily, with their draft.
     patience : beam search ends after ``beam_size * patience`` finished hypotheses
@@ -40,7 +39,6 @@ class DecodingOptions:
     """
 
     language: str | None = None
-    task: str = "transcribe"
     beam_size: int = 1
     patience: float = 1.0
     length_penalty: float | None = None
