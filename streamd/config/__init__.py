@@ -4,11 +4,11 @@ Whoever wires the stations reads a `Config` and hands each one the numbers that 
 station sees a `Config`.
 """
 
+from streamd.config.decoding import Decoding
 from streamd.config.load import OPTIONS, as_toml, load, read_token
 from streamd.config.option import Option, suggestion
 from streamd.config.schema import (
     Config,
-    Decoding,
     Input,
     Output,
     Server,

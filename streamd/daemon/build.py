@@ -22,6 +22,7 @@ from streamd.engine.onnx import OnnxEngine
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
+from streamd.search.loops import LoopLimits
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.server import Bounds, Server, ServerInfo, serve
@@ -208,6 +209,12 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
         max_tokens=o.max_tokens,
         tokens_per_second=o.tokens_per_second,
         stability=config.streaming.stability,
+        loops=LoopLimits(
+            word_repeats=o.loop_word_repeats,
+            phrase_words=o.loop_phrase_words,
+            stuck_tokens=o.loop_stuck_tokens,
+            tail_ratio=o.loop_compression,
+        ),
         audio_ctx=o.audio_ctx,
         audio_ctx_pad=o.audio_ctx_pad,
         audio_ctx_floor=max(o.audio_ctx_floor, model.min_audio_ctx),

@@ -121,7 +121,9 @@ def decode(
 
     def loop(path: Path) -> int | None:
         frames = path.frames[n_given - 1 :][: len(path.tokens)]
-        return find_loop(path.tokens, frames, tokenizer, language=context.language)
+        return find_loop(
+            path.tokens, frames, tokenizer, language=context.language, limits=options.loops
+        )
 
     accepted = 0
     if temperature > 0.0 and rng is not None:

@@ -9,23 +9,35 @@ itself counted; SimulStreaming's observation; WhisperKit's window of 60 tokens.
 import string
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from streamd.search.tokenizer import Tokenizer
 
-REPEATS_OF_ONE = 8
-"""The same word that often in a row."""
 REPEATS_OF_MANY = 3
-MANY = 12
-"""A phrase of 2 to 8 words three times, and at least this many words in all."""
 LONGEST_PHRASE = 8
-STUCK_TOKENS = 8
 STUCK_SPREAD = 4
 """Frames between the first and the last spot that so many tokens in a row attend to: 80 ms."""
 TAIL_TOKENS = 60
-TAIL_RATIO = 3.0
-"""60 random digits reach 2.8 (200 trials), repeated phrases of that length 5 and more."""
 
 _IGNORED = string.punctuation + string.whitespace
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLimits:
+    """What counts as repeating oneself."""
+
+    word_repeats: int = 8
+    """The same word that often in a row."""
+    phrase_words: int = 12
+    """A phrase of 2 to 8 words, three times or more, and at least so many words in all."""
+    stuck_tokens: int = 8
+    """So many tokens in a row that attend to one spot."""
+    tail_ratio: float = 3.0
+    """Compression ratio of the last 60 tokens. WhisperKit has 2.4, but 60 random digits reach 2.8
+    (200 trials); repeated phrases of that length reach 5 and more."""
+
+
+USUAL = LoopLimits()
 
 
 def compression_ratio(text: str) -> float:
@@ -35,26 +47,31 @@ def compression_ratio(text: str) -> float:
 
 
 def find_loop(
-    tokens: Sequence[int], frames: Sequence[int], tokenizer: Tokenizer, *, language: str
+    tokens: Sequence[int],
+    frames: Sequence[int],
+    tokenizer: Tokenizer,
+    *,
+    language: str,
+    limits: LoopLimits = USUAL,
 ) -> int | None:
     """How many of `tokens` to keep because those behind them repeat, or None.
 
     `frames` are the most attended ones, per token. One instance of what is repeated is kept.
     """
-    stuck = find_stuck(frames)
+    stuck = find_stuck(frames, limits)
     if stuck is not None:
         return stuck + 1
     words = tokenizer.split_words(tokens, language)
-    repetition = find_repetition([text for text, _ in words])
+    repetition = find_repetition([text for text, _ in words], limits)
     if repetition is not None:
         return sum(len(ids) for _, ids in words[:repetition])
     tail = tokenizer.decode(tokens[-TAIL_TOKENS:])
-    if len(tokens) >= TAIL_TOKENS and compression_ratio(tail) > TAIL_RATIO:
+    if len(tokens) >= TAIL_TOKENS and compression_ratio(tail) > limits.tail_ratio:
         return len(tokens) - TAIL_TOKENS
     return None
 
 
-def find_repetition(words: Sequence[str]) -> int | None:
+def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | None:
     """How many words to keep so that the first loop among them is said once, or None.
 
     Case and punctuation do not count.
@@ -62,7 +79,9 @@ def find_repetition(words: Sequence[str]) -> int | None:
     spoken = [(i, word) for i, text in enumerate(words) if (word := _normal(text))]
     keep = []
     for period in range(1, LONGEST_PHRASE + 1):
-        repeats = max(REPEATS_OF_MANY, -(-MANY // period)) if period > 1 else REPEATS_OF_ONE
+        repeats = max(REPEATS_OF_MANY, -(-limits.phrase_words // period))
+        if period == 1:
+            repeats = limits.word_repeats
         matched = 0
         for at in range(period, len(spoken)):
             matched = matched + 1 if spoken[at][1] == spoken[at - period][1] else 0
@@ -72,10 +91,10 @@ def find_repetition(words: Sequence[str]) -> int | None:
     return min(keep, default=None)
 
 
-def find_stuck(frames: Sequence[int]) -> int | None:
+def find_stuck(frames: Sequence[int], limits: LoopLimits = USUAL) -> int | None:
     """The first token of a run that attends to one spot, or None."""
-    for first in range(len(frames) - STUCK_TOKENS + 1):
-        run = frames[first : first + STUCK_TOKENS]
+    for first in range(len(frames) - limits.stuck_tokens + 1):
+        run = frames[first : first + limits.stuck_tokens]
         if max(run) - min(run) <= STUCK_SPREAD:
             return first
     return None

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from streamd.search.loops import USUAL, LoopLimits
+
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
@@ -35,6 +37,7 @@ class DecodingOptions:
     seed : of the samples; each window has its own generator
     audio_ctx : encoder positions; 0: the audio's frames plus `audio_ctx_pad`, in steps of 64, at
         least `audio_ctx_floor` (whisper.cpp#1855, voxtype#130)
+    loops : what counts as a decoder that repeats itself
     tighten : move word times inwards over frames that are 26 dB quieter than the word
     """
 
@@ -60,4 +63,5 @@ class DecodingOptions:
     audio_ctx: int = 0
     audio_ctx_pad: int = 128
     audio_ctx_floor: int = 384
+    loops: LoopLimits = USUAL
     tighten: bool = True

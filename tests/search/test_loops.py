@@ -7,7 +7,13 @@ from golden import load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.search.loops import compression_ratio, find_loop, find_repetition, find_stuck
+from streamd.search.loops import (
+    LoopLimits,
+    compression_ratio,
+    find_loop,
+    find_repetition,
+    find_stuck,
+)
 from streamd.search.tokenizer import Tokenizer
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
@@ -45,6 +51,14 @@ def test_loops_are_kept_once(text, kept):
         assert found is None  # nine words: longer than any phrase that is looked for
     else:
         assert words[:found] == kept.split()
+
+
+def test_the_limits_can_be_chosen():
+    words = ["no", "no", "no", "yes", "yes"]
+    assert find_repetition(words, LoopLimits(word_repeats=3)) == 1
+    assert find_repetition(["a", "b", "a", "b", "a", "b"], LoopLimits(phrase_words=6)) == 2
+    assert find_repetition(["a", "b", "a", "b", "a", "b"]) is None
+    assert find_stuck([1, 50, 50, 50], LoopLimits(stuck_tokens=3)) == 1
 
 
 def test_punctuation_that_is_a_word_of_its_own_does_not_hide_a_loop():

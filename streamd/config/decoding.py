@@ -1,0 +1,108 @@
+"""The options of the model and its search; see `schema`."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from streamd.config.group import Group, Share
+from streamd.config.option import Opt
+
+
+class Decoding(Group, frozen=True, kw_only=True):
+    """The model and its search."""
+
+    model: Annotated[
+        str, Meta(min_length=1), Opt("name or path of a model", metavar="NAME|PATH", flags=("-m",))
+    ] = "demo"
+    language: Annotated[
+        str,
+        Meta(pattern=r"^(auto|[a-z]{2,3})\Z"),
+        Opt(
+            "spoken language",
+            metavar="CODE",
+            flags=("-l",),
+            allowed="auto or a code like en, de, yue",
+        ),
+    ] = "en"
+    task: Annotated[
+        Literal["transcribe", "translate"],
+        Opt(
+            "translate: into English",
+            short_for=(("-tr", "translate"), ("--translate", "translate")),
+        ),
+    ] = "transcribe"
+    beam_size: Annotated[
+        int, Meta(ge=1, le=32), Opt("beams of a final; 1: greedy", flags=("-bs",))
+    ] = 1
+    best_of: Annotated[
+        int,
+        Meta(ge=1, le=32),
+        Opt("samples when the temperature is above 0", flags=("-bo",), rare=True),
+    ] = 5
+    temperature: Annotated[
+        Share, Opt("temperature of the first attempt", flags=("-tp",), rare=True)
+    ] = 0.0
+    temperature_inc: Annotated[
+        Annotated[float, Meta(ge=0.01, le=1.0)],
+        Opt("added for each further attempt", flags=("-tpi",), rare=True),
+    ] = 0.2
+    fallback: Annotated[
+        bool, Opt("no further attempts at higher temperatures", off=("-nf", "--no-fallback"))
+    ] = True
+    compression_threshold: Annotated[
+        float, Meta(ge=0.0, le=100.0), Opt("a more repetitive text is tried again", rare=True)
+    ] = 2.4
+    logprob_threshold: Annotated[
+        float,
+        Meta(ge=-100.0, le=0.0),
+        Opt("a less probable text is tried again", flags=("-lpt", "--logprob-thold"), rare=True),
+    ] = -1.0
+    no_speech_threshold: Annotated[
+        Share,
+        Opt(
+            "a window less likely to be speech is dropped",
+            flags=("-nth", "--no-speech-thold"),
+            rare=True,
+        ),
+    ] = 0.6
+    prompt: Annotated[str, Opt("text that the model sees before the first word")] = ""
+    suppress_tokens: Annotated[
+        tuple[Annotated[int, Meta(ge=-1)], ...],
+        Opt("tokens never written; -1: the model's own list, or else annotations", rare=True),
+    ] = (-1,)
+    suppress_blank: Annotated[bool, Opt("let a window begin with a blank", rare=True)] = True
+    max_tokens: Annotated[
+        int,
+        Meta(ge=0, le=448),
+        Opt("tokens per window, at most; 0: by length", flags=("-mt",), rare=True),
+    ] = 0
+    tokens_per_second: Annotated[
+        float, Meta(ge=1.0, le=50.0), Opt("tokens that a second of audio may have", rare=True)
+    ] = 6.5
+    loop_word_repeats: Annotated[
+        int, Meta(ge=2, le=100), Opt("the same word that often is a loop", rare=True)
+    ] = 8
+    loop_phrase_words: Annotated[
+        int, Meta(ge=6, le=200), Opt("a phrase repeated over so many words is one", rare=True)
+    ] = 12
+    loop_stuck_tokens: Annotated[
+        int, Meta(ge=2, le=100), Opt("so many tokens from one spot are one", rare=True)
+    ] = 8
+    loop_compression: Annotated[
+        float, Meta(ge=1.0, le=100.0), Opt("a tail that compresses better is one", rare=True)
+    ] = 3.0
+    audio_ctx: Annotated[
+        int, Meta(ge=0, le=1_500), Opt("encoder positions; 0: by length", flags=("-ac",))
+    ] = 0
+    audio_ctx_pad: Annotated[
+        int, Meta(ge=0, le=1_500), Opt("positions added to the audio's length", rare=True)
+    ] = 128
+    audio_ctx_floor: Annotated[
+        int, Meta(ge=64, le=1_500), Opt("positions, at least", rare=True)
+    ] = 384
+    threads: Annotated[
+        int,
+        Meta(ge=0, le=256),
+        Opt("threads of the engine; 0: two, if there are two", flags=("-t",)),
+    ] = 0
+    engine: Annotated[Literal["auto", "onnx", "reference"], Opt("what runs the model")] = "auto"
