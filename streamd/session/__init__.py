@@ -140,7 +140,7 @@ class Session:
             raise RuntimeError("this window was not given out by next_window()")
         segment, self._pending = self._pending[1], None
         self._heard = max(self._heard, window.end)
-        hypothesis = segment.newest = usable(hypothesis, self._final_until)
+        segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
         events = self._lag(window)
         if not window.last:
             pause = segment.utterance.pause

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
+from streamd.session.phantoms import believable
 from streamd.types import Hypothesis, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter, Utterance
 
@@ -143,11 +144,13 @@ class Segment:
         )
 
 
-def usable(hypothesis: Hypothesis, final_until: int) -> Hypothesis:
-    """Leave out blanks, and words from audio that is final already (overlapping lines)."""
+def usable(hypothesis: Hypothesis, final_until: int, segmenter: Segmenter) -> Hypothesis:
+    """Leave out blanks, phantoms, and words from audio that is final already (overlaps)."""
     words = tuple(
         word
         for word in hypothesis.words
         if word.text.strip() and word.start + word.end >= 2 * final_until
     )
-    return hypothesis if words == hypothesis.words else replace(hypothesis, words=words)
+    if words != hypothesis.words:
+        hypothesis = replace(hypothesis, words=words)
+    return believable(hypothesis, segmenter.voiced_share)

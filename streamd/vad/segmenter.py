@@ -166,6 +166,11 @@ class Segmenter:
 
         return min(range(start, end + 1), key=loudness)
 
+    def voiced_share(self, start: int, end: int) -> float:
+        """The share of frames `start` to `end` in which the gate was open; see `forget`."""
+        heard = self._track[max(0, start - self._base) : max(0, end - self._base)]
+        return sum(silence == 0 for silence, _ in heard) / max(1, end - start)
+
     def _advance(self) -> list[Vad]:
         events: list[Vad] = []
         while True:
