@@ -14,7 +14,10 @@ from streamd.errors import StreamdError, WireError
 from streamd.events import Fault, SessionEvent
 from streamd.hub import Hub
 from streamd.session import Session
-from streamd.types import Frames, Hypothesis, Window
+from streamd.types import Frames, Hypothesis, Window, ms_from_frames
+
+MAX_ENDED = 16
+"""Ended sessions that can still be listened to."""
 
 
 class Recognizer(Protocol):
@@ -151,8 +154,9 @@ class Streams:
     def state(self) -> list[str]:
         """One line about each session, for people."""
         return [
-            f"session {name}: {stream.hub.seq} finals, {stream.session.now * 20} ms heard, "
-            f"{stream.session.backlog * 20} ms behind"
+            f"session {name}: {stream.hub.seq} finals, "
+            f"{ms_from_frames(stream.session.now)} ms heard, "
+            f"{ms_from_frames(stream.session.backlog)} ms behind"
             for name, stream in self._streams.items()
         ]
 
@@ -199,7 +203,3 @@ class Streams:
         ended = [name for name, stream in self._streams.items() if stream.hub.closed]
         for name in ended[:-MAX_ENDED]:
             del self._streams[name]
-
-
-MAX_ENDED = 16
-"""Ended sessions that can still be listened to."""

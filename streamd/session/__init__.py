@@ -16,6 +16,7 @@ import numpy as np
 
 from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
+from streamd.commit.words import HEARD_OUT
 from streamd.events import Gap, Lag, SessionEvent
 from streamd.session.options import SessionOptions
 from streamd.session.prompt import Prompt
@@ -28,8 +29,6 @@ from streamd.vad.segmenter import Segmenter
 
 __all__ = ["Session", "SessionOptions"]
 
-MIN_GAP = 15
-"""A pause of this many frames is heard out: nothing before it is still growing."""
 LONG_GAP = 250
 """Of a longer gap (frames) only so much is taken for silence, and what ends any utterance."""
 FORCE_AFTER, FORCE_AGE = 400, 100
@@ -228,7 +227,7 @@ class Session:
             return []  # ended elsewhere: another window will tell
         resumed = utterance.gap[1] if utterance.gap and utterance.gap[0] == pause else end
         events = self._revise(segment, end, hypothesis, silence=resumed - pause)
-        if resumed - pause >= MIN_GAP and not segment.tail and not hypothesis.suspect:
+        if resumed - pause >= HEARD_OUT and not segment.tail and not hypothesis.suspect:
             cut = min(end, max(pause, resumed - self._segmenter.options.tail))
             if segment.prefix or end - segment.anchor > self._options.length:  # all before is known
                 self._prompt.remember(segment.cut(cut), hypothesis)
