@@ -58,6 +58,26 @@ class Partial(Event, frozen=True, kw_only=True, tag="partial"):
     lag_ms: int = 0
 
 
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """One token of the model: its id, its text (U+FFFD for a part of a character), its prob 0..1."""
+
+    id: int
+    text: str
+    prob: float
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model came to a text, for files that are asked for it; never on a websocket.
+
+    `seek_ms` is where the window began; `tokens` may contain timestamp tokens.
+    """
+
+    seek_ms: int
+    tokens: tuple[Token, ...]
+    temperature: float
+    compression_ratio: float
+
+
 class Final(Event, frozen=True, kw_only=True, tag="final"):
     """Segment `seg` is complete; this text is never changed, doubled or withdrawn.
 
@@ -73,6 +93,7 @@ class Final(Event, frozen=True, kw_only=True, tag="final"):
     words: tuple[TimedWord, ...] = ()
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
+    details: Details | msgspec.UnsetType = msgspec.UNSET
 
 
 class Vad(Event, frozen=True, kw_only=True, tag="vad"):
