@@ -59,7 +59,7 @@ class Partial(Event, frozen=True, kw_only=True, tag="partial"):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """One token of the model: its id, its text (U+FFFD for a part of a character), its prob 0..1."""
+    """One token of the model; `text` has U+FFFD for a part of a character, `prob` is 0..1."""
 
     id: int
     text: str
