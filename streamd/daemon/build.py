@@ -155,30 +155,45 @@ def _source(config: Config, name: str) -> Source:
 
 
 def recognizer(config: Config, model: Model) -> Recognizer[Any]:
-    """The model on its engine; slow: graphs are built and weights laid out.
+    """The model on its engine, with its options; slow, as `engine` is.
 
     Raises
     ------
     ConfigError : the model does not know the language or the task
     EngineError : the runtime refuses the model
     """
+    options = decoding_options(config, model)
+    prompt = config.decoding.prompt
+    return Recognizer(
+        engine(config, model), tokenizer(config, model), options, initial_prompt=prompt
+    )
+
+
+def engine(config: Config, model: Model) -> Engine[Any]:
+    """What runs the model; slow: graphs are built and weights laid out.
+
+    Raises
+    ------
+    EngineError : the runtime refuses the model
+    """
     o = config.decoding
     heads = model.alignment_heads
-    engine: Engine[Any]
     if o.engine == "reference":
-        engine = ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
-    else:
-        threads = o.threads or min(2, os.cpu_count() or 1)
-        engine = OnnxEngine(model.dims, model.weights, alignment_heads=heads, threads=threads)
-    tokenizer = Tokenizer(
+        return ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
+    threads = o.threads or min(2, os.cpu_count() or 1)
+    return OnnxEngine(model.dims, model.weights, alignment_heads=heads, threads=threads)
+
+
+def tokenizer(config: Config, model: Model) -> Tokenizer:
+    """The model's vocabulary, for the language and the task. Raises `ConfigError`."""
+    o = config.decoding
+    return Tokenizer(
         model.vocabulary,
         model.dims.n_vocab,
         multilingual=model.language is None,
         language=model.language or ("en" if o.language == "auto" else o.language),
         task=o.task,
     )
-    options = decoding_options(config, model)
-    return Recognizer(engine, tokenizer, options, initial_prompt=o.prompt)
 
 
 def decoding_options(config: Config, model: Model) -> DecodingOptions:
