@@ -107,7 +107,8 @@ def decode(
         raise ValueError("sampling needs a random generator")
     prompt, given = _given(context, tokenizer, options.timestamps, decoder.n_text_ctx)
     n_given = len(prompt) + len(given)
-    max_tokens = min(context.max_tokens, decoder.n_text_ctx - n_given)
+    # The last token is sampled, not run: it needs no place in the text context.
+    max_tokens = min(context.max_tokens, decoder.n_text_ctx + 1 - n_given)
     if max_tokens <= 0:
         raise ValueError(f"a prefix of {len(context.prefix)} tokens fills the text context")
     draft: tuple[int, ...] = ()
@@ -120,6 +121,8 @@ def decode(
     rules = make_rules(tokenizer, options, something_said=bool(context.prefix))
 
     def loop(path: Path) -> int | None:
+        if options.loops is None:
+            return None
         frames = path.frames[n_given - 1 :][: len(path.tokens)]
         return find_loop(
             path.tokens, frames, tokenizer, language=context.language, limits=options.loops
@@ -186,12 +189,17 @@ def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> str:
 def _given(
     context: Context, tokenizer: Tokenizer, timestamps: bool, n_text_ctx: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The prompt with its mark, cut to what fits, and what starts the transcript."""
+    """The prompt with its mark, cut to what fits, and what starts the transcript.
+
+    Behind a long prompt fewer than `max_tokens` may be sampled, as in openai-whisper, but never
+    less than almost half of the text context.
+    """
     start = tokenizer.sot_sequence_for(context.language)
     if not timestamps:
         start = (*start, tokenizer.notimestamps)
     given = (*start, *context.prefix)
-    room = min(n_text_ctx // 2, n_text_ctx - len(given) - context.max_tokens) - 1
+    n_sampled = min(context.max_tokens, n_text_ctx // 2 - _N_START)
+    room = min(n_text_ctx // 2, n_text_ctx - len(given) - n_sampled) - 1
     if not context.prompt or room <= 0:
         return (), given
     return (tokenizer.startofprev, *context.prompt[-room:]), given

@@ -17,7 +17,11 @@ from streamd.search.rules import Row, Rules
 
 @dataclass(frozen=True, slots=True)
 class Lottery:
-    """How to sample: the temperature above 0, how many transcripts, and the source of chance."""
+    """How to sample: the temperature above 0, how many transcripts, and the source of chance.
+
+    Each step takes `n_paths` numbers from `rng`, one for each transcript, ended or not: so the
+    tokens are those of openai-whisper, if it draws with the same numbers.
+    """
 
     temperature: float
     n_paths: int
@@ -77,25 +81,32 @@ def sample(
 ) -> list[Path]:
     """Draw independent transcripts.
 
-    `started.logits` are (1, n_vocab), what follows the given tokens. Logits divided by the
-    temperature plus Gumbel noise have their maximum at a token drawn from the softmax.
+    `started.logits` are (1, n_vocab), what follows the given tokens.
     """
-    alive = [started.path] * lottery.n_paths
+    alive = dict.fromkeys(range(lottery.n_paths), started.path)
     rows = np.repeat(started.logits, lottery.n_paths, axis=0)
     done: list[Path] = []
     while alive:
-        drawn = []
-        for path, row in zip(alive, rows, strict=True):
+        luck = lottery.rng.random(lottery.n_paths)
+        drawn: dict[int, Path] = {}
+        for (i, path), row in zip(alive.items(), rows, strict=True):
             allowed = rules(row, path.tokens)
-            noise = lottery.rng.gumbel(size=len(row))
-            noisy = allowed / np.float32(lottery.temperature) + noise
-            drawn.append(_take(path, row, allowed, int(noisy.argmax()), rules=rules))
-        done += [path for path in drawn if path.ended or len(path.tokens) >= max_tokens]
-        alive = [path for path in drawn if not path.ended and len(path.tokens) < max_tokens]
+            token = draw(allowed / np.float32(lottery.temperature), float(luck[i]))
+            drawn[i] = _take(path, row, allowed, token, rules=rules)
+        alive = {i: p for i, p in drawn.items() if not p.ended and len(p.tokens) < max_tokens}
+        done += [path for i, path in drawn.items() if i not in alive]
         if alive:
-            cache.keep(alive)
-            alive, rows = cache.extend(alive)
+            cache.keep(alive.values())
+            extended, rows = cache.extend(list(alive.values()))
+            alive = dict(zip(alive, extended, strict=True))
     return done
+
+
+def draw(logits: Row, luck: float) -> int:
+    """The token whose share of the softmax contains `luck`, 0 <= luck < 1, when laid end to end."""
+    shares = np.exp(logits.astype(np.float64) - logits.max()).cumsum()
+    place = min(luck * shares[-1], np.nextafter(shares[-1], 0.0))  # rounding must not reach the end
+    return int(np.searchsorted(shares, place, side="right"))
 
 
 def _pick(path: Path, row: Row, *, rules: Rules, favourite: int | None, stability: float) -> Path:

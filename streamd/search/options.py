@@ -37,7 +37,7 @@ class DecodingOptions:
     seed : of the samples; each window has its own generator
     audio_ctx : encoder positions; 0: the audio's frames plus `audio_ctx_pad`, in steps of 64, at
         least `audio_ctx_floor` (whisper.cpp#1855, voxtype#130)
-    loops : what counts as a decoder that repeats itself
+    loops : what counts as a decoder that repeats itself; None: nothing does, as in openai-whisper
     tighten : move word times inwards over frames that are 26 dB quieter than the word
     """
 
@@ -63,5 +63,5 @@ class DecodingOptions:
     audio_ctx: int = 0
     audio_ctx_pad: int = 128
     audio_ctx_floor: int = 384
-    loops: LoopLimits = USUAL
+    loops: LoopLimits | None = USUAL
     tighten: bool = True

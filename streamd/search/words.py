@@ -2,8 +2,8 @@
 
 The decoder's alignment heads look at the audio that they write down. Their scores, cut to the real
 frames, are normalised and smoothed, and dynamic time warping finds the monotonic path of tokens
-through the frames. No second pass over the decoder is made: openai/whisper makes one, whose
-normalisation sees one row more, that of end-of-text. Source: openai/whisper ``timing.py``.
+through the frames. `find_words` needs no second pass over the decoder; `align` is openai-whisper's,
+whose normalisation sees one row more, that of end-of-text. Source: openai/whisper ``timing.py``.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from streamd.search import Alignment
+from streamd.search import Alignment, Decoder
 from streamd.search.decode import Decoded
 from streamd.search.dtw import warp
+from streamd.search.paths import Cache, log_softmax
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Samples, Word
 
@@ -53,21 +54,40 @@ def find_words(
     rows = [first_row + i for i in (*text_at, text_at[-1] + 1)]
     starts = token_starts(decoded.alignment, rows, n_frames)
     probs = [decoded.token_probs[i - len(prefix)] for i in text_at[n_before:]]
-    words = []
-    at = 0
-    for part, tokens in tokenizer.split_words(text, decoded.language):
-        end = at + len(tokens)
-        words.append(
-            Word(
-                text=part,
-                start=int(starts[n_before + at]),
-                end=int(starts[n_before + end]),
-                prob=float(np.mean(probs[at:end])),
-                tokens=tokens,
-            )
-        )
-        at = end
-    return merge_punctuation(words)
+    parts = tokenizer.split_words(text, decoded.language)
+    return merge_punctuation(_timed(parts, starts[n_before:], probs))
+
+
+def align(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    tokens: Sequence[int],
+    *,
+    language: str,
+    n_frames: int,
+) -> list[Word]:
+    """The words of a text that is known, with times in frames of the window.
+
+    Equal to openai/whisper ``find_alignment``: a pass of its own over the text, its end included.
+    Punctuation stands alone; `merge_punctuation` comes next.
+
+    Parameters
+    ----------
+    decoder : a new one, with at least ``len(tokens) + 5`` slots
+    tokens : text tokens only
+    n_frames : frames of the window that hold audio
+    """
+    if not tokens:
+        return []
+    start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
+    rows = range(len(start) - 1, len(start) + len(tokens))
+    run, logits = Cache(decoder).start((*start, *tokens, tokenizer.eot), rows[:-1])
+    probs = [
+        float(np.exp(log_softmax(row[: tokenizer.eot])[token]))
+        for row, token in zip(logits, tokens, strict=True)
+    ]
+    starts = token_starts(np.stack(run.rows), rows, n_frames)
+    return _timed(tokenizer.split_words(tokens, language), starts, probs)
 
 
 def token_starts(alignment: Alignment, rows: Sequence[int], n_frames: int) -> NDArray[np.int64]:
@@ -141,6 +161,22 @@ def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:
             word = replace(word, start=start, end=end)
         tight.append(word)
     return tight
+
+
+def _timed(
+    parts: Sequence[tuple[str, tuple[int, ...]]],
+    starts: NDArray[np.int64],
+    probs: Sequence[float],
+) -> list[Word]:
+    """Words from their texts and tokens, and each token's start and probability."""
+    words = []
+    at = 0
+    for text, tokens in parts:
+        end = at + len(tokens)
+        prob = float(np.mean(probs[at:end]))
+        words.append(Word(text, int(starts[at]), int(starts[end]), prob, tokens))
+        at = end
+    return words
 
 
 def _join(first: Word, second: Word, *, times: Word) -> Word:

@@ -12,7 +12,7 @@ from streamd.mel import log_mel
 from streamd.search.decode import Context, decode, detect_language, slots_needed
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
-from streamd.search.words import find_words, token_starts
+from streamd.search.words import align, find_words
 
 MODELS = ("demo", "random")
 
@@ -79,20 +79,19 @@ def test_decode(name, case):
 
 @pytest.mark.parametrize(("name", "case"), cases("words"))
 def test_word_times(name, case):
-    """With the same rows as openai-whisper, end-of-text included: its times, but for near ties."""
-    start = (*tokenizer(name).sot_sequence, tokenizer(name).notimestamps)
-    tokens = [*start, *case["tokens"], tokenizer(name).eot]
-    order = np.arange(len(tokens))
-    decoder = engine(name).decoder(features(name, case["clip"], case["n_ctx"]), len(tokens))
-    visible = np.tri(len(tokens), dtype=np.bool_)
-    _, alignment = decoder.step(np.array(tokens), order, order, visible, order)
-    rows = range(len(start) - 1, len(tokens) - 1)
-    starts = token_starts(alignment, rows, case["n_frames"])
-    words = tokenizer(name).split_words(case["tokens"])
-    assert [text for text, _ in words] == [word for word, *_ in case["words"]]
-    bounds = np.cumsum([0, *(len(ids) for _, ids in words)])
+    """A pass over the known text: openai-whisper's times, but for near ties."""
+    decoder = engine(name).decoder(
+        features(name, case["clip"], case["n_ctx"]), len(case["tokens"]) + 5
+    )
+    language = tokenizer(name).language
+    words = align(
+        decoder, tokenizer(name), case["tokens"], language=language, n_frames=case["n_frames"]
+    )
+    assert [word.text for word in words] == [text for text, *_ in case["words"]]
+    probs = [prob for *_, prob in case["words"]]
+    assert [word.prob for word in words] == pytest.approx(probs, abs=1e-4)
     expected = np.array([(start, end) for _, start, end, _ in case["words"]])
-    difference = np.abs(np.stack([starts[bounds[:-1]], starts[bounds[1:]]], axis=1) - expected)
+    difference = np.abs([(word.start, word.end) for word in words] - expected)
     assert difference.max() <= 1
     assert (difference == 0).mean() > 0.7
 

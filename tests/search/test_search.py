@@ -1,6 +1,7 @@
 """The search says what textbooks say: greedy, draft verification, beams and samples."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from streamd.mel import log_mel
 from streamd.search import Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.decode import Context, Decoded, decode, slots_needed
+from streamd.search.greedy import Lottery, draw, sample
 from streamd.search.options import DecodingOptions
 from streamd.search.paths import Cache, Path, log_softmax
 from streamd.search.rules import Rules, make_rules
@@ -226,6 +228,46 @@ def test_samples_are_drawn_from_the_softmax():
 def test_sampling_wants_a_generator():
     with pytest.raises(ValueError, match="generator"):
         run(hashed(0), Context(3), temperature=0.5)
+
+
+@given(
+    st.lists(st.sampled_from([-np.inf, -30.0, 0.0, 1.0, 2.5]), min_size=1, max_size=9),
+    st.floats(0.0, 1.0, exclude_max=True),
+)
+def test_luck_falls_on_the_token_whose_share_it_is_in(logits, luck):
+    row = np.array([*logits, 0.5, -np.inf], np.float32)
+    probs = np.exp(row.astype(np.float64))
+    below = np.concatenate([[0.0], np.cumsum(probs / probs.sum())])
+    token = draw(row, luck)
+    assert row[token] > -np.inf
+    assert below[token] - 1e-9 <= luck <= below[token + 1] + 1e-9
+
+
+def test_a_sample_s_luck_does_not_depend_on_how_long_the_others_are():
+    """Each transcript has a number of its own in each step, as rows of a batch have."""
+
+    @dataclass
+    class Luck:
+        numbers: np.ndarray
+        step: int = -1
+
+        def random(self, n: int) -> np.ndarray:
+            self.step += 1
+            return self.numbers[self.step, :n]
+
+    def transcripts(numbers: np.ndarray) -> list[tuple[int, ...]]:
+        cache = Cache(ContextDecoder(hashed(7, eot_bias=5.0), 200))
+        started = cache.start((SOT, NOTIMESTAMPS), [1])
+        lottery = Lottery(1.0, numbers.shape[1], Luck(numbers))
+        rules = make_rules(TOKENIZER, GREEDY)
+        paths = sample(cache, started, rules=rules, lottery=lottery, max_tokens=12)
+        return sorted(path.tokens for path in paths)
+
+    numbers = np.random.default_rng(3).random((12, 5))
+    together = transcripts(numbers)
+    assert len({len(tokens) for tokens in together}) > 1
+    alone = [tokens for i in range(5) for tokens in transcripts(numbers[:, i : i + 1])]
+    assert sorted(alone) == together
 
 
 def test_the_best_path_is_the_likeliest_for_its_length():
