@@ -1,14 +1,15 @@
 """From the options about output to what writes it, for all commands that show captions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
 from streamd.config import Output
+from streamd.errors import ConfigError
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.look import Look, confidence_ramp, stamper
-from streamd.sinks.subtitles import FileSink
+from streamd.sinks.subtitles import FORMATS, FileSink
 from streamd.sinks.terminal import is_terminal, open_captions
 
 
@@ -33,12 +34,51 @@ def open_display(
     return open_captions(stream, look, form=output.format, environ=environ)
 
 
-def open_files(output: Output) -> list[Sink]:
+def open_files(output: Output, file: str = "") -> list[Sink]:
     """The transcript files that the user wants.
+
+    Parameters
+    ----------
+    output : what the user wants
+    file : the sound file that is transcribed, ``-`` for standard input; empty for anything else
 
     Raises
     ------
     ConfigError
         one cannot be made
     """
-    return [FileSink(Path(path)) for path in output.output]
+    if output.output_dir:
+        try:
+            Path(output.output_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            culprit = f"--output-dir: {output.output_dir}"
+            raise ConfigError(f"{culprit} cannot be made: {error.strerror}") from None
+    return [FileSink(path) for path in (*map(Path, output.output), *_in_folder(output, file))]
+
+
+def check_files(output: Output, files: Sequence[str]) -> None:
+    """Refuse transcripts of several sound files that would overwrite each other.
+
+    Raises
+    ------
+    ConfigError
+        saying what to do instead
+    """
+    if len(files) > 1 and output.output:
+        raise ConfigError("-o holds one transcript: name a folder with --output-dir instead")
+    seen: dict[Path, str] = {}
+    for file in files:
+        for path in _in_folder(output, file):
+            if path in seen:
+                raise ConfigError(f"{seen[path]} and {file} would both become {path}: rename one")
+            seen[path] = file
+
+
+def _in_folder(output: Output, file: str) -> Iterator[Path]:
+    """The transcripts that are named after their sound file."""
+    if not (output.output_dir or output.output_format):
+        return
+    formats = output.output_format or ("all",)
+    names = FORMATS if "all" in formats else [f".{name}" for name in dict.fromkeys(formats)]
+    stem = {"": "live", "-": "stdin"}.get(file) or Path(file).stem
+    yield from (Path(output.output_dir, f"{stem}{name}") for name in names)

@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[1]
 
 def values(option: Option) -> st.SearchStrategy:
     """All values that an option may have."""
+    if option.is_list:
+        return st.lists(values_of(option.type.item_type), max_size=3)
     return st.sampled_from(option.choices) if option.choices else values_of(option.type)
 
 
@@ -41,8 +43,8 @@ def values_of(kind: inspect.Type) -> st.SearchStrategy:
         case inspect.StrType(min_length=least):
             text = st.characters(exclude_categories=["Cs"])
             return st.text(text, min_size=least or 0, max_size=10)
-        case inspect.VarTupleType(item_type=item):
-            return st.lists(values_of(item), max_size=3)
+        case inspect.LiteralType(values=choices):
+            return st.sampled_from(choices)
     raise AssertionError(kind)
 
 

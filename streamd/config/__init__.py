@@ -7,10 +7,10 @@ station sees a `Config`.
 from streamd.config.decoding import Decoding
 from streamd.config.load import OPTIONS, as_toml, load, read_token
 from streamd.config.option import Option, suggestion
+from streamd.config.output import Output
 from streamd.config.schema import (
     Config,
     Input,
-    Output,
     Server,
     Streaming,
     Vad,

@@ -12,8 +12,7 @@ from msgspec import Meta, field
 from streamd.config.decoding import Decoding
 from streamd.config.group import FrameMs, Group, Ms, Share
 from streamd.config.option import Opt
-
-Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|jsonl)\Z")]
+from streamd.config.output import Output
 
 
 class Input(Group, frozen=True, kw_only=True):
@@ -141,37 +140,6 @@ class Vad(Group, frozen=True, kw_only=True):
     pre_final_ms: Annotated[
         Ms, Opt("pause after which the final is prepared", unit="ms", rare=True)
     ] = 200
-
-
-class Output(Group, frozen=True, kw_only=True):
-    """Where the text goes."""
-
-    output: Annotated[
-        tuple[Transcript, ...],
-        Opt(
-            "also write a file; may be repeated",
-            metavar="FILE",
-            flags=("-o",),
-            allowed="FILE.txt, .srt, .vtt or .jsonl",
-        ),
-    ] = ()
-    format: Annotated[
-        Literal["text", "srt", "vtt", "jsonl"],
-        Opt("what is written to stdout", short_for=(("--jsonl", "jsonl"),)),
-    ] = "text"
-    colors: Annotated[Literal["auto", "always", "never"], Opt("colours on the terminal")] = "auto"
-    confidence: Annotated[bool, Opt("colour each word by its probability")] = False
-    mark_low: Annotated[Share, Opt("put words below this probability in brackets", rare=True)] = 0.0
-    timestamps: Annotated[Literal["off", "rel", "clock"], Opt("time in front of each line")] = "off"
-    quiet: Annotated[bool, Opt("errors only", flags=("-q",))] = False
-    verbose: Annotated[
-        int,
-        Meta(ge=0, le=2),
-        Opt("detail of the messages on stderr", short_for=(("-v", "1"), ("-vv", "2"))),
-    ] = 0
-    log_format: Annotated[
-        Literal["text", "json"], Opt("form of the messages on stderr", rare=True)
-    ] = "text"
 
 
 class Server(Group, frozen=True, kw_only=True):

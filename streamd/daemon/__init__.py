@@ -21,7 +21,7 @@ from streamd.daemon import build
 from streamd.daemon.control import Control
 from streamd.daemon.screen import Screen, stored
 from streamd.daemon.streams import Stream, Streams
-from streamd.display import open_display, open_files
+from streamd.display import check_files, open_display, open_files
 from streamd.engine.store import load_model
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Fault
@@ -67,8 +67,7 @@ async def transcribe(config: Config) -> int:
 
     Returns and raises as `run` does.
     """
-    if len(config.input.files) > 1 and config.output.output:
-        raise ConfigError("-o holds one transcript: run streamd transcribe once per file")
+    check_files(config.output, config.input.files)
     sources = build.own_sources(config)
     streams = Streams(build.session_factory(config, step_ms=0), room=ROOM, max_ingest=0)
     control = Control()
@@ -86,7 +85,8 @@ async def _live(
         engine = tasks.create_task(_engine(config, streams))
         live = streams.add(LIVE) if sources else None
         if live is not None:
-            _show(config, live, control, tasks)
+            (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
+            _show(config, live, control, tasks, file=file)
         listens = config.server.server
         async with build.server(config, streams) if listens else nullcontext() as server:
             if server is not None and not is_terminal(sys.stdout, os.environ):
@@ -119,13 +119,15 @@ async def _all_written(
     """One file after the other, without a server."""
     async with asyncio.TaskGroup() as tasks:
         engine = tasks.create_task(_engine(config, streams))
-        for source in sources:
+        for file, source in zip(config.input.files, sources, strict=True):
             if not control.stopped.is_set():
-                await _written(config, source, streams.add(LIVE), control)
+                await _written(config, file, source, streams.add(LIVE), control)
         engine.cancel()
 
 
-async def _written(config: Config, source: Source, live: Stream, control: Control) -> None:
+async def _written(
+    config: Config, file: str, source: Source, live: Stream, control: Control
+) -> None:
     """One file; its progress is shown to a person who waits.
 
     Raises
@@ -135,7 +137,7 @@ async def _written(config: Config, source: Source, live: Stream, control: Contro
     async with asyncio.TaskGroup() as tasks:
         terminal = is_terminal(sys.stderr, os.environ)
         bar = ProgressBar(sys.stderr, source.name) if terminal else None
-        screen = _show(config, live, control, tasks, bar)
+        screen = _show(config, live, control, tasks, file=file, bar=bar)
         await _caption([source], live, control, reached=screen.reached)
 
 
@@ -144,15 +146,17 @@ def _show(
     live: Stream,
     control: Control,
     tasks: asyncio.TaskGroup,
+    *,
+    file: str,
     bar: ProgressBar | None = None,
 ) -> Screen:
-    """The local sinks of the live session."""
+    """The local sinks of the live session; `file` as in `open_files`."""
     started = datetime.now(UTC)
     screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
     control.on_resize = screen.redraw
     tasks.create_task(_or_stop(screen.show(live.hub), control))
-    for file in open_files(config.output):
-        tasks.create_task(_or_stop(stored(live.hub, file), control))
+    for sink in open_files(config.output, file):
+        tasks.create_task(_or_stop(stored(live.hub, sink), control))
     return screen
 
 

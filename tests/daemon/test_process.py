@@ -93,7 +93,7 @@ def test_silence_says_nothing(tmp_path):
         (["--commit", "sliding", "--step", "0", str(RECORDING)], 2, "--step"),
         (["--host", "0.0.0.0", str(RECORDING)], 2, "token"),
         (["-o", "no/such/folder/x.srt", str(RECORDING)], 2, "no/such/folder"),
-        (["transcribe", "-o", "a.srt", str(RECORDING), str(RECORDING)], 2, "once per file"),
+        (["transcribe", "-o", "a.srt", str(RECORDING), str(RECORDING)], 2, "holds one transcript"),
         (["--device", "no such device"], 3, ""),
     ],
 )
