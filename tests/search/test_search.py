@@ -1,11 +1,11 @@
 """The search says what textbooks say: greedy, draft verification, beams and samples."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from decoders import EOT, N_VOCAB, NOTIMESTAMPS, SOT, ContextDecoder, hashed, vocabulary
+from decoders import EOT, N_VOCAB, NOTIMESTAMPS, SOT, ContextDecoder, hashed, scripted, vocabulary
 from golden import load
 from hypothesis import given
 from hypothesis import strategies as st
@@ -288,9 +288,25 @@ def test_a_prompt_gives_way_to_prefix_and_transcript():
     assert long_prompt.passes[0] == 1 + 223 + 2  # OpenAI's limit: half the context, less one
 
 
+def test_a_long_prompt_takes_from_what_may_be_sampled():
+    """As in openai-whisper: 223 tokens of prompt, and one token behind the last place."""
+    decoder = ContextDecoder(hashed(0, eot_bias=-99.0), 2000)
+    context = Context(224, prompt=(1,) * 300)
+    found = decode(decoder, TOKENIZER, options=replace(GREEDY, loops=None), context=context)
+    assert decoder.passes[0] == 1 + 223 + 2
+    assert len(found.tokens) == 448 + 1 - decoder.passes[0]
+
+
+def test_without_limits_nothing_is_a_loop():
+    decoder = ContextDecoder(scripted([5], n_ctx=100), 2000)
+    context = Context(100)
+    found = decode(decoder, TOKENIZER, options=replace(GREEDY, loops=None), context=context)
+    assert (found.loop, len(found.tokens)) == (None, 100)
+
+
 def test_a_prefix_that_fills_the_context_is_refused():
-    with pytest.raises(ValueError, match="446 tokens"):
-        run(hashed(0), Context(10, prefix=(1,) * 446))
+    with pytest.raises(ValueError, match="447 tokens"):
+        run(hashed(0), Context(10, prefix=(1,) * 447))
 
 
 # -- on the numpy reference ------------------------------------------------------------------------
