@@ -1,0 +1,54 @@
+#!/usr/bin/env node
+// Print the captions of a running streamd: subscribe.mjs [ws://HOST:PORT [SESSION]].
+//
+// Finals go to stdout, a line each; what is still being said goes to stderr if that is a terminal.
+// A lost connection comes back by itself, and no final is lost or doubled meanwhile. A token is
+// taken from STREAMD_TOKEN. Needs Node 22, or Node 20 with --experimental-websocket, and nothing
+// else. All messages: docs/protocol.md.
+
+const [url = "ws://127.0.0.1:8765", session = "live"] = process.argv.slice(2);
+const token = process.env.STREAMD_TOKEN;
+const liveLine = process.stderr.isTTY ? "\r\x1b[K" : "";
+const query = { session };
+
+/** Print until the connection ends; note in `query` where to go on; tell why it is over. */
+function follow() {
+  const protocols = token ? ["streamd.v1", `streamd.bearer.${token}`] : ["streamd.v1"];
+  const socket = new WebSocket(`${url}/v1/stream?${new URLSearchParams(query)}`, protocols);
+  return new Promise((resolve) => {
+    let over;
+    socket.onmessage = ({ data }) => {
+      const message = JSON.parse(data); // ignore the types that you do not know
+      if (message.type === "hello") {
+        if (query.epoch && query.epoch !== message.epoch) query.after = "0"; // it counts anew
+        query.after ??= String(message.seq);
+        query.epoch = message.epoch;
+      } else if (message.type === "partial" && liveLine) {
+        process.stderr.write(liveLine + message.text.slice(-70));
+      } else if (message.type === "final") {
+        query.after = String(message.seq);
+        process.stderr.write(liveLine);
+        console.log(message.text);
+      } else if (message.type === "eos" || (message.type === "error" && message.fatal)) {
+        if (message.code !== "slow") over ??= message.message ?? "";
+      }
+    };
+    let opened = false;
+    socket.onopen = () => (opened = true);
+    socket.onclose = () => opened && resolve(over);
+    socket.onerror = async () => {
+      if (opened) return;
+      // A websocket does not say why it was refused; the same address without one does.
+      const headers = token ? { authorization: `Bearer ${token}` } : {};
+      const http = `${url.replace(/^ws/, "http")}/v1/stream`;
+      const { status = 0 } = await fetch(http, { headers }).catch(() => ({}));
+      console.error(`${url}: ${status && status !== 426 ? `HTTP ${status}` : "no connection"}`);
+      resolve(status >= 400 && status < 500 && status !== 426 ? "refused" : undefined);
+    };
+  });
+}
+
+let over;
+while ((over = await follow()) === undefined) await new Promise((next) => setTimeout(next, 500));
+if (over) console.error(over);
+process.exitCode = over ? 1 : 0;
