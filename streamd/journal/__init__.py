@@ -1,0 +1,101 @@
+"""What was final, on disk: it survives `kill -9` and a restart of the daemon.
+
+Each session has files of its own, one JSON object per line, written with one `write` before anybody
+hears of the final. A line that was torn when the process died is cut off when the journal is opened
+again. Nothing here knows who listens. One process writes a folder at a time.
+"""
+
+import fcntl
+import logging
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from streamd.errors import ConfigError
+from streamd.journal.files import Entry, Head, JournalError, entries, files_in, transcript
+from streamd.journal.journal import Journal, Rules, expire, sync
+
+__all__ = ["Folder", "Journal", "JournalError", "Rules", "sync", "transcript"]
+
+
+_log = logging.getLogger(__name__)
+
+
+class Folder:
+    """The folder of all journals of a daemon; a context manager, which locks it.
+
+    Parameters
+    ----------
+    path : made if need be, for its owner's eyes only
+
+    Raises
+    ------
+    ConfigError : the folder cannot be made, or another process writes it
+    """
+
+    def __init__(self, path: Path, rules: Rules | None = None) -> None:
+        self._path, self._rules = path, rules or Rules()
+        self._open: list[Journal] = []
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"--journal: cannot write {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ConfigError(f"--journal: another streamd writes {path}") from None
+        expire(path, self._rules)
+
+    def open(self, session: str) -> Journal:
+        """The journal of a session: continued if its last run did not end, or else a new one.
+
+        Files that are damaged are kept, but not gone on with.
+
+        Raises
+        ------
+        JournalError : it cannot be written
+        """
+        expire(self._path, self._rules)
+        journal = self._unfinished(session)
+        if journal is None or journal.ended:
+            started = datetime.fromtimestamp(self._rules.clock(), UTC)
+            head = Head(session=session, epoch=secrets.token_hex(4), started=started)
+            journal = Journal(self._path, (), head, self._rules)
+        self._open = [*(other for other in self._open if not other.closed), journal]
+        return journal
+
+    def _unfinished(self, session: str) -> Journal | None:
+        """The journal of the last run; of one that ended it is closed."""
+        while files := files_in(self._path, session):
+            run = sorted((f for f in files if f.epoch == files[-1].epoch), key=lambda f: f.seq)
+            path = run[-1].path
+            try:
+                _, first = next(entries(path), (0, Entry()))
+                if isinstance(first.event, Head):
+                    journal = Journal(self._path, run, first.event, self._rules)
+                    if journal.ended:
+                        journal.close()
+                    return journal
+            except JournalError as error:
+                _log.warning("%s; the session begins anew", error)
+                return None
+            path.unlink()  # it was torn before it began
+        return None
+
+    def unsynced(self) -> list[int]:
+        """Files to be given to `sync`, in a thread, from time to time."""
+        if self._rules.fsync == "never":
+            return []
+        return [file for journal in self._open for file in journal.unsynced()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for journal in self._open:
+            journal.close()
+        os.close(self._lock)

@@ -1,0 +1,313 @@
+"""Finals on disk: nothing is lost, doubled or altered, wherever the process dies."""
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from streamd.errors import ConfigError
+from streamd.events import Final, Gap, Missed
+from streamd.hub import Hub
+from streamd.journal import Folder, Journal, JournalError, Rules, transcript
+from streamd.journal.files import files_in
+
+DAY_S = 86_400
+
+
+def final(seg: int, text: str = "text") -> Final:
+    return Final(seg=seg, start_ms=seg * 100, end_ms=seg * 100 + 80, text=text, language="en")
+
+
+def numbered(seq: int) -> Final:
+    return Final(seq=seq, seg=seq, start_ms=0, end_ms=seq * 100, text=f"{seq}", language="en")
+
+
+def filled(journal: Journal, n: int) -> Journal:
+    for _ in range(n):
+        journal.append(numbered(journal.seq + 1))
+    return journal
+
+
+def seqs(journal: Journal, after: int = 0) -> list[int]:
+    return [final.seq for final in journal.read(after, journal.seq)]
+
+
+def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
+    with Folder(tmp_path) as folder:
+        first = filled(folder.open("talk"), 3)
+        first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
+        first.mark(520)
+    with Folder(tmp_path) as folder:
+        second = folder.open("talk")
+        assert (second.epoch, second.started) == (first.epoch, first.started)
+        assert (second.seq, second.seg, second.settled_ms, second.end_ms) == (3, 3, 520, 540)
+        filled(second, 2)
+        assert [list(second.read(n, 5)) for n in range(6)] == [
+            [numbered(seq) for seq in range(n + 1, 6)] for n in range(6)
+        ]
+        assert list(second.read(1, 3)) == [numbered(2), numbered(3)]
+
+
+def test_a_session_that_ended_begins_anew(tmp_path):
+    with Folder(tmp_path) as folder:
+        first = filled(folder.open("talk"), 2)
+        first.end("stop")
+        second = folder.open("talk")
+        assert second.epoch != first.epoch
+        assert second.seq == 0
+        assert seqs(first) == [1, 2]  # can still be read
+    with Folder(tmp_path) as folder:
+        assert folder.open("talk").epoch == second.epoch
+
+
+def test_sessions_do_not_meet(tmp_path):
+    with Folder(tmp_path) as folder:
+        names = ["a", "a.b", "..", ".", "a-b", "A_1"]
+        for n, name in enumerate(names):
+            filled(folder.open(name), n)
+    with Folder(tmp_path) as folder:
+        assert [folder.open(name).seq for name in names] == list(range(len(names)))
+    assert {path.parent for path in tmp_path.rglob("*.jsonl")} == {tmp_path}
+
+
+def test_only_its_owner_can_read_it(tmp_path):
+    with Folder(tmp_path / "new" / "journal") as folder:
+        folder.open("talk")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new" / "journal").iterdir()]
+    assert modes == [0o600, 0o600]  # the journal and the lock
+    assert stat.S_IMODE((tmp_path / "new" / "journal").stat().st_mode) == 0o700
+
+
+def test_two_daemons_do_not_write_one_folder(tmp_path):
+    with Folder(tmp_path), pytest.raises(ConfigError, match="another streamd"):
+        Folder(tmp_path)
+    with Folder(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--journal.*file"):
+        Folder(tmp_path / "file" / "journal")
+
+
+@given(data=st.data(), n=st.integers(0, 5))
+def test_wherever_the_file_is_torn_the_whole_lines_are_kept(tmp_path_factory, data, n):
+    path = tmp_path_factory.mktemp("journal")
+    with Folder(path) as folder:
+        epoch = filled(folder.open("talk"), n).epoch
+    (file,) = path.glob("*.jsonl")
+    content = file.read_bytes()
+    kept = data.draw(st.integers(0, len(content)))
+    file.write_bytes(content[:kept])
+    n_whole = content[:kept].count(b"\n") - 1  # the first one is the head
+    with Folder(path) as folder:
+        journal = folder.open("talk")
+        assert (journal.epoch == epoch) == (n_whole >= 0)
+        assert seqs(filled(journal, 2)) == list(range(1, max(n_whole, 0) + 3))
+    assert [event.seq for event in transcript(path, "talk")] == list(range(1, max(n_whole, 0) + 3))
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 100, b'{"settled_ms":"x"}\n', b"\xff\xfe", b"{}"])
+def test_garbage_at_the_end_is_cut_off(tmp_path, garbage):
+    with Folder(tmp_path) as folder:
+        filled(folder.open("talk"), 2)
+    (file,) = tmp_path.glob("*.jsonl")
+    with file.open("ab") as out:
+        out.write(garbage)
+    with Folder(tmp_path) as folder:
+        assert seqs(filled(folder.open("talk"), 1)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", ["garbage", "hole"])
+def test_what_is_damaged_in_the_middle_is_kept_but_not_gone_on_with(tmp_path, damage, caplog):
+    with Folder(tmp_path) as folder:
+        epoch = filled(folder.open("talk"), 3).epoch
+    (file,) = tmp_path.glob("*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[2] = b"garbage\n" if damage == "garbage" else b""
+    file.write_bytes(b"".join(lines))
+    with Folder(tmp_path) as folder:
+        journal = folder.open("talk")
+        assert (journal.epoch != epoch, journal.seq) == (True, 0)
+    assert str(file) in caplog.text
+    assert file.read_bytes() == b"".join(lines)
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path, monkeypatch):
+    with Folder(tmp_path) as folder:
+        journal = filled(folder.open("talk"), 1)
+        write = os.write
+
+        def out_of_space(file: int, data: bytes) -> int:
+            if len(data) <= 20:
+                raise OSError(28, "No space left on device")
+            return write(file, data[:20])
+
+        monkeypatch.setattr(os, "write", out_of_space)
+        with pytest.raises(JournalError, match="No space left"):
+            filled(journal, 1)
+        monkeypatch.undo()
+        assert seqs(filled(journal, 1)) == [1, 2]
+    with Folder(tmp_path) as folder:
+        assert folder.open("talk").seq == 2
+
+
+def test_what_cannot_be_kept_is_not_published(tmp_path, monkeypatch):
+    with Folder(tmp_path) as folder:
+        hub = Hub("talk", archive=folder.open("talk"))
+        listener = hub.subscribe()
+
+        def fail(*_: object) -> int:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(os, "write", fail)
+        with pytest.raises(JournalError):
+            hub.publish(final(1))
+        monkeypatch.undo()
+        assert listener.pop() is None
+        assert hub.publish(final(1)).seq == 1
+
+
+@pytest.mark.parametrize(("fsync", "n_at_once", "n_later"), [
+    ("always", 3, 0), ("interval", 0, 1), ("never", 0, 0),
+])  # fmt: skip
+def test_lines_are_forced_to_the_disk_when_the_user_wants(
+    tmp_path, monkeypatch, fsync, n_at_once, n_later
+):
+    synced = []
+    monkeypatch.setattr("streamd.journal.journal.sync", lambda files: synced.extend(files))
+    with Folder(tmp_path, Rules(fsync=fsync)) as folder:
+        filled(folder.open("talk"), 2)  # and the head
+        assert len(synced) == n_at_once
+        later = folder.unsynced()
+        assert len(later) == n_later
+        assert folder.unsynced() == []
+    for file in {*synced, *later}:
+        os.close(file)
+
+
+def test_old_files_are_removed_and_the_others_replayed(tmp_path):
+    now = [DAY_S * 20_000.0]
+    rules = Rules(keep_days=2, clock=lambda: now[0])
+    with Folder(tmp_path, rules) as folder:
+        journal = folder.open("live")
+        for _ in range(5):
+            filled(journal, 10)
+            for file in files_in(tmp_path):
+                if file.path.stat().st_mtime > now[0]:  # written today
+                    os.utime(file.path, (now[0], now[0]))
+            now[0] += DAY_S
+        filled(journal, 1)
+        assert journal.first == 31
+        hub = Hub("live", history=5, archive=journal)
+        assert hub.subscribe(7).pop() == Missed(from_seq=8, to_seq=30, why="retention")
+        assert seqs(journal) == list(range(31, 52))
+
+
+def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
+    with Folder(tmp_path, Rules(rotate_bytes=1)) as folder:  # a file for each final
+        journal = folder.open("live")
+        hub = Hub("live", history=0, archive=journal)
+        for seg in range(1, 7):
+            hub.publish(final(seg))
+        replay = hub.subscribe(0)
+        assert replay.pop().seq == 1
+        for file in files_in(tmp_path, "live"):
+            if file.seq in (2, 3):
+                file.path.unlink()
+        hub.publish(final(7))
+        events = [replay.pop() for _ in range(5)]
+    assert events[1] == Missed(from_seq=3, to_seq=4, why="retention")
+    assert [event.seq for event in events if isinstance(event, Final)] == [2, 5, 6, 7]
+
+
+def test_a_transcript_is_of_one_run(tmp_path):
+    with Folder(tmp_path, Rules(rotate_bytes=400)) as folder:
+        first = filled(folder.open("talk"), 4)
+        first.note(Gap(t_ms=1, duration_ms=2, why="device"))
+        first.end("stop")
+        filled(folder.open("talk"), 1)
+    assert [event.seq for event in transcript(tmp_path, "talk")] == [1]
+    *said, gap = transcript(tmp_path, "talk", first.epoch)
+    assert ([event.seq for event in said], type(gap)) == ([1, 2, 3, 4], Gap)
+    for missing in (("nobody",), ("talk", "x")):
+        with pytest.raises(JournalError, match=missing[-1]):
+            list(transcript(tmp_path, *missing))
+    with pytest.raises(JournalError, match="holds no"):
+        list(transcript(tmp_path / "nowhere", "talk"))
+
+
+class DyingDaemon(RuleBasedStateMachine):
+    """A session that speaks, a daemon that dies anywhere, and a subscriber that comes back."""
+
+    @initialize(
+        history=st.integers(0, 4),
+        rotate_bytes=st.sampled_from([1, 500, 1 << 20]),
+    )
+    def begin(self, history, rotate_bytes):
+        self.path = Path(tempfile.mkdtemp(prefix="journal-"))
+        self.history, self.rules = history, Rules(rotate_bytes=rotate_bytes)
+        self.said: list[str] = []
+        self.heard: list[Final] = []
+        self.after, self.epoch = 0, None
+        self.start_daemon()
+
+    def start_daemon(self):
+        self.folder = Folder(self.path, self.rules)
+        journal = self.folder.open("live")
+        self.hub = Hub("live", self.history, archive=journal)
+        assert self.epoch in (None, self.hub.epoch)
+        self.epoch = self.hub.epoch
+        self.listener = self.hub.subscribe(self.after, epoch=self.epoch)
+
+    @rule(text=st.text(max_size=30))
+    def speak(self, text):
+        seq = self.hub.publish(final(len(self.said) + 1, text)).seq
+        self.said.append(text)
+        assert seq == len(self.said)
+
+    @rule(torn=st.binary(max_size=40).filter(lambda tail: b"\n" not in tail))
+    def die(self, torn):
+        """In the middle of a write: its beginning is on the disk."""
+        newest = files_in(self.path, "live")[-1].path
+        self.folder.__exit__()
+        with newest.open("ab") as file:
+            file.write(torn)
+        self.start_daemon()
+
+    @rule(n=st.integers(1, 6))
+    def listen(self, n):
+        for _ in range(n):
+            if (event := self.listener.pop()) is not None:
+                assert isinstance(event, Final)
+                self.heard.append(event)
+                self.after = event.seq
+
+    @rule()
+    def come_back(self):
+        self.listener.close()
+        self.listener = self.hub.subscribe(self.after, epoch=self.epoch)
+
+    @invariant()
+    def what_was_heard_is_what_was_said(self):
+        heard = getattr(self, "heard", [])
+        assert [event.seq for event in heard] == list(range(1, len(heard) + 1))
+        assert [event.text for event in heard] == getattr(self, "said", [])[: len(heard)]
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.come_back()
+            self.listen(len(self.said) + 1)
+            assert len(self.heard) == len(self.said)
+            self.folder.__exit__()
+            shutil.rmtree(self.path)
+
+
+TestDyingDaemon = DyingDaemon.TestCase
