@@ -1,0 +1,171 @@
+"""When each word was seen, and what each final waited for.
+
+Of a reference word that the final has right, the latency runs from its end in the audio to the
+first event that shows it in its place (`first`), to the one from which on it stays (`stable`), and
+to the one that promises it (`final`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from streamd.bench.eventlog import Decoded, Said
+from streamd.bench.words import align, spoken
+from streamd.events import Final, Partial, TimedWord, Vad
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """A word that was said, as `spoken` gives it; times are None where nobody knows them."""
+
+    text: str
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The events that showed a segment, from its first partial to its final, and its words."""
+
+    said: tuple[Said, ...]
+    words: tuple[str, ...]
+
+    @property
+    def final(self) -> Said:
+        """The last event."""
+        return self.said[-1]
+
+    @property
+    def texts(self) -> list[str]:
+        """What was shown, oldest first; the last one is the final's."""
+        return [said.event.text for said in self.said if isinstance(said.event, Partial | Final)]
+
+
+@dataclass(frozen=True, slots=True)
+class WordLatency:
+    """Of one word, in ms."""
+
+    first: float
+    stable: float
+    final: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinalDelay:
+    """From the end of a segment's last word to its final, in ms.
+
+    `endpoint`: until the silence had lasted long enough; then `queue`: waiting for the engine, and
+    `compute`: its work. A final that was prepared during the silence has neither.
+    """
+
+    total: float
+    endpoint: float
+    queue: float
+    compute: float
+
+
+def segments(said: Iterable[Said]) -> list[Segment]:
+    """The segments that became final, in their order."""
+    shown: dict[int, list[Said]] = {}
+    done = []
+    for entry in said:
+        if isinstance(entry.event, Partial | Final):
+            shown.setdefault(entry.event.seg, []).append(entry)
+        if isinstance(entry.event, Final):
+            words = tuple(word for word, _ in _flat(entry.event.words))
+            done.append(Segment(tuple(shown.pop(entry.event.seg)), words))
+    return done
+
+
+def word_latencies(
+    finished: Sequence[Segment], reference: Sequence[SpokenWord]
+) -> list[WordLatency]:
+    """Of each reference word that is right in a final and whose end is known."""
+    times = [row for segment in finished for row in _word_times(segment)]
+    out = []
+    for i, j in _pairs(finished, reference):
+        end_ms = reference[i].end_ms
+        if end_ms is not None:
+            at = times[j]
+            out.append(WordLatency(at.first - end_ms, at.stable - end_ms, at.final - end_ms))
+    return out
+
+
+def final_delays(
+    finished: Sequence[Segment],
+    reference: Sequence[SpokenWord],
+    *,
+    said: Iterable[Said],
+    windows: Iterable[Decoded],
+) -> list[FinalDelay]:
+    """Of each segment whose last word is right, its end known, and that a silence ended."""
+    stops = _stops(said)
+    computed = {window.end_ms: window for window in windows if window.last}
+    ends = {j: reference[i].end_ms for i, j in _pairs(finished, reference)}
+    out, n_words = [], 0
+    for segment in finished:
+        n_words += len(segment.words)
+        final = segment.final
+        end_ms = ends.get(n_words - 1)
+        assert isinstance(final.event, Final)
+        stop_ms = stops.get(final.event.start_ms)
+        window = computed.get(final.event.end_ms)
+        if not segment.words or end_ms is None or stop_ms is None or window is None:
+            continue
+        compute = max(0.0, min(window.t_ms, final.t_ms) - max(window.begun_ms, stop_ms))
+        queue = max(0.0, final.t_ms - stop_ms - compute)
+        out.append(FinalDelay(final.t_ms - end_ms, stop_ms - end_ms, queue, compute))
+    return out
+
+
+def _pairs(finished: Sequence[Segment], reference: Sequence[SpokenWord]) -> list[tuple[int, int]]:
+    """Places of the words that are right, in the reference and in all finals together."""
+    words = [word for segment in finished for word in segment.words]
+    return [
+        (i, j)
+        for i, j in align([word.text for word in reference], words)
+        if i is not None and j is not None and reference[i].text == words[j]
+    ]
+
+
+def _flat(words: Iterable[TimedWord]) -> list[tuple[str, bool]]:
+    """Each spoken word, and whether it was promised."""
+    return [(word, timed.final) for timed in words for word in spoken(timed.text)]
+
+
+def _word_times(segment: Segment) -> list[WordLatency]:
+    """When each word of the final was shown first, for good, and promised."""
+    n, last = len(segment.words), segment.final.t_ms
+    first, stable, final = [last] * n, [last] * n, [last] * n
+    for entry in reversed(segment.said[:-1]):
+        assert isinstance(entry.event, Partial)
+        shown = _flat(entry.event.words)
+        there = {
+            i: shown[j][1]
+            for i, j in align(segment.words, [word for word, _ in shown])
+            if i is not None and j is not None and segment.words[i] == shown[j][0]
+        }
+        for i in range(n):
+            if i in there:
+                stayed = stable[i] == _next_shown(segment, entry)
+                first[i] = entry.t_ms
+                stable[i] = entry.t_ms if stayed else stable[i]
+                final[i] = entry.t_ms if there[i] else final[i]
+    return [WordLatency(*times) for times in zip(first, stable, final, strict=True)]
+
+
+def _next_shown(segment: Segment, entry: Said) -> float:
+    """The time of the event behind this one."""
+    return segment.said[segment.said.index(entry) + 1].t_ms
+
+
+def _stops(said: Iterable[Said]) -> dict[int, float]:
+    """When it was known that an utterance is over, by where its audio starts."""
+    stops: dict[int, float] = {}
+    start_ms = 0
+    for entry in said:
+        if isinstance(entry.event, Vad):
+            if entry.event.speech:
+                start_ms = entry.event.t_ms
+            else:
+                stops[start_ms] = entry.t_ms
+    return stops

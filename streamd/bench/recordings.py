@@ -1,0 +1,135 @@
+"""Sound with what is said in it: for each word, where anybody knows it, when.
+
+Beside ``talk.flac`` lies ``talk.json`` or ``talk.txt``. JSON: ``words`` ([word, start_s, end_s]) or
+``clips`` (text, start_ms, end_ms), as in models/demo/recording.json. Words without times get those
+of an offline pass of the model, where it has them right; so their latencies measure streaming, not
+the model's sense of time.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import soundfile
+import soxr
+
+from streamd.bench.latency import SpokenWord
+from streamd.bench.words import align, spoken
+from streamd.engine.recognizer import Recognizer
+from streamd.errors import ConfigError, SourceError
+from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, Hypothesis, Window, ms_from_frames
+
+_MARGIN = 15
+"""Frames around a clip that belong to it: 300 ms."""
+
+
+class Clip(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of a recording, and what is said in it."""
+
+    start_ms: int
+    end_ms: int
+    text: str
+
+
+class _Notes(msgspec.Struct, frozen=True, kw_only=True):
+    words: list[tuple[str, float, float]] = []
+    clips: list[Clip] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A sound; `clips` lie apart and cover all that is said, if the words have no times."""
+
+    name: str
+    frames: Frames
+    words: tuple[SpokenWord, ...]
+    clips: tuple[Clip, ...] = ()
+
+    @property
+    def audio_ms(self) -> int:
+        """How long it is."""
+        return ms_from_frames(len(self.frames))
+
+
+def read_recording(path: Path) -> Recording:
+    """A sound file and the notes beside it; without notes nothing is known of its words.
+
+    Raises
+    ------
+    SourceError : the sound cannot be read
+    ConfigError : the notes cannot be read
+    """
+    try:
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    except (OSError, soundfile.LibsndfileError) as error:
+        raise SourceError(f"{path}: cannot be read as audio ({error})") from error
+    mono = samples.mean(axis=1)
+    if rate != SAMPLE_RATE:
+        mono = soxr.resample(mono, rate, SAMPLE_RATE)
+    frames = np.pad(mono, (0, -len(mono) % FRAME)).astype(np.float32).reshape(-1, FRAME)
+    text, notes = path.with_suffix(".txt"), path.with_suffix(".json")
+    if notes.exists():
+        return _noted(path, frames, _read_notes(notes))
+    words = spoken(text.read_text()) if text.exists() else []
+    clips = [Clip(start_ms=0, end_ms=len(frames) * FRAME_MS, text=" ".join(words))]
+    return Recording(
+        path.name, frames, tuple(map(SpokenWord, words)), tuple(clips if words else ())
+    )
+
+
+def _read_notes(path: Path) -> _Notes:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Notes)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path}: needs words or clips: {error}") from error
+
+
+def _noted(path: Path, frames: Frames, notes: _Notes) -> Recording:
+    timed = tuple(
+        SpokenWord(word, round(start_s * 1000), round(end_s * 1000))
+        for text, start_s, end_s in notes.words
+        for word in spoken(text)
+    )
+    if timed:
+        return Recording(path.name, frames, timed)
+    words = (SpokenWord(word) for clip in notes.clips for word in spoken(clip.text))
+    return Recording(path.name, frames, tuple(words), tuple(notes.clips))
+
+
+def offline(recognizer: Recognizer[Any], recording: Recording) -> list[Hypothesis]:
+    """Each clip in one window, as good as the model can; a long clip is left out.
+
+    `recognizer` should look at the full encoder context.
+    """
+    out = []
+    for clip in recording.clips:
+        start = max(0, clip.start_ms // FRAME_MS - _MARGIN)
+        end = min(len(recording.frames), clip.end_ms // FRAME_MS + _MARGIN)
+        samples = recording.frames[start:end].ravel()
+        fits = end - start <= 1500
+        window = Window(start, end, samples, last=True)
+        out.append(recognizer.recognize(window) if fits else Hypothesis())
+    return out
+
+
+def with_times(recording: Recording, heard: list[Hypothesis]) -> Recording:
+    """The recording whose words have the times of what `offline` heard right."""
+    words: list[SpokenWord] = []
+    for clip, hypothesis in zip(recording.clips, heard, strict=True):
+        said = spoken(clip.text)
+        found = [(text, word) for word in hypothesis.words for text in spoken(word.text)]
+        times = {
+            i: found[j][1]
+            for i, j in align(said, [text for text, _ in found])
+            if i is not None and j is not None and said[i] == found[j][0]
+        }
+        for i, text in enumerate(said):
+            word = times.get(i)
+            if word is None:
+                words.append(SpokenWord(text))
+            else:
+                start_ms, end_ms = ms_from_frames(word.start), ms_from_frames(word.end)
+                words.append(SpokenWord(text, start_ms, end_ms))
+    return Recording(recording.name, recording.frames, tuple(words), recording.clips)

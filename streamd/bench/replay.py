@@ -1,0 +1,163 @@
+"""Plays sound to the daemon's sessions and keeps a log of what they say.
+
+Sessions, hubs, scheduling and the recognizer's thread are the daemon's own. The sound comes in
+blocks of 20 ms as from a microphone: each when its last sample would have been spoken.
+"""
+
+import asyncio
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from streamd.bench.clock import VirtualLoop
+from streamd.bench.eventlog import Began, Decoded, Ended, Log, Said
+from streamd.daemon.streams import Stream, Streams
+from streamd.engine.recognizer import Counters
+from streamd.session import Session
+from streamd.types import FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
+
+Clock = Literal["real", "virtual", "free"]
+"""How time passes: as it does; as it would on a machine that does nothing else, without waiting
+(`clock`); the same, and computing takes none."""
+
+
+class Recognizer(Protocol):
+    """What `Streams` needs, and its counters."""
+
+    counters: Counters
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Transcribe the window."""
+        ...
+
+
+def replay(
+    recognizer: Recognizer,
+    new_session: Callable[[], Session],
+    streams: Sequence[Frames],
+    *,
+    began: Began,
+) -> list[Log]:
+    """Play each of `streams` to a session of its own, all of them to one recognizer.
+
+    They begin evenly spread over a step. `began` describes the run; its clock is obeyed.
+
+    Returns
+    -------
+    a log for each of the streams, with times of its own; with several streams the windows are all
+    in the log of the first one
+    """
+    factory = None if began.clock == "real" else lambda: VirtualLoop(free=began.clock == "free")
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(_replay(recognizer, new_session, streams, began))
+
+
+async def _replay(
+    recognizer: Recognizer,
+    new_session: Callable[[], Session],
+    sounds: Sequence[Frames],
+    began: Began,
+) -> list[Log]:
+    loop = asyncio.get_running_loop()
+    zero_s = loop.time()
+    watched = _Watched(recognizer, lambda: (loop.time() - zero_s) * 1000)
+    streams = Streams(new_session, room=sys.maxsize, max_ingest=0)
+    cpu_s = time.process_time()
+    engine = loop.create_task(streams.transcribe(watched))
+    spacing_ms = began.step_ms / len(sounds)
+    players = [
+        _Player(streams.add(f"s{n}"), frames, zero_s + n * spacing_ms / 1000)
+        for n, frames in enumerate(sounds)
+    ]
+    await asyncio.gather(*(player.play() for player in players))
+    engine.cancel()
+    cpu_ms = (time.process_time() - cpu_s) * 1000
+    ended = Ended(
+        t_ms=_rounded(players[0].now_ms), cpu_ms=_rounded(cpu_ms), peak_rss_mb=peak_rss_mb()
+    )
+    logs: list[Log] = []
+    for n, player in enumerate(players):
+        # the recognizer does not know whose windows it gets
+        entries = [*player.log, *(watched.log if n == 0 else ())]
+        logs.append([began, *sorted(entries, key=lambda entry: entry.t_ms), ended])
+    return logs
+
+
+class _Player:
+    """One stream: its sound, and what is said about it."""
+
+    def __init__(self, stream: Stream, frames: Frames, begin_s: float) -> None:
+        self._stream, self._frames, self._begin_s = stream, frames, begin_s
+        self._loop = asyncio.get_running_loop()
+        self._n_fed = 0
+        self.log: list[Said] = []
+
+    @property
+    def now_ms(self) -> float:
+        """Since the stream's first sample was spoken."""
+        return (self._loop.time() - self._begin_s) * 1000
+
+    async def play(self) -> None:
+        """Until all is said."""
+        listening = self._loop.create_task(self._listen())
+        for n, frame in enumerate(self._frames, 1):
+            wait_s = n * FRAME_MS / 1000 - self.now_ms / 1000
+            await asyncio.sleep(max(0.0, wait_s))
+            self._n_fed = n
+            self._stream.feed(frame[None])
+        await self._stream.finish("end")
+        await listening
+
+    async def _listen(self) -> None:
+        with self._stream.hub.subscribe() as events:
+            async for event in events:
+                heard_ms = ms_from_frames(self._n_fed)
+                self.log.append(Said(t_ms=_rounded(self.now_ms), heard_ms=heard_ms, event=event))
+
+
+class _Watched:
+    """The recognizer, and a note of each of its windows."""
+
+    def __init__(self, recognizer: Recognizer, now_ms: Callable[[], float]) -> None:
+        self._recognizer, self._now_ms = recognizer, now_ms
+        self.log: list[Decoded] = []
+
+    def recognize(self, window: Window) -> Hypothesis:
+        counters = self._recognizer.counters
+        before = (counters.encoded_frames, counters.drafted, counters.accepted, counters.retries)
+        begun_ms = self._now_ms()
+        begun_s, cpu_s = time.perf_counter(), time.process_time()
+        hypothesis = self._recognizer.recognize(window)
+        compute_ms = (time.perf_counter() - begun_s) * 1000
+        after = (counters.encoded_frames, counters.drafted, counters.accepted, counters.retries)
+        n_encoded, n_drafted, n_accepted, n_retries = (
+            b - a for a, b in zip(before, after, strict=True)
+        )
+        self.log.append(
+            Decoded(
+                t_ms=_rounded(begun_ms + compute_ms),
+                begun_ms=_rounded(begun_ms),
+                start_ms=ms_from_frames(window.start),
+                end_ms=ms_from_frames(window.end),
+                last=window.last,
+                compute_ms=_rounded(compute_ms),
+                cpu_ms=_rounded((time.process_time() - cpu_s) * 1000),
+                encoded_frames=n_encoded,
+                drafted=n_drafted,
+                accepted=n_accepted,
+                retries=n_retries,
+            )
+        )
+        return hypothesis
+
+
+def peak_rss_mb() -> float:
+    """The most memory that this process had at once."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def _rounded(ms: float) -> float:
+    return round(ms, 2)
