@@ -1,36 +1,52 @@
 """Words that a model dreamt up, by their looks: improbable, too short or too long to be spoken.
 
-Source: openai/whisper ``transcribe.py`` (`word_anomaly_score`, `is_segment_anomaly`), whose seconds
-are frames here.
+Source: openai/whisper ``transcribe.py`` (`word_anomaly_score`, `is_segment_anomaly`).
 """
 
 from collections.abc import Sequence
-
-from streamd.types import Word
+from typing import Protocol
 
 IMPROBABLE = 0.15
-SHORTEST = 6.65
-"""Frames; nobody says a word in less than 133 ms."""
-LONGEST = 100
-"""Frames; nor in more than 2 s."""
+SHORTEST_MS = 133
+"""Nobody says a word in less."""
+LONGEST_MS = 2000
+"""Nor in more."""
 ANOMALOUS = 3.0
 N_FIRST = 8
 """A dream shows in its first words."""
 
 _PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"
-_SHORT_COST, _LONG_COST = 0.3, 0.02
-"""For each frame: 15 and 1 for a second."""
+_SHORT_COST, _LONG_COST = 0.015, 0.001
+"""For each millisecond."""
 
 
-def word_anomaly(word: Word) -> float:
+class TimedText(Protocol):
+    """A word that was heard, with its probability and its length."""
+
+    @property
+    def text(self) -> str:
+        """What was said, punctuation included."""
+        ...
+
+    @property
+    def prob(self) -> float:
+        """0..1."""
+        ...
+
+    @property
+    def duration_ms(self) -> int:
+        """How long it lasts."""
+        ...
+
+
+def word_anomaly(word: TimedText) -> float:
     """How odd a word is: 0 for an ordinary one, 1 if it is improbable, more for an odd length."""
-    n_frames = word.end - word.start
     score = 1.0 if word.prob < IMPROBABLE else 0.0
-    score += max(0.0, SHORTEST - n_frames) * _SHORT_COST
-    return score + max(0, n_frames - LONGEST) * _LONG_COST
+    score += max(0, SHORTEST_MS - word.duration_ms) * _SHORT_COST
+    return score + max(0, word.duration_ms - LONGEST_MS) * _LONG_COST
 
 
-def is_anomalous(words: Sequence[Word]) -> bool:
+def is_anomalous(words: Sequence[TimedText]) -> bool:
     """Whether these words, of one segment, are probably a dream; False if there are none."""
     if not words:
         return False

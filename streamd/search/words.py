@@ -25,8 +25,8 @@ PADDING_SLACK = 10
 QUIET = 0.05
 """Of a word's loudest frame: 26 dB below it there is no speech, but perhaps its pause."""
 _MEDIAN_WIDTH = 7
-_PREPENDED = "\"'“¿([{-"
-_APPENDED = "\"'.。,，!！?？:：”)]}、"
+PREPENDED = "\"'“¿([{-"
+APPENDED = "\"'.。,，!！?？:：”)]}、"
 
 
 def find_words(
@@ -120,18 +120,20 @@ def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
     return smooth
 
 
-def merge_punctuation(words: Sequence[Word]) -> list[Word]:
+def merge_punctuation(
+    words: Sequence[Word], *, prepended: str = PREPENDED, appended: str = APPENDED
+) -> list[Word]:
     """Join opening punctuation to the word behind it and closing punctuation to the one before."""
     merged: list[Word] = []
     for word in reversed(words):
-        if merged and word.text.startswith(" ") and word.text.strip() in _PREPENDED:
+        if merged and word.text.startswith(" ") and word.text.strip() in prepended:
             merged[-1] = _join(word, merged[-1], times=merged[-1])
         else:
             merged.append(word)
     words = merged[::-1]
     merged = []
     for word in words:
-        if merged and not merged[-1].text.endswith(" ") and word.text in _APPENDED:
+        if merged and not merged[-1].text.endswith(" ") and word.text in appended:
             merged[-1] = _join(merged[-1], word, times=merged[-1])
         else:
             merged.append(word)
