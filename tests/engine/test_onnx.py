@@ -8,7 +8,7 @@ from golden import load
 
 from streamd.engine import ModelDimensions
 from streamd.engine.onnx import OnnxEngine
-from streamd.engine.onnx_graph import decoder_graph, encoder_graph
+from streamd.engine.onnx.graphs import decoder_graph, encoder_graph
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.weights import parameter_shapes
 from streamd.errors import EngineError

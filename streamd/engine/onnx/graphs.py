@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from streamd.engine import ModelDimensions
-from streamd.engine.onnx_builder import CONTRIB, Graph, GraphBuilder, Shape
+from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Shape
 from streamd.engine.weights import OUTPUT
 
 

@@ -3,7 +3,7 @@
 A graph holds no weights: each parameter is an initialiser without data, under its openai/whisper
 name, that the runtime gets from the caller's arrays. So nothing is copied, and protobuf's limit of
 2 GB does not count. There is no batch axis: matrices are (positions, n_state). Knows neither the
-order of Whisper's blocks (`onnx_graph`) nor sessions (`onnx`).
+order of Whisper's blocks (`graphs`) nor sessions.
 """
 
 from collections.abc import Mapping, Sequence

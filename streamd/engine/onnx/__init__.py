@@ -14,8 +14,8 @@ from onnxruntime import InferenceSession, OrtValue, SessionOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.onnx_builder import Graph
-from streamd.engine.onnx_graph import decoder_graph, encoder_graph
+from streamd.engine.onnx.builder import Graph
+from streamd.engine.onnx.graphs import decoder_graph, encoder_graph
 from streamd.engine.weights import OUTPUT
 from streamd.errors import EngineError
 from streamd.types import Mel
