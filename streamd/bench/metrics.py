@@ -121,14 +121,12 @@ def commit_violations(said: Iterable[Said]) -> int:
         event = entry.event
         if not isinstance(event, Partial | Final):
             continue
-        n += event.seg in done or not event.text.startswith(committed.get(event.seg, ""))
+        before = committed.get(event.seg, "")
+        now = event.text if isinstance(event, Final) else event.text[: event.stable]
+        n += event.seg in done or not now.startswith(before)
+        committed[event.seg] = max(before, now, key=len)
         if isinstance(event, Final):
             done.add(event.seg)
-            committed[event.seg] = event.text
-        else:
-            kept = event.text[: event.stable]
-            n += len(kept) < len(committed.get(event.seg, "")) <= len(event.text)
-            committed[event.seg] = max(kept, committed.get(event.seg, ""), key=len)
     return n
 
 

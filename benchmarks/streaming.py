@@ -1,0 +1,53 @@
+"""How soon each word is there, and what that costs: the daemon's stations on recordings.
+
+    python benchmarks/streaming.py [FILE...] [--clock virtual] [--log LOG] [NAME=VALUE...]
+
+FILE is a sound with its words beside it (streamd/bench/recordings.py says how), or a ``.jsonl``
+event log that ``--log`` wrote before; by default the bundled recording. `--clock`: "real" waits for
+the audio as a user does; "virtual" does not, and computing takes its time nevertheless; "free": it
+takes none. Options are streamd's, such as ``model=base.en``. Prints a table and, last, a JSON line.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import msgspec
+
+from streamd.bench.eventlog import Log, read_log, write_log
+from streamd.bench.metrics import measure
+from streamd.bench.recordings import read_recording
+from streamd.bench.streaming import Bench, as_table
+from streamd.config import load
+from streamd.engine.store import load_model
+
+RECORDING = Path(__file__).resolve().parent.parent / "models/demo/recording.flac"
+
+
+def main() -> None:
+    """Measure each file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clock", choices=["real", "virtual", "free"], default="real")
+    parser.add_argument("--log", type=Path, help="keep the event log of the last file here")
+    parser.add_argument("--sound", type=Path, default=RECORDING, help="which a .jsonl is about")
+    parser.add_argument("words", nargs="*", metavar="FILE|NAME=VALUE")
+    args = parser.parse_args()
+    given = dict(word.split("=", 1) for word in args.words if "=" in word)
+    config = load(given, {})
+    bench = Bench(config, load_model(config.decoding.model))
+    rows = []
+    for path in [Path(word) for word in args.words if "=" not in word] or [RECORDING]:
+        kept: Log | None = read_log(path) if path.suffix == ".jsonl" else None
+        recording, wer_offline = bench.timed(read_recording(args.sound if kept else path))
+        log = kept or bench.stream(recording, args.clock)
+        if args.log:
+            write_log(args.log, log)
+        metrics = measure(log, recording.words)
+        print(f"{path.name}, {args.clock} clock\n{as_table(metrics, wer_offline=wer_offline)}")
+        row = msgspec.to_builtins(metrics) | {"file": path.name, "wer_offline": wer_offline}
+        rows.append(row)
+    print(json.dumps({"streaming": rows, "clock": args.clock, "options": given}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The arithmetic of the scores, on logs written by hand."""
+
+import pytest
+
+from streamd.bench.eventlog import Began, Decoded, Ended, Said, read_log, write_log
+from streamd.bench.latency import SpokenWord
+from streamd.bench.metrics import commit_violations, dropped_ms, measure, merged_steps, spread
+from streamd.errors import ConfigError
+from streamd.events import Final, Gap, Partial, TimedWord, Vad
+
+BEGAN = Began(name="hand", model="none", clock="real", step_ms=500, audio_ms=4_000)
+ENDED = Ended(t_ms=4_100, cpu_ms=400, peak_rss_mb=10.0)
+
+
+def words(text: str, n_final: int) -> tuple[TimedWord, ...]:
+    return tuple(
+        TimedWord(text=word, start_ms=0, end_ms=0, prob=1.0, final=i < n_final)
+        for i, word in enumerate(text.split())
+    )
+
+
+def partial(t_ms: float, text: str, n_final: int = 0, end_ms: int = 0, seg: int = 1) -> Said:
+    stable = len(" ".join(text.split()[:n_final]))
+    event = Partial(
+        seg=seg, rev=1, start_ms=100, end_ms=end_ms, text=text, stable=stable,
+        words=words(text, n_final),
+    )  # fmt: skip
+    return Said(t_ms=t_ms, heard_ms=int(t_ms), event=event)
+
+
+def final(t_ms: float, text: str, end_ms: int = 1_800, seg: int = 1) -> Said:
+    event = Final(
+        seg=seg, seq=seg, start_ms=100, end_ms=end_ms, text=text, language="en",
+        words=words(text, 99),
+    )  # fmt: skip
+    return Said(t_ms=t_ms, heard_ms=int(t_ms), event=event)
+
+
+def vad(t_ms: float, speech: bool, at_ms: int) -> Said:
+    return Said(t_ms=t_ms, heard_ms=int(t_ms), event=Vad(speech=speech, t_ms=at_ms))
+
+
+def window(begun_ms: float, start_ms: int, end_ms: int, ms: float = 50, last: bool = False):
+    return Decoded(
+        t_ms=begun_ms + ms, begun_ms=begun_ms, start_ms=start_ms, end_ms=end_ms, last=last,
+        compute_ms=ms, cpu_ms=ms, encoded_frames=384, drafted=2, accepted=1, retries=0,
+    )  # fmt: skip
+
+
+REFERENCE = [SpokenWord("turn", 200, 400), SpokenWord("it", 400, 600), SpokenWord("on", 600, 1_000)]
+LOG = [
+    BEGAN,
+    vad(300, True, 100),
+    partial(650, "turn", end_ms=600),
+    partial(1_150, "turn of", n_final=1, end_ms=1_100),
+    partial(1_300, "turn it off", n_final=1, end_ms=1_250),
+    partial(1_500, "turn it on", n_final=2, end_ms=1_450),
+    window(1_900, 100, 1_800, ms=250, last=True),
+    vad(2_000, False, 2_000),
+    final(2_160, "Turn it on."),
+    ENDED,
+]
+
+
+def test_a_word_is_first_shown_then_stays_then_is_promised():
+    scores = measure(LOG, REFERENCE)
+    # turn: 650, 650, 1150; it: 1300, 1300, 1500; on: 1500, 1500, 2160
+    assert scores.first == spread([250, 700, 500])
+    assert scores.stable == spread([250, 700, 500])
+    assert scores.final == spread([750, 900, 1_160])
+    assert scores.wer == 0.0
+    assert scores.first_partial_ms == 450
+
+
+def test_a_word_that_vanishes_is_stable_only_when_it_is_back():
+    flicker = [partial(1_000, "turn it"), partial(1_100, "turn"), partial(1_200, "turn it on")]
+    scores = measure([BEGAN, *flicker, final(2_000, "turn it on"), ENDED], REFERENCE)
+    assert scores.first == spread([600, 400, 200])
+    assert scores.stable == spread([600, 600, 200])
+    assert scores.final == spread([1_600, 1_400, 1_000])
+
+
+def test_words_without_a_time_or_not_in_the_final_have_no_latency():
+    reference = [SpokenWord("turn"), SpokenWord("it", 0, 600), SpokenWord("off", 0, 1_000)]
+    scores = measure([BEGAN, final(2_000, "turn it on"), ENDED], reference)
+    assert (scores.first.n, scores.first.median) == (1, 1_400)
+    assert scores.wer == pytest.approx(1 / 3, abs=1e-4)
+
+
+def test_the_delay_of_a_final_is_endpoint_and_queue_and_compute():
+    scores = measure(LOG, REFERENCE)
+    assert scores.final_delay == spread([1_160])
+    assert scores.endpoint == spread([1_000])  # known at 2000 that "on", to 1000, was the last
+    assert scores.compute == spread([150])  # of 250 ms, 100 ran before that
+    assert scores.queue == spread([10])
+    assert scores.after_endpoint == spread([160])
+
+
+def test_a_final_that_was_prepared_in_the_silence_waits_for_nothing():
+    log = [vad(0, True, 100), window(1_500, 100, 1_800, last=True), vad(2_000, False, 2_000)]
+    scores = measure([BEGAN, *log, final(2_000, "turn it on"), ENDED], REFERENCE)
+    assert (scores.queue.median, scores.compute.median) == (0, 0)
+
+
+def test_erasure_is_what_was_shown_in_vain():
+    scores = measure(LOG, REFERENCE)
+    # words: "of" and "off" went, "on" became "on."; characters: the same and "turn" became "Turn"
+    assert scores.erasure_words == pytest.approx((1 + 1 + 3) / 3, abs=1e-4)
+    assert scores.erasure_characters == pytest.approx((2 + 2 + 10) / len("Turn it on."), abs=1e-4)
+
+
+def test_costs_are_shares_of_the_audio():
+    scores = measure(LOG, REFERENCE)
+    assert (scores.rtf, scores.cpu_share) == (0.0625, 0.1)
+    assert (scores.drafted, scores.accepted, scores.windows) == (2, 1, 1)
+    assert scores.lag_ms == 50
+
+
+@pytest.mark.parametrize(
+    ("said", "n"),
+    [
+        ([partial(1, "turn it", 1), partial(2, "turn on", 1), final(3, "turn on")], 0),
+        ([partial(1, "turn it", 1), final(2, "Turn it")], 1),
+        ([partial(1, "turn it", 2), partial(2, "turn it on", 1), final(3, "turn it on")], 1),
+        ([partial(1, "turn it", 2), partial(2, "turn", 1), final(3, "turn it")], 1),
+        ([final(1, "turn"), final(2, "turn")], 1),
+        ([final(1, "turn"), partial(2, "turn")], 1),
+        ([final(1, "turn"), final(2, "it", seg=2)], 0),
+    ],
+)
+def test_what_was_committed_must_not_change(said, n):
+    assert commit_violations(said) == n
+
+
+def test_steps_merge_only_within_an_utterance():
+    together = [window(0, 0, 500), window(0, 0, 1_000), window(0, 200, 2_500)]
+    assert merged_steps(together, 500) == 2
+    paused = [window(0, 0, 500), window(0, 0, 900, last=True), window(0, 0, 2_500)]
+    apart = [window(0, 0, 500), window(0, 3_000, 3_500)]
+    assert merged_steps(paused, 500) == merged_steps(apart, 500) == 0
+
+
+def test_dropped_is_what_was_lost_and_what_was_let_through_but_not_heard():
+    gap = Said(t_ms=0, heard_ms=0, event=Gap(t_ms=50, duration_ms=7, why="overrun"))
+    said = [vad(0, True, 100), vad(0, False, 2_000), vad(0, True, 1_900), vad(0, False, 3_000), gap]
+    whole = [window(0, 100, 1_000), window(0, 600, 1_800), window(0, 1_900, 2_800)]
+    assert dropped_ms(said, whole) == 7
+    assert dropped_ms(said, [whole[0], window(0, 1_200, 1_800), whole[2]]) == 7 + 200
+    assert dropped_ms(said, whole[:2]) == 7 + 1_100
+
+
+def test_nothing_said_and_nothing_heard():
+    scores = measure([BEGAN, ENDED], [])
+    assert scores.wer is None
+    assert scores.first == spread([])
+    assert scores.erasure_words == 0
+
+
+def test_a_log_comes_back_from_its_file(tmp_path):
+    write_log(tmp_path / "log.jsonl", LOG)
+    assert read_log(tmp_path / "log.jsonl") == LOG
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"type": "ended"}', "no json"])
+def test_other_files_are_no_logs(tmp_path, text):
+    (tmp_path / "log.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=r"log\.jsonl: no event log"):
+        read_log(tmp_path / "log.jsonl")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_log(tmp_path / "none.jsonl")

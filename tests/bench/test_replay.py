@@ -1,0 +1,159 @@
+"""The simulated clock, and recordings played on it to the daemon's own stations."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import soundfile
+from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+
+from streamd.bench.clock import VirtualLoop
+from streamd.bench.eventlog import Began, Decoded, Said
+from streamd.bench.latency import SpokenWord
+from streamd.bench.metrics import measure
+from streamd.bench.recordings import Clip, Recording, offline, read_recording, with_times
+from streamd.bench.replay import replay
+from streamd.engine.recognizer import Counters
+from streamd.errors import ConfigError, SourceError
+from streamd.events import Eos, Final, Partial
+from streamd.types import FRAME
+
+SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
+SAID = [SpokenWord(f"w{n}", n * WORD * 20, (n + 1) * WORD * 20) for n in range(1, 21)]
+
+
+@dataclass
+class Counted:
+    """Words off a grid."""
+
+    inner: ScriptedRecognizer = field(default_factory=ScriptedRecognizer)
+    counters: Counters = field(default_factory=Counters)
+
+    def recognize(self, window):
+        self.counters.encoded_frames += 384
+        return self.inner.recognize(window)
+
+
+def began(clock: str, n_frames: int) -> Began:
+    return Began(name="grid", model="grid", clock=clock, step_ms=500, audio_ms=n_frames * 20)
+
+
+def run(coroutine, **options):
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(**options)) as runner:
+        return runner.run(coroutine)
+
+
+def test_waiting_takes_no_time_but_the_clock_goes_on():
+    async def nap():
+        await asyncio.sleep(3_600)
+        return asyncio.get_running_loop().time()
+
+    before_s = time.monotonic()
+    assert run(nap()) == pytest.approx(3_600)
+    assert time.monotonic() - before_s < 600
+
+
+@pytest.mark.parametrize(("free", "least_s"), [(False, 0.02), (True, 0.0)])
+def test_computing_takes_the_time_it_took_while_timers_go_on(free, least_s):
+    def compute():
+        end_s = time.perf_counter() + 0.02
+        while time.perf_counter() < end_s:
+            pass
+        return "done"
+
+    async def both():
+        loop = asyncio.get_running_loop()
+        ticks = []
+        loop.call_later(0.01, lambda: ticks.append(loop.time()))
+        result = await loop.run_in_executor(None, compute)
+        return result, loop.time(), list(ticks)
+
+    result, now_s, ticks = run(both(), free=free)
+    assert result == "done"
+    assert now_s >= least_s
+    assert (now_s == 0.0) == free
+    assert ticks == ([] if free else [pytest.approx(0.01)])
+
+
+def test_a_failure_of_the_computation_is_not_lost():
+    async def fail():
+        await asyncio.get_running_loop().run_in_executor(None, int, "x")
+
+    with pytest.raises(ValueError, match="invalid literal"):
+        run(fail())
+
+
+def test_a_stream_is_logged_from_its_first_partial_to_its_end():
+    frames = scripted_audio(SPEECH)
+    (log,) = replay(Counted(), scripted_session, [frames], began=began("free", len(frames)))
+    events = [entry.event for entry in log if isinstance(entry, Said)]
+    assert isinstance(events[-1], Eos)
+    assert [e.text for e in events if isinstance(e, Final)] == [" ".join(w.text for w in SAID)]
+    times = [entry.t_ms for entry in log[1:]]
+    assert times == sorted(times)
+    windows = [entry for entry in log if isinstance(entry, Decoded)]
+    assert {window.encoded_frames for window in windows} == {384}
+    scores = measure(log, SAID)
+    assert (scores.wer, scores.commit_violations, scores.dropped_ms) == (0.0, 0, 0)
+    assert (scores.merged_steps, scores.first.n) == (0, 20)
+    # the grid's newest word is always misheard, so each is first right in the window behind it
+    assert 0 < scores.first.median <= scores.stable.median < scores.final.median < 1_500
+    assert scores.lag_ms < 40
+
+
+def test_streams_begin_spread_over_a_step_and_have_their_own_time():
+    frames = scripted_audio(SPEECH)
+    logs = replay(Counted(), scripted_session, [frames] * 4, began=began("free", len(frames)))
+    finals = [
+        [(e.t_ms, e.event.text) for e in log if isinstance(e, Said) and isinstance(e.event, Final)]
+        for log in logs
+    ]
+    assert all(final == finals[0] for final in finals)
+    shown = [
+        [e for e in log if isinstance(e, Said) and isinstance(e.event, Partial)] for log in logs
+    ]
+    assert [len(partials) for partials in shown] == [len(shown[0])] * 4
+
+
+def noise(path, seconds=1.0, rate=16_000, channels=1):
+    samples = np.random.default_rng(1).standard_normal((int(seconds * rate), channels)) * 0.1
+    soundfile.write(path, samples, rate)
+    return path
+
+
+def test_a_recording_has_words_from_the_notes_beside_it(tmp_path):
+    path = noise(tmp_path / "talk.wav", rate=8_000, channels=2)
+    bare = read_recording(path)
+    assert (bare.frames.shape, bare.words, bare.clips) == ((50, FRAME), (), ())
+    (tmp_path / "talk.txt").write_text("Turn it on.")
+    assert [word.text for word in read_recording(path).words] == ["turn", "it", "on"]
+    (tmp_path / "talk.json").write_text(json.dumps({"words": [["Turn", 0.1, 0.3]]}))
+    assert read_recording(path).words == (SpokenWord("turn", 100, 300),)
+    clips = [{"start_ms": 0, "end_ms": 500, "text": "turn it", "speaker": "somebody"}]
+    (tmp_path / "talk.json").write_text(json.dumps({"clips": clips}))
+    noted = read_recording(path)
+    assert [word.text for word in noted.words] == ["turn", "it"]
+    assert noted.clips == (Clip(start_ms=0, end_ms=500, text="turn it"),)
+    assert noted.audio_ms == 1_000
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SourceError, match=r"none\.wav: cannot be read"):
+        read_recording(tmp_path / "none.wav")
+    path = noise(tmp_path / "talk.wav")
+    (tmp_path / "talk.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"talk\.json: needs words or clips"):
+        read_recording(path)
+
+
+def test_words_take_their_times_from_what_was_heard_right():
+    text = " ".join(word.text for word in SAID[:3]) + " unheard"
+    frames = scripted_audio(SPEECH)
+    clip = Clip(start_ms=0, end_ms=4 * WORD * 20, text=text)
+    words = tuple(SpokenWord(word) for word in text.split())
+    recording = Recording("grid", frames, words, (clip,))
+    heard = offline(ScriptedRecognizer(), recording)
+    assert with_times(recording, heard).words == (*SAID[:3], SpokenWord("unheard"))
