@@ -14,6 +14,19 @@ settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def empty_store(tmp_path_factory):
+    """No test sees or changes the models of whoever runs it, and none reaches the hub."""
+    folder = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN"):
+            patch.delenv(name, raising=False)
+        patch.setenv("HF_HOME", str(folder / "hub"))
+        patch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+        patch.setenv("STREAMD_STORE", str(folder / "imported"))
+        yield
+
+
 @pytest.fixture
 def null_sink():
     # Not tmp_path: a socket's path may have 107 characters.

@@ -88,9 +88,16 @@ def test_a_folder_is_a_model(folder):
     assert all((values == 0.25).all() for values in model.weights.values())
 
 
-def test_unknown_name_is_told_what_there_is():
-    with pytest.raises(ModelError, match=r"'base.en' not found.*demo"):
-        load_model("base.en")
+@pytest.mark.parametrize("name", ["basic.en", "", "a/b/c", "some/--x", "some/tiny@../x"])
+def test_unknown_name_is_told_what_there_could_be(name):
+    with pytest.raises(ModelError, match=rf"'{name}' not found.*streamd models list"):
+        load_model(name)
+
+
+@pytest.mark.parametrize("name", ["base.en", "turbo", "some/tiny", "some/tiny@refs/pr/1"])
+def test_model_that_is_not_downloaded(name):
+    with pytest.raises(ModelError, match=f"{name} is not downloaded; .* models get {name}$"):
+        load_model(name)
 
 
 @pytest.mark.parametrize("name", FILES)

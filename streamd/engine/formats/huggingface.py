@@ -110,13 +110,24 @@ def load(folder: Path, name: str) -> Model:
         dims=dims,
         weights=gather(folder, dims, stored),
         vocabulary=vocabulary,
-        alignment_heads=_heads(folder, dims, generation),
+        alignment_heads=_heads(name, dims, generation),
         language=language,
         min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
         # of special tokens only the end can come first; our own rules refuse the others
         suppress_tokens=_below(len(vocabulary), generation.suppress_tokens),
         begin_suppress_tokens=_below(len(vocabulary) + 1, generation.begin_suppress_tokens),
     )
+
+
+def read_dimensions(path: Path) -> ModelDimensions:
+    """The dimensions that a ``config.json`` gives.
+
+    Raises
+    ------
+    ModelError
+        It is damaged, or of another architecture.
+    """
+    return _dims(path, read_json(path, _Config))
 
 
 def _dims(path: Path, config: _Config) -> ModelDimensions:
@@ -163,12 +174,12 @@ def _openai_name(name: str) -> str:
     )
 
 
-def _heads(folder: Path, dims: ModelDimensions, generation: _Generation) -> Heads:
+def _heads(name: str, dims: ModelDimensions, generation: _Generation) -> Heads:
     """Distilled models may come with the list of their teacher, whose decoder was deeper."""
     heads = generation.alignment_heads
     if heads and have_heads(dims, heads):
         return tuple(sorted(set(heads)))
-    return usual_heads(folder, dims)
+    return usual_heads(Path(name), dims)
 
 
 def _below(end: int, tokens: list[int] | None) -> tuple[int, ...] | None:

@@ -36,16 +36,27 @@ def open_folder(folder: Path) -> dict[str, Stored]:
     if (folder / _SINGLE).exists() or not index.exists():
         return open_file(folder / _SINGLE)
     places = read_json(index, _Index).weight_map
-    names = sorted(set(places.values()))
+    parts = {name: open_file(folder / name) for name in shards(index)}
+    for tensor, name in places.items():
+        if tensor not in parts[name]:
+            raise ModelError(f"{folder / name}: lacks {shown(tensor)}, which {_INDEX} has there")
+    return {tensor: parts[name][tensor] for tensor, name in places.items()}
+
+
+def shards(index: Path) -> list[str]:
+    """The names of the files that an index distributes parameters to, all in its own folder.
+
+    Raises
+    ------
+    ModelError
+        The index is missing, damaged, or names files anywhere else.
+    """
+    names = sorted(set(read_json(index, _Index).weight_map.values()))
     for name in names:
         plain = Path(name).name == name and "\\" not in name and name.isprintable()
         if not plain or not name.endswith(".safetensors") or len(names) > _MAX_SHARDS:
             raise ModelError(f"{index}: {shown(name)!r} is no part of a model; get its files again")
-    shards = {name: open_file(folder / name) for name in names}
-    for tensor, name in places.items():
-        if tensor not in shards[name]:
-            raise ModelError(f"{folder / name}: lacks {shown(tensor)}, which {_INDEX} has there")
-    return {tensor: shards[name][tensor] for tensor, name in places.items()}
+    return names
 
 
 def open_file(path: Path) -> dict[str, Stored]:

@@ -1,0 +1,112 @@
+"""Finds a model by name, folder or file and loads it whole, or says in one line what is wrong.
+
+A name is looked for among the bundled models, the files and folders at hand, the imported models
+and those downloaded from the hub, in this order. What lies on the disk decides which reader of
+`formats` gets it. Nothing is downloaded here: that is `download`'s, when the user wants it. Knows
+nothing of engines.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from streamd.assets import asset
+from streamd.engine.catalog import CATALOG, entry, suits
+from streamd.engine.formats import ggml, huggingface, openai, own
+from streamd.engine.formats.files import read_json
+from streamd.engine.model import Model
+from streamd.engine.store import cache, imports
+from streamd.engine.store.places import Places, places
+from streamd.engine.store.repository import Repository, repository_of
+from streamd.errors import ModelError
+
+BUNDLED = ("demo",)
+"""Models that ship with streamd."""
+
+
+class _AnyConfig(msgspec.Struct):
+    """What tells the two kinds of ``config.json`` apart: only transformers' has a type."""
+
+    model_type: str | None = None
+
+
+def load_model(name: str) -> Model:
+    """Load a model by its name, or by its folder or file.
+
+    A folder is streamd's own (models/demo is the example) or Hugging Face's; a file is
+    openai-whisper's or whisper.cpp's.
+
+    Raises
+    ------
+    ModelError
+        There is no such model here, or its files are missing, damaged or of another architecture.
+    """
+    path = find(name, places())
+    if path is None:
+        if repository_of(name):
+            raise ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
+        raise ModelError(
+            f"model {name!r} not found: name a model's folder or file, owner/name on the hub, or "
+            "one that streamd models list shows"
+        )
+    label = name if path != Path(name).expanduser() else _label(path)
+    model = _load_folder(path, label) if path.is_dir() else _load_file(path, label)
+    known = entry(name)
+    if known and known.min_audio_ctx:
+        return replace(model, min_audio_ctx=known.min_audio_ctx)
+    return model
+
+
+def find(name: str, here: Places) -> Path | None:
+    """The folder or file of a model, if it is on this machine."""
+    if name in BUNDLED:
+        return asset(name)
+    path = Path(name).expanduser()
+    if name and (path.is_dir() or path.is_file()):
+        return path
+    repository = repository_of(name)
+    downloaded = cache.find(here.cache, repository) if repository else None
+    return imports.find(here.imported, name) or downloaded
+
+
+def best(here: Places, *, language: str, translate: bool) -> str | None:
+    """The model to use when none is named: the catalog's first that is here and can do it.
+
+    Without one, the first of the imported models; None where nothing was imported either.
+    """
+    for each in CATALOG:
+        possible = suits(each, language=language, translate=translate)
+        if possible and cache.find(here.cache, Repository(each.repository)):
+            return each.name
+    return next(imports.names(here.imported), None)
+
+
+def _label(path: Path) -> str:
+    """What a model is called whose folder or file was named."""
+    if path.is_file():
+        return path.stem
+    folder = path.resolve()
+    return cache.name_of(folder) or folder.name
+
+
+def _load_folder(folder: Path, name: str) -> Model:
+    config = read_json(folder / "config.json", _AnyConfig)
+    load = own.load if config.model_type is None else huggingface.load
+    return load(folder, name)
+
+
+def _load_file(path: Path, name: str) -> Model:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    if magic == openai.MAGIC:
+        return openai.load(path, name)
+    if magic == ggml.MAGIC:
+        return ggml.load(path, name)
+    raise ModelError(
+        f"{path}: no checkpoint of openai-whisper or whisper.cpp; of a model in other files, "
+        "name the folder"
+    )

@@ -1,0 +1,138 @@
+"""The models in huggingface_hub's cache: found, put in and taken out.
+
+Its layout, for each repository: ``blobs/DIGEST`` hold the content of files, ``snapshots/COMMIT/``
+links to them under the files' names, ``refs/REVISION`` the commit that a branch or tag was at.
+Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from streamd.engine.formats.files import read_json
+from streamd.engine.formats.safetensors import shards
+from streamd.engine.store.repository import (
+    CONFIG,
+    INDEX,
+    VOCABULARIES,
+    WEIGHTS,
+    Listing,
+    Repository,
+    is_commit,
+    repository_of,
+)
+from streamd.errors import ModelError
+
+_PREFIX = "models--"
+
+
+class _Type(msgspec.Struct):
+    model_type: str = ""
+
+
+def storage(cache: Path, repository: Repository) -> Path:
+    """The repository's folder."""
+    return cache / (_PREFIX + repository.id.replace("/", "--"))
+
+
+def blob(cache: Path, repository: Repository, digest: str) -> Path:
+    """Where a file of that content is, or would be."""
+    return storage(cache, repository) / "blobs" / digest
+
+
+def find(cache: Path, repository: Repository) -> Path | None:
+    """The folder with all files of a model, as far as this machine knows its revision."""
+    folder = storage(cache, repository)
+    commit = repository.revision
+    if not is_commit(commit):
+        try:
+            commit = (folder / "refs" / repository.revision).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+    snapshot = folder / "snapshots" / commit
+    return snapshot if is_commit(commit) and _is_whole(snapshot) else None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether nothing that the loader needs is missing. Links to lacking blobs do not exist."""
+    if not (folder / CONFIG).is_file() or not any((folder / v).is_file() for v in VOCABULARIES):
+        return False
+    if (folder / WEIGHTS).is_file():
+        return True
+    try:
+        return all((folder / name).is_file() for name in shards(folder / INDEX))
+    except ModelError:
+        return False
+
+
+def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
+    """Every Whisper model that is there whole, at its branch ``main``."""
+    for folder in sorted(cache.glob(_PREFIX + "*--*")):
+        repository = repository_of(folder.name.removeprefix(_PREFIX).replace("--", "/", 1))
+        snapshot = repository and find(cache, repository)
+        if repository and snapshot:
+            with suppress(ModelError):
+                if read_json(snapshot / CONFIG, _Type).model_type == "whisper":
+                    yield repository, snapshot
+
+
+def name_of(snapshot: Path) -> str | None:
+    """``owner/name`` of a folder that is a snapshot in such a cache, else None."""
+    folder = snapshot.parent.parent
+    if snapshot.parent.name == "snapshots" and folder.name.startswith(_PREFIX):
+        return folder.name.removeprefix(_PREFIX).replace("--", "/", 1)
+    return None
+
+
+def put(cache: Path, repository: Repository, listing: Listing) -> Path:
+    """Make the snapshot of files whose blobs are there; the revision refers to it from now on.
+
+    The weights are the last to appear in it, so that a model is never seen without them.
+    """
+    folder = storage(cache, repository)
+    snapshot = folder / "snapshots" / listing.commit
+    snapshot.mkdir(parents=True, exist_ok=True)
+    for file in listing.files:
+        _link(f"../../blobs/{file.digest}", snapshot / file.name)
+    if not is_commit(repository.revision):
+        reference = folder / "refs" / repository.revision
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        new = reference.with_name(f"{reference.name}.new")
+        new.write_text(listing.commit)
+        new.replace(reference)
+    return snapshot
+
+
+def _link(target: str, path: Path) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    os.symlink(target, new)
+    new.replace(path)
+
+
+def n_bytes(folder: Path) -> int:
+    """Of all files in it, those that links lead to included."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def remove(cache: Path, repository: Repository) -> None:
+    """Take the repository out, with all its revisions and what is left of broken downloads."""
+    from huggingface_hub import scan_cache_dir  # here because it takes long to import
+
+    # Blobs may be shared between repositories; the library keeps count.
+    there = scan_cache_dir(cache)
+    commits = [
+        revision.commit_hash
+        for repo in there.repos
+        if (repo.repo_type, repo.repo_id) == ("model", repository.id)
+        for revision in repo.revisions
+    ]
+    there.delete_revisions(*commits).execute()
+    folder = storage(cache, repository)
+    if folder.exists():
+        shutil.rmtree(folder)
+    shutil.rmtree(cache / ".locks" / folder.name, ignore_errors=True)

@@ -1,0 +1,224 @@
+"""Gets a model from the hub into huggingface_hub's cache, or says in one line why not.
+
+The bytes are fetched here, because the library neither goes on with a download that an earlier
+process left half done nor compares what came with the checksum that the hub lists (2.4.0). A blob
+gets its name only when its content is proved, a snapshot only when all its blobs are there.
+
+Xet, the hub's second protocol, is not used: the hub serves every file over plain HTTP as well, and
+there a range can be asked for.
+"""
+
+import fcntl
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx2
+
+from streamd.engine.catalog import megabytes
+from streamd.engine.formats import huggingface
+from streamd.engine.store import cache
+from streamd.engine.store.hub import CHUNK, Hub, reason
+from streamd.engine.store.places import Places
+from streamd.engine.store.repository import Listing, RemoteFile, Repository, read_listing
+from streamd.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+_PAUSES_S = (1, 2, 4)
+"""Before each new try that follows one in which nothing came."""
+
+Told = Callable[[int, int], object]
+"""Is told (bytes here, bytes in all)."""
+Pause = Callable[[float], object]
+"""Waits for seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What could be downloaded; `n_missing` bytes of it are not here."""
+
+    repository: Repository
+    listing: Listing
+    n_missing: int
+
+
+def look_up(repository: Repository, here: Places) -> Offer:
+    """Ask the hub what there is.
+
+    Raises
+    ------
+    ModelError
+        it cannot be reached, has no such repository, or what it lists is no model
+    """
+    hub = Hub(repository, here)
+    with hub.one_line():
+        listing = read_listing(repository, hub.answer())
+        blobs = ((cache.blob(here.cache, repository, f.digest), f) for f in listing.files)
+        missing = [f.n_bytes for blob, f in blobs if _n_bytes(blob) != f.n_bytes]
+    return Offer(repository, listing, sum(missing))
+
+
+def fetch(
+    offer: Offer,
+    here: Places,
+    *,
+    told: Told = lambda n_here, n_all: None,
+    pause: Pause = time.sleep,
+) -> Path:
+    """Download what is not here yet, go on with what was begun, and prove all of it.
+
+    Parameters
+    ----------
+    offer : what `look_up` gave
+    told : is told now and then how far it is
+    pause : waits before the next try
+
+    Returns
+    -------
+    the folder with the model's files, complete
+
+    Raises
+    ------
+    ModelError
+        in one line, why not; what came until then is kept and gone on with next time
+    """
+    hub = Hub(offer.repository, here)
+    folder = cache.storage(here.cache, offer.repository)
+    lock = here.cache / ".locks" / folder.name / "streamd.lock"
+    with hub.one_line():
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        with _alone(lock, offer.repository):
+            _Download(hub, offer.listing, told, pause).run()
+            return cache.put(here.cache, offer.repository, offer.listing)
+
+
+@contextmanager
+def _alone(lock: Path, repository: Repository) -> Iterator[None]:
+    """Meanwhile, no other process downloads it."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("another process is downloading %s; waiting for it", repository)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Download:
+    """All blobs of a listing, one after the other; `n_done` bytes of it are proved."""
+
+    def __init__(self, hub: Hub, listing: Listing, told: Told, pause: Pause) -> None:
+        self._hub = hub
+        self._listing = listing
+        self._told = told
+        self._pause = pause
+        self._n_done = 0
+
+    def run(self) -> None:
+        for file in self._listing.files:
+            blob = cache.blob(self._hub.here.cache, self._hub.repository, file.digest)
+            if _n_bytes(blob) != file.n_bytes or _digest(blob, file) != file.digest:
+                self._get(file, blob)
+            self._n_done += file.n_bytes
+            self._reached(0)
+            if file is self._listing.config:
+                self._refuse_other_models(blob)
+
+    def _reached(self, n_bytes: int) -> None:
+        self._told(self._n_done + n_bytes, self._listing.n_bytes)
+
+    def _refuse_other_models(self, config: Path) -> None:
+        try:
+            huggingface.read_dimensions(config)
+        except ModelError as error:
+            raise ModelError(
+                f"{self._hub.repository} is no Whisper model; its weights were not downloaded"
+            ) from error
+
+    def _get(self, file: RemoteFile, blob: Path) -> None:
+        partial = blob.with_name(f"{file.digest}.incomplete")
+        if _n_bytes(partial) > file.n_bytes:
+            partial.unlink()
+        partial.touch()
+        self._make_sure_of_room(file, partial)
+        self._fill(file, partial)
+        if _digest(partial, file) != file.digest:
+            partial.unlink()
+            raise ModelError(
+                f"{self._hub.repository}: {file.name} came damaged (its checksum is not the one "
+                f"that {self._hub.here.host} lists) and was deleted; try again"
+            )
+        partial.replace(blob)
+
+    def _make_sure_of_room(self, file: RemoteFile, partial: Path) -> None:
+        n_free = shutil.disk_usage(partial.parent).free
+        n_missing = file.n_bytes - _n_bytes(partial)
+        if n_free < n_missing:
+            raise ModelError(
+                f"{self._hub.repository}: {file.name} needs {megabytes(n_missing)}, but "
+                f"{self._hub.here.cache} has room for {megabytes(n_free)}; make room, or let "
+                "HF_HOME name a folder on another disk"
+            )
+
+    def _fill(self, file: RemoteFile, partial: Path) -> None:
+        """Try until all bytes are there, as long as it helps."""
+        n_idle = 0
+        while (n_before := _n_bytes(partial)) < file.n_bytes:
+            try:
+                with partial.open("ab") as out:
+                    self._append(file, out)
+            except httpx2.TransportError as error:
+                n_now = _n_bytes(partial)
+                n_idle = 0 if n_now > n_before else n_idle + 1
+                if n_idle > len(_PAUSES_S):
+                    raise ModelError(
+                        f"{self._hub.repository}: {file.name} broke off at {megabytes(n_now)} of "
+                        f"{megabytes(file.n_bytes)} ({reason(error)}); the next try goes on there"
+                    ) from error
+                self._pause(_PAUSES_S[n_idle - 1] if n_idle else 0)
+
+    def _append(self, file: RemoteFile, out: BinaryIO) -> None:
+        """Ask for the bytes that are missing, and write what comes."""
+        n_have = out.tell()
+        # A range of compressed content would be another one.
+        headers = {"Accept-Encoding": "identity"}
+        if n_have:
+            headers["Range"] = f"bytes={n_have}-"
+        url = self._hub.url(file, self._listing.commit)
+        with self._hub.stream(url, headers) as response:
+            if n_have and response.status_code != httpx2.codes.PARTIAL_CONTENT:
+                out.truncate(0)
+                n_have = 0
+            for chunk in response.iter_bytes(CHUNK):
+                # More than was listed is not wanted; the checksum tells whether it matters.
+                n_have += out.write(chunk[: file.n_bytes - n_have])
+                self._reached(n_have)
+                if n_have == file.n_bytes:
+                    return
+        raise httpx2.RemoteProtocolError("the server closed the connection early")
+
+
+def _n_bytes(path: Path) -> int:
+    """How large the file is; -1 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _digest(path: Path, file: RemoteFile) -> str:
+    """What the file adds up to, reckoned as its listed digest was."""
+    if len(file.digest) == 64:
+        hasher = hashlib.sha256()
+    else:  # git's, of a file that is not in its large file storage
+        hasher = hashlib.sha1(b"blob %d\0" % _n_bytes(path), usedforsecurity=False)
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hasher).hexdigest()

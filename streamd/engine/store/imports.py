@@ -1,0 +1,79 @@
+"""Models that the user brought: a folder for each, in a place of our own.
+
+A folder holds a copy of what the loader reads and nothing else, under the names that it had.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from streamd.engine.formats.safetensors import shards
+from streamd.engine.store.repository import CONFIG, GENERATION, INDEX, VOCABULARIES, WEIGHTS
+from streamd.errors import ModelError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
+_OWN_VOCABULARY = "vocab.tiktoken"
+
+
+def find(models: Path, name: str) -> Path | None:
+    """The folder or file of the model imported under that name."""
+    folder = models / name
+    if not _NAME.fullmatch(name) or not folder.is_dir():
+        return None
+    files = [path for path in folder.iterdir() if path.is_file() and path.name[0] != "."]
+    return files[0] if len(files) == 1 else folder
+
+
+def names(models: Path) -> Iterator[str]:
+    """All that were imported, in alphabetical order."""
+    if models.is_dir():
+        yield from sorted(path.name for path in models.iterdir() if find(models, path.name))
+
+
+def default_name(source: Path) -> str:
+    """What a model is called if the user does not say it."""
+    return source.resolve().name if source.is_dir() else source.stem
+
+
+def add(models: Path, source: Path, name: str) -> Path:
+    """Copy the model at `source`, which the loader has accepted.
+
+    Raises
+    ------
+    ModelError
+        the name is taken or none, or the copy cannot be written; nothing is left of it then
+    """
+    if not _NAME.fullmatch(name):
+        raise ModelError(
+            f"{name!r} is no name for a model: letters, digits, dots, dashes and underscores; "
+            "say another, streamd models import PATH NAME"
+        )
+    if (models / name).exists():
+        raise ModelError(f"{name} is imported already; remove it first, or import as another name")
+    new = models / f".{name}.new"  # of no name that `find` accepts
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        for path in _needed(source):
+            shutil.copyfile(path, new / path.name)
+        return new.rename(models / name)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise ModelError(
+            f"{source} cannot be copied to {models} ({error.strerror or error})"
+        ) from error
+
+
+def _needed(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    wanted = [CONFIG, GENERATION, *VOCABULARIES, _OWN_VOCABULARY, WEIGHTS]
+    if not (source / WEIGHTS).exists():
+        wanted += [INDEX, *shards(source / INDEX)]
+    return [path for name in wanted if (path := source / name).is_file()]
+
+
+def remove(models: Path, name: str) -> None:
+    """Delete the copy."""
+    shutil.rmtree(models / name)
