@@ -107,6 +107,9 @@ class CountingStreams:
         ingest = self.ingests.get(session)
         return None if ingest is None else ingest.hub
 
+    def names(self) -> list[str]:
+        return ["live", *self.ingests]
+
     def open(self, session: str) -> CountingIngest:
         busy = self.ingests.get(session)
         if session == "live" or (busy is not None and not busy.finished):

@@ -137,6 +137,10 @@ class Streams:
         stream = self._streams.get(session)
         return stream.hub if stream else None
 
+    def names(self) -> list[str]:
+        """The sessions that can be heard, oldest first."""
+        return list(self._streams)
+
     def open(self, session: str) -> Stream:
         """Begin a session that a client will feed.
 

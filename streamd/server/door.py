@@ -7,16 +7,21 @@ could be pointed at our address (DNS rebinding). From other machines a token is 
 
 import hmac
 import ipaddress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError
+from streamd.server.pages import Page
 
 STREAM_PATH = "/v1/stream"
+SESSIONS_PATH = "/v1/sessions"
 HEALTH_PATH = "/healthz"
+BEARER_PROTOCOL = "streamd.bearer."
+"""Browsers cannot send headers with a websocket: they offer this and the token as a subprotocol."""
 
 
 def is_loopback(host: str) -> bool:
@@ -30,23 +35,30 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Answer:
     """An HTTP answer instead of a websocket."""
 
     status: int
-    text: str
-    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def _line(status: int, text: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """An answer in a person's words."""
+    return Answer(status, f"{text}\n".encode(), headers or {})
 
 
 class Door:
-    """Checks requests for a server bound to `host`.
+    """Checks requests for a server bound to `host`; `pages` it hands to everybody, by path.
 
     Raises
     ------
     ConfigError : other machines could reach `host`, and there is no token
     """
 
-    def __init__(self, host: str, token: str | None) -> None:
+    def __init__(
+        self, host: str, token: str | None, pages: Mapping[str, Page] | None = None
+    ) -> None:
         if token is not None and not token.strip():
             raise ConfigError("the token is empty: put one into the --token-file")
         if token is None and not is_loopback(host):
@@ -56,40 +68,39 @@ class Door:
             )
         self._host = host
         self._token = token
+        self._pages = pages or {}
 
     def with_token(self, token: str | None) -> "Door":
         """The same door with another token; raises as the first one did."""
-        return Door(self._host, token)
+        return Door(self._host, token, self._pages)
 
     def check(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answer the request here, or None: let it become a websocket."""
+        """Answer the request here, or None: let it become a websocket, or see `SESSIONS_PATH`."""
         answer = self._answer(request)
-        if answer is None:
-            return None
-        response = connection.respond(answer.status, answer.text + "\n")
-        for name, value in answer.headers:
-            response.headers[name] = value
-        return response
+        return None if answer is None else respond(connection, answer)
 
-    def _answer(self, request: Request) -> Refusal | None:
+    def _answer(self, request: Request) -> Answer | None:
         hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
         path = request.path.partition("?")[0]
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
-            return Refusal(403, "this is not a name of the machine that streamd listens on")
+            return _line(403, "this is not a name of the machine that streamd listens on")
         if path == HEALTH_PATH:
-            return Refusal(200, "ok")
-        if path != STREAM_PATH:
-            return Refusal(404, f"streamd's websocket is at {STREAM_PATH}")
+            return _line(200, "ok")
+        if page := self._pages.get(path):
+            return Answer(200, page.body, page.headers(hosts[0]))
+        if path not in (STREAM_PATH, SESSIONS_PATH):
+            return _line(404, f"streamd's websocket is at {STREAM_PATH}")
         if not all(self._may_come_from(origin, hosts[0]) for origin in origins):
-            return Refusal(403, "pages of other sites are not let in")
-        return self._upgrade(request)
+            return _line(403, "pages of other sites are not let in")
+        return self._guarded(path, request)
 
-    def _upgrade(self, request: Request) -> Refusal | None:
-        if not self._has_token(request.headers.get_all("Authorization")):
-            wanted = ("WWW-Authenticate", "Bearer")
-            return Refusal(401, "a token is needed: Authorization: Bearer TOKEN", (wanted,))
-        if not request.headers.get_all("Upgrade"):
-            return Refusal(426, "this is a websocket", (("Upgrade", "websocket"),))
+    def _guarded(self, path: str, request: Request) -> Answer | None:
+        """What only those may have who know the token."""
+        if not self._has_token(_shown_tokens(request)):
+            wanted = {"WWW-Authenticate": "Bearer"}
+            return _line(401, "a token is needed: Authorization: Bearer TOKEN", wanted)
+        if path == STREAM_PATH and not request.headers.get_all("Upgrade"):
+            return _line(426, "this is a websocket", {"Upgrade": "websocket"})
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -105,12 +116,35 @@ class Door:
             return False
         return is_loopback(name) or urlsplit(origin).netloc == host
 
-    def _has_token(self, authorization: list[str]) -> bool:
+    def _has_token(self, shown: Iterable[str]) -> bool:
         if self._token is None:
             return True
-        wanted = f"Bearer {self._token.strip()}".encode()
-        shown = "".join(authorization).encode(errors="surrogateescape")
-        return hmac.compare_digest(wanted, shown)
+        wanted = self._token.strip().encode()
+        tokens = (token.encode(errors="surrogateescape") for token in shown)
+        return any(hmac.compare_digest(wanted, token) for token in tokens)
+
+
+def respond(connection: ServerConnection, answer: Answer) -> Response:
+    """The answer as the library sends it."""
+    response = connection.respond(answer.status, "")
+    response.body = answer.body
+    del response.headers["Content-Length"]
+    for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
+        if name in response.headers:
+            del response.headers[name]
+        response.headers[name] = value
+    return response
+
+
+def _shown_tokens(request: Request) -> Iterator[str]:
+    """The tokens that a client shows: in one ``Authorization``, or among the subprotocols."""
+    authorization = "".join(request.headers.get_all("Authorization"))
+    if authorization.startswith("Bearer "):
+        yield authorization.removeprefix("Bearer ")
+    for offers in request.headers.get_all("Sec-WebSocket-Protocol"):
+        for offer in offers.split(","):
+            if (name := offer.strip()).startswith(BEARER_PROTOCOL):
+                yield name.removeprefix(BEARER_PROTOCOL)
 
 
 def _host_name(url: str) -> str | None:

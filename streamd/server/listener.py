@@ -6,15 +6,18 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 import websockets.asyncio.server as ws
 from websockets.exceptions import WebSocketException
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from streamd.assets import asset
 from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL
 from streamd.server.conversation import Conversation, ServerInfo, refuse
-from streamd.server.door import Door
+from streamd.server.door import SESSIONS_PATH, Answer, Door, respond
+from streamd.server.pages import load_pages
 from streamd.server.peer import Bounds, Peer
 from streamd.server.streams import Streams
 from streamd.server.wire import Limits
@@ -98,7 +101,12 @@ class Server:
             response = connection.respond(503, "too many clients\n")
             response.headers["Retry-After"] = "10"
             return response
-        return self._door.check(connection, request)
+        answer = self._door.check(connection, request)
+        if answer is None and request.path.partition("?")[0] == SESSIONS_PATH:
+            names = self._streams.names()
+            body = msgspec.json.encode({"sessions": [{"name": name} for name in names]})
+            return respond(connection, Answer(200, body, {"Content-Type": "application/json"}))
+        return answer
 
     async def _converse(self, connection: ws.ServerConnection) -> None:
         peer = Peer(connection, self._bounds)
@@ -146,7 +154,7 @@ async def serve(
     BindError : the address is taken, forbidden or not of this machine
     """
     bounds = bounds or Bounds()
-    server = Server(streams, info, door=Door(host, token), bounds=bounds)
+    server = Server(streams, info, door=Door(host, token, load_pages(asset("web"))), bounds=bounds)
     listening = await server.open(host, port)
     try:
         yield server

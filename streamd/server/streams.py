@@ -1,5 +1,6 @@
 """What the server needs from the daemon: sessions to hear and sessions to speak into."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from streamd.hub import Hub
@@ -37,6 +38,10 @@ class Streams(Protocol):
 
     def hub(self, session: str) -> Hub | None:
         """The hub of a session that can be heard, or None."""
+        ...
+
+    def names(self) -> Sequence[str]:
+        """The sessions that can be heard now, oldest first."""
         ...
 
     def open(self, session: str) -> Ingest:

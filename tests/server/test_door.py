@@ -31,12 +31,55 @@ async def refusal(port: int, **options: object) -> int:
 
 
 @pytest.mark.parametrize(
-    ("path", "wanted"), [("/healthz", 200), ("/healthz?x", 200), ("/", 404), ("/v1/stream", 426)]
+    ("path", "wanted"),
+    [
+        ("/healthz", 200),
+        ("/healthz?x", 200),
+        ("/", 200),
+        ("/overlay?size=9", 200),
+        ("/page.js", 200),
+        ("/../door.py", 404),
+        ("/v1", 404),
+        ("/v1/stream", 426),
+        ("/v1/sessions", 200),
+    ],
 )
 async def test_http_answers(path, wanted):
     async with serving(CountingStreams()) as server:
         request = f"GET {path} HTTP/1.1\nHost: localhost:{server.port}\n\n"
         assert status(await http(server.port, request)) == wanted
+
+
+async def test_the_page_may_run_its_own_scripts_and_reach_this_server_only():
+    async with serving(CountingStreams()) as server:
+        head, _, body = (
+            await http(server.port, "GET / HTTP/1.1\nHost: localhost:81\n\n")
+        ).partition("\r\n\r\n")
+        assert body.startswith("<!doctype html>")
+        policy = next(row for row in head.splitlines() if row.startswith("Content-Security-Policy"))
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+        assert "connect-src 'self' ws://localhost:81 wss://localhost:81;" in policy
+        assert "unsafe" not in policy
+        assert f"Content-Length: {len(body.encode())}" in head
+
+
+async def test_the_sessions_are_listed_to_whoever_may_hear_them():
+    async with serving(CountingStreams(), token="secret") as server:
+        request = "GET /v1/sessions HTTP/1.1\nHost: localhost\n"
+        assert status(await http(server.port, f"{request}\n")) == 401
+        answer = await http(server.port, f"{request}Authorization: Bearer secret\n\n")
+        assert answer.endswith('{"sessions":[{"name":"live"}]}')
+
+
+async def test_a_page_shows_the_token_as_a_subprotocol():
+    async with serving(CountingStreams(), token="secret") as server:
+        for token, let_in in (("secret", True), ("wrong", False)):
+            offered = ["streamd.v1", f"streamd.bearer.{token}"]
+            if let_in:
+                async with client(server.port, subprotocols=offered) as listener:
+                    assert listener.connection.subprotocol == "streamd.v1"
+            else:
+                assert await refusal(server.port, subprotocols=offered) == 401
 
 
 @pytest.mark.parametrize(

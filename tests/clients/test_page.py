@@ -1,0 +1,275 @@
+"""The caption page and the overlay in a real browser, against the real server."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import srt
+import webvtt
+from playwright._impl._driver import compute_driver_executable
+from playwright.async_api import BrowserContext, Page, async_playwright, expect
+from serving import CountingStreams, Relay, serving
+
+from streamd.events import Final, Gap, Partial, TimedWord, Vad
+from streamd.hub import Hub
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+WEB = Path(__file__).parents[2] / "clients" / "web"
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None and not os.environ.get("STREAMD_REQUIRE_SYSTEM"),
+    reason="needs Chromium (make test-system installs it)",
+)
+pytestmark = needs_chromium
+
+
+@asynccontextmanager
+async def browser(*arguments: str) -> AsyncIterator[BrowserContext]:
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*QUIET, *arguments]
+        )
+        context = await chromium.new_context(viewport={"width": 1280, "height": 800})
+        try:
+            yield context
+        finally:
+            await chromium.close()
+
+
+async def visit(context: BrowserContext, address: str) -> tuple[Page, list[str]]:
+    """The page, and what goes wrong on it from now on."""
+    page = await context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text))
+    await page.goto(address)
+    return page, wrong
+
+
+def words(text: str, start_ms: int, *, prob: float = 0.9, final: bool = True) -> tuple:
+    return tuple(
+        TimedWord(
+            text=word,
+            start_ms=start_ms + 300 * i,
+            end_ms=start_ms + 300 * (i + 1),
+            prob=prob,
+            final=final,
+        )
+        for i, word in enumerate(text.split())
+    )
+
+
+def final(text: str, start_ms: int = 0, *, seg: int = 0, prob: float = 0.9) -> Final:
+    timed = words(text, start_ms, prob=prob)
+    end_ms = timed[-1].end_ms
+    return Final(seg=seg, start_ms=start_ms, end_ms=end_ms, text=text, language="en", words=timed)
+
+
+async def lines(page: Page) -> list[str]:
+    return await page.locator("#log .text").all_text_contents()
+
+
+HOSTILE = "<img src=x onerror=alert(1)> & <b>bold</b> --> \u202eevil"
+
+
+async def test_finals_stay_partials_change_and_nothing_is_taken_for_html():
+    streams = CountingStreams()
+    streams.live.publish(final("said before"))
+    async with serving(streams) as server, browser() as context:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .text")).to_have_text(["said before"])
+        await expect(page.locator("#status")).to_have_text("live")
+        streams.live.publish(Vad(speech=True, t_ms=1000))
+        for rev, (text, stable) in enumerate([("turn", 0), ("turn on", 4), (HOSTILE, 0)]):
+            partial = Partial(
+                seg=1, rev=rev, start_ms=1000, end_ms=1500, text=text, stable=stable, lag_ms=2500
+            )
+            streams.live.publish(partial)
+            await expect(page.locator("#partial")).to_have_text(text)
+            await expect(page.locator("#partial .stable")).to_have_text(text[:stable])
+        await expect(page.locator("#lag.late")).to_have_text("2.5 s behind")
+        streams.live.publish(final(HOSTILE, 1000, seg=1))
+        streams.live.publish(Gap(t_ms=4000, duration_ms=1500, why="<overrun>"))
+        await expect(page.locator("#log .text").last).to_have_text(HOSTILE)
+        await expect(page.locator("#partial")).to_have_text("")
+        await expect(page.locator("#log .note")).to_contain_text("1.5 s")
+        assert await page.locator("#log img, #log b").count() == 0
+        assert wrong == []
+
+
+async def test_a_lost_connection_and_a_restart_lose_and_double_nothing():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        Relay(server.port) as relay,
+        browser() as context,
+    ):
+        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        streams.live.publish(final("one"))
+        await expect(page.locator("#log .text")).to_have_text(["one"])
+        relay.cut()
+        streams.live.publish(final("two"))
+        await expect(page.locator("#log .text")).to_have_text(["one", "two"])
+        streams.live = Hub("live", epoch="e2")
+        streams.live.publish(final("eins"))
+        relay.cut()
+        await expect(page.locator("#log .text")).to_have_text(["one", "two", "eins"])
+        assert await page.locator("#log .note").all_text_contents() != []
+        streams.live.close("stop")
+        await expect(page.locator("#status")).to_contain_text("session ended")
+
+
+async def test_a_screen_reader_hears_each_final_once_and_no_partial():
+    streams = CountingStreams()
+    streams.live.publish(final("hours of history"))
+    async with serving(streams) as server, browser() as context:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        log = page.get_by_role("log")
+        await expect(log).to_contain_text("hours of history")
+        assert await log.get_attribute("aria-live") == "off"
+        streams.live.publish(final("news", 2000))
+        await expect(log).to_contain_text("news")
+        assert await log.get_attribute("aria-live") == "polite"
+        assert await log.get_attribute("aria-relevant") == "additions"
+        assert await page.locator("#partial").get_attribute("aria-hidden") == "true"
+        assert await log.locator("#partial").count() == 0
+
+
+async def test_it_is_taken_away_as_files_that_others_read(tmp_path):
+    streams = CountingStreams()
+    text = "some words that follow each other --> until there are more of them than fit"
+    for start_ms in (0, 20_000):
+        streams.live.publish(final(text, start_ms))
+    streams.live.publish(final(HOSTILE, 60_000))
+    async with serving(streams) as server, browser() as context:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .text")).to_have_count(3)
+        files = {}
+        for form in ("txt", "srt", "vtt", "jsonl"):
+            async with page.expect_download() as download:
+                await page.locator(f"[data-format={form}]").click()
+            kept = await download.value
+            assert kept.suggested_filename == f"live.{form}"
+            await kept.save_as(tmp_path / form)
+            files[form] = (tmp_path / form).read_text()
+        assert files["txt"].splitlines() == [text, text, HOSTILE]
+        assert files["jsonl"].count("\n") == 3
+        subtitles = list(srt.parse(files["srt"]))
+        assert " ".join(cue.content for cue in subtitles) == f"{text} {text} {HOSTILE}"
+        assert all(cue.start < cue.end for cue in subtitles)
+        captions = list(webvtt.from_buffer(StringIO(files["vtt"])))
+        assert len(captions) == len(subtitles)
+
+
+async def test_settings_stay_and_the_newest_line_is_followed():
+    streams = CountingStreams()
+    async with serving(streams) as server, browser() as context:
+        address = f"http://127.0.0.1:{server.port}/"
+        page, _ = await visit(context, address)
+        await page.click("#contrast")
+        await page.click("#confidence")
+        await page.click("#larger")
+        size = await page.evaluate("document.documentElement.style.getPropertyValue('--size')")
+        await page.reload()
+        root = page.locator("html")
+        await expect(root).to_have_attribute("data-contrast", "high")
+        await expect(root).to_have_attribute("data-confidence", "on")
+        assert size == await page.evaluate(
+            "document.documentElement.style.getPropertyValue('--size')"
+        )
+        for n in range(40):
+            streams.live.publish(final(f"line number {n}", 1000 * n, prob=0.3))
+        await expect(page.locator("#log .text").last).to_be_in_viewport()
+        await page.evaluate("document.getElementById('scroll').scrollTop = 0")
+        await expect(page.locator("#follow")).to_be_visible()
+        streams.live.publish(final("not in sight", 50_000))
+        await expect(page.locator("#log .text")).to_have_count(41)
+        await expect(page.locator("#log .text").last).not_to_be_in_viewport()
+        await page.click("#follow")
+        await expect(page.locator("#log .text").last).to_be_in_viewport()
+        assert await page.locator("#log .w3").count() > 100
+
+
+async def test_the_overlay_shows_what_is_asked_for():
+    streams = CountingStreams()
+    streams.live.publish(final("before it came"))
+    async with serving(streams) as server, browser() as context:
+        query = "size=64&color=rgb(1,2,3)&bg=nonsense;}&align=top&lines=3&fade=0"
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay?{query}")
+        shown = page.locator("#lines")
+        await expect(shown).to_have_text("")
+        partial = Partial(seg=0, rev=0, start_ms=0, end_ms=9, text="turn on", stable=4)
+        # It may not be listening yet; a newer partial comes to whoever is late.
+        streams.live.publish(partial)
+        await expect(shown).to_have_text("turn on")
+        streams.live.publish(final("turn on"))
+        streams.live.publish(final("the lamp"))
+        await expect(shown).to_have_text("turn on the lamp")
+        style = await page.evaluate(
+            "(({fontSize, color, backgroundColor}) => [fontSize, color, backgroundColor])"
+            "(getComputedStyle(document.body))"
+        )
+        assert style == ["64px", "rgb(1, 2, 3)", "rgba(0, 0, 0, 0)"]
+        assert wrong == []
+
+
+@pytest.mark.parametrize("rate_hz", [44_100, 48_000])
+def test_ten_minutes_of_microphone_drift_by_less_than_a_frame(rate_hz):
+    program = f"""
+    import {{ Resampler }} from "{WEB / "resampler.js"}";
+    const resampler = new Resampler({rate_hz}, 16000);
+    let n = 0;
+    for (let at = 0; at + 128 <= {600 * rate_hz}; at += 128) {{
+      n += resampler.push(new Float32Array(128)).length;
+    }}
+    console.log(n);
+    """
+    node = compute_driver_executable()[0]
+    done = subprocess.run(
+        [node, "--input-type=module", "-e", program], check=True, capture_output=True, text=True
+    )
+    assert abs(int(done.stdout) - 600 * 16_000) < 320
+
+
+def test_a_tone_comes_out_as_it_went_in():
+    program = f"""
+    import {{ Resampler }} from "{WEB / "resampler.js"}";
+    const resampler = new Resampler(44100, 16000);
+    let n = 0, worst = 0, alias = 0;
+    const high = new Resampler(44100, 16000);
+    for (let at = 0; at < 44100; at += 128) {{
+      const tone = (hz) => Float32Array.from({{length: 128}}, (_, i) =>
+        Math.sin(2 * Math.PI * hz * (at + i) / 44100));
+      for (const x of resampler.push(tone(1000))) {{
+        const wanted = Math.sin(2 * Math.PI * 1000 * n / 16000);
+        if (n > 100) worst = Math.max(worst, Math.abs(x - wanted));
+        n += 1;
+      }}
+      if (at > 4410) for (const x of high.push(tone(12000))) alias = Math.max(alias, Math.abs(x));
+      else high.push(tone(12000));
+    }}
+    console.log(JSON.stringify([worst, alias]));
+    """
+    node = compute_driver_executable()[0]
+    done = subprocess.run(
+        [node, "--input-type=module", "-e", program], check=True, capture_output=True, text=True
+    )
+    worst, alias = json.loads(done.stdout)
+    assert worst < 1e-4
+    assert alias < 1e-3
