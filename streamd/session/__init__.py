@@ -77,6 +77,12 @@ class Session:
         """Whether everything said so far is final."""
         return not self._segmenter.utterances
 
+    @property
+    def settled_ms(self) -> int:
+        """Audio before this time is in finals, or nobody spoke: it will not be needed again."""
+        settled = max(self._segmenter.oldest, self._final_until)
+        return self._timeline.true_ms(ms_from_frames(settled))
+
     def feed(self, frames: Frames) -> list[SessionEvent]:
         """Take in audio, (n, 320) float32 at 16 kHz; what it tells at once."""
         events: list[SessionEvent] = []
@@ -256,8 +262,6 @@ class Session:
             return []
         return [Lag(lag_ms=ms_from_frames(behind))]
 
-    # -- housekeeping ----------------------------------------------------------------------------
-
     def _lose(self, n_lost: int) -> Gap:
         """The engine is so far behind that audio was overwritten before it was transcribed.
 
@@ -290,10 +294,6 @@ class Session:
 
     def _forget(self) -> None:
         """Free the audio that no window will need again."""
-        oldest = self._segmenter.cursor - self._segmenter.options.pre_roll
-        if self._segmenter.utterances:
-            oldest = min(oldest, self._segmenter.utterances[0].start)
-        if self._segment is not None:
-            oldest = self._segment.anchor
+        oldest = self._segmenter.oldest if self._segment is None else self._segment.anchor
         self._ring.forget(oldest)
         self._segmenter.forget(oldest - 2)

@@ -117,6 +117,12 @@ class Segmenter:
         """Frames heard so far."""
         return self._base + len(self._track)
 
+    @property
+    def oldest(self) -> int:
+        """Frame before which no utterance begins, not even one that is still to come."""
+        to_come = max(self.cursor - self.options.pre_roll, self._floor)
+        return min(to_come, self.utterances[0].start) if self.utterances else to_come
+
     def push(self, silence: int, level: float) -> list[Vad]:
         """Take in the gate's decision about the next frame and its level in dB."""
         self._track.append((silence, level))
