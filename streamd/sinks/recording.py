@@ -1,0 +1,95 @@
+"""The audio of a session as a WAV file that is valid whenever the process dies."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from streamd.errors import ConfigError, StreamdError
+from streamd.types import SAMPLE_RATE, Frames
+
+_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_FLUSH_BYTES = 2 * SAMPLE_RATE
+"""A second: what a crash may cost."""
+_FULL_BYTES = 0xFFFF_FFFF - _HEADER.size
+"""A WAV file's sizes have 32 bits; at 16 kHz that is 37 hours."""
+
+
+class Recording:
+    """16 kHz mono 16 bit, in ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours each.
+
+    The header is written anew each second, and tells of no sample that is not in the file.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be made; a file of that name is not replaced.
+    """
+
+    def __init__(self, stem: Path, *, full_bytes: int = _FULL_BYTES) -> None:
+        self._stem, self._full_bytes = stem, full_bytes
+        self._n_files = 0
+        self._begin()
+
+    def write(self, frames: Frames) -> None:
+        """Append the next (n, 320) frames.
+
+        Raises
+        ------
+        StreamdError
+            The file cannot be written any more, such as on a full disk.
+        """
+        pcm = np.rint(np.clip(frames, -1, 1) * 32767).astype("<i2").tobytes()
+        if self._n_written + len(self._waiting) + len(pcm) > self._full_bytes:
+            self.close()
+            self._begin()
+        self._waiting += pcm
+        if len(self._waiting) >= _FLUSH_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left; raises as `write` does."""
+        self._flush()
+        self._file.close()
+
+    def _begin(self) -> None:
+        self._n_files += 1
+        suffix = f"-{self._n_files}.wav" if self._n_files > 1 else ".wav"
+        self._path = self._stem.with_name(self._stem.name + suffix)
+        try:
+            self._stem.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = self._path.open("xb", buffering=0)
+            self._path.chmod(0o600)
+        except OSError as error:
+            raise ConfigError(f"--record: cannot make {self._path}: {error.strerror}") from None
+        self._n_written = 0
+        self._waiting = bytearray()
+        self._flush()
+
+    def _flush(self) -> None:
+        """First the samples, then the header that tells of them."""
+        try:
+            self._file.seek(_HEADER.size + self._n_written)
+            _write_all(self._file.write, self._waiting)
+            self._n_written += len(self._waiting)
+            self._waiting.clear()
+            self._file.seek(0)
+            _write_all(self._file.write, _header(self._n_written))
+        except OSError as error:
+            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+
+def _write_all(write: Callable[[bytes], int | None], data: bytes | bytearray) -> None:
+    n_done = 0
+    while n_done < len(data):
+        n_done += write(bytes(data[n_done:])) or 0
+
+
+def _header(n_bytes: int) -> bytes:
+    """Of a WAV file with so many bytes of samples (WAVE_FORMAT_PCM)."""
+    return _HEADER.pack(
+        *(b"RIFF", n_bytes + _HEADER.size - 8, b"WAVE"),
+        *(b"fmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16),
+        *(b"data", n_bytes),
+    )

@@ -1,0 +1,85 @@
+import os
+import stat
+import subprocess
+import sys
+import wave
+
+import numpy as np
+import pytest
+import soundfile
+
+from streamd.errors import ConfigError, StreamdError
+from streamd.sinks.recording import Recording
+
+RAMP = (np.arange(-16000, 16000) / 32767).astype(np.float32).reshape(-1, 320)
+
+
+def test_every_sample_is_in_it_once(tmp_path):
+    recording = Recording(tmp_path / "new" / "talk")
+    for start in range(0, len(RAMP), 7):
+        recording.write(RAMP[start : start + 7])
+    recording.close()
+    samples, rate = soundfile.read(tmp_path / "new" / "talk.wav", dtype="int16")
+    assert rate == 16000
+    assert np.array_equal(samples, np.arange(-16000, 16000))
+    assert stat.S_IMODE((tmp_path / "new" / "talk.wav").stat().st_mode) == 0o600
+
+
+def test_louder_than_full_scale_does_not_wrap(tmp_path):
+    recording = Recording(tmp_path / "talk")
+    recording.write(np.array([[2.0, -2.0] * 160], np.float32))
+    recording.close()
+    samples, _ = soundfile.read(tmp_path / "talk.wav", dtype="int16")
+    assert set(samples) == {32767, -32767}
+
+
+def test_a_full_file_is_followed_by_another(tmp_path):
+    recording = Recording(tmp_path / "talk", full_bytes=640 * 40)
+    for frame in RAMP:
+        recording.write(frame[None])
+    recording.close()
+    names = ["talk.wav", "talk-2.wav", "talk-3.wav"]
+    parts = [soundfile.read(tmp_path / name, dtype="int16")[0] for name in names]
+    assert np.array_equal(np.concatenate(parts), np.arange(-16000, 16000))
+
+
+def test_no_recording_is_overwritten(tmp_path):
+    Recording(tmp_path / "talk").close()
+    with pytest.raises(ConfigError, match=r"--record.*talk.wav"):
+        Recording(tmp_path / "talk")
+
+
+def test_a_full_disk_is_named(tmp_path):
+    recording = Recording(tmp_path / "talk")
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), recording._file.fileno())
+    with pytest.raises(StreamdError, match=r"talk\.wav.*No space"):
+        recording.write(np.zeros((50, 320), np.float32))
+    recording._file.close()
+
+
+SPEAK_UNTIL_KILLED = """
+import sys, numpy as np
+from pathlib import Path
+from streamd.sinks.recording import Recording
+recording, at = Recording(Path(sys.argv[1])), 0
+while True:
+    samples = (np.arange(at, at + 320 * 7) % 32768).astype(np.float32) / 32767
+    recording.write(samples.reshape(-1, 320))
+    at += 320 * 7
+    if at > 100_000:
+        print("enough", flush=True)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_it_is_valid_after_kill_9(tmp_path, attempt):
+    command = [sys.executable, "-c", SPEAK_UNTIL_KILLED, str(tmp_path / "talk")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as speaker:
+        for _ in range(1 + attempt * 50):
+            speaker.stdout.readline()
+        speaker.kill()
+    with wave.open(str(tmp_path / "talk.wav")) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+    assert len(samples) > 80_000
+    assert np.array_equal(samples, np.arange(len(samples)) % 32768)
