@@ -35,9 +35,11 @@ system-packages:
 test-system: export STREAMD_REQUIRE_SYSTEM := 1
 test-system: system-packages test ## all tests, and the system packages that some need (Debian)
 
-docs: $(INSTALLED) ## write docs/options.md from the option table
+docs: $(INSTALLED) ## write docs/options.md and the schemas of json from the code
 	$(BIN)/python -m streamd.config > docs/options.md.new
 	mv docs/options.md.new docs/options.md
+	$(BIN)/python -m streamd.sinks json > docs/json.schema.json
+	$(BIN)/python -m streamd.sinks json-full > docs/json-full.schema.json
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

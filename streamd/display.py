@@ -8,8 +8,10 @@ from typing import TextIO
 from streamd.config import Output
 from streamd.errors import ConfigError
 from streamd.sinks import CaptionSink, Sink
+from streamd.sinks.cues import Layout
+from streamd.sinks.files import FileSink
+from streamd.sinks.formats import FORMATS, suffix
 from streamd.sinks.look import Look, confidence_ramp, stamper
-from streamd.sinks.subtitles import FORMATS, FileSink
 from streamd.sinks.terminal import is_terminal, open_captions
 
 
@@ -31,7 +33,8 @@ def open_display(
         mark_low=output.mark_low,
         stamp=stamper(output.timestamps, started),
     )
-    return open_captions(stream, look, form=output.format, environ=environ)
+    form, layout = output.format, _layout(output)
+    return open_captions(stream, look, form=form, layout=layout, environ=environ)
 
 
 def open_files(output: Output, file: str = "") -> list[Sink]:
@@ -53,7 +56,8 @@ def open_files(output: Output, file: str = "") -> list[Sink]:
         except OSError as error:
             culprit = f"--output-dir: {output.output_dir}"
             raise ConfigError(f"{culprit} cannot be made: {error.strerror}") from None
-    return [FileSink(path) for path in (*map(Path, output.output), *_in_folder(output, file))]
+    paths = (*map(Path, output.output), *_in_folder(output, file))
+    return [FileSink(path, FORMATS[_format(path)](_layout(output))) for path in paths]
 
 
 def check_files(output: Output, files: Sequence[str]) -> None:
@@ -78,7 +82,23 @@ def _in_folder(output: Output, file: str) -> Iterator[Path]:
     """The transcripts that are named after their sound file."""
     if not (output.output_dir or output.output_format):
         return
-    formats = output.output_format or ("all",)
-    names = FORMATS if "all" in formats else [f".{name}" for name in dict.fromkeys(formats)]
+    names = output.output_format or ("all",)
     stem = {"": "live", "-": "stdin"}.get(file) or Path(file).stem
-    yield from (Path(output.output_dir, f"{stem}{name}") for name in names)
+    for name in FORMATS if "all" in names else dict.fromkeys(names):
+        yield Path(output.output_dir, stem + suffix(name))
+
+
+def _format(path: Path) -> str:
+    """What the name of a file says about its format; the configuration allows no other names."""
+    endings = {suffix(name): name for name in FORMATS}
+    return next(endings[e] for e in sorted(endings, key=len)[::-1] if path.name.endswith(e))
+
+
+def _layout(output: Output) -> Layout:
+    return Layout(
+        line_cells=output.max_line_length,
+        max_lines=output.max_lines,
+        max_words=output.max_words_per_cue,
+        highlight=output.highlight_words,
+        confidence=output.confidence,
+    )

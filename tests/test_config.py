@@ -17,7 +17,7 @@ from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.config import OPTIONS, Config, Option, as_toml, load
 from streamd.config.reference import reference
 from streamd.errors import ConfigError
-from streamd.sinks.subtitles import FORMATS
+from streamd.sinks.formats import FORMATS, suffix
 
 ROOT = Path(__file__).parents[1]
 
@@ -203,8 +203,8 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
         ("[streaming]\nstep = '500'", "streaming.step must be a multiple of 20 ms"),
         ("[streaming]\nstep = true", "streaming.step must be a multiple of 20 ms"),
         ("[streaming]\nstep = 2020-01-01", "streaming.step must be a multiple of 20 ms"),
-        ("[output]\noutput = 'a.txt'", "output.output must be FILE.txt, .srt, .vtt or .jsonl"),
-        ("[output]\noutput = ['a.doc']", "output.output must be FILE.txt, .srt, .vtt or .jsonl"),
+        ("[output]\noutput = 'a.txt'", "output.output must be FILE.txt, .srt, .vtt, "),
+        ("[output]\noutput = ['a.doc']", "output.output must be FILE.txt, .srt, .vtt, "),
         ("step 500", "not a TOML file: "),
     ],
 )
@@ -256,7 +256,9 @@ def test_choices_are_what_the_stations_know():
     rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
     assert OPTIONS["input-rate"].allowed == rates
     suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")
-    assert {suffix.strip() for suffix in suffixes} == set(FORMATS)
+    assert {ending.strip() for ending in suffixes} == {suffix(name) for name in FORMATS}
+    assert set(OPTIONS["output-format"].type.item_type.values) == {"all", *FORMATS}
+    assert set(OPTIONS["format"].choices) == {"text", *FORMATS} - {"txt"}
 
 
 def test_no_option_is_without_effect():

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from streamd.events import Final, Partial, TimedWord
 from streamd.sinks.text import aligned, clean
 
-_TOL_RAINBOW = (
+RAINBOW = (
     (220, 5, 12),
     (232, 96, 28),
     (241, 147, 45),
@@ -66,8 +66,8 @@ def confidence_ramp(
     if not wanted:
         return ()
     if environ.get("COLORTERM") in ("truecolor", "24bit"):
-        return tuple(f"38;2;{red};{green};{blue}" for red, green, blue in _TOL_RAINBOW)
-    return tuple(f"38;5;{_nearest_of_256(color)}" for color in _TOL_RAINBOW)
+        return tuple(f"38;2;{red};{green};{blue}" for red, green, blue in RAINBOW)
+    return tuple(f"38;5;{_nearest_of_256(color)}" for color in RAINBOW)
 
 
 def _nearest_of_256(color: tuple[int, int, int]) -> int:
@@ -122,15 +122,16 @@ def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> It
         after = "]" if low and end in closes else ""
         sgr = [FAINT] if start >= stable else []
         if word is not None and look.ramp:
-            sgr.append(_color(word.prob, look.ramp))
+            sgr.append(look.ramp[rank(word.prob, len(look.ramp))])
         yield Span(before + clean(text[start:end]) + after, ";".join(sgr))
         if end in closes:
             word = None
 
 
-def _color(prob: float, ramp: Sequence[str]) -> str:
+def rank(prob: float, n_ranks: int = len(RAINBOW)) -> int:
+    """Which colour a word of this probability gets: 0 to ``n_ranks - 1``."""
     # Cubed, as whisper.cpp does: most words are near 1, and the differences there matter.
-    return ramp[min(int(max(prob, 0.0) ** 3 * len(ramp)), len(ramp) - 1)]
+    return min(int(max(prob, 0.0) ** 3 * n_ranks), n_ranks - 1)
 
 
 def paint(spans: Iterable[Span]) -> str:

@@ -1,124 +1,118 @@
-"""Transcripts as files: txt, srt, vtt, jsonl.
+"""Subtitles as text: srt, vtt, lrc. Pure; `files` writes them."""
 
-Each final is appended in one unbuffered write, so that ``tail -f`` sees it and the file is valid
-whenever the process dies. The formats are pure and also serve standard output.
-"""
+import re
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Protocol, TextIO
+from streamd.events import Event, Gap
+from streamd.sinks.cues import Cue, Cues, Layout, Piece, written
+from streamd.sinks.look import RAINBOW, gap_notice, rank
 
-from streamd.errors import ConfigError, StreamdError
-from streamd.events import Event, Final, Gap, encode
-from streamd.sinks.cues import Cue, cues
-from streamd.sinks.look import Look, caption, gap_notice, paint
-from streamd.stdio import put
-
-
-class Format(Protocol):
-    """Turns the events of one stream, in order, into the text of one file."""
-
-    header: str
-    """What the file begins with."""
-
-    def append(self, event: Event) -> str:
-        """What `event` adds to the file; empty if nothing."""
-
-
-class Text:
-    """One line for each final, and one for each gap, so that nobody takes a hole for silence."""
-
-    header = ""
-
-    def __init__(self, look: Look | None = None) -> None:
-        self._look = look or Look()
-
-    def append(self, event: Event) -> str:
-        """The event's line."""
-        if isinstance(event, Final) and event.text:
-            return paint(caption(event, self._look)) + "\n"
-        if isinstance(event, Gap):
-            return gap_notice(event.duration_ms, event.why) + "\n"
-        return ""
+JOINER = "\u2060"
+"""An invisible character that takes the meaning from a tag, where a format has no escapes."""
+_TAG = re.compile(r"\{|<(?=[a-z/!?]|$)", re.I)
+_ARROW = re.compile("--+>")
+_LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 
 
 class Srt:
-    """SubRip. It has no comments, so gaps are not in it."""
+    """SubRip. It has no comments, so gaps are not in it.
 
-    header = ""
+    Nor has it escapes: what a player would take for a tag is broken by a word joiner, and an arrow
+    is shortened, as openai-whisper does.
+    """
 
-    def __init__(self) -> None:
+    header = tail = ""
+
+    def __init__(self, layout: Layout) -> None:
         self._n_cues = 0
-        self._end_ms = 0
+        self._layout = layout
+        self._cues = Cues(layout)
 
     def append(self, event: Event) -> str:
         """The event's cues, numbered from 1."""
+        return "".join(map(self._cue, self._cues.of(event)))
+
+    def _cue(self, cue: Cue) -> str:
         text = ""
-        for cue in _cues(event, self._end_ms):
+        for start_ms, end_ms, spoken in _parts(cue, self._layout):
             self._n_cues += 1
-            self._end_ms = cue.end_ms
-            times = f"{_time(cue.start_ms, ',')} --> {_time(cue.end_ms, ',')}"
-            text += "\n".join((str(self._n_cues), times, *cue.lines)) + "\n\n"
+
+            def draw(piece: Piece, spoken: Piece | None = spoken) -> str:
+                plain = _TAG.sub(rf"\g<0>{JOINER}", piece.text)
+                return f"<u>{plain}</u>" if piece is spoken else plain
+
+            lines = (_ARROW.sub("->", written(line, draw)) for line in cue.lines)
+            times = f"{timestamp(start_ms)} --> {timestamp(end_ms)}"
+            text += "\n".join((str(self._n_cues), times, *lines)) + "\n\n"
         return text
 
 
 class Vtt:
-    """WebVTT (https://www.w3.org/TR/webvtt1/). Gaps are notes, which players do not show."""
+    """WebVTT (https://www.w3.org/TR/webvtt1/). Gaps are notes, which players do not show.
 
-    header = "WEBVTT\n\n"
+    Doubtful words are of the classes ``p0`` (nearly impossible) to ``p5``; what has none is sure.
+    """
 
-    def __init__(self) -> None:
-        self._end_ms = 0
+    tail = ""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._cues = Cues(layout)
+        rules = (f"::cue(.p{i}) {{ color: rgb{color} }}\n" for i, color in enumerate(RAINBOW[:-1]))
+        style = f"STYLE\n{''.join(rules)}\n" if layout.confidence else ""
+        self.header = f"WEBVTT\n\n{style}"
 
     def append(self, event: Event) -> str:
         """The event's cues."""
         if isinstance(event, Gap):
             notice = _vtt_escaped(gap_notice(event.duration_ms, event.why))
-            return f"NOTE {_time(event.t_ms, '.')} {notice}\n\n"
+            return f"NOTE {timestamp(event.t_ms, '.')} {notice}\n\n"
+        return "".join(map(self._cue, self._cues.of(event)))
+
+    def _cue(self, cue: Cue) -> str:
         text = ""
-        for cue in _cues(event, self._end_ms):
-            self._end_ms = cue.end_ms
-            times = f"{_time(cue.start_ms, '.')} --> {_time(cue.end_ms, '.')}"
-            text += "\n".join((times, *map(_vtt_escaped, cue.lines))) + "\n\n"
+        for start_ms, end_ms, spoken in _parts(cue, self._layout):
+
+            def draw(piece: Piece, spoken: Piece | None = spoken) -> str:
+                shown = _vtt_escaped(piece.text)
+                if self._layout.confidence and piece.prob is not None:
+                    i = rank(piece.prob)
+                    shown = f"<c.p{i}>{shown}</c>" if i < len(RAINBOW) - 1 else shown
+                return f"<u>{shown}</u>" if piece is spoken else shown
+
+            times = f"{timestamp(start_ms, '.')} --> {timestamp(end_ms, '.')}"
+            text += "\n".join((times, *(written(line, draw) for line in cue.lines))) + "\n\n"
         return text
 
 
-class Jsonl:
-    """The wire form of the events that last: finals and gaps."""
+class Lrc:
+    """Lyrics, a line for each cue. No comments, so gaps are not in it.
 
-    header = ""
+    A bracket that a player would take for a time becomes a round one.
+    """
 
-    def append(self, event: Event) -> str:
-        """The event as one line of JSON."""
-        return encode(event) + "\n" if isinstance(event, Final | Gap) else ""
+    header = "[re:streamd]\n"
+    tail = ""
 
-
-class Wire:
-    """The wire form of every event, partials included."""
-
-    header = ""
+    def __init__(self, layout: Layout) -> None:
+        self._cues = Cues(layout)
 
     def append(self, event: Event) -> str:
-        """The event as one line of JSON."""
-        return encode(event) + "\n"
+        """The event's lines."""
+        text = ""
+        for cue in self._cues.of(event):
+            minutes, ms = divmod(cue.start_ms, 60_000)
+            line = _LRC_TIME.sub("(", written(cue.pieces))
+            text += f"[{minutes:02}:{ms // 1000:02}.{ms % 1000 // 10:02}]{line}\n"
+        return text
 
 
-FORMATS: Mapping[str, Callable[[], Format]] = {
-    ".txt": Text,
-    ".srt": Srt,
-    ".vtt": Vtt,
-    ".jsonl": Jsonl,
-}
-"""What a file's suffix says about its format."""
+def _parts(cue: Cue, layout: Layout) -> list[tuple[int, int, Piece | None]]:
+    whole = (cue.start_ms, cue.end_ms, None)
+    return list(cue.moments()) if layout.highlight else [whole]
 
 
-def _cues(event: Event, not_before_ms: int) -> Iterator[Cue]:
-    if isinstance(event, Final):
-        yield from cues(event, not_before_ms)
-
-
-def _time(t_ms: int, point: str) -> str:
+def timestamp(t_ms: int, point: str = ",") -> str:
+    """Time as ``hh:mm:ss,ttt``."""
     seconds, ms = divmod(t_ms, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -128,83 +122,3 @@ def _time(t_ms: int, point: str) -> str:
 def _vtt_escaped(text: str) -> str:
     # Escaping ">" as well takes care of "-->", which may stand nowhere in a cue.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-class StreamSink:
-    """A format written to a text stream that is no terminal, such as a pipe.
-
-    Raises
-    ------
-    BrokenPipeError, StreamdError : as `streamd.stdio.put`, from `write` as well
-    """
-
-    def __init__(self, stream: TextIO, form: Format) -> None:
-        self._stream = stream
-        self._form = form
-        put(stream, form.header)
-
-    def write(self, event: Event) -> None:
-        """Append what `event` adds, at once."""
-        if text := self._form.append(event):
-            put(self._stream, text)
-
-    def redraw(self) -> None:
-        """Nothing can be redrawn."""
-
-    @contextmanager
-    def above(self) -> Iterator[None]:
-        """Other output does not disturb."""
-        yield
-
-    def close(self) -> None:
-        """Nothing is left to do: every write was flushed."""
-
-
-class FileSink:
-    """A transcript file, in the format that its suffix names; a file of that name is replaced.
-
-    Parameters
-    ----------
-    path : where to; its folder must exist
-
-    Raises
-    ------
-    ConfigError
-        The suffix is unknown or the file cannot be made.
-    """
-
-    def __init__(self, path: Path) -> None:
-        form = FORMATS.get(path.suffix.lower())
-        if form is None:
-            known = " ".join(FORMATS)
-            raise ConfigError(f"{path}: unknown suffix; a transcript is one of {known}")
-        self._path = path
-        self._form = form()
-        try:
-            # Unbuffered: nothing is left behind that a later close() would fail to write.
-            self._file = path.open("wb", buffering=0)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-        self._put(self._form.header)
-
-    def write(self, event: Event) -> None:
-        """Append what `event` adds, at once.
-
-        Raises
-        ------
-        StreamdError
-            The file cannot be written any more, such as on a full disk.
-        """
-        self._put(self._form.append(event))
-
-    def close(self) -> None:
-        """Close the file; it was complete before, too."""
-        self._file.close()
-
-    def _put(self, text: str) -> None:
-        data = text.encode(errors="replace")
-        try:
-            while data:
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error

@@ -13,13 +13,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import Literal, TextIO
+from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
 from streamd.sinks import CaptionSink
+from streamd.sinks.cues import Layout
+from streamd.sinks.files import StreamSink
+from streamd.sinks.formats import FORMATS
+from streamd.sinks.lines import Text, Wire
 from streamd.sinks.look import FAINT, Look, Span, caption, gap_notice, paint
 from streamd.sinks.region import Region
-from streamd.sinks.subtitles import Format, Srt, StreamSink, Text, Vtt, Wire
 from streamd.sinks.text import chunks, clean, width
 from streamd.stdio import put
 
@@ -140,11 +143,7 @@ class TerminalSink:
 
 
 def open_captions(
-    stream: TextIO,
-    look: Look,
-    *,
-    form: Literal["text", "srt", "vtt", "jsonl"],
-    environ: Mapping[str, str],
+    stream: TextIO, look: Look, *, form: str, layout: Layout, environ: Mapping[str, str]
 ) -> CaptionSink:
     """The sink for standard output.
 
@@ -152,15 +151,18 @@ def open_captions(
     ----------
     stream : standard output; what its encoding lacks becomes a question mark from now on
     look : the user's choices; only ``text`` has looks
-    form : ``text`` is live on a terminal, else finals only; ``jsonl`` is every event in wire form
+    form : ``text`` is live on a terminal, else finals only; ``jsonl`` is every event in wire form;
+        or another one of `FORMATS`
+    layout : of subtitles
     environ : for ``TERM``: a dumb terminal is served like a pipe
     """
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
-    if form == "text" and is_terminal(stream, environ):
-        return TerminalSink(stream, look)
-    forms: dict[str, Format] = {"text": Text(look), "srt": Srt(), "vtt": Vtt(), "jsonl": Wire()}
-    return StreamSink(stream, forms[form])
+    if form == "text":
+        if is_terminal(stream, environ):
+            return TerminalSink(stream, look)
+        return StreamSink(stream, Text(look))
+    return StreamSink(stream, Wire() if form == "jsonl" else FORMATS[form](layout))
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:

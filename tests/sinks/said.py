@@ -1,0 +1,49 @@
+"""What tests of sinks let somebody say."""
+
+from streamd.events import Final, Gap, TimedWord
+from streamd.sinks.cues import Layout
+from streamd.sinks.formats import FORMATS
+
+GAP = Gap(t_ms=3_723_004, duration_ms=1240, why="overrun")
+
+
+def final(text, *, start_ms=0, end_ms=None, words=(), seq=1, **fields):
+    end_ms = start_ms + 300 * len(text.split()) if end_ms is None else end_ms
+    return Final(
+        seq=seq,
+        seg=seq,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        text=text,
+        words=words,
+        **{"language": "en"} | fields,
+    )
+
+
+def spoken(text, *, start_ms=0, word_ms=300, seq=1, prob=0.9, **fields):
+    """A final whose every word takes `word_ms`."""
+    words = tuple(
+        TimedWord(
+            text=word,
+            start_ms=start_ms + i * word_ms,
+            end_ms=start_ms + (i + 1) * word_ms,
+            prob=prob,
+            final=True,
+        )
+        for i, word in enumerate(text.split())
+    )
+    end_ms = start_ms + len(words) * word_ms
+    return final(text, start_ms=start_ms, end_ms=end_ms, words=words, seq=seq, **fields)
+
+
+def written(name, *events, layout=None):
+    """The file that a format makes of the events."""
+    form = FORMATS[name](layout or Layout())
+    return form.header + "".join(form.append(event) for event in events) + form.tail
+
+
+SPEECH = (
+    "And so, my fellow Americans, ask not what your country can do for you, "
+    "ask what you can do for your country. My fellow citizens of the world: ask not "
+    "what America will do for you, but what together we can do for the freedom of man."
+)

@@ -1,0 +1,154 @@
+import json
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pysubs2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sinks.said import GAP, SPEECH, final, spoken, written
+
+from streamd.events import Details, TimedWord, Token
+from streamd.sinks.documents import FullResult, Result
+from streamd.sinks.documents import schema as made_schema
+
+ROOT = Path(__file__).parents[2]
+MODELS = {"json": Result, "json-full": FullResult}
+
+
+def timed(text, start_ms, end_ms, prob=0.5):
+    return TimedWord(text=text, start_ms=start_ms, end_ms=end_ms, prob=prob, final=True)
+
+
+HEARD = final(
+    "naïve 東京 yes",
+    start_ms=30_000,
+    end_ms=32_000,
+    words=(
+        timed("naïve", 30_100, 30_500),
+        timed("東京", 30_600, 31_000),
+        timed("yes", 31_100, 31_500),
+    ),
+    details=Details(
+        seek_ms=29_960,
+        tokens=(
+            Token(id=50364, text="<|0.00|>", prob=0.9),
+            Token(id=1, text=" na", prob=0.8),
+            Token(id=2, text="ï", prob=0.7),
+            Token(id=3, text="ve", prob=0.6),
+            Token(id=4, text=" \ufffd", prob=0.5),
+            Token(id=5, text="\ufffd", prob=0.5),
+            Token(id=6, text="京", prob=0.5),
+            Token(id=7, text=" yes", prob=0.4),
+            Token(id=50464, text="<|2.00|>", prob=0.9),
+        ),
+        temperature=0.2,
+        compression_ratio=1.5,
+    ),
+)
+
+
+def test_json_is_openai_whispers_result():
+    result = json.loads(written("json", HEARD, GAP, spoken("Over there.", start_ms=40_000, seq=2)))
+    assert list(result) == ["segments", "text", "language"]
+    assert result["text"] == " naïve 東京 yes Over there."
+    assert result["language"] == "en"
+    first, second = result["segments"]
+    assert first == {
+        "id": 0,
+        "seek": 2996,
+        "start": 30.0,
+        "end": 32.0,
+        "text": " naïve 東京 yes",
+        "tokens": [50364, 1, 2, 3, 4, 5, 6, 7, 50464],
+        "temperature": 0.2,
+        "avg_logprob": 0.0,
+        "compression_ratio": 1.5,
+        "no_speech_prob": 0.0,
+        "words": [
+            {"word": " naïve", "start": 30.1, "end": 30.5, "probability": 0.5},
+            {"word": " 東京", "start": 30.6, "end": 31.0, "probability": 0.5},
+            {"word": " yes", "start": 31.1, "end": 31.5, "probability": 0.5},
+        ],
+    }
+    assert (second["id"], second["seek"], second["tokens"]) == (1, 4000, [])
+    assert [word["word"] for word in second["words"]] == [" Over", " there."]
+
+
+def test_json_full_is_whisper_cpps_with_openai_whispers_names_for_the_rest():
+    result = json.loads(written("json-full", HEARD, GAP))
+    assert result["result"] == {"language": "en"}
+    gap = {"offsets": {"from": 3_721_764, "to": 3_723_004}, "why": "overrun"}
+    assert result["gaps"] == [gap]
+    (segment,) = result["transcription"]
+    assert segment["timestamps"] == {"from": "00:00:30,000", "to": "00:00:32,000"}
+    assert segment["offsets"] == {"from": 30_000, "to": 32_000}
+    assert (segment["seek"], segment["temperature"], segment["language"]) == (2996, 0.2, "en")
+    assert segment["tokens"][1] == {
+        "text": " na",
+        "timestamps": {"from": "00:00:30,100", "to": "00:00:30,500"},
+        "offsets": {"from": 30_100, "to": 30_500},
+        "id": 1,
+        "p": 0.8,
+    }
+    starts = [token["offsets"]["from"] for token in segment["tokens"]]
+    naive, tokyo, yes = [30_100] * 3, [30_600] * 3, [31_100]
+    assert starts == [29_960, *naive, *tokyo, *yes, 31_960]
+
+
+def test_languages_without_blanks_are_joined_without():
+    events = [spoken("東京", seq=1, language="ja"), spoken("です", seq=2, language="ja")]
+    result = json.loads(written("json", *events))
+    assert result["text"] == "東京です"
+    assert result["segments"][0]["words"][0]["word"] == "東京"
+
+
+def test_a_reader_of_openai_whispers_results_takes_it():
+    finals = spoken(SPEECH), spoken("Over there.", start_ms=40_000, seq=2)
+    subtitles = pysubs2.load_from_whisper(json.loads(written("json", *finals)))
+    assert [(line.start, line.plaintext) for line in subtitles] == [
+        (0, SPEECH),
+        (40_000, "Over there."),
+    ]
+
+
+words = st.lists(
+    st.tuples(st.text(min_size=1, max_size=8), st.integers(0, 2000), st.floats(0, 1)), max_size=6
+)
+tokens = st.lists(
+    st.builds(Token, id=st.integers(0, 51865), text=st.text(max_size=6), prob=st.floats(0, 1)),
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(said=st.lists(st.tuples(words, tokens), max_size=3))
+def test_any_transcript_matches_the_schema_and_has_all_that_was_said(name, said):
+    events = []
+    for i, (spoken_words, of_model) in enumerate(said, 1):
+        timed_words = tuple(
+            timed(text.strip(), ms, ms + 10, prob) for text, ms, prob in spoken_words
+        )
+        text = " ".join(word.text for word in timed_words).strip()
+        details = Details(seek_ms=0, tokens=tuple(of_model), temperature=0.0, compression_ratio=1.0)
+        events.append(final(text, end_ms=5000, words=timed_words, details=details, seq=i))
+    document = written(name, GAP, *events)
+    jsonschema.validate(json.loads(document), made_schema(name))
+    result = msgspec.json.decode(document, type=MODELS[name])
+    segments = result.segments if name == "json" else result.transcription
+    events = [event for event in events if event.text]
+    assert [len(segment.words) for segment in segments] == [len(event.words) for event in events]
+    assert [len(segment.tokens) for segment in segments] == [
+        len(event.details.tokens) for event in events
+    ]
+    assert result.text == "".join(segment.text for segment in segments)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_schema_in_the_docs_is_the_programs(name):
+    page = json.loads((ROOT / "docs" / f"{name}.schema.json").read_text(encoding="utf-8"))
+    assert page == made_schema(name), "run: make docs"
+    jsonschema.Draft202012Validator.check_schema(page)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"segments": [{}], "transcription": [{}]}, page)
