@@ -13,6 +13,7 @@ from streamd.config.decoding import Decoding
 from streamd.config.group import FrameMs, Group, Ms, Share
 from streamd.config.option import Opt
 from streamd.config.output import Output
+from streamd.config.serving import Journal, Server
 
 
 class Input(Group, frozen=True, kw_only=True):
@@ -142,25 +143,6 @@ class Vad(Group, frozen=True, kw_only=True):
     ] = 200
 
 
-class Server(Group, frozen=True, kw_only=True):
-    """Who may listen and send over the network."""
-
-    server: Annotated[bool, Opt("open no websocket")] = True
-    host: Annotated[str, Meta(min_length=1), Opt("address to listen on", metavar="ADDRESS")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[int, Meta(ge=0, le=65_535), Opt("port to listen on; 0: any free one")] = 8765
-    token_file: Annotated[
-        str, Opt("file with the token that clients must show", metavar="FILE")
-    ] = ""
-    max_streams: Annotated[
-        int, Meta(ge=0, le=1_000), Opt("audio streams from clients at a time", rare=True)
-    ] = 8
-    max_subscribers: Annotated[
-        int, Meta(ge=1, le=10_000), Opt("listening clients at a time", rare=True)
-    ] = 100
-
-
 class Config(Group, frozen=True, kw_only=True):
     """Everything that a user can decide."""
 
@@ -170,3 +152,4 @@ class Config(Group, frozen=True, kw_only=True):
     decoding: Decoding = Decoding()
     output: Output = Output()
     server: Server = Server()
+    journal: Journal = Journal()

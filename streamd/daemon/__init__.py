@@ -53,10 +53,11 @@ async def run(config: Config) -> int:
     """
     sources = build.own_sources(config)
     new_session = build.session_factory(config)
-    streams = Streams(new_session, room=ROOM, max_ingest=config.server.max_streams)
     control = Control()
-    control.on_dump = lambda: log.warning("; ".join(streams.state()) or "no sessions")
-    with control.signals():
+    with build.places(config) as places, control.signals():
+        max_ingest = config.server.max_streams
+        streams = Streams(new_session, room=ROOM, max_ingest=max_ingest, places=places)
+        control.on_dump = lambda: log.warning("; ".join(streams.state()) or "no sessions")
         await _until_first_error(_live(config, sources, streams, control))
     control.check()
     return 0
@@ -83,6 +84,7 @@ async def _live(
     """All tasks of the process, until the sources end or the user wants to."""
     async with asyncio.TaskGroup() as tasks:
         engine = tasks.create_task(_engine(config, streams))
+        syncing = tasks.create_task(streams.sync())
         live = streams.add(LIVE) if sources else None
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
@@ -102,6 +104,7 @@ async def _live(
             else:
                 await _caption(sources, live, control, opened=announce)
         engine.cancel()
+        syncing.cancel()
 
 
 def _reload(config: Config, server: Server) -> None:
@@ -211,7 +214,8 @@ async def _caption(
         await live.flush()
         if control.stopped.is_set():
             break
-    await live.finish("stop" if control.stopped.is_set() else "end")
+    stopped = control.stopped.is_set()
+    await live.finish("stop" if stopped else "end", goes_on=stopped)
 
 
 async def _pump(source: Source, live: Stream, control: Control, reached: Reached) -> None:

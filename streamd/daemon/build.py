@@ -6,8 +6,9 @@ Stations never see `Config`; they get the numbers that they need.
 import math
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from streamd.commit import CommitPolicy
@@ -15,6 +16,7 @@ from streamd.commit.align_att import AlignAtt
 from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.config import Config, read_token
+from streamd.daemon.keeping import Places
 from streamd.daemon.streams import Streams
 from streamd.engine import Engine
 from streamd.engine.model import Model
@@ -22,6 +24,7 @@ from streamd.engine.onnx import OnnxEngine
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
+from streamd.journal import Folder, Rules, place
 from streamd.search.loops import LoopLimits
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
@@ -242,6 +245,24 @@ def _suppressed(tokens: tuple[int, ...], model: Model) -> tuple[int, ...]:
     if -1 not in tokens or own is None:
         return tokens
     return (*(token for token in tokens if token != -1), *own)
+
+
+@contextmanager
+def places(config: Config) -> Iterator[Places]:
+    """Where what was said is kept; nothing is written there after the context.
+
+    Raises
+    ------
+    ConfigError : the journal's folder cannot be written
+    """
+    options = config.journal
+    recordings = Path(options.record).expanduser() if options.record else None
+    if not options.journal:
+        yield Places(None, recordings)
+        return
+    rules = Rules(fsync=options.journal_fsync, keep_days=options.journal_days)
+    with Folder(place(options.journal, os.environ), rules) as folder:
+        yield Places(folder, recordings)
 
 
 def server(config: Config, streams: Streams) -> AbstractAsyncContextManager[Server]:

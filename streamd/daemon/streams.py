@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from streamd.daemon.keeping import Kept, Places, sync_now_and_then
 from streamd.errors import StreamdError, WireError
 from streamd.events import Fault, SessionEvent
 from streamd.hub import Hub
+from streamd.server import SHUTDOWN
 from streamd.session import Session
 from streamd.types import Frames, Hypothesis, Window, ms_from_frames
 
@@ -31,10 +33,22 @@ class Recognizer(Protocol):
 class Stream:
     """One session: its audio goes in by `feed`, its events come out of `hub`."""
 
-    def __init__(self, session: Session, hub: Hub, *, room: int, wake: Callable[[], None]) -> None:
-        """`room`: frames that may wait before a source has to; `wake`: called when work is here."""
-        self.session, self.hub = session, hub
-        self._room, self._wake = room, wake
+    def __init__(
+        self,
+        session: Session,
+        kept: Kept,
+        *,
+        room: int,
+        wake: Callable[[], None],
+        failed: Callable[[StreamdError], None],
+    ) -> None:
+        """`room`: frames that may wait before a source has to; `wake`: called when work is here.
+
+        `failed`: called when what was said could not be kept.
+        """
+        self.session, self.hub = session, kept.hub
+        self._kept = kept
+        self._room, self._wake, self._failed = room, wake, failed
         self._moved = asyncio.Event()
         self._hungry = True  # the session can do nothing before it gets more audio
         self._ended = False
@@ -42,6 +56,10 @@ class Stream:
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
         self._hungry = False
+        try:
+            self._kept.heard(frames)
+        except StreamdError as error:
+            self._failed(error)
         self._publish(self.session.feed(frames))
         self._wake()
 
@@ -77,28 +95,43 @@ class Stream:
         self._wake()
         await self._until(lambda: self.session.idle)
 
-    async def finish(self, reason: str) -> None:
+    def settle(self) -> int:
+        """Note and give the time (ms) before which no audio is needed, not even after a crash."""
+        try:
+            return self._kept.settle(self.session.settled_ms)
+        except StreamdError as error:
+            self._failed(error)
+            return 0
+
+    async def finish(self, reason: str, *, goes_on: bool = False) -> None:
         """Make everything final and end the session."""
         await self.flush()
-        self.end(reason)
+        self.end(reason, goes_on=goes_on or reason == SHUTDOWN)
 
-    def end(self, reason: str) -> None:
-        """End the session as it is."""
+    def end(self, reason: str, *, goes_on: bool) -> None:
+        """End the session as it is; one that `goes_on` may be taken up by another process."""
+        if self._ended:
+            return
         self._ended = True
-        self.hub.close(reason)
+        try:
+            self._kept.end(reason, goes_on=goes_on)
+        except StreamdError as error:
+            self._failed(error)
         self._notify()
 
     def fail(self, fault: Fault) -> None:
         """Tell everybody what broke, and end the session."""
         if not self.hub.closed:
             self.hub.publish(fault)
-        self.end("error")
+        self.end("error", goes_on=True)
 
     def _publish(self, events: Iterable[SessionEvent]) -> None:
         if self._ended:
             return
-        for event in events:
-            self.hub.publish(event)
+        try:
+            self._kept.publish(events, settled_ms=self.session.settled_ms)
+        except StreamdError as error:
+            self._failed(error)
 
     def _notify(self) -> None:
         self._moved.set()
@@ -117,10 +150,20 @@ class Streams:
     new_session : makes the pure core of a session
     room : frames of backlog at which sources that can wait are made to
     max_ingest : sessions that clients may feed at a time
+    places : where what was said is kept
     """
 
-    def __init__(self, new_session: Callable[[], Session], *, room: int, max_ingest: int) -> None:
+    def __init__(
+        self,
+        new_session: Callable[[], Session],
+        *,
+        room: int,
+        max_ingest: int,
+        places: Places | None = None,
+    ) -> None:
         self._new_session = new_session
+        self._places = places or Places()
+        self._failure: StreamdError | None = None
         self._room, self._max_ingest = room, max_ingest
         self._streams: dict[str, Stream] = {}
         self._own: set[str] = set()
@@ -141,8 +184,10 @@ class Streams:
         """The sessions that can be heard, oldest first."""
         return list(self._streams)
 
-    def open(self, session: str) -> Stream:
-        """Begin a session that a client will feed.
+    def open(self, session: str, *, resume: bool = False) -> Stream:
+        """Begin a session that a client will feed, or go on with one of an earlier process.
+
+        `resume`: the client sends again what that process had not settled.
 
         Raises
         ------
@@ -153,7 +198,7 @@ class Streams:
         n_fed = sum(1 for n, s in self._streams.items() if n not in self._own and not s.hub.closed)
         if n_fed >= self._max_ingest:
             raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
-        return self._add(session)
+        return self._add(session, resume=resume)
 
     def state(self) -> list[str]:
         """One line about each session, for people."""
@@ -170,31 +215,52 @@ class Streams:
         Raises
         ------
         EngineError : the recognizer failed
+        StreamdError : what was said cannot be kept
         """
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="inference") as pool:
             while True:
                 self._work.clear()
+                if self._failure is not None:
+                    raise self._failure
                 for stream, window in self._due():
                     hypothesis = await loop.run_in_executor(pool, recognizer.recognize, window)
                     stream.accept(window, hypothesis)
                     self._work.set()  # ask again: the session may want another window
                 await self._work.wait()
 
+    async def sync(self) -> None:
+        """Force what is kept to the disk from time to time, for ever; raises `JournalError`."""
+        if self._places.journal is not None:
+            await sync_now_and_then(self._places.journal)
+
     def fail(self, error: Exception) -> None:
         """A dead engine must never look like silence: tell every listener of every session."""
-        code = "engine" if isinstance(error, StreamdError) else "internal"
+        code = "internal"
+        if isinstance(error, StreamdError):
+            code = "engine" if error is not self._failure else "journal"
         self._broken = Fault(code=code, message=str(error) or repr(error), fatal=True)
         for stream in self._streams.values():
             stream.fail(self._broken)
 
-    def _add(self, name: str) -> Stream:
+    def _add(self, name: str, *, resume: bool = False) -> Stream:
         self._forget_ended()
-        stream = Stream(self._new_session(), Hub(name), room=self._room, wake=self._work.set)
+        stream = Stream(
+            self._new_session(),
+            Kept(name, self._places, resume=resume),
+            room=self._room,
+            wake=self._work.set,
+            failed=self._keep_no_more,
+        )
         self._streams[name] = stream
         if self._broken is not None:
             stream.fail(self._broken)
         return stream
+
+    def _keep_no_more(self, error: StreamdError) -> None:
+        """What cannot be kept must not be said: `transcribe` ends."""
+        self._failure = self._failure or error
+        self._work.set()
 
     def _due(self) -> Iterable[tuple[Stream, Window]]:
         """Each session that wants a window, with its window, once round."""

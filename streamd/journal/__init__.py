@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -17,10 +18,23 @@ from streamd.errors import ConfigError
 from streamd.journal.files import Entry, Head, JournalError, entries, files_in, transcript
 from streamd.journal.journal import Journal, Rules, expire, sync
 
-__all__ = ["Folder", "Journal", "JournalError", "Rules", "sync", "transcript"]
+__all__ = ["AUTO", "Folder", "Journal", "JournalError", "Rules", "place", "sync", "transcript"]
 
+
+AUTO = "auto"
+"""Stands for the folder that the system means for such files."""
 
 _log = logging.getLogger(__name__)
+
+
+def place(wanted: str, environ: Mapping[str, str]) -> Path:
+    """The folder that a user means; `AUTO` is systemd's, or else the user's own (XDG)."""
+    if wanted != AUTO:
+        return Path(wanted).expanduser()
+    if state := environ.get("STATE_DIRECTORY"):
+        return Path(state.partition(":")[0]) / "journal"
+    state = environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "streamd" / "journal"
 
 
 class Folder:

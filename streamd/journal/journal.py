@@ -133,12 +133,12 @@ class Journal:
         return [os.dup(self._file)] if dirty else []
 
     def close(self) -> None:
-        """Write no more; the session may be gone on with by another process."""
+        """Write no more; the session may be gone on with by another process. Raises as `sync`."""
         if not self.closed:
-            if self._rules.fsync != "never":
-                sync(self.unsynced())
+            unsynced = self.unsynced() if self._rules.fsync != "never" else []
             os.close(self._file)
             self._file = -1
+            sync(unsynced)
 
     def _recover(self) -> None:
         """Read the newest file, cut off what was torn, and go on behind it."""
@@ -217,10 +217,19 @@ def expire(folder: Path, rules: Rules) -> None:
 
 
 def sync(files: Iterable[int]) -> None:
-    """Force files to the disk, where they survive a power failure, and close them; it may block."""
+    """Force files to the disk, where they survive a power failure, and close them; it may block.
+
+    Raises
+    ------
+    JournalError : the disk fails
+    """
     for file in files:
-        if sys.platform == "darwin":
-            os.fsync(file)
-        else:
-            os.fdatasync(file)
-        os.close(file)
+        try:
+            if sys.platform == "darwin":
+                os.fsync(file)
+            else:
+                os.fdatasync(file)
+        except OSError as error:
+            raise JournalError(f"the journal cannot be written: {error.strerror}") from error
+        finally:
+            os.close(file)

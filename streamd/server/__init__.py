@@ -4,10 +4,20 @@
 docs/protocol.md and lives in `wire`. `watch` is the other end: it reads a server's events.
 """
 
-from streamd.server.conversation import LIVE, ServerInfo
+from streamd.server.conversation import LIVE, SHUTDOWN, ServerInfo
 from streamd.server.listener import Server, serve
 from streamd.server.peer import Bounds
 from streamd.server.streams import Ingest, Streams
 from streamd.server.watch import watch
 
-__all__ = ["LIVE", "Bounds", "Ingest", "Server", "ServerInfo", "Streams", "serve", "watch"]
+__all__ = [
+    "LIVE",
+    "SHUTDOWN",
+    "Bounds",
+    "Ingest",
+    "Server",
+    "ServerInfo",
+    "Streams",
+    "serve",
+    "watch",
+]

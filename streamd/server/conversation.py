@@ -23,6 +23,7 @@ from streamd.types import SAMPLE_RATE
 LIVE = "live"
 """The session of the daemon's own source, which a listener hears unless it names another."""
 SHUTDOWN = "shutdown"
+"""Reason of an end that is only the server's: another process may go on with the session."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -1,0 +1,132 @@
+"""What the daemon keeps of its sessions on disk, if the user wants it: journals and recordings."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from streamd.events import Final, Gap, Partial, SessionEvent
+from streamd.hub import Hub
+from streamd.journal import Folder, Journal, sync
+from streamd.session.timeline import Timeline
+from streamd.sinks.recording import Recording
+from streamd.types import Frames
+
+_SYNC_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are kept; None: nowhere."""
+
+    journal: Folder | None = None
+    recordings: Path | None = None
+
+
+class Kept:
+    """What is kept of one session.
+
+    A session that an earlier process of the daemon left unfinished goes on behind what is in the
+    journal: with higher numbers and later times.
+
+    Parameters
+    ----------
+    resume : the audio goes on where the journal's last one was settled; otherwise it comes from
+        now, and what was said meanwhile is lost
+    """
+
+    def __init__(self, name: str, places: Places, *, resume: bool = False) -> None:
+        now = datetime.now(UTC)
+        self.journal = None if places.journal is None else places.journal.open(name)
+        self.hub = Hub(name, archive=self.journal)
+        self._timeline = Timeline()
+        self._first_seg = 0
+        self._waiting: list[SessionEvent] = []
+        self._recording = _recording(places.recordings, name, now)
+        self.began_ms = 0
+        """Time of the session at which this process takes over."""
+        if self.journal is not None and self.journal.seq + self.journal.settled_ms:
+            self._go_on(self.journal, now, resume=resume)
+
+    def _go_on(self, journal: Journal, now: datetime, *, resume: bool) -> None:
+        self._first_seg = journal.seg + 1  # the segment that was cut off has a number, too
+        self.began_ms = journal.settled_ms
+        if not resume:
+            since = round((now - journal.started).total_seconds() * 1000)
+            last = max(journal.end_ms, journal.settled_ms)
+            self.began_ms = max(since, last)
+            self._waiting = [Gap(t_ms=last, duration_ms=self.began_ms - last, why="restart")]
+        self._timeline.jump(0, self.began_ms)
+
+    def heard(self, frames: Frames) -> None:
+        """Record the audio; raises `StreamdError` if it cannot be written any more."""
+        if self._recording is not None:
+            self._recording.write(frames)
+
+    def publish(self, events: Iterable[SessionEvent], *, settled_ms: int) -> None:
+        """Keep what lasts, then tell everybody.
+
+        Parameters
+        ----------
+        settled_ms : up to where the session needs its audio no more
+
+        Raises
+        ------
+        JournalError : it cannot be kept; nobody has heard of it
+        """
+        if self.journal is not None:
+            self.journal.settled_ms = self.began_ms + settled_ms
+        waiting, self._waiting = self._waiting, []
+        for event in (*waiting, *map(self._numbered, self._timeline.correct(list(events)))):
+            if isinstance(event, Gap) and self.journal is not None:
+                self.journal.note(event)
+            self.hub.publish(event)
+
+    def settle(self, settled_ms: int) -> int:
+        """Keep that the session needs its audio no more before this, and give the true time."""
+        settled_ms += self.began_ms
+        if self.journal is not None and not self.journal.closed:
+            self.journal.mark(settled_ms)
+        return settled_ms
+
+    def end(self, reason: str, *, goes_on: bool) -> None:
+        """The session is over, here or (unless it `goes_on` in another process) for good.
+
+        Raises
+        ------
+        StreamdError : something could not be written; the session is over all the same
+        """
+        try:
+            if self._recording is not None:
+                self._recording.close()
+            if self.journal is not None and not self.journal.closed:
+                if goes_on:
+                    self.journal.close()
+                else:
+                    self.journal.end(reason)
+        finally:
+            self.hub.close(reason)
+
+    def _numbered(self, event: SessionEvent) -> SessionEvent:
+        if self._first_seg and isinstance(event, Partial | Final):
+            return replace(event, seg=event.seg + self._first_seg)
+        return event
+
+
+def _recording(folder: Path | None, name: str, now: datetime) -> Recording | None:
+    return None if folder is None else Recording(folder / f"{name}~{now:%Y%m%dT%H%M%S%fZ}")
+
+
+async def sync_now_and_then(folder: Folder) -> None:
+    """Force the journals to the disk, each second, for ever.
+
+    Raises
+    ------
+    JournalError : the disk fails
+    """
+    while True:
+        await asyncio.sleep(_SYNC_S)
+        await asyncio.to_thread(sync, folder.unsynced())

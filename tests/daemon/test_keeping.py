@@ -1,0 +1,145 @@
+"""Sessions that outlive the process: the next one goes on behind what was kept."""
+
+import asyncio
+import os
+
+import numpy as np
+import pytest
+import soundfile
+from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+
+from streamd.daemon.keeping import Places
+from streamd.daemon.streams import Stream, Streams
+from streamd.errors import StreamdError
+from streamd.events import Eos, Fault, Final, Gap, Partial
+from streamd.journal import Folder, transcript
+
+SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60
+
+
+class Daemon:
+    """One process's sessions, transcribed until `die`."""
+
+    def __init__(self, path, *, recordings=None) -> None:
+        self.folder = Folder(path)
+        self.streams = Streams(
+            scripted_session, room=500, max_ingest=8, places=Places(self.folder, recordings)
+        )
+        self.task = asyncio.create_task(self.streams.transcribe(ScriptedRecognizer()))
+
+    async def die(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.folder.__exit__()  # nothing but what the kernel does for a dead process
+
+
+async def said(stream: Stream) -> list[Final]:
+    stream.feed(scripted_audio(SPEECH))
+    await stream.flush()
+    events = []
+    with stream.hub.subscribe(after=0) as replay:
+        while (event := replay.pop()) is not None:
+            events.append(event)
+    return [event for event in events if isinstance(event, Final)]
+
+
+@pytest.mark.parametrize("end", ["kill", "shutdown"])
+async def test_the_next_process_goes_on_with_higher_numbers_and_later_times(tmp_path, end):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    before = await said(stream)
+    if end == "shutdown":
+        await stream.finish("shutdown")
+    await first.die()
+
+    second = Daemon(tmp_path)
+    again = second.streams.open("talk")
+    assert again.hub.epoch == stream.hub.epoch
+    heard = again.hub.subscribe()
+    finals = await said(again)
+    assert finals[:1] == before
+    assert [final.seq for final in finals] == [1, 2]
+    assert finals[1].seg > finals[0].seg
+    assert finals[1].start_ms >= finals[0].end_ms
+    assert finals[1].words[0].start_ms >= finals[1].start_ms
+    gap = heard.pop()
+    assert (type(gap), gap.why, gap.t_ms + gap.duration_ms <= finals[1].start_ms) == (
+        Gap, "restart", True,
+    )  # fmt: skip
+    await second.die()
+    kinds = [type(event) for event in transcript(tmp_path, "talk")]
+    assert kinds == [Final, Gap, Final]
+
+
+async def test_who_sends_again_what_was_not_settled_goes_on_without_a_gap(tmp_path):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    await said(stream)
+    settled_ms = stream.settle()
+    stream.feed(scripted_audio([False] * 10 + [True] * 30))  # is lost
+    await first.die()
+    second = Daemon(tmp_path)
+    again = second.streams.open("talk", resume=True)
+    assert again.settle() == settled_ms
+    finals = await said(again)
+    assert finals[1].start_ms - settled_ms == finals[0].start_ms
+    assert not any(isinstance(event, Gap) for event in transcript(tmp_path, "talk"))
+    await second.die()
+
+
+@pytest.mark.parametrize("reason", ["stop", "disconnect"])
+async def test_a_session_that_its_speaker_ended_begins_anew(tmp_path, reason):
+    daemon = Daemon(tmp_path)
+    stream = daemon.streams.open("talk")
+    await said(stream)
+    await stream.finish(reason)
+    again = daemon.streams.open("talk")
+    assert again.hub.epoch != stream.hub.epoch
+    (final,) = await said(again)
+    assert (final.seq, final.seg) == (1, 1)
+    await daemon.die()
+
+
+async def test_partials_and_finals_of_a_segment_have_one_number(tmp_path):
+    for _ in range(2):
+        daemon = Daemon(tmp_path)
+        stream = daemon.streams.add("live")
+        with stream.hub.subscribe() as events:
+            await said(stream)
+            stream.end("shutdown", goes_on=True)
+            heard = [event async for event in events]
+        final = next(event for event in heard if isinstance(event, Final))
+        assert all(event.seg == final.seg for event in heard if isinstance(event, Partial))
+        await daemon.die()
+
+
+async def test_what_cannot_be_kept_is_told_to_everybody_and_ends_the_program(tmp_path, monkeypatch):
+    daemon = Daemon(tmp_path)
+    streams = [daemon.streams.open(name) for name in ("a", "b")]
+    heard = [stream.hub.subscribe() for stream in streams]
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", fail)
+        streams[0].feed(scripted_audio(SPEECH))
+        with pytest.raises(StreamdError, match="No space left") as failure:
+            await daemon.task
+    daemon.streams.fail(failure.value)
+    for subscription in heard:
+        *_, fault, eos = [event async for event in subscription]
+        assert isinstance(fault, Fault)
+        assert (fault.code, fault.fatal, eos) == ("journal", True, Eos(seq=0, reason="error"))
+    await daemon.die()
+
+
+async def test_the_audio_is_recorded_as_it_was_heard(tmp_path):
+    daemon = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
+    stream = daemon.streams.open("talk")
+    await said(stream)
+    await stream.finish("stop")
+    await daemon.die()
+    (path,) = (tmp_path / "audio").glob("talk~*.wav")
+    samples, _ = soundfile.read(path, dtype="float32")
+    assert np.allclose(samples, scripted_audio(SPEECH).reshape(-1), atol=1 / 32768)
