@@ -16,7 +16,7 @@ help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(INSTALLED) ## live captions of the bundled recording
-	$(BIN)/streamd --step 500 --length 5000 models/demo/recording.flac
+	$(BIN)/streamd --model demo --step 500 --length 5000 models/demo/recording.flac
 
 test: $(INSTALLED) ## all tests that need no system package
 	PYTHONASYNCIODEBUG=1 $(BIN)/pytest

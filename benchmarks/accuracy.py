@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print each differing text")
     parser.add_argument("option", nargs="*", metavar="NAME=VALUE", help="streamd's options")
     args = parser.parse_args()
-    given = dict(option.split("=", 1) for option in args.option)
+    given = {"model": "demo"} | dict(option.split("=", 1) for option in args.option)
     config = load(given, {})
     model = load_model(config.decoding.model)
     live = build.recognizer(config, model)

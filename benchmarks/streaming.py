@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--sound", type=Path, default=RECORDING, help="which a .jsonl is about")
     parser.add_argument("words", nargs="*", metavar="FILE|NAME=VALUE")
     args = parser.parse_args()
-    given = dict(word.split("=", 1) for word in args.words if "=" in word)
+    given = {"model": "demo"} | dict(word.split("=", 1) for word in args.words if "=" in word)
     config = load(given, {})
     bench = Bench(config, load_model(config.decoding.model))
     rows = []

@@ -16,7 +16,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @pytest.fixture(scope="session", autouse=True)
 def empty_store(tmp_path_factory):
-    """No test sees or changes the models of whoever runs it, and none reaches the hub."""
+    """No test sees or changes the models of whoever runs it, and none reaches the hub.
+
+    Where a test names no model, the program runs the demo model.
+    """
     folder = tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN"):
@@ -24,6 +27,7 @@ def empty_store(tmp_path_factory):
         patch.setenv("HF_HOME", str(folder / "hub"))
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         patch.setenv("STREAMD_STORE", str(folder / "imported"))
+        patch.setenv("STREAMD_MODEL", "demo")
         yield
 
 

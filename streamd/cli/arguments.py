@@ -39,7 +39,7 @@ class Request:
 
 
 def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
-    """Read a command line; the command, if one is named, is its first word.
+    """Read a command line; the command, if one is named, is its first word or its first two.
 
     Parameters
     ----------
@@ -52,8 +52,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
         an unknown command or option, a flag without its value, too few or too many operands
     """
     named = {command.name: command for command in commands[1:]}
-    command = named.get(argv[0], commands[0]) if argv else commands[0]
-    words = list(argv) if command is commands[0] else list(argv[1:])
+    command, words = _command(argv, commands[0], named)
     # What stands behind -- is cut off here: Python's versions differ in how argparse treats it.
     split = words.index("--") if "--" in words else len(words)
     namespace, rest = _parser(command).parse_known_args(words[:split])
@@ -71,6 +70,16 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     if operands and "FILE" in command.operand:
         given["files"] = list(operands)
     return Request(command, given, operands, config_file, action)
+
+
+def _command(
+    argv: Sequence[str], default: Command, named: Mapping[str, Command]
+) -> tuple[Command, list[str]]:
+    """The command, and the words behind its name."""
+    for n_words in (2, 1):
+        if command := named.get(" ".join(argv[:n_words])):
+            return command, list(argv[n_words:])
+    return default, list(argv)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -14,7 +14,9 @@ Run = Callable[[Config, tuple[str, ...]], int]
 class Command:
     """One command.
 
-    `operand` is how the help writes its operands: ``[FILE...]``, ``FILE...``, ``URL`` or nothing.
+    `name` has one word or two; commands whose names begin with the same word are a group, which has
+    a command of that word itself. `operand` is how the help writes the operands: ``[FILE...]``,
+    ``FILE...``, ``URL``, ``PATH [NAME]`` or nothing.
     `options` are those that it has, those of a group together. `preset` says in what the command
     differs from the plain one, as the command line would say it.
     """
@@ -34,4 +36,9 @@ class Command:
     @property
     def most_operands(self) -> int:
         """How many operands it can use."""
-        return sys.maxsize if "..." in self.operand else int(self.operand != "")
+        return sys.maxsize if "..." in self.operand else len(self.operand.split())
+
+    def is_part_of(self, group: str) -> bool:
+        """Whether it is listed in the help of that command; "" is the program itself."""
+        first, _, second = self.name.rpartition(" ")
+        return first == group and second != ""

@@ -9,23 +9,26 @@ from collections.abc import Collection
 
 from streamd import stdio
 from streamd.cli.command import Command
-from streamd.config import OPTIONS, Config, Option
+from streamd.config import OPTIONS, Config, Option, suggestion
+from streamd.errors import ConfigError
 
 
 def _live(config: Config, operands: tuple[str, ...]) -> int:
     import asyncio  # here for the reason above, like all imports in these functions
 
     from streamd import daemon
+    from streamd.cli.choosing import with_model
 
-    return asyncio.run(daemon.run(config))
+    return asyncio.run(daemon.run(with_model(config)))
 
 
 def _transcribe(config: Config, operands: tuple[str, ...]) -> int:
     import asyncio
 
     from streamd import daemon
+    from streamd.cli.choosing import with_model
 
-    return asyncio.run(daemon.transcribe(config))
+    return asyncio.run(daemon.transcribe(with_model(config)))
 
 
 def _watch(config: Config, operands: tuple[str, ...]) -> int:
@@ -45,11 +48,79 @@ def _devices(config: Config, operands: tuple[str, ...]) -> int:
     return 0
 
 
+def _models(config: Config, operands: tuple[str, ...]) -> int:
+    """Reached only when no command of the group was named."""
+    name = f"models {operands[0]}"
+    hint = suggestion(name, [command.name for command in MODELS])
+    raise ConfigError(f"{name}: no such command{hint}")
+
+
+def _models_list(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli import models
+
+    stdio.put(sys.stdout, models.table(config))
+    return 0
+
+
+def _models_get(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli import models
+
+    models.get(config, *operands)
+    return 0
+
+
+def _models_import(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli import models
+
+    models.add(*operands)
+    return 0
+
+
+def _models_remove(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli import models
+
+    models.remove(*operands)
+    return 0
+
+
 def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
     """The options of these groups and of these names."""
     every = OPTIONS.values()
     return tuple(o for o in every if {o.group, o.name} & {*names} and o.name not in without)
 
+
+_SAID = ("quiet", "verbose", "log-format")
+"""Options for what is said on standard error."""
+
+MODELS = (
+    Command(
+        name="models list",
+        summary="what is on this machine, and what else has a short name",
+        run=_models_list,
+        options=_options("language", "task", *_SAID),
+    ),
+    Command(
+        name="models get",
+        summary="download a model that the list shows, or OWNER/NAME from the hub",
+        run=_models_get,
+        operand="NAME",
+        options=_options(*_SAID),
+    ),
+    Command(
+        name="models import",
+        summary="copy a model's file or folder into the store, under its own or another name",
+        run=_models_import,
+        operand="PATH [NAME]",
+        options=_options(*_SAID),
+    ),
+    Command(
+        name="models remove",
+        summary="delete a downloaded or imported model",
+        run=_models_remove,
+        operand="NAME",
+        options=_options(*_SAID),
+    ),
+)
 
 COMMANDS = (
     Command(
@@ -64,7 +135,7 @@ COMMANDS = (
         summary="caption only what clients send over the network",
         run=_live,
         options=_options(
-            *("streaming", "vad", "decoding", "quiet", "verbose", "log-format", "server"),
+            *("streaming", "vad", "decoding", *_SAID, "server"),
             without=("server",),
         ),
         preset={"source": "false"},
@@ -88,5 +159,12 @@ COMMANDS = (
         options=_options("output", "token-file"),
     ),
     Command(name="devices", summary="list the microphones", run=_devices),
+    Command(
+        name="models",
+        summary="the models on this machine, and those that can be had",
+        run=_models,
+        operand="|".join(command.name.split()[1] for command in MODELS),
+    ),
+    *MODELS,
 )
 """The first one is meant where none is named."""

@@ -29,10 +29,11 @@ def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
     yield f"Usage: {' '.join(filter(None, words))}"
     yield fill(f"{command.summary[0].upper()}{command.summary[1:]}.", WIDTH)
     yield ""
-    if command is commands[0]:
-        yield "Commands (streamd COMMAND --help tells more):"
-        for other in commands[1:]:
-            yield _row(f"{other.name} {other.operand}", other.summary)
+    if parts := [other for other in commands if other.is_part_of(command.name)]:
+        group = f"streamd {command.name}".rstrip()
+        yield f"Commands ({group} COMMAND --help tells more):"
+        for part in parts:
+            yield _row(f"{part.name} {part.operand}", part.summary)
         yield ""
 
 

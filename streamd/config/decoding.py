@@ -12,8 +12,9 @@ class Decoding(Group, frozen=True, kw_only=True):
     """The model and its search."""
 
     model: Annotated[
-        str, Meta(min_length=1), Opt("name or path of a model", metavar="NAME|PATH", flags=("-m",))
-    ] = "demo"
+        str,
+        Opt("name or path of a model; without, the best here", metavar="NAME|PATH", flags=("-m",)),
+    ] = ""
     language: Annotated[
         str,
         Meta(pattern=r"^(auto|[a-z]{2,3})\Z"),

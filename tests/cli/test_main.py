@@ -130,6 +130,22 @@ def test_serve_takes_no_audio_from_here(run):
     assert config.server.port == 0
 
 
+def test_command_of_two_words(run):
+    config_of(run, "models", "import", "-q", "a.pt", "mine", command="models import")
+    ((config, operands),) = run.runners["models import"].calls
+    assert operands == ("a.pt", "mine")
+    assert config.output.quiet
+
+
+def test_help_of_a_group_lists_its_commands(run, capsys):
+    run("--help")
+    assert "models get" not in capsys.readouterr().out
+    run("models", "--help")
+    listed = capsys.readouterr().out
+    for name in NAMES:
+        assert (f"  {name} " in listed) == name.startswith("models ")
+
+
 def test_transcribe_is_fast(run):
     config = config_of(run, "transcribe", "a.wav", "b.wav", command="transcribe")
     assert config.input.files == ("a.wav", "b.wav")
@@ -157,6 +173,12 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--step 0 transcribe a.wav", "command transcribe must be the first word"),
         ("speech", "speech: no such command or file"),
         ("transcribe", "transcribe needs FILE..."),
+        ("models", "models needs list|get|import|remove"),
+        ("models lsit", "models lsit: no such command; did you mean models list?"),
+        ("models get", "models get needs NAME"),
+        ("models import a b c", "models import cannot use c"),
+        ("models list --step 500", "models list has no option --step"),
+        ("-q models list", "command models must be the first word"),
         ("transcribe --device 1 a.wav", "transcribe has no option --device"),
         ("serve a.wav", "serve cannot use a.wav"),
         ("serve --no-server", "serve has no option --no-server"),
@@ -194,7 +216,7 @@ def test_version(run, capsys):
 @pytest.mark.parametrize("command", NAMES)
 @pytest.mark.parametrize("flag", ["-h", "--help", "--help-all"])
 def test_help_fits_a_terminal(command, flag, run, capsys):
-    assert run(*filter(None, [command, flag])) == 0
+    assert run(*command.split(), flag) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"Usage: streamd {command}".rstrip())
     assert max(map(len, lines)) <= 80
@@ -214,7 +236,7 @@ def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, c
 def test_every_flag_of_the_help_is_in_the_reference(run, capsys):
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     for name in NAMES:
-        run(*filter(None, [name, "--help-all"]))
+        run(*name.split(), "--help-all")
         rows = re.findall(r"^  (-\S.*?)(?:  |$)", capsys.readouterr().out, re.M)
         flags = {flag for row in rows for flag in re.findall(r"(?:^|, )(-[a-z-]+)", row)}
         assert {"--help", "--config"} <= flags
@@ -304,6 +326,7 @@ def test_a_closed_standard_stream_is_an_empty_one(tmp_path, closed):
 
 def test_answers_without_loading_the_engine():
     heavy = {"numpy", "onnxruntime", "onnx", "sounddevice", "soundfile", "websockets", "tiktoken"}
+    heavy |= {"huggingface_hub", "httpx2"}
     code = (
         "import sys; from streamd.cli import main; code = main(['--help']);"
         f"sys.exit(code or ' '.join({heavy!r} & sys.modules.keys()) or None)"

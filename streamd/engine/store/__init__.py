@@ -44,18 +44,23 @@ def load_model(name: str) -> Model:
     """
     path = find(name, places())
     if path is None:
-        if repository_of(name):
-            raise ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
-        raise ModelError(
-            f"model {name!r} not found: name a model's folder or file, owner/name on the hub, or "
-            "one that streamd models list shows"
-        )
+        raise not_here(name)
     label = name if path != Path(name).expanduser() else _label(path)
     model = _load_folder(path, label) if path.is_dir() else _load_file(path, label)
     known = entry(name)
     if known and known.min_audio_ctx:
         return replace(model, min_audio_ctx=known.min_audio_ctx)
     return model
+
+
+def not_here(name: str) -> ModelError:
+    """What to say of a name under which no model is on this machine."""
+    if repository_of(name):
+        return ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
+    return ModelError(
+        f"model {name!r} not found: name a model's folder or file, owner/name on the hub, or one "
+        "that streamd models list shows"
+    )
 
 
 def find(name: str, here: Places) -> Path | None:
@@ -79,7 +84,7 @@ def best(here: Places, *, language: str, translate: bool) -> str | None:
         possible = suits(each, language=language, translate=translate)
         if possible and cache.find(here.cache, Repository(each.repository)):
             return each.name
-    return next(imports.names(here.imported), None)
+    return next((name for name, _ in imports.every(here.imported)), None)
 
 
 def _label(path: Path) -> str:

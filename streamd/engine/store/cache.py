@@ -114,9 +114,10 @@ def _link(target: str, path: Path) -> None:
     new.replace(path)
 
 
-def n_bytes(folder: Path) -> int:
-    """Of all files in it, those that links lead to included."""
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+def n_bytes(cache: Path, repository: Repository) -> int:
+    """What all that is there of the repository takes on the disk."""
+    blobs = (storage(cache, repository) / "blobs").glob("*")
+    return sum(path.stat().st_size for path in blobs if path.is_file())
 
 
 def remove(cache: Path, repository: Repository) -> None:

@@ -6,6 +6,7 @@ A folder holds a copy of what the loader reads and nothing else, under the names
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from streamd.engine.formats.safetensors import shards
@@ -14,6 +15,7 @@ from streamd.errors import ModelError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 _OWN_VOCABULARY = "vocab.tiktoken"
+_DECLINED = ".declined"
 
 
 def find(models: Path, name: str) -> Path | None:
@@ -25,10 +27,11 @@ def find(models: Path, name: str) -> Path | None:
     return files[0] if len(files) == 1 else folder
 
 
-def names(models: Path) -> Iterator[str]:
-    """All that were imported, in alphabetical order."""
-    if models.is_dir():
-        yield from sorted(path.name for path in models.iterdir() if find(models, path.name))
+def every(models: Path) -> Iterator[tuple[str, Path]]:
+    """Name and place of all that were imported, in alphabetical order."""
+    for folder in sorted(models.glob("*")):
+        if path := find(models, folder.name):
+            yield folder.name, path
 
 
 def default_name(source: Path) -> str:
@@ -55,7 +58,7 @@ def add(models: Path, source: Path, name: str) -> Path:
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        for path in _needed(source):
+        for path in needed(source):
             shutil.copyfile(path, new / path.name)
         return new.rename(models / name)
     except OSError as error:
@@ -65,7 +68,8 @@ def add(models: Path, source: Path, name: str) -> Path:
         ) from error
 
 
-def _needed(source: Path) -> list[Path]:
+def needed(source: Path) -> list[Path]:
+    """The files of a model that the loader reads; `source` is its folder, or its only file."""
     if source.is_file():
         return [source]
     wanted = [CONFIG, GENERATION, *VOCABULARIES, _OWN_VOCABULARY, WEIGHTS]
@@ -77,3 +81,15 @@ def _needed(source: Path) -> list[Path]:
 def remove(models: Path, name: str) -> None:
     """Delete the copy."""
     shutil.rmtree(models / name)
+
+
+def was_declined(models: Path) -> bool:
+    """Whether the user did not want a first model to be downloaded."""
+    return (models / _DECLINED).exists()
+
+
+def decline(models: Path) -> None:
+    """Remember that; where nothing can be written, nothing is remembered."""
+    with suppress(OSError):
+        models.mkdir(parents=True, exist_ok=True)
+        (models / _DECLINED).touch()

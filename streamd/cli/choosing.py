@@ -1,0 +1,106 @@
+"""Which model is used, settled before anything listens: asked for, downloaded, or the best here.
+
+Only a person at a terminal is asked. Whoever names a model elsewhere gets it downloaded.
+"""
+
+import logging
+import sys
+
+import msgspec
+
+from streamd.config import Config, Output
+from streamd.engine import store
+from streamd.engine.catalog import OFFERED, entry, megabytes
+from streamd.engine.store import imports
+from streamd.engine.store.places import Places, places
+from streamd.engine.store.repository import Repository, repository_of
+
+log = logging.getLogger(__name__)
+
+_LAST_RESORT = store.BUNDLED[0]
+
+
+def with_model(config: Config) -> Config:
+    """The configuration with the name of a model that is on this machine.
+
+    Raises
+    ------
+    ModelError
+        the named model is not here and cannot or shall not be downloaded
+    """
+    here = places()
+    name = config.decoding.model
+    if not name:
+        name = _automatic(config, here)
+    elif store.find(name, here) is None:
+        _get_named(name, here, config.output)
+    return msgspec.structs.replace(
+        config, decoding=msgspec.structs.replace(config.decoding, model=name)
+    )
+
+
+def best_here(config: Config, here: Places) -> str | None:
+    """The model that is used when none is named, if any is here but the bundled one."""
+    translate = config.decoding.task == "translate"
+    return store.best(here, language=config.decoding.language, translate=translate)
+
+
+def _automatic(config: Config, here: Places) -> str:
+    if name := best_here(config, here):
+        log.info("using %s, the best model here; --model names another", name)
+        return name
+    if _offer(config.output, here):
+        return OFFERED
+    log.info("no model for any words is here yet; streamd models get %s downloads one", OFFERED)
+    return _LAST_RESORT
+
+
+def _offer(output: Output, here: Places) -> bool:
+    """Ask once in the life of the store whether to download the usual model; do it if so."""
+    offered = entry(OFFERED)
+    if offered is None or here.offline or imports.was_declined(here.imported):
+        return False
+    if not _can_ask(output):
+        return False
+    size = megabytes(offered.n_bytes)
+    question = f"streamd: no model is here yet. Download {OFFERED} ({size}) from {here.host}?"
+    if not _agreed(question):
+        imports.decline(here.imported)
+        return False
+    _get(OFFERED, Repository(offered.repository), here, output)
+    return True
+
+
+def _get_named(name: str, here: Places, output: Output) -> None:
+    repository = repository_of(name)
+    if repository is None:
+        raise store.not_here(name)
+    _get(name, repository, here, output, ask=_can_ask(output))
+
+
+def _get(
+    name: str, repository: Repository, here: Places, output: Output, *, ask: bool = False
+) -> None:
+    # Here because the library behind them takes long to import, and most starts need no download.
+    from streamd.cli.downloading import download
+    from streamd.engine.store.download import look_up
+
+    offer = look_up(repository, here)
+    size = megabytes(offer.n_missing)
+    if ask and not _agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
+        raise store.not_here(name)
+    download(name, offer, here, output)
+
+
+def _can_ask(output: Output) -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty() and not output.quiet
+
+
+def _agreed(question: str) -> bool:
+    """Ask a person; return alone means yes, the end of the input no."""
+    sys.stderr.write(f"{question} [Y/n] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+    return answer.strip().lower() in ("", "y", "yes") and answer != ""
