@@ -31,7 +31,7 @@ export class Microphone {
     try {
       this.#context = new AudioContext();
       this.#stream = await navigator.mediaDevices.getUserMedia({
-        audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true },
+        audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false },
       });
       await this.#context.audioWorklet.addModule("capture.js");
     } catch (error) {

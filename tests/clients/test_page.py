@@ -1,15 +1,22 @@
 """The caption page and the overlay in a real browser, against the real server."""
 
+import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import StringIO
 from pathlib import Path
 
+import jiwer
+import numpy as np
 import pytest
+import soundfile
+import soxr
 import srt
 import webvtt
 from playwright._impl._driver import compute_driver_executable
@@ -20,6 +27,7 @@ from streamd.events import Final, Gap, Partial, TimedWord, Vad
 from streamd.hub import Hub
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+GOLDEN = Path(__file__).parents[1] / "golden"
 WEB = Path(__file__).parents[2] / "clients" / "web"
 QUIET = [
     "--no-sandbox",
@@ -273,3 +281,55 @@ def test_a_tone_comes_out_as_it_went_in():
     worst, alias = json.loads(done.stdout)
     assert worst < 1e-4
     assert alias < 1e-3
+
+
+@asynccontextmanager
+async def daemon(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A real streamd, and where it listens."""
+    command = [sys.executable, "-m", "streamd.cli", "serve", "-m", "demo", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    try:
+        assert process.stderr
+        address = ""
+        while not address:
+            line = (await process.stderr.readline()).decode()
+            assert line, "the daemon ended"
+            address = "".join(re.findall(r"listening on ws://([\w.:]+)", line))
+        yield process, f"http://{address}/"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+def recorded(path: Path, clip: str) -> str:
+    """A clip as what a browser takes for its microphone, with silence around it."""
+    samples, rate_hz = soundfile.read(GOLDEN / f"{clip}.flac", dtype="float32")
+    assert rate_hz == 16_000
+    loud = soxr.resample(samples, rate_hz, 48_000)
+    silence = np.zeros(48_000 * 3 // 2, np.float32)
+    soundfile.write(path, np.concatenate([silence, loud, silence, silence]), 48_000)
+    return f"{path}%noloop"
+
+
+SAID = "eight of spades four of clubs seven of hearts"
+
+
+async def test_what_the_browser_hears_is_captioned(tmp_path):
+    heard = recorded(tmp_path / "cards.wav", "cards")
+    microphone = [
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={heard}",
+    ]
+    async with daemon("--port", "0") as (_, address), browser(*microphone) as context:
+        page, wrong = await visit(context, address)
+        await page.click("#microphone")
+        await expect(page.locator("#microphone")).to_have_text("Stop microphone")
+        await expect(page.locator("#log .text")).to_have_count(1, timeout=30_000)
+        await page.click("#microphone")
+        await expect(page.locator("#microphone")).to_have_text("Start microphone")
+        await expect(page.locator("#status")).to_contain_text("session ended")
+        # One word of nine may be wrong: the bundled model is no better than that.
+        assert jiwer.wer(SAID, " ".join(await lines(page))) <= 0.12
+        assert wrong == []
