@@ -161,7 +161,7 @@ COMMANDS = (
     Command(name="devices", summary="list the microphones", run=_devices),
     Command(
         name="models",
-        summary="the models on this machine, and those that can be had",
+        summary="the models on this machine, and where to get more",
         run=_models,
         operand="|".join(command.name.split()[1] for command in MODELS),
     ),

@@ -142,8 +142,14 @@ def test_help_of_a_group_lists_its_commands(run, capsys):
     assert "models get" not in capsys.readouterr().out
     run("models", "--help")
     listed = capsys.readouterr().out
-    for name in NAMES:
-        assert (f"  {name} " in listed) == name.startswith("models ")
+    for name in filter(None, NAMES):
+        assert (f"\n  {name} " in listed) == name.startswith("models ")
+
+
+@pytest.mark.parametrize(("word", "hint"), [("lsit", "; did you mean models list?"), ("xyzzy", "")])
+def test_no_such_command_in_the_group(word, hint, capsys):
+    assert main(["models", word]) == 2
+    assert capsys.readouterr().err == f"streamd: models {word}: no such command{hint}\n"
 
 
 def test_transcribe_is_fast(run):
@@ -174,7 +180,6 @@ def test_file_named_like_a_command(run, tmp_path):
         ("speech", "speech: no such command or file"),
         ("transcribe", "transcribe needs FILE..."),
         ("models", "models needs list|get|import|remove"),
-        ("models lsit", "models lsit: no such command; did you mean models list?"),
         ("models get", "models get needs NAME"),
         ("models import a b c", "models import cannot use c"),
         ("models list --step 500", "models list has no option --step"),
