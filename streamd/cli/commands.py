@@ -50,9 +50,9 @@ def _devices(config: Config, operands: tuple[str, ...]) -> int:
 
 def _models(config: Config, operands: tuple[str, ...]) -> int:
     """Reached only when no command of the group was named."""
-    name = f"models {operands[0]}"
-    hint = suggestion(name, [command.name for command in MODELS])
-    raise ConfigError(f"{name}: no such command{hint}")
+    (word,) = operands
+    hint = suggestion(word, [command.name.split()[1] for command in MODELS])
+    raise ConfigError(f"models {word}: no such command{hint}")
 
 
 def _models_list(config: Config, operands: tuple[str, ...]) -> int:
