@@ -9,6 +9,7 @@ from golden import load
 from streamd.engine import ModelDimensions
 from streamd.engine.onnx import OnnxEngine
 from streamd.engine.onnx.graphs import decoder_graph, encoder_graph
+from streamd.engine.onnx.linear import Linear
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.weights import parameter_shapes
 from streamd.errors import EngineError
@@ -70,12 +71,15 @@ def test_alignment_heads_come_sorted():
         assert_close(alignment, alignments[0])
 
 
-def test_graphs_hold_no_weights_and_need_each_once():
+@pytest.mark.parametrize("kind", Linear)
+def test_graphs_hold_no_weights_and_share_none(kind):
     model = load.model("random")
-    graphs = [encoder_graph(model.dims), decoder_graph(model.dims, model.alignment_heads)]
-    assert all(len(graph.model) < 50_000 for graph in graphs)
-    parameters = [name for graph in graphs for name in graph.parameters]
-    assert sorted(parameters) == sorted(parameter_shapes(model.dims))
+    encoder = encoder_graph(model.dims, model.weights, kind)
+    heads = model.alignment_heads
+    decoder = decoder_graph(model.dims, model.weights, kind, alignment_heads=heads)
+    assert len(encoder.model) < 50_000
+    assert len(decoder.model) < 50_000
+    assert not encoder.tensors.keys() & decoder.tensors.keys()
 
 
 def test_one_engine_serves_several_threads():

@@ -1,19 +1,21 @@
 """Writes ONNX graphs out of the few building blocks that Whisper is made of.
 
-A graph holds no weights: each parameter is an initialiser without data, under its openai/whisper
-name, that the runtime gets from the caller's arrays. So nothing is copied, and protobuf's limit of
-2 GB does not count. There is no batch axis: matrices are (positions, n_state). Knows neither the
-order of Whisper's blocks (`graphs`) nor sessions.
+A graph names its weights and holds none: the runtime gets them from arrays of ours or maps them
+from a file, so nothing is copied, and protobuf's limit of 2 GB does not count. There is no batch
+axis: matrices are (positions, n_state). Knows neither the order of Whisper's blocks (`graphs`) nor
+sessions.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from streamd.engine import ModelDimensions
-from streamd.engine.weights import parameter_shapes
+from streamd.engine import ModelDimensions, Weights
+from streamd.engine.onnx.linear import Linear, Projection, operands
 
 CONTRIB = "com.microsoft"
 """The domain of the operators that only ONNX Runtime has."""
@@ -22,14 +24,15 @@ OPSET = 20
 
 Shape = Sequence[int | str]
 """Sizes of the axes; a name stands for a size that is only known at run time."""
+Attributes = Mapping[str, int | float | Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A serialised ONNX model, and the parameters that it expects from outside."""
+    """A serialised ONNX model, and the arrays behind the initialisers that it only names."""
 
     model: bytes
-    parameters: tuple[str, ...]
+    tensors: Mapping[str, NDArray[Any]]
 
 
 @dataclass(slots=True)
@@ -37,10 +40,12 @@ class GraphBuilder:
     """Collects nodes; a value of the graph is the `str` that names it."""
 
     dims: ModelDimensions
+    weights: Weights
+    kind: Linear
     _nodes: list[NodeProto] = field(default_factory=list)
     _inputs: list[ValueInfoProto] = field(default_factory=list)
     _outputs: list[ValueInfoProto] = field(default_factory=list)
-    _parameters: dict[str, TensorProto] = field(default_factory=dict)
+    _tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
     _constants: dict[str, TensorProto] = field(default_factory=dict)
 
     def graph(self) -> Graph:
@@ -50,48 +55,60 @@ class GraphBuilder:
             "whisper",
             self._inputs,
             self._outputs,
-            [*self._parameters.values(), *self._constants.values()],
+            [*map(_placeholder, self._tensors, self._tensors.values()), *self._constants.values()],
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        return Graph(model.SerializeToString(), tuple(self._parameters))
+        return Graph(model.SerializeToString(), self._tensors)
 
     def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
         """Declare an input of the graph."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 
-    def output(self, name: str, value: str, shape: Shape) -> None:
-        """Make `value` an output of the graph, float32."""
-        self._nodes.append(helper.make_node("Identity", [value], [name]))
+    def output(self, name: str, shape: Shape) -> str:
+        """Declare an output of the graph, float32, for a node to write."""
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        return name
 
     def op(
         self,
         kind: str,
         inputs: Sequence[str],
-        attributes: Mapping[str, int | Sequence[int]] | None = None,
+        attributes: Attributes | None = None,
         *,
         domain: str = "",
+        to: str = "",
     ) -> str:
-        """Add a node and return its only output."""
-        name = f"{kind}_{len(self._nodes)}"
-        node = helper.make_node(kind, inputs, [name], name, domain=domain)
+        """Add a node and return its only output, which is called `to` if that is an output's."""
+        return self.ops(
+            kind, inputs, attributes, domain=domain, to=[to or f"{kind}_{len(self._nodes)}"]
+        )[0]
+
+    def ops(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        attributes: Attributes | None = None,
+        *,
+        domain: str = "",
+        to: Sequence[str],
+    ) -> Sequence[str]:
+        """Add a node with several outputs, called `to`."""
+        node = helper.make_node(kind, inputs, to, f"{kind}_{len(self._nodes)}", domain=domain)
         for key, value in (attributes or {}).items():
             node.attribute.append(helper.make_attribute(key, value))
         self._nodes.append(node)
+        return to
+
+    def tensor(self, name: str, values: NDArray[Any]) -> str:
+        """Refer to an array that the runtime gets from outside."""
+        self._tensors[name] = values
         return name
 
     def parameter(self, name: str) -> str:
-        """Refer to a parameter of the model."""
-        if name not in self._parameters:
-            tensor = TensorProto(name=name, data_type=TensorProto.FLOAT)
-            tensor.dims.extend(parameter_shapes(self.dims, tied=False)[name])
-            tensor.data_location = TensorProto.EXTERNAL
-            # ONNX demands a place; the runtime never looks there, as it is handed the arrays
-            tensor.external_data.add(key="location", value="parameters")
-            self._parameters[name] = tensor
-        return name
+        """Refer to a parameter of the model, as it is."""
+        return self.tensor(name, self.weights[name])
 
     def constant(self, value: Sequence[int] | float) -> str:
         """Add a list of integers (a shape, axes, indices), or one real number."""
@@ -100,22 +117,24 @@ class GraphBuilder:
         self._constants[name] = numpy_helper.from_array(np.array(value, dtype), name)
         return name
 
-    def linear(self, x: str, name: str) -> str:
-        """``x @ W.T + b``; the projections to keys have no bias."""
-        inputs = [x, self.parameter(f"{name}.weight")]
-        if not name.endswith(".key"):
-            inputs.append(self.parameter(f"{name}.bias"))
-        return self.op("Gemm", inputs, {"transB": 1})
+    def linear(self, x: str, *names: str, scale: float = 1.0, to: str = "") -> str:
+        """``scale * (x @ W.T + b)``, W and b being those of `names` one below the other."""
+        parts = [Projection.of(self.weights, name, scale) for name in names]
+        return self.project(x, "+".join(names), Projection.stacked(parts), to=to)
+
+    def project(self, x: str, name: str, projection: Projection, *, to: str = "") -> str:
+        """``x @ W.T + b`` in the graph's precision; `name` is what its arrays are called after."""
+        operator, tensors, attributes = operands(self.kind, projection)
+        inputs = [x]
+        for part, values in tensors.items():
+            inputs.append("" if values is None else self.tensor(f"{name}.{part}", values))
+        domain = "" if operator == "Gemm" else CONTRIB
+        return self.op(operator, inputs, attributes, domain=domain, to=to)
 
     def layer_norm(self, x: str, name: str) -> str:
         """Normalise the last axis; the operator's epsilon is Whisper's, 1e-5."""
         scale, shift = self.parameter(f"{name}.weight"), self.parameter(f"{name}.bias")
         return self.op("LayerNormalization", [x, scale, shift])
-
-    def convolve(self, x: str, name: str, *, stride: int) -> str:
-        """Convolve (1, n_in, n) over time, padded by one column at both ends."""
-        inputs = [x, self.parameter(f"{name}.weight"), self.parameter(f"{name}.bias")]
-        return self.op("Conv", inputs, {"pads": [1, 1], "strides": [stride]})
 
     def feed_forward(self, x: str, block: str) -> str:
         """Two linear layers with an exact GELU between them, behind a layer norm."""
@@ -126,22 +145,24 @@ class GraphBuilder:
         """``x + y``."""
         return self.op("Add", [x, y])
 
-    def split_heads(self, x: str, *, last: str = "d_head") -> str:
-        """(n, n_state) to the text heads' (n_head, n, d_head), or (n_head, d_head, n)."""
-        n_head = self.dims.n_text_head
-        d_head = self.dims.n_text_state // n_head
-        heads = self.op("Reshape", [x, self.constant([-1, n_head, d_head])])
-        order = [1, 0, 2] if last == "d_head" else [1, 2, 0]
-        return self.op("Transpose", [heads], {"perm": order})
+    def reshape(self, x: str, shape: Sequence[int]) -> str:
+        """`x` in another shape: 0 keeps an axis, -1 takes what is left."""
+        return self.op("Reshape", [x, self.constant(shape)])
 
-    def join_heads(self, x: str) -> str:
-        """(n_head, n, d_head) to (n, n_state)."""
-        rows = self.op("Transpose", [x], {"perm": [1, 0, 2]})
-        return self.op("Reshape", [rows, self.constant([-1, self.dims.n_text_state])])
+    def transpose(self, x: str, perm: Sequence[int], *, to: str = "") -> str:
+        """`x` with its axes in the order `perm`."""
+        return self.op("Transpose", [x], {"perm": perm}, to=to)
 
-    def query(self, x: str, name: str) -> str:
-        """Project to queries of the text heads, (n_head, k, d_head), with the attention's scale."""
-        scale = (self.dims.n_text_state // self.dims.n_text_head) ** -0.5
-        return self.split_heads(
-            self.op("Mul", [self.linear(x, f"{name}.query"), self.constant(scale)])
-        )
+    def batch_of_one(self, x: str) -> str:
+        """`x` with an axis of 1 in front, for operators that insist on batches."""
+        return self.op("Unsqueeze", [x, self.constant([0])])
+
+
+def _placeholder(name: str, values: NDArray[Any]) -> TensorProto:
+    """An initialiser without data."""
+    dtype = helper.np_dtype_to_tensor_dtype(values.dtype)
+    tensor = TensorProto(name=name, data_type=dtype, dims=values.shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    # ONNX demands a place; the runtime never looks there, as it is handed the arrays
+    tensor.external_data.add(key="location", value="tensors")
+    return tensor

@@ -1,134 +1,173 @@
-"""Whisper's encoder and decoder as ONNX graphs, in float32.
+"""Whisper's encoder and decoder as ONNX graphs.
 
-Plain ai.onnx operators, except ``MultiHeadAttention`` of ONNX Runtime in the encoder, which never
-builds the (n_ctx, n_ctx) matrix. The arithmetic is openai/whisper's ``model.py``; the cache of
-slots is streamd's own (streamd/search/__init__.py).
+The arithmetic is openai/whisper's ``model.py``; the cache of slots is streamd's own
+(streamd/search/__init__.py). Two operators are ONNX Runtime's: ``MultiHeadAttention`` in the
+encoder, which never builds the (n_ctx, n_ctx) matrix, and ``GroupQueryAttention`` in the decoder,
+which writes keys and values into the caller's memory and reads them there. Only the linear layers
+are quantised.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 from onnx import TensorProto
 
-from streamd.engine import ModelDimensions
+from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Shape
+from streamd.engine.onnx.linear import Linear, Projection
 from streamd.engine.weights import OUTPUT
 
 
-def encoder_graph(dims: ModelDimensions) -> Graph:
+def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear) -> Graph:
     """Log-mel in, cross-attention keys and values of every decoder layer out.
 
     Input ``mel`` (1, n_mels, 2 * n_ctx). Outputs ``cross_key_<layer>`` (n_head, d_head, n_ctx) and
     ``cross_value_<layer>`` (n_head, n_ctx, d_head): keys transposed, as the decoder multiplies.
     """
-    g = GraphBuilder(dims)
-    mel = g.input("mel", [1, dims.n_mels, "n_columns"])
-    x = g.op("Gelu", [g.convolve(mel, "encoder.conv1", stride=1)])
-    x = g.op("Gelu", [g.convolve(x, "encoder.conv2", stride=2)])
-    x = g.op("Transpose", [g.op("Squeeze", [x, g.constant([0])])], {"perm": [1, 0]})
+    g = GraphBuilder(dims, weights, kind)
+    x = _convolutions(g, g.input("mel", [1, dims.n_mels, "n_columns"]))
     n_ctx = g.op("Shape", [x], {"start": 0, "end": 1})
     positions = g.parameter("encoder.positional_embedding")
     x = g.add(x, g.op("Slice", [positions, g.constant([0]), n_ctx]))
     for layer in range(dims.n_audio_layer):
         x = _encoder_block(g, x, f"encoder.blocks.{layer}")
-    encoded = g.layer_norm(x, "encoder.ln_post")
-    n_head, d_head = dims.n_text_head, dims.n_text_state // dims.n_text_head
-    for layer in range(dims.n_text_layer):
-        cross = f"decoder.blocks.{layer}.cross_attn"
-        key = g.split_heads(g.linear(encoded, f"{cross}.key"), last="n")
-        value = g.split_heads(g.linear(encoded, f"{cross}.value"))
-        g.output(f"cross_key_{layer}", key, [n_head, d_head, "n_ctx"])
-        g.output(f"cross_value_{layer}", value, [n_head, "n_ctx", d_head])
+    _cross_attention_inputs(g, g.layer_norm(x, "encoder.ln_post"))
     return g.graph()
 
 
 def decoder_graph(
-    dims: ModelDimensions, alignment_heads: Sequence[tuple[int, int]], *, tied: bool = True
+    dims: ModelDimensions,
+    weights: Weights,
+    kind: Linear,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
 ) -> Graph:
-    """One pass of k tokens against a pool of cached keys and values.
+    """One pass of k tokens that go into the slots `n_past` to ``n_past + k - 1`` of the cache.
 
-    Inputs: ``tokens``, ``positions`` (k,); ``want`` (m,), the rows to project to logits; ``mask``
-    (k, n_pool + k), 0 where a query sees a slot of the pool or a token of its own pass, else -inf;
-    per layer ``key_<layer>``, ``value_<layer>`` (n_head, n_pool, d_head) and the encoder's outputs.
+    Inputs: ``tokens``, ``positions`` (k,); ``want`` (m,), the rows to project to logits; ``last``
+    (1,) int32 and ``n_total`` (1,) int32, the last slot of the pass and the number of slots up to
+    it; ``mask`` (1, 1, k, n_total), 0 where a query sees a slot, else -inf; per layer
+    ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool, d_head) and the encoder's outputs.
     Outputs: ``logits`` (m, n_vocab); ``alignment`` (k, n_heads, n_ctx), heads in the order given,
-    which must be sorted; ``new_keys``, ``new_values`` (n_layer, n_head, k, d_head), which the
-    caller writes into the pool. `tied`: the token embedding is the output layer too.
+    which must be sorted; ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the
+    memory of the inputs ``key_<layer>``, ``value_<layer>``.
     """
-    g = GraphBuilder(dims)
+    g = GraphBuilder(dims, weights, kind)
     tokens = g.input("tokens", ["k"], TensorProto.INT64)
     positions = g.input("positions", ["k"], TensorProto.INT64)
     want = g.input("want", ["m"], TensorProto.INT64)
-    mask = g.input("mask", ["k", "n_pool_and_k"])
-    embedding = g.parameter("decoder.token_embedding.weight")
-    place = g.op("Gather", [g.parameter("decoder.positional_embedding"), positions])
-    x = g.add(g.op("Gather", [embedding, tokens]), place)
-    keys, values, alignment = [], [], []
+    place = [
+        g.input("last", [1], TensorProto.INT32),
+        g.input("n_total", [1], TensorProto.INT32),
+        g.input("mask", [1, 1, "k", "n_total"]),
+    ]
+    n_heads = len(alignment_heads)
+    g.output("logits", ["m", dims.n_vocab])
+    g.output("alignment", ["k", n_heads, "n_ctx"])
+    embedded = g.op("Gather", [g.parameter("decoder.positional_embedding"), positions])
+    x = g.add(_embed(g, tokens), embedded)
+    alignment = []
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
-        attended, key, value = _attend_to_text(g, g.layer_norm(x, f"{block}.attn_ln"), layer, mask)
-        x = g.add(x, g.linear(attended, f"{block}.attn.out"))
-        attended, scores = _attend_to_audio(g, g.layer_norm(x, f"{block}.cross_attn_ln"), layer)
-        x = g.add(x, g.linear(attended, f"{block}.cross_attn.out"))
+        x = g.add(x, _attend_to_text(g, g.layer_norm(x, f"{block}.attn_ln"), layer, place))
+        y = g.layer_norm(x, f"{block}.cross_attn_ln")
+        attended, scores = _attend_to_audio(g, y, layer)
+        x = g.add(x, attended)
         x = g.add(x, g.feed_forward(x, block))
-        keys.append(g.op("Unsqueeze", [key, g.constant([0])]))
-        values.append(g.op("Unsqueeze", [value, g.constant([0])]))
         heads = [head for its_layer, head in alignment_heads if its_layer == layer]
         if heads:
             alignment.append(g.op("Gather", [scores, g.constant(heads)], {"axis": 0}))
     wanted = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
-    output = embedding if tied else g.parameter(OUTPUT)
-    g.output("logits", g.op("Gemm", [wanted, output], {"transB": 1}), ["m", dims.n_vocab])
-    scores = g.op("Transpose", [g.op("Concat", alignment, {"axis": 0})], {"perm": [1, 0, 2]})
-    g.output("alignment", scores, ["k", len(alignment_heads), "n_ctx"])
-    pool: Shape = [dims.n_text_layer, dims.n_text_head, "k", dims.n_text_state // dims.n_text_head]
-    g.output("new_keys", g.op("Concat", keys, {"axis": 0}), pool)
-    g.output("new_values", g.op("Concat", values, {"axis": 0}), pool)
+    output = weights.get(OUTPUT, weights["decoder.token_embedding.weight"])
+    g.project(wanted, "output", Projection(output), to="logits")
+    g.transpose(g.op("Concat", alignment, {"axis": 0}), [1, 0, 2], to="alignment")
     return g.graph()
+
+
+def _convolutions(g: GraphBuilder, mel: str) -> str:
+    """Both of them, and their GELUs: (1, n_mels, 2 n) to (n, n_state).
+
+    The second is a linear layer over three neighbours, which is faster and can be quantised.
+    """
+    kernel, bias = g.parameter("encoder.conv1.weight"), g.parameter("encoder.conv1.bias")
+    x = g.op("Conv", [mel, kernel, bias], {"pads": [1, 1], "strides": [1]})
+    n_state = g.dims.n_audio_state
+    columns = g.transpose(g.op("Gelu", [x]), [0, 2, 1])
+    pairs = g.reshape(columns, [-1, 2 * n_state])  # columns 2i and 2i + 1 side by side
+    # and column 2i - 1, the second half of the pair before; nothing before the first
+    second = g.op("Slice", [pairs, *map(g.constant, ([n_state], [2 * n_state], [1]))])
+    first_row = g.constant([1, 0, -1, 0])  # pads: one row more in front, one less at the end
+    before = g.op("Pad", [second, first_row])
+    kernel_2 = g.weights["encoder.conv2.weight"]  # (n_out, n_in, 3)
+    rows = np.ascontiguousarray(kernel_2.transpose(0, 2, 1)).reshape(n_state, 3 * n_state)
+    triples = g.op("Concat", [before, pairs], {"axis": 1})
+    convolution = Projection(rows, g.weights["encoder.conv2.bias"])
+    return g.op("Gelu", [g.project(triples, "encoder.conv2", convolution)])
 
 
 def _encoder_block(g: GraphBuilder, x: str, block: str) -> str:
     y = g.layer_norm(x, f"{block}.attn_ln")
-    batch_of_one = [
-        g.op("Unsqueeze", [g.linear(y, f"{block}.attn.{name}"), g.constant([0])])
-        for name in ("query", "key", "value")
+    inputs = [
+        g.batch_of_one(g.linear(y, f"{block}.attn.{name}")) for name in ("query", "key", "value")
     ]
     heads = {"num_heads": g.dims.n_audio_head}
-    attended = g.op("MultiHeadAttention", batch_of_one, heads, domain=CONTRIB)
+    attended = g.op("MultiHeadAttention", inputs, heads, domain=CONTRIB)
     attended = g.op("Squeeze", [attended, g.constant([0])])
     x = g.add(x, g.linear(attended, f"{block}.attn.out"))
     return g.add(x, g.feed_forward(x, block))
 
 
-def _attend_to_text(g: GraphBuilder, x: str, layer: int, mask: str) -> tuple[str, str, str]:
-    """Self-attention over the pool and over the pass itself, without copying the pool.
+def _cross_attention_inputs(g: GraphBuilder, encoded: str) -> None:
+    n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
+    for layer in range(g.dims.n_text_layer):
+        cross = f"decoder.blocks.{layer}.cross_attn"
+        key = g.output(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])
+        value = g.output(f"cross_value_{layer}", [n_head, "n_ctx", d_head])
+        for name, perm in ((key, [1, 2, 0]), (value, [1, 0, 2])):
+            kind = "key" if name == key else "value"
+            heads = g.reshape(g.linear(encoded, f"{cross}.{kind}"), [-1, n_head, d_head])
+            g.transpose(heads, perm, to=name)
 
-    Returns what was attended to (k, n_state), and the new keys and values (n_head, k, d_head).
-    """
+
+def _embed(g: GraphBuilder, tokens: str) -> str:
+    if g.kind is Linear.FLOAT32:
+        return g.op("Gather", [g.parameter("decoder.token_embedding.weight"), tokens])
+    # next to int8 the half precision that most checkpoints have is exact
+    half = g.weights["decoder.token_embedding.weight"].astype(np.float16)
+    rows = g.op("Gather", [g.tensor("decoder.token_embedding.float16", half), tokens])
+    return g.op("Cast", [rows], {"to": TensorProto.FLOAT})
+
+
+def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -> str:
+    """Self-attention over the cache, in which the pass's own keys and values take their place."""
     name = f"decoder.blocks.{layer}.attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
-    old_key = g.input(f"key_{layer}", [n_head, "n_pool", d_head])
-    old_value = g.input(f"value_{layer}", [n_head, "n_pool", d_head])
-    query = g.query(x, name)
-    key = g.split_heads(g.linear(x, f"{name}.key"))
-    value = g.split_heads(g.linear(x, f"{name}.value"))
-    scores = [
-        g.op("MatMul", [query, g.op("Transpose", [keys], {"perm": [0, 2, 1]})])
-        for keys in (old_key, key)
-    ]
-    both = g.add(g.op("Concat", scores, {"axis": -1}), mask)
-    probabilities = g.op("Softmax", [both], {"axis": -1})
-    n_pool = g.op("Shape", [old_key], {"start": 1, "end": 2})
-    last_axis, zero, end = g.constant([2]), g.constant([0]), g.constant([2**31 - 1])
-    to_old = g.op("Slice", [probabilities, zero, n_pool, last_axis])
-    to_new = g.op("Slice", [probabilities, n_pool, end, last_axis])
-    attended = g.add(g.op("MatMul", [to_old, old_value]), g.op("MatMul", [to_new, value]))
-    return g.join_heads(attended), key, value
+    shape: Shape = [1, n_head, "n_pool", d_head]
+    cache = [g.input(f"{kind}_{layer}", shape) for kind in ("key", "value")]
+    written = [g.output(f"new_{kind}_{layer}", shape) for kind in ("key", "value")]
+    together = g.linear(x, f"{name}.query", f"{name}.key", f"{name}.value")
+    last, n_total, mask = place
+    # query, key and value come packed; the three empty inputs are rotary embeddings
+    inputs = [g.batch_of_one(together), "", "", *cache, last, n_total, "", "", "", mask]
+    attended, _, _ = g.ops(
+        "GroupQueryAttention",
+        inputs,
+        {"num_heads": n_head, "kv_num_heads": n_head},
+        domain=CONTRIB,
+        to=[f"attended_{layer}", *written],
+    )
+    return g.linear(g.op("Squeeze", [attended, g.constant([0])]), f"{name}.out")
 
 
 def _attend_to_audio(g: GraphBuilder, x: str, layer: int) -> tuple[str, str]:
     """Cross-attention; returns what was attended to and the scaled scores (n_head, k, n_ctx)."""
+    name = f"decoder.blocks.{layer}.cross_attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     key = g.input(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])
     value = g.input(f"cross_value_{layer}", [n_head, "n_ctx", d_head])
-    scores = g.op("MatMul", [g.query(x, f"decoder.blocks.{layer}.cross_attn"), key])
-    probabilities = g.op("Softmax", [scores], {"axis": -1})
-    return g.join_heads(g.op("MatMul", [probabilities, value])), scores
+    query = g.linear(x, f"{name}.query", scale=d_head**-0.5)
+    query = g.transpose(g.reshape(query, [-1, n_head, d_head]), [1, 0, 2])
+    scores = g.op("MatMul", [query, key])
+    attended = g.op("MatMul", [g.op("Softmax", [scores], {"axis": -1}), value])
+    rows = g.reshape(g.transpose(attended, [1, 0, 2]), [-1, g.dims.n_text_state])
+    return g.linear(rows, f"{name}.out"), scores

@@ -1,0 +1,70 @@
+"""ONNX Runtime's sessions as streamd wants them: quiet, asleep between runs, errors as ours."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from onnxruntime import InferenceSession, OrtValue, SessionOptions, __version__
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+from streamd.errors import EngineError
+
+RUNTIME_FAILURES = (
+    ort.EPFail,
+    ort.Fail,
+    ort.InvalidArgument,
+    ort.InvalidGraph,
+    ort.NotImplemented,
+    ort.RuntimeException,
+    RuntimeError,  # what a run with bound memory raises for all of these
+)
+"""ONNX Runtime's exceptions have no common base of their own."""
+
+_SPIN_US = "20"
+"""For how long a thread looks for its next piece of work before it sleeps.
+
+That is as long as waking it up takes: a step of `base` is faster by a fifth than without, and takes
+no longer on a busy machine (docs/latency.md).
+"""
+_SPINNING = "1" if tuple(map(int, __version__.split(".")[:2])) >= (1, 31) else "0"
+"""Older versions know no limit and would spin for milliseconds."""
+
+
+def new_session(
+    model: bytes | Path,
+    threads: int,
+    *,
+    tensors: Mapping[str, NDArray[Any]] | None = None,
+) -> InferenceSession:
+    """Load a model: a file with its weights beside it, or bytes with theirs in `tensors`.
+
+    The arrays must not change while the session lives; the caller keeps them.
+
+    Raises
+    ------
+    EngineError
+        ONNX Runtime refuses the model.
+    """
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what fails is raised, not printed
+    # a pool that spins between two runs takes the cores from the other session, and from
+    # whatever else the machine does: twice as slow on two cores
+    options.add_session_config_entry("session.intra_op.allow_spinning", _SPINNING)
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
+    values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except RUNTIME_FAILURES as error:
+        raise engine_error(error) from error
+
+
+def engine_error(error: Exception) -> EngineError:
+    """What ONNX Runtime says, in one line."""
+    reason = str(error).strip().splitlines()[0]
+    return EngineError(f"ONNX Runtime failed: {reason}; try another version of onnxruntime")
