@@ -6,16 +6,20 @@ first pass (of 18 drafted the last is wrong), 3 are decoded one by one.
 """
 
 import time
-from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from streamd.bench.script import Costs, ScriptedRecognizer
+from streamd.engine import Engine
 from streamd.types import FRAME, Samples, Window
 
 N_WARM = 2
 """Steps that are not counted: the runtime plans its memory in the first."""
+N_SOUNDS = 20
+"""Steps after which the sound begins anew."""
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,47 +41,58 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int
 
 
-def measure_steps(
-    recognizer: ScriptedRecognizer,
-    *,
-    n_steps: int = 20,
-    length: int = 250,
-    step: int = 25,
-    draft: bool = True,
-) -> StepTimes:
-    """Time steps of a stream that never pauses; `length` and `step` in frames.
+class Steps:
+    """A stream that never pauses, one step after the other."""
 
-    `draft`: verify the last hypothesis; without it every token is decoded by itself.
-    """
-    samples = noise(length + step * (n_steps + N_WARM))
-    known: tuple[int, ...] = ()
-    rows: list[tuple[float, Costs]] = []
-    recognizer.counters.encodes = recognizer.counters.encoded_frames = 0
-    n_tokens = 0
-    for n in range(n_steps + N_WARM):
-        start = n * step
+    def __init__(
+        self,
+        recognizer: ScriptedRecognizer,
+        *,
+        length: int = 250,
+        step: int = 25,
+        draft: bool = True,
+    ) -> None:
+        """`length` and `step` in frames; without a `draft` every token is decoded by itself."""
+        self._recognizer, self._length, self._step = recognizer, length, step
+        self._drafts = draft
+        self._draft: tuple[int, ...] = ()
+        self._start = 0
+        self._sound = noise(length + N_SOUNDS * step)
+
+    def run(self) -> tuple[float, Costs, int]:
+        """Do the next step; its seconds, those inside the engine, and how many tokens it wrote."""
+        at = self._start % (N_SOUNDS * self._step) * FRAME
         window = Window(
-            start, start + length, samples[start * FRAME : (start + length) * FRAME], draft=known
+            self._start,
+            self._start + self._length,
+            self._sound[at : at + self._length * FRAME],
+            draft=self._draft,
         )
-        costs = recognizer.engine.reset()
+        costs = self._recognizer.engine.reset()
         begun_s = time.perf_counter()
-        hypothesis = recognizer.recognize(window)
+        hypothesis = self._recognizer.recognize(window)
         took_s = time.perf_counter() - begun_s
-        rows.append((took_s, costs))
-        n_tokens = len(hypothesis.tokens)
-        # the next window begins a step later: the words before it are no part of its draft
-        gone = sum(word.start + word.end < 2 * (start + step) for word in hypothesis.words)
-        known = tuple(t for word in hypothesis.words[gone:] for t in word.tokens) if draft else ()
-    return _summary(rows[N_WARM:], n_tokens, recognizer)
+        self._start += self._step
+        # what the next window does not hold any more is no part of its draft
+        gone = sum(word.start + word.end < 2 * self._start for word in hypothesis.words)
+        if self._drafts:
+            self._draft = tuple(t for word in hypothesis.words[gone:] for t in word.tokens)
+        return took_s, costs, len(hypothesis.tokens)
 
 
-def _summary(
-    rows: Sequence[tuple[float, Costs]], n_tokens: int, recognizer: ScriptedRecognizer
+def measure_steps(
+    recognizer: ScriptedRecognizer, *, n_steps: int = 20, draft: bool = True
 ) -> StepTimes:
-    total = np.array([took_s for took_s, _ in rows])
-    encode = np.array([costs.encode_s for _, costs in rows])
-    decode = np.array([costs.decode_s for _, costs in rows])
-    counters = recognizer.counters
+    """Time steps of the usual length."""
+    steps = Steps(recognizer, draft=draft)
+    for _ in range(N_WARM):
+        steps.run()
+    before = replace(recognizer.counters)
+    rows = [steps.run() for _ in range(n_steps)]
+    total = np.array([took_s for took_s, _, _ in rows])
+    encode = np.array([costs.encode_s for _, costs, _ in rows])
+    decode = np.array([costs.decode_s for _, costs, _ in rows])
+    n_encodes = recognizer.counters.encodes - before.encodes
     return StepTimes(
         step_ms=_ms(np.median(total)),
         best_ms=_ms(total.min()),
@@ -85,11 +100,22 @@ def _summary(
         encode_ms=_ms(np.median(encode)),
         decode_ms=_ms(np.median(decode)),
         rest_ms=_ms(np.median(total - encode - decode)),
-        n_steps=len(rows),
-        tokens=n_tokens,
-        passes=round(float(np.mean([costs.passes for _, costs in rows])), 1),
-        n_ctx=counters.encoded_frames // max(1, counters.encodes),
+        n_steps=n_steps,
+        tokens=rows[-1][2],
+        passes=round(float(np.mean([costs.passes for _, costs, _ in rows])), 1),
+        n_ctx=(recognizer.counters.encoded_frames - before.encoded_frames) // n_encodes,
     )
+
+
+def measure_encoder(engine: Engine[Any], n_ctx: int, *, n: int = 5) -> float:
+    """The encoder's median time in ms at a context, cross-attention keys and values included."""
+    mel = np.random.default_rng(7).standard_normal((engine.dims.n_mels, 2 * n_ctx))
+    times = []
+    for _ in range(n + 1):
+        begun_s = time.perf_counter()
+        engine.encode(mel.astype(np.float32), n_ctx)
+        times.append(time.perf_counter() - begun_s)
+    return _ms(np.median(times[1:]))
 
 
 def noise(n_frames: int) -> Samples:

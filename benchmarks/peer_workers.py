@@ -1,0 +1,254 @@
+"""One program in its process, told what to do by JSON: ``peer_workers.py NAME FOLDER THREADS``.
+
+FOLDER is what `peer_weights.py` wrote. A request is ``{"do": "step", ...}``; the answer to each is
+one line, with what was measured. Every program gets the same 5 s of sound and writes 20 tokens,
+greedily, without timestamps and without a second try; how each is brought to that is said at its
+class. Sound is in memory already: reading files is not measured.
+"""
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import soundfile
+
+from streamd.bench.step import noise
+from streamd.types import FRAME, Window, text_of
+
+N_TOKENS = 20
+WINDOW = noise(250)
+
+
+class Peer(Protocol):
+    """A program with a model, loaded; `about` is what it says of itself."""
+
+    about: str
+
+    def step(self, ctx: int) -> int:
+        """Transcribe the window at an encoder context (0: the usual); how many tokens it wrote."""
+        ...
+
+    def encode(self) -> None:
+        """The encoder alone, at its full context."""
+        ...
+
+    def text(self, samples: np.ndarray) -> str:
+        """What is said, at best quality that the greedy search has."""
+        ...
+
+
+class WhisperCpp:
+    """pywhispercpp. `max_tokens` stops it; its fallback is off.
+
+    Timestamps are off too: with random weights it would write nothing else, by the rule that their
+    summed probability must not exceed the best word's.
+    """
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        import _pywhispercpp as native
+        from pywhispercpp.model import Model
+
+        path = str(folder / "ggml-model.bin")
+        self._model = Model(path, n_threads=threads, redirect_whispercpp_logs_to=None)
+        self._native, self._threads = native, threads
+        self.about = native.whisper_print_system_info()
+
+    def _run(self, samples: np.ndarray, params: dict[str, int]) -> list[Any]:
+        usual = {"temperature_inc": 0.0, "no_timestamps": True, "no_context": True}
+        return self._model.transcribe(samples, **usual, print_progress=False, **params)
+
+    def step(self, ctx: int) -> int:
+        """One window."""
+        self._run(WINDOW, {"single_segment": True, "audio_ctx": ctx, "max_tokens": N_TOKENS - 1})
+        context, native = self._model._ctx, self._native
+        n = range(native.whisper_full_n_segments(context))
+        return sum(native.whisper_full_n_tokens(context, i) for i in n)
+
+    def encode(self) -> None:
+        """The encoder."""
+        # the spectrogram is made anew as well: it lasts a few ms of hundreds
+        native, context = self._native, self._model._ctx
+        native.whisper_pcm_to_mel(context, WINDOW, len(WINDOW), self._threads)
+        native.whisper_encode(context, 0, self._threads)
+
+    def text(self, samples: np.ndarray) -> str:
+        """What is said."""
+        return " ".join(
+            s.text.strip() for s in self._run(samples, {"audio_ctx": 0, "max_tokens": 0})
+        )
+
+
+class FasterWhisper:
+    """faster-whisper in int8. CTranslate2 takes half of its length limit for the prompt."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        from faster_whisper import WhisperModel
+
+        self._model = WhisperModel(
+            str(folder / "ct2"), device="cpu", compute_type="int8", cpu_threads=threads
+        )
+        self.about = f"compute_type {self._model.model.compute_type}"
+
+    def _run(self, samples: np.ndarray, params: dict[str, int | None]) -> list[Any]:
+        segments, _ = self._model.transcribe(
+            samples, language="en", beam_size=1, temperature=0.0, without_timestamps=True,
+            condition_on_previous_text=False, **params,
+        )  # fmt: skip
+        return list(segments)
+
+    def step(self, ctx: int) -> int:
+        """One window."""
+        # it has no encoder context to choose, but the length of its chunks in whole seconds
+        chunk = ctx // 50 or None
+        n_prompt = 2 if not self._model.model.is_multilingual else 4
+        more = {"max_new_tokens": 2 * N_TOKENS - n_prompt, "chunk_length": chunk}
+        return sum(len(segment.tokens) for segment in self._run(WINDOW, more))
+
+    def encode(self) -> None:
+        """The encoder."""
+        features = self._model.feature_extractor(WINDOW)
+        self._model.encode(np.pad(features, ((0, 0), (0, 3000)))[:, :3000])
+
+    def text(self, samples: np.ndarray) -> str:
+        """What is said."""
+        return " ".join(segment.text.strip() for segment in self._run(samples, {}))
+
+
+class OpenAiWhisper:
+    """openai-whisper on torch in float32; `sample_len` stops it."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        import torch
+        import whisper
+
+        torch.set_num_threads(threads)
+        self._model = whisper.load_model(str(folder / "model.pt"), device="cpu")
+        self._whisper, self._torch = whisper, torch
+        self.about = f"torch {torch.__version__}"
+
+        self._mel = lambda samples: whisper.log_mel_spectrogram(
+            whisper.pad_or_trim(samples), self._model.dims.n_mels
+        )
+
+    def _decode(self, samples: np.ndarray, sample_len: int | None) -> tuple[list[int], str]:
+        options = self._whisper.DecodingOptions(
+            language="en", without_timestamps=True, fp16=False, sample_len=sample_len
+        )
+        result = self._whisper.decode(self._model, self._mel(samples), options)
+        return result.tokens, result.text
+
+    def step(self, ctx: int) -> int:
+        """One window."""
+        if ctx:
+            raise ValueError("openai-whisper has only its full context")
+        return len(self._decode(WINDOW, N_TOKENS)[0])
+
+    def encode(self) -> None:
+        """The encoder."""
+        with self._torch.no_grad():
+            self._model.encoder(self._mel(WINDOW)[None])
+
+    def text(self, samples: np.ndarray) -> str:
+        """What is said."""
+        return self._decode(samples, None)[1]
+
+
+class Streamd:
+    """streamd, whose script fixes the length of its hypothesis (streamd/bench/script.py).
+
+    `ctx` 0 is what it would choose for such a window. The draft is what it said half a second
+    before, as in a stream; ``streamd-undrafted`` has none.
+    """
+
+    def __init__(self, folder: Path, threads: int, *, draft: bool = True) -> None:
+        from streamd.bench.script import ScriptedRecognizer
+        from streamd.bench.step import Steps
+        from streamd.config import load
+        from streamd.daemon import build
+        from streamd.engine.recognizer import Recognizer
+        from streamd.engine.store import load_model
+
+        model = load_model(str(folder / "hf"))
+        config = load({"threads": str(threads)}, {})
+        self._engine: Any = build.engine(config, model)
+        tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
+        self._steps = Steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
+        whole = replace(options, audio_ctx=model.dims.n_audio_ctx)
+        self._whole: Any = Recognizer(self._engine, tokenizer, whole)
+        n_ctx = model.dims.n_audio_ctx
+        self._mel = np.zeros((model.dims.n_mels, 2 * n_ctx), np.float32), n_ctx
+        self.about = ""
+
+    def step(self, ctx: int) -> int:
+        """One window."""
+        if ctx:
+            raise ValueError("streamd chooses its context itself")
+        return self._steps.run()[2]
+
+    def encode(self) -> None:
+        """The encoder."""
+        self._engine.encode(*self._mel)
+
+    def text(self, samples: np.ndarray) -> str:
+        """What is said."""
+        n = -(-len(samples) // FRAME)
+        padded = np.pad(samples, (0, n * FRAME - len(samples)))
+        return text_of(self._whole.recognize(Window(0, n, padded, last=True)).words)
+
+
+PEERS = {
+    "streamd": Streamd,
+    "streamd-undrafted": partial(Streamd, draft=False),
+    "whisper.cpp": WhisperCpp,
+    "faster-whisper": FasterWhisper,
+    "openai-whisper": OpenAiWhisper,
+}
+
+
+def resident_mb(peak: bool = False) -> float:
+    """Resident memory of this process, now or at most (Linux)."""
+    wanted = "VmHWM" if peak else "VmRSS"
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(wanted):
+            return round(int(line.split()[1]) / 1024, 1)
+    return 0.0
+
+
+def answer(peer: Peer, request: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked for, and say how long it took."""
+    told: dict[str, Any] = {}
+    begun_s = time.perf_counter()
+    match request["do"]:
+        case "step":
+            told["tokens"] = peer.step(request["ctx"])
+        case "encode":
+            peer.encode()
+        case "text":
+            samples, _ = soundfile.read(request["file"], dtype="float32")
+            begin, end = (ms * 16 for ms in request["ms"])
+            told["text"] = peer.text(samples[begin:end])
+    told["ms"] = round((time.perf_counter() - begun_s) * 1000, 2)
+    return told | {"rss_mb": resident_mb(), "peak_mb": resident_mb(peak=True)}
+
+
+def main() -> None:
+    """Serve requests until there are no more."""
+    name, folder, threads = sys.argv[1:]
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the programs print as they like
+    begun_s = time.perf_counter()
+    peer: Peer = PEERS[name](Path(folder), int(threads))
+    ready = {"ms": round((time.perf_counter() - begun_s) * 1000, 1), "about": peer.about}
+    print(json.dumps(ready), file=replies, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(peer, json.loads(line))), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""streamd beside whisper.cpp, faster-whisper and openai-whisper: same sound, weights and machine.
+
+    python benchmarks/peers.py WEIGHTS [--dims base.en small.en] [--rounds 7] [--texts]
+
+WEIGHTS is a folder that `peer_weights.py` filled. Every program runs in a process of its own and
+they take turns, a step each, so that what else the machine does hits all of them; ratios are the
+medians of the rounds' ratios. A step is what ``--step 500 --length 5000`` asks for twice a second:
+5 s of audio, a hypothesis of 20 tokens, 2 threads. Needs the dependency group ``peers``. Prints the
+bars and, last, one JSON line. ``--texts`` compares what all read in the bundled recording instead.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+import msgspec
+
+from streamd.bench.machine import machine
+from streamd.bench.words import n_edits, spoken
+
+HERE = Path(__file__).resolve().parent
+RECORDING = HERE.parent / "models/demo/recording.flac"
+CUT = 384
+"""The encoder context that streamd chooses for 5 s."""
+
+
+class Worker:
+    """A program in its process."""
+
+    def __init__(self, name: str, folder: Path, threads: int, site: str = "") -> None:
+        """`site`: a folder with packages that come before all others."""
+        path = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH", "")]))
+        command = [sys.executable, HERE / "peer_workers.py", name, folder, str(threads)]
+        self.name = name
+        self._process = subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)},
+        )
+        self.ready = self._read()
+
+    def ask(self, do: str, **more: object) -> dict[str, Any]:
+        """Let it do something; what it measured."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({"do": do, **more}) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with code {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+Row = dict[str, list[dict[str, Any]]]
+
+
+def turns(workers: dict[str, Worker], kinds: dict[str, tuple[str, dict[str, Any]]], n: int) -> Row:
+    """Let all of them do their step in turn, `n` times; `kinds`: label -> worker and request."""
+    rows: Row = {label: [] for label in kinds}
+    for turn in range(n + 1):
+        for label, (name, request) in kinds.items():
+            answer = workers[name].ask(**request)
+            if turn:  # the first one warms up
+                rows[label].append(answer)
+    return rows
+
+
+@contextmanager
+def busy(n: int) -> Iterator[None]:
+    """A neighbour that keeps `n` cores busy."""
+    loop = [sys.executable, "-c", "while True: pass"]
+    neighbours = [subprocess.Popen(loop) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+
+
+def warm_start(folder: Path) -> dict[str, float]:
+    """Seconds from a process's birth to its first accepted frame, and to its first hypothesis."""
+    begun_s = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, HERE / "start.py", folder / "hf"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    at = {line.strip(): round(time.perf_counter() - begun_s, 3) for line in process.stdout}
+    if process.wait():
+        raise RuntimeError("start.py failed")
+    return at
+
+
+STEPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "streamd": ("streamd", {"do": "step", "ctx": 0}),
+    "streamd, no draft": ("streamd-undrafted", {"do": "step", "ctx": 0}),
+    "whisper.cpp": ("whisper.cpp", {"do": "step", "ctx": 0}),
+    f"whisper.cpp, audio_ctx {CUT}": ("whisper.cpp", {"do": "step", "ctx": CUT}),
+    "faster-whisper int8": ("faster-whisper", {"do": "step", "ctx": 0}),
+    "faster-whisper int8, 8 s chunks": ("faster-whisper", {"do": "step", "ctx": 400}),
+    "openai-whisper": ("openai-whisper", {"do": "step", "ctx": 0}),
+}
+ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    f"{name}: encoder, 1500": (name, {"do": "encode"})
+    for name in ("streamd", "whisper.cpp", "faster-whisper", "openai-whisper")
+}
+BUSY = ("streamd", f"whisper.cpp, audio_ctx {CUT}", "faster-whisper int8")
+
+
+def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """All programs with one model: milliseconds, ratios, memory."""
+    names = {name for name, _ in (*STEPS.values(), *ENCODERS.values())}
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(Worker(name, folder, args.threads, args.whisper_cpp))
+            for name in sorted(names)
+        }
+        rows = turns(workers, STEPS | ENCODERS, args.rounds)
+        with busy(os.cpu_count() or 1):
+            besides = turns(workers, {label: STEPS[label] for label in BUSY}, args.rounds)
+        starts = [warm_start(folder) for _ in range(3)][1:]
+        about = {name: worker.ready["about"] for name, worker in workers.items()}
+    ours = {False: rows["streamd"], True: rows["streamd: encoder, 1500"]}
+    table = {
+        label: {
+            "ms": median(row["ms"] for row in many),
+            "best_ms": min(row["ms"] for row in many),
+            "tokens": many[-1].get("tokens"),
+            "times_streamd": round(
+                median(
+                    a["ms"] / b["ms"] for a, b in zip(many, ours["encoder" in label], strict=True)
+                ),
+                2,
+            ),
+        }
+        for label, many in rows.items()
+    }
+    slower = {
+        label: round(median(r["ms"] for r in many) / median(r["ms"] for r in rows[label]), 2)
+        for label, many in besides.items()
+    }
+    memory = {name: workers_rss(rows, name) for name in sorted(names)}
+    start = {what: min(row[what] for row in starts) for what in starts[0]}
+    return {
+        "model": folder.name, "table": table, "busy": slower, "memory_mb": memory,
+        "warm_start_s": start, "about": about,
+    }  # fmt: skip
+
+
+def workers_rss(rows: Row, name: str) -> float:
+    """Resident memory of a program after its last request."""
+    every = STEPS | ENCODERS
+    return max(rows[label][-1]["rss_mb"] for label in rows if every[label][0] == name)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print one model's figures and the bars."""
+    print(f"\n{result['model']:40} {'ms':>9} {'best':>9} {'tokens':>6} {'x streamd':>9}")
+    for label, row in result["table"].items():
+        tokens = row["tokens"] or ""
+        ms, best, ratio = row["ms"], row["best_ms"], row["times_streamd"]
+        print(f"{label:40} {ms:9.1f} {best:9.1f} {tokens:>6} {ratio:9.2f}")
+    for label, times in result["busy"].items():
+        print(f"{label + ', both cores busy':40} {'':9} {'':9} {'':6} {times:9.2f} x slower")
+    for name, mb in result["memory_mb"].items():
+        print(f"{name + ', resident':40} {mb:9.0f} MB")
+    for what, seconds in result["warm_start_s"].items():
+        print(f"{'streamd, start to ' + what:40} {seconds:9.2f} s")
+    for what, reached, bar, better in bars(result):
+        met = "met" if (reached >= bar if better == "more" else reached <= bar) else "NOT MET"
+        print(f"{what:52} {reached:8.2f}  bar {bar:g}: {met}")
+
+
+def bars(result: dict[str, Any]) -> list[tuple[str, float, float, str]]:
+    """What is demanded of this model: what, reached, bar, and whether more or less is better."""
+    table, base = result["table"], result["model"] == "base.en"
+    cut = table[f"whisper.cpp, audio_ctx {CUT}"]["times_streamd"]
+    fast = table["faster-whisper int8"]["times_streamd"]
+    rows = [
+        (f"step, against whisper.cpp with audio_ctx {CUT}, times", cut, 5, "more"),
+        ("step, against faster-whisper int8, times", fast, 5, "more"),
+    ]
+    if not base:
+        return rows
+    memory = result["memory_mb"]
+    return [
+        ("step, against whisper.cpp, times", table["whisper.cpp"]["times_streamd"], 20, "more"),
+        *rows,
+        ("encoder, against whisper.cpp's, times",
+         table["whisper.cpp: encoder, 1500"]["times_streamd"], 4, "more"),
+        ("slower while both cores are busy, times", result["busy"]["streamd"], 3, "less"),
+        ("resident memory, share of whisper.cpp's",
+         memory["streamd"] / memory["whisper.cpp"], 1, "less"),
+        ("warm start to first frame, s", result["warm_start_s"]["frame"], 1, "less"),
+    ]  # fmt: skip
+
+
+def texts(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """What all programs read in each clip of the bundled recording, at full context."""
+    clips = json.loads(RECORDING.with_suffix(".json").read_text())["clips"]
+    read: dict[str, list[str]] = {}
+    for name in ("streamd", "openai-whisper", "whisper.cpp", "faster-whisper"):
+        with Worker(name, folder, args.threads, args.whisper_cpp) as worker:
+            spans = [(max(0, c["start_ms"] - 300), c["end_ms"] + 300) for c in clips]
+            read[name] = [worker.ask("text", file=str(RECORDING), ms=s)["text"] for s in spans]
+    said = [spoken(clip["text"]) for clip in clips]
+    n_words = sum(map(len, said))
+    differing = 0
+    for i, clip in enumerate(clips):
+        heard = {name: " ".join(spoken(text[i])) for name, text in read.items()}
+        if len(set(heard.values())) > 1:
+            differing += 1
+            print(f"said            {clip['text']}")
+            print("".join(f"{name:15} {text}\n" for name, text in heard.items()))
+    print(f"{'wrong words':15} of {n_words}; clips that differ: {differing} of {len(clips)}")
+    wrong = {
+        name: sum(n_edits(a, spoken(b)) for a, b in zip(said, text, strict=True))
+        for name, text in read.items()
+    }
+    for name, n in wrong.items():
+        print(f"{name:15} {n}")
+    return {"clips": len(clips), "differing": differing, "words": n_words, "wrong": wrong}
+
+
+def main() -> None:
+    """Compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--dims", nargs="+", default=["base.en", "small.en"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--texts", action="store_true", help="compare what the demo model reads")
+    parser.add_argument("--whisper-cpp", default="", help="folder with another pywhispercpp")
+    args = parser.parse_args()
+    if args.texts:
+        print(json.dumps({"texts": texts(args.weights / "demo", args)}))
+        return
+    results = [compare(args.weights / name, args) for name in args.dims]
+    for result in results:
+        show(result)
+    told = {"peers": results, "machine": msgspec.to_builtins(machine()), "threads": args.threads}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
