@@ -4,7 +4,9 @@
 
 WEIGHTS is a folder that `peer_weights.py` filled. Every program runs in a process of its own and
 they take turns, a step each, so that what else the machine does hits all of them; ratios are the
-medians of the rounds' ratios. A step is what ``--step 500 --length 5000`` asks for twice a second:
+medians of the rounds' ratios. The wheel of pywhispercpp is built for any x86-64; what ``pip install
+--no-binary pywhispercpp --no-deps --target DIR pywhispercpp`` builds for this machine is faster:
+``--whisper-cpp DIR``. A step is what ``--step 500 --length 5000`` asks for twice a second:
 5 s of audio, a hypothesis of 20 tokens, 2 threads. Needs the dependency group ``peers``. Prints the
 bars and, last, one JSON line. ``--texts`` compares what all read in the bundled recording instead.
 """
@@ -36,8 +38,11 @@ class Worker:
     """A program in its process."""
 
     def __init__(self, name: str, folder: Path, threads: int, site: str = "") -> None:
-        """`site`: a folder with packages that come before all others."""
-        path = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH", "")]))
+        """`site`: a folder with packages, and their libraries, that come before all others."""
+        paths = {
+            variable: os.pathsep.join(filter(None, [site, os.environ.get(variable, "")]))
+            for variable in ("PYTHONPATH", "LD_LIBRARY_PATH")
+        }
         command = [sys.executable, HERE / "peer_workers.py", name, folder, str(threads)]
         self.name = name
         self._process = subprocess.Popen(
@@ -46,7 +51,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)},
+            env=os.environ | paths | {"OMP_NUM_THREADS": str(threads)},
         )
         self.ready = self._read()
 
@@ -135,7 +140,7 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     names = {name for name, _ in (*STEPS.values(), *ENCODERS.values())}
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(Worker(name, folder, args.threads, args.whisper_cpp))
+            name: stack.enter_context(Worker(name, folder, args.threads, site(name, args)))
             for name in sorted(names)
         }
         rows = turns(workers, STEPS | ENCODERS, args.rounds)
@@ -168,6 +173,11 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "model": folder.name, "table": table, "busy": slower, "memory_mb": memory,
         "warm_start_s": start, "about": about,
     }  # fmt: skip
+
+
+def site(name: str, args: argparse.Namespace) -> str:
+    """Where the program's packages are, if not where ours are."""
+    return str(args.whisper_cpp) if name == "whisper.cpp" else ""
 
 
 def workers_rss(rows: Row, name: str) -> float:
@@ -223,7 +233,7 @@ def texts(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     clips = json.loads(RECORDING.with_suffix(".json").read_text())["clips"]
     read: dict[str, list[str]] = {}
     for name in ("streamd", "openai-whisper", "whisper.cpp", "faster-whisper"):
-        with Worker(name, folder, args.threads, args.whisper_cpp) as worker:
+        with Worker(name, folder, args.threads, site(name, args)) as worker:
             spans = [(max(0, c["start_ms"] - 300), c["end_ms"] + 300) for c in clips]
             read[name] = [worker.ask("text", file=str(RECORDING), ms=s)["text"] for s in spans]
     said = [spoken(clip["text"]) for clip in clips]
