@@ -23,8 +23,8 @@ class Repo:
     """What the hub has of one repository.
 
     Large files are kept in git's large file storage, as there. `listed` replaces the list of files;
-    `served` the content of some; `cut_after` ends an answer's body after so many bytes, each time
-    or `n_cuts` times.
+    `served` the content of some; `cuts` says after how many bytes the connections that fetch large
+    files break, one after the other; when it is used up they hold. `ranges` are honoured.
     """
 
     files: dict[str, bytes]
@@ -33,8 +33,7 @@ class Repo:
     gated: bool = False
     listed: list[dict] | None = None
     served: dict[str, bytes] = field(default_factory=dict)
-    cut_after: int | None = None
-    n_cuts: int = 10**9
+    cuts: list[int] = field(default_factory=list)
     ranges: bool = True
 
     def siblings(self) -> list[dict]:
@@ -87,8 +86,13 @@ class Hub:
             def log_message(self, *args):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request, client_address):
+                """The client may have left."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
         self.cdn = f"http://localhost:{self.server.server_port}"
 
@@ -111,7 +115,9 @@ class Answer:
             self.info(*found.groups())
         elif found := re.fullmatch(r"/cdn/([^/]+/[^/]+)/(.+)", path):
             repo = self.hub.repos[found[1]]
-            self.content(repo, repo.served.get(found[2], repo.files.get(found[2])), {})
+            content = repo.served.get(found[2], repo.files[found[2]])
+            cut = repo.cuts.pop(0) if repo.cuts else None
+            self.content(content, {}, ranges=repo.ranges, cut=cut)
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(*found.groups())
         else:
@@ -151,20 +157,15 @@ class Answer:
             known["Location"] = f"{self.hub.cdn}/cdn/{name}/{file}"
             self.send(302, b"", known)
         else:
-            self.content(repo, content, known)
+            self.content(content, known)
 
-    def content(self, repo: Repo, content: bytes, headers: dict[str, str]) -> None:
+    def content(self, content, headers, *, ranges: bool = True, cut: int | None = None) -> None:
         start = 0
         asked = re.fullmatch(r"bytes=(\d+)-", self.handler.headers.get("Range", ""))
-        if asked and repo.ranges:
+        if asked and ranges:
             start = int(asked[1])
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        rest = content[start:]
-        cut = None
-        if repo.cut_after is not None and len(rest) > repo.cut_after and repo.n_cuts > 0:
-            repo.n_cuts -= 1
-            cut = repo.cut_after
-        self.send(206 if start else 200, rest, headers, cut)
+        self.send(206 if start else 200, content[start:], headers, cut)
 
     def refuse(self, status: int, code: str) -> None:
         self.send(status, b'{"error": "no"}', {"X-Error-Code": code} if code else {})
@@ -182,9 +183,9 @@ class Answer:
 
 
 @contextmanager
-def hub(**repos: Repo) -> Iterator[Hub]:
-    """Serve these repositories of the owner "some"."""
-    serving = Hub({f"some/{name}": repo for name, repo in repos.items()})
+def hub(repos: dict[str, Repo]) -> Iterator[Hub]:
+    """Serve these repositories."""
+    serving = Hub(repos)
     thread = Thread(target=serving.server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -24,9 +24,9 @@ import httpx2
 from streamd.engine.catalog import megabytes
 from streamd.engine.formats import huggingface
 from streamd.engine.store import cache
-from streamd.engine.store.hub import CHUNK, Hub, reason
+from streamd.engine.store.hub import Hub, reason
 from streamd.engine.store.places import Places
-from streamd.engine.store.repository import Listing, RemoteFile, Repository, read_listing
+from streamd.engine.store.repository import INDEX, Listing, RemoteFile, Repository, read_listing
 from streamd.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,10 @@ def fetch(
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         with _alone(lock, offer.repository):
             _Download(hub, offer.listing, told, pause).run()
-            return cache.put(here.cache, offer.repository, offer.listing)
+            snapshot = cache.put(here.cache, offer.repository, offer.listing)
+            if cache.find(here.cache, offer.repository) != snapshot:
+                raise ModelError(f"{offer.repository}: {INDEX} names files that are not there")
+            return snapshot
 
 
 @contextmanager
@@ -197,7 +200,9 @@ class _Download:
             if n_have and response.status_code != httpx2.codes.PARTIAL_CONTENT:
                 out.truncate(0)
                 n_have = 0
-            for chunk in response.iter_bytes(CHUNK):
+            for (
+                chunk
+            ) in response.iter_bytes():  # as they come: of larger ones, a part would be lost
                 # More than was listed is not wanted; the checksum tells whether it matters.
                 n_have += out.write(chunk[: file.n_bytes - n_have])
                 self._reached(n_have)

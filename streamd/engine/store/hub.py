@@ -17,7 +17,6 @@ from streamd.engine.store.places import Places
 from streamd.engine.store.repository import RemoteFile, Repository
 from streamd.errors import ModelError
 
-CHUNK = 1 << 20
 _MAX_LISTING = 16_000_000
 
 
@@ -34,7 +33,7 @@ class Hub:
         url = f"{self.here.endpoint}/api/models/{self.repository.id}/revision/{revision}"
         answer = bytearray()
         with self.stream(f"{url}?blobs=true") as response:
-            for chunk in response.iter_bytes(CHUNK):
+            for chunk in response.iter_bytes():
                 answer += chunk
                 if len(answer) > _MAX_LISTING:
                     raise ModelError(f"{self.repository}: the hub's list of files does not end")
