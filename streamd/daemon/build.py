@@ -20,7 +20,7 @@ from streamd.daemon.keeping import Places
 from streamd.daemon.streams import Streams
 from streamd.engine import Engine
 from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine
+from streamd.engine.onnx import prepare
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
@@ -184,7 +184,7 @@ def engine(config: Config, model: Model) -> Engine[Any]:
     if o.engine == "reference":
         return ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
     threads = o.threads or min(2, os.cpu_count() or 1)
-    return OnnxEngine(model.dims, model.weights, alignment_heads=heads, threads=threads)
+    return prepare.build(model.dims, model.weights, alignment_heads=heads, threads=threads)
 
 
 def tokenizer(config: Config, model: Model) -> Tokenizer:

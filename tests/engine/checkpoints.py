@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine
+from streamd.engine.onnx import prepare
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
 from streamd.engine.weights import parameter_shapes
@@ -103,7 +103,7 @@ def write_openai(whole: Any, out: Path) -> Path:
 def transcribe(model: Model) -> Hypothesis:
     """What the model makes of a second of speech."""
     heads = model.alignment_heads
-    engine = OnnxEngine(model.dims, model.weights, alignment_heads=heads, threads=1)
+    engine = prepare.build(model.dims, model.weights, alignment_heads=heads, threads=1)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     options = DecodingOptions(temperatures=(0.0,), audio_ctx=min(192, model.dims.n_audio_ctx))
     n_frames = min(120, model.dims.n_audio_ctx)

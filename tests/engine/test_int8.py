@@ -9,7 +9,7 @@ from golden import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamd.engine.onnx import OnnxEngine
+from streamd.engine.onnx import prepare
 from streamd.engine.onnx.linear import Linear, Projection, operands
 from streamd.mel import log_mel
 
@@ -22,7 +22,7 @@ tokens_of = st.lists(st.integers(0, 1907), min_size=1, max_size=30)
 def prepared(name: str, precision: str, threads: int = 1):
     """An engine, and the features of one clip."""
     model = load.model(name)
-    engine = OnnxEngine(
+    engine = prepare.build(
         model.dims,
         model.weights,
         alignment_heads=model.alignment_heads,

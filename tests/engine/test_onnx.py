@@ -7,7 +7,7 @@ import pytest
 from golden import load
 
 from streamd.engine import ModelDimensions
-from streamd.engine.onnx import OnnxEngine
+from streamd.engine.onnx import prepare
 from streamd.engine.onnx.graphs import decoder_graph, encoder_graph
 from streamd.engine.onnx.linear import Linear
 from streamd.engine.reference import ReferenceEngine
@@ -19,9 +19,9 @@ TOLERANCE = 1e-5
 """Relative error (rms), as in test_reference.py; measured: up to 2.3e-6."""
 
 
-def engine_of(name: str, threads: int = 1) -> OnnxEngine:
+def engine_of(name: str, threads: int = 1) -> prepare.build:
     model = load.model(name)
-    return OnnxEngine(
+    return prepare.build(
         model.dims, model.weights, alignment_heads=model.alignment_heads, threads=threads
     )
 
@@ -61,7 +61,7 @@ def test_alignment_heads_come_sorted():
     mixed = [model.alignment_heads[i] for i in (2, 0, 1)]
     engines = [
         kind(model.dims, model.weights, alignment_heads=heads)
-        for kind in (OnnxEngine, ReferenceEngine)
+        for kind in (prepare.build, ReferenceEngine)
         for heads in (mixed, model.alignment_heads)
     ]
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)
@@ -118,7 +118,7 @@ def test_a_refused_graph_is_an_engine_error():
     model = load.model("random")
     weights = {name: values.astype(np.float64) for name, values in model.weights.items()}
     with pytest.raises(EngineError, match="ONNX Runtime failed"):
-        OnnxEngine(model.dims, weights, alignment_heads=model.alignment_heads)
+        prepare.build(model.dims, weights, alignment_heads=model.alignment_heads)
 
 
 @pytest.mark.parametrize("n_ctx", [0, 1501, 20])
@@ -139,7 +139,7 @@ def test_a_larger_model_loads():
     heads = [(3, 5), (0, 0)]
     mel = random.standard_normal((80, 100), dtype=np.float32)
     tokens = np.arange(70)
-    found = forward(OnnxEngine(dims, weights, alignment_heads=heads), mel, tokens)
+    found = forward(prepare.build(dims, weights, alignment_heads=heads), mel, tokens)
     expected = forward(ReferenceEngine(dims, weights, alignment_heads=heads), mel, tokens)
     assert_close(found[0], expected[0])
     assert_close(found[1], expected[1])

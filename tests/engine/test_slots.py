@@ -12,7 +12,7 @@ from golden import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamd.engine.onnx import OnnxEngine
+from streamd.engine.onnx import prepare
 from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel
 from streamd.search import Decoder
@@ -21,7 +21,7 @@ N_CTX = 64
 N_SLOTS = 150
 """More than one growth of the ONNX pool."""
 
-KINDS = {"reference": ReferenceEngine, "onnx": OnnxEngine}
+KINDS = {"reference": ReferenceEngine, "onnx": prepare.build}
 both_engines = pytest.mark.parametrize("kind", KINDS)
 tokens_of = st.lists(st.integers(0, 1907), min_size=1, max_size=12)
 

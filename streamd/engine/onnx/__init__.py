@@ -1,30 +1,24 @@
 """Whisper on ONNX Runtime's CPU provider: the engine for every machine.
 
 One engine serves all streams of a process: its two sessions may run from any thread, its decoders
-each from one.
+each from one. Where the sessions' graphs come from is `prepare`'s.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from onnxruntime import OrtValue
+from numpy.typing import NDArray
+from onnxruntime import InferenceSession, OrtValue
 
-from streamd.engine import ModelDimensions, Weights
+from streamd.engine import ModelDimensions
 from streamd.engine.onnx.decoder import OnnxDecoder
-from streamd.engine.onnx.graphs import decoder_graph, encoder_graph
-from streamd.engine.onnx.linear import Linear
-from streamd.engine.onnx.sessions import RUNTIME_FAILURES, engine_error, new_session
+from streamd.engine.onnx.sessions import RUNTIME_FAILURES, engine_error
 from streamd.types import Mel
 
 Precision = Literal["float32", "int8"]
-
-_KINDS = {
-    "float32": (Linear.FLOAT32, Linear.FLOAT32),
-    "int8": (Linear.TENSOR, Linear.BLOCKS),
-}
-"""How encoder and decoder multiply."""
+"""Of the linear layers' weights; in int8 their activations are rounded too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +35,19 @@ class OnnxEngine:
     def __init__(
         self,
         dims: ModelDimensions,
-        weights: Weights,
+        encoder: InferenceSession,
+        decoder: InferenceSession,
         *,
-        alignment_heads: Sequence[tuple[int, int]],
-        threads: int = 2,
-        precision: Precision = "float32",
+        arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """Build both graphs and load them; `weights` must not change any more.
+        """`encoder` and `decoder`: sessions with the graphs of `streamd.engine.onnx.graphs`.
 
-        `alignment_heads`: (decoder layer, head) pairs, at least one; `step` returns their scores,
-        sorted by layer and head. `threads`: 2 suit one stream; a server does better with 1 and
-        several inference threads.
-
-        Raises
-        ------
-        EngineError
-            ONNX Runtime refuses the graphs.
+        `arrays` are read by the sessions as long as they live, which do not keep them themselves.
         """
         self.dims = dims
-        of_encoder, of_decoder = _KINDS[precision]
-        encoder = encoder_graph(dims, weights, of_encoder)
-        decoder = decoder_graph(dims, weights, of_decoder, alignment_heads=sorted(alignment_heads))
-        self._tensors = (encoder.tensors, decoder.tensors)
-        self._encoder = new_session(encoder.model, threads, tensors=encoder.tensors)
-        self._decoder = new_session(decoder.model, threads, tensors=decoder.tensors)
+        self._arrays = arrays
+        self._encoder = encoder
+        self._decoder = decoder
 
     def encode(self, mel: Mel, n_ctx: int) -> OnnxFeatures:
         """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.

@@ -7,15 +7,36 @@ which writes keys and values into the caller's memory and reads them there. Only
 are quantised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import TensorProto
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.onnx import Precision
 from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Shape
 from streamd.engine.onnx.linear import Linear, Projection
 from streamd.engine.weights import OUTPUT
+
+_KINDS: Mapping[Precision, tuple[Linear, Linear]] = {
+    "float32": (Linear.FLOAT32, Linear.FLOAT32),
+    "int8": (Linear.TENSOR, Linear.BLOCKS),
+}
+"""How encoder and decoder multiply. An encoder's rows belong to one window: they may depend."""
+
+
+def graphs(
+    dims: ModelDimensions,
+    weights: Weights,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
+    precision: Precision,
+) -> Iterator[Graph]:
+    """The encoder's, then the decoder's; one after the other, for they hold arrays."""
+    of_encoder, of_decoder = _KINDS[precision]
+    yield encoder_graph(dims, weights, of_encoder)
+    heads = sorted(alignment_heads)
+    yield decoder_graph(dims, weights, of_decoder, alignment_heads=heads)
 
 
 def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear) -> Graph:
