@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
-SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux chromium
+SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -1,6 +1,7 @@
 """From the options about output to what writes it, for all commands that show captions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -10,6 +11,7 @@ from streamd.errors import ConfigError
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.cues import Layout
 from streamd.sinks.files import FileSink
+from streamd.sinks.film import Film
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sinks.look import Look, confidence_ramp, stamper
 from streamd.sinks.terminal import is_terminal, open_captions
@@ -57,7 +59,13 @@ def open_files(output: Output, file: str = "") -> list[Sink]:
             culprit = f"--output-dir: {output.output_dir}"
             raise ConfigError(f"{culprit} cannot be made: {error.strerror}") from None
     paths = (*map(Path, output.output), *_in_folder(output, file))
-    return [FileSink(path, FORMATS[_format(path)](_layout(output))) for path in paths]
+    with ExitStack() as undo:
+        sinks = []
+        for path in paths:
+            sinks.append(sink := _sink(path, _layout(output), file))
+            undo.callback(sink.close)
+        undo.pop_all()
+    return sinks
 
 
 def check_files(output: Output, files: Sequence[str]) -> None:
@@ -88,10 +96,13 @@ def _in_folder(output: Output, file: str) -> Iterator[Path]:
         yield Path(output.output_dir, stem + suffix(name))
 
 
-def _format(path: Path) -> str:
-    """What the name of a file says about its format; the configuration allows no other names."""
+def _sink(path: Path, layout: Layout, file: str) -> Sink:
+    """What writes the format that the file's name names; the configuration allows no others."""
+    if path.suffix == ".mp4":
+        return Film(path, layout, sound=file if file != "-" else "")
     endings = {suffix(name): name for name in FORMATS}
-    return next(endings[e] for e in sorted(endings, key=len)[::-1] if path.name.endswith(e))
+    ending = max(filter(path.name.endswith, endings), key=len)
+    return FileSink(path, FORMATS[endings[ending]](layout))
 
 
 def _layout(output: Output) -> Layout:

@@ -256,8 +256,8 @@ def test_choices_are_what_the_stations_know():
     rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
     assert OPTIONS["input-rate"].allowed == rates
     suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")
-    assert {ending.strip() for ending in suffixes} == {suffix(name) for name in FORMATS}
-    assert set(OPTIONS["output-format"].type.item_type.values) == {"all", *FORMATS}
+    assert {ending.strip() for ending in suffixes} == {".mp4", *map(suffix, FORMATS)}
+    assert set(OPTIONS["output-format"].type.item_type.values) == {"all", "mp4", *FORMATS}
     assert set(OPTIONS["format"].choices) == {"text", *FORMATS} - {"txt"}
 
 

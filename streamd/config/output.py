@@ -7,9 +7,11 @@ from msgspec import Meta
 from streamd.config.group import Group, Share
 from streamd.config.option import Opt
 
-Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|lrc|csv|tsv|json|jsonl|html)\Z")]
+Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|lrc|csv|tsv|json|jsonl|html|mp4)\Z")]
 
-_Name = Literal["txt", "srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html"]
+_Name = Literal[
+    "txt", "srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html", "mp4"
+]
 
 
 class Output(Group, frozen=True, kw_only=True):
@@ -21,21 +23,19 @@ class Output(Group, frozen=True, kw_only=True):
             "also write a file; may be repeated",
             metavar="FILE",
             flags=("-o",),
-            allowed="FILE.txt, .srt, .vtt, .lrc, .csv, .tsv, .json, .full.json, .jsonl or .html",
+            allowed="FILE.txt, .srt, .vtt, .lrc, "
+            ".csv, .tsv, .json, .full.json, .jsonl, .html or .mp4",
         ),
     ] = ()
     output_dir: Annotated[
         str,
-        Opt(
-            "also write files here, named like the sound",
-            metavar="DIR",
-        ),
+        Opt("also write files here, named like the sound", metavar="DIR"),
     ] = ""
     output_format: Annotated[
         tuple[Literal["all", _Name], ...],
         Opt(
-            "formats of the files in --output-dir; none: all",
-            metavar="FORMAT,FORMAT",
+            "their formats; none: all that are text",
+            metavar="LIST",
             flags=("-f",),
             allowed=f"all or some of {', '.join(get_args(_Name))}, separated by commas",
         ),
@@ -71,9 +71,7 @@ class Output(Group, frozen=True, kw_only=True):
         bool, Opt("underline each word as it is spoken, in srt and vtt", rare=True)
     ] = False
     colors: Annotated[Literal["auto", "always", "never"], Opt("colours on the terminal")] = "auto"
-    confidence: Annotated[
-        bool, Opt("colour each word by its probability, on the terminal and in vtt")
-    ] = False
+    confidence: Annotated[bool, Opt("colour words by probability; also in vtt")] = False
     mark_low: Annotated[Share, Opt("put words below this probability in brackets", rare=True)] = 0.0
     timestamps: Annotated[Literal["off", "rel", "clock"], Opt("time in front of each line")] = "off"
     quiet: Annotated[bool, Opt("errors only", flags=("-q",))] = False

@@ -154,11 +154,12 @@ def _show(
     bar: ProgressBar | None = None,
 ) -> Screen:
     """The local sinks of the live session; `file` as in `open_files`."""
+    sinks = open_files(config.output, file)
     started = datetime.now(UTC)
     screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
     control.on_resize = screen.redraw
     tasks.create_task(_or_stop(screen.show(live.hub), control))
-    for sink in open_files(config.output, file):
+    for sink in sinks:
         tasks.create_task(_or_stop(stored(live.hub, sink), control))
     return screen
 

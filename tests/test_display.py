@@ -1,0 +1,71 @@
+import os
+
+import pytest
+
+from streamd.config import Output
+from streamd.display import check_files, open_files
+from streamd.errors import ConfigError
+from streamd.sinks.files import FileSink
+from streamd.sinks.formats import FORMATS, suffix
+
+
+def made(output, file=""):
+    for sink in open_files(output, file):
+        sink.close()
+
+
+def test_the_name_of_a_file_says_its_format(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["a.txt", "b.full.json", "b.json", "c.d.vtt"]
+    made(Output(output=tuple(names)))
+    assert sorted(os.listdir()) == names
+    assert (tmp_path / "b.json").read_text().startswith('{"segments":[')
+    assert (tmp_path / "b.full.json").read_text().startswith('{"transcription":[')
+    assert (tmp_path / "c.d.vtt").read_text() == "WEBVTT\n\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "stem"), [("", "live"), ("-", "stdin"), ("talks/talk.one.mp3", "talk.one")]
+)
+def test_files_in_a_folder_are_named_after_the_sound(tmp_path, file, stem):
+    folder = tmp_path / "new" / "out"
+    made(Output(output_dir=str(folder), output_format=("srt", "json-full", "srt")), file)
+    assert sorted(os.listdir(folder)) == [f"{stem}.full.json", f"{stem}.srt"]
+
+
+def test_all_formats_are_all_but_the_film(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made(Output(output_dir="out"), "talk.mp3")
+    made(Output(output_format=("all",)), "talk.mp3")
+    every = sorted(f"talk{suffix(name)}" for name in FORMATS)
+    assert sorted(os.listdir("out")) == every
+    assert sorted(os.listdir()) == sorted(["out", *every])
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--output-dir: .*file/out cannot be made: Not a dir"):
+        open_files(Output(output_dir=str(tmp_path / "file" / "out")), "talk.mp3")
+
+
+def test_a_film_of_a_pipe_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="a film needs the sound"):
+        open_files(Output(output=(str(tmp_path / "a.mp4"),)), "-")
+
+
+def test_if_one_cannot_be_opened_the_others_are_closed(tmp_path, monkeypatch):
+    closed, close = [], FileSink.close
+    monkeypatch.setattr(FileSink, "close", lambda sink: (closed.append(sink), close(sink)))
+    names = (str(tmp_path / "a.txt"), str(tmp_path / "none" / "b.txt"))
+    with pytest.raises(ConfigError, match=r"none/b\.txt"):
+        open_files(Output(output=names))
+    assert len(closed) == 1
+
+
+def test_transcripts_must_not_overwrite_each_other():
+    check_files(Output(output=("a.srt",)), ["a.mp3"])
+    check_files(Output(output_dir="out"), ["a.mp3", "b.mp3"])
+    with pytest.raises(ConfigError, match=r"-o holds one transcript: .* --output-dir"):
+        check_files(Output(output=("a.srt",)), ["a.mp3", "b.mp3"])
+    with pytest.raises(ConfigError, match=r"x/a\.mp3 and y/a\.wav would both become out/a\.srt"):
+        check_files(Output(output_dir="out", output_format=("srt",)), ["x/a.mp3", "y/a.wav"])
