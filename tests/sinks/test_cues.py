@@ -6,7 +6,7 @@ from sinks.said import SPEECH, final, spoken
 
 from streamd.events import TimedWord
 from streamd.sinks import cues as cut
-from streamd.sinks.cues import MAX_CUE_MS, cues
+from streamd.sinks.cues import MAX_CUE_MS, Layout, cues
 from streamd.sinks.text import width
 
 
@@ -92,3 +92,55 @@ def test_cues_hold_every_word_in_order_without_overlap(utterances, with_words):
     assert all(0 < width(line) <= 42 for cue in shown for line in lines(cue))
     longest_ms = max([MAX_CUE_MS, *(ms for words in utterances for _, _, ms in words)])
     assert all(cue.end_ms - cue.start_ms <= longest_ms for cue in shown if with_words)
+
+
+def cells(line):
+    return width(cut.written(line))
+
+
+@given(
+    st.lists(st.text("abcdefgh,.", min_size=1, max_size=20), max_size=60),
+    st.integers(8, 60),
+    st.integers(1, 4),
+    st.integers(0, 6),
+)
+def test_cues_keep_to_any_limits(words, line_cells, max_lines, max_words):
+    layout = Layout(line_cells=line_cells, max_lines=max_lines, max_words=max_words)
+    shown = list(cues(spoken(" ".join(words)), layout=layout))
+    assert all(len(cue.lines) <= max_lines for cue in shown)
+    assert all(0 < cells(line) <= line_cells for cue in shown for line in cue.lines)
+    assert not max_words or all(len(cue.pieces) <= max_words for cue in shown)
+    assert "".join("".join(lines(cue)) for cue in shown).replace(" ", "") == "".join(words)
+
+
+def test_a_cue_takes_as_few_lines_as_will_do_and_of_about_the_same_length():
+    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=Layout(line_cells=20, max_lines=9))
+    assert lines(cue) == ("a bb a bb a bb", "a bb a bb a bb a", "bb a bb a bb a bb")
+    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=Layout(line_cells=60, max_lines=9))
+    assert len(cue.lines) == 1
+
+
+def test_so_many_words_a_cue():
+    shown = cues(spoken("one two three four five"), layout=Layout(max_words=2))
+    assert [lines(cue) for cue in shown] == [("one two",), ("three four",), ("five",)]
+
+
+@given(st.lists(timed_words, min_size=1, max_size=12))
+def test_moments_fill_the_cue_and_name_each_word_in_turn(said):
+    t_ms, timed = 0, []
+    for word, pause_ms, word_ms in said:
+        start_ms = t_ms + pause_ms
+        t_ms = start_ms + word_ms
+        timed.append(TimedWord(text=word, start_ms=start_ms, end_ms=t_ms, prob=1, final=True))
+    event = final(" ".join(word.text for word in timed), end_ms=t_ms, words=tuple(timed))
+    for cue in cues(event):
+        moments = list(cue.moments())
+        edges = [cue.start_ms, *(end_ms for _, end_ms, _ in moments)]
+        assert [(start_ms, end_ms) for start_ms, end_ms, _ in moments] == list(pairwise(edges))
+        assert edges[-1] == cue.end_ms
+        assert edges == sorted(set(edges))
+        named = [cue.pieces.index(piece) for _, _, piece in moments if piece is not None]
+        assert named == sorted(set(named))
+        assert all(
+            start_ms >= piece.start_ms for start_ms, _, piece in moments if piece is not None
+        )

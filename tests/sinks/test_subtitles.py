@@ -1,8 +1,17 @@
+import html
 import io
+from itertools import pairwise
 
+import pylrc
 import srt
 import webvtt
+from hypothesis import given
+from hypothesis import strategies as st
 from sinks.said import GAP, SPEECH, final, spoken, written
+
+from streamd.sinks.cues import Layout
+from streamd.sinks.subtitles import _ARROW, _LRC_TIME
+from streamd.sinks.text import clean
 
 
 def vtt(text):
@@ -45,3 +54,87 @@ def test_two_files_of_one_format_count_for_themselves():
     first, second = (written("srt", spoken("same words")) for _ in range(2))
     assert first == second
     assert first.startswith("1\n")
+
+
+def test_lrc_as_another_parser_reads_it():
+    later = spoken("[00:05.00]Yes [Music] <00:06.00> no.", start_ms=3_599_990, seq=2)
+    lyrics = pylrc.parse(written("lrc", spoken("Over there, you see."), GAP, later))
+    assert [(line.time, line.text) for line in lyrics] == [
+        (0.0, "Over there, you see."),
+        (3599.99, "(00:05.00]Yes [Music] (00:06.00> no."),
+    ]
+    (last,) = written("lrc", spoken("late", start_ms=6_000_000)).splitlines()[1:]
+    assert last == "[100:00.00]late"
+
+
+HIGHLIGHT = Layout(highlight=True)
+
+
+def test_the_word_that_is_spoken_is_underlined():
+    said = spoken("One two", start_ms=500, word_ms=500)
+    first, second = srt.parse(written("srt", said, layout=HIGHLIGHT))
+    assert first.content == "<u>One</u> two"
+    assert second.content == "One <u>two</u>"
+    assert first.end == second.start == srt.srt_timestamp_to_timedelta("00:00:01,000")
+    first, second = vtt(written("vtt", said, layout=HIGHLIGHT))
+    assert first.raw_text == "<u>One</u> two"
+    assert second.text == "One two"
+
+
+def test_doubtful_words_have_classes_in_vtt():
+    layout = Layout(confidence=True)
+    sure, doubtful = spoken("Sure", prob=0.99), spoken("or not?", prob=0.6, start_ms=1000, seq=2)
+    text = written("vtt", sure, doubtful, layout=layout)
+    assert "::cue(.p1) { color: rgb(232, 96, 28) }" in text
+    page = webvtt.from_buffer(io.StringIO(text))
+    assert [caption.raw_text for caption in page.captions] == [
+        "Sure",
+        "<c.p1>or</c> <c.p1>not?</c>",
+    ]
+    assert [caption.text for caption in page.captions] == ["Sure", "or not?"]
+    assert len(page.styles) == 1
+    assert "STYLE" not in written("vtt", doubtful)
+
+
+hostile = st.text(min_size=1, max_size=10) | st.sampled_from(
+    ["-->", "--", ">", "<b>", "</u>", "<", "{\\an8}", "&lt;", "&", "\r\n\r\n", "NOTE", "STYLE", "1"]
+)
+
+
+@given(
+    st.lists(st.lists(hostile, min_size=1, max_size=8), max_size=4),
+    st.builds(
+        Layout,
+        line_cells=st.integers(8, 60),
+        max_lines=st.integers(1, 4),
+        max_words=st.integers(0, 4),
+        highlight=st.booleans(),
+        confidence=st.booleans(),
+    ),
+    st.sampled_from([0.1, 0.9]),
+)
+def test_any_text_comes_back_from_subtitles(said, layout, prob):
+    events, t_ms = [], 0
+    for seq, words in enumerate(said, 1):
+        joined = " ".join(" ".join(words).split())
+        events.append(spoken(joined, start_ms=t_ms, seq=seq, prob=prob))
+        t_ms = events[-1].end_ms
+    text = [clean(event.text) for event in events if event.text]
+    cues = list(srt.parse(written("srt", GAP, *events, layout=layout), ignore_errors=False))
+    assert all(cue.start < cue.end for cue in cues)
+    assert all(one.end <= two.start for one, two in pairwise(cues))
+    captions = vtt(written("vtt", GAP, *events, layout=layout))
+    assert len(captions) == len(cues)
+    lyrics = pylrc.parse(written("lrc", GAP, *events, layout=layout))
+    if layout.highlight:
+        return
+    whole = "".join(text).replace(" ", "")
+    shown = _letters("".join(cue.content for cue in cues))
+    assert _ARROW.sub("->", _letters(whole)) == _ARROW.sub("->", shown)
+    assert "-->" not in "".join(cue.content for cue in cues)
+    assert _letters(whole) == _letters(html.unescape("".join(caption.text for caption in captions)))
+    assert _letters(_LRC_TIME.sub("(", whole)) == _letters("".join(line.text for line in lyrics))
+
+
+def _letters(text):
+    return "".join(char for char in text if not char.isspace() and char != "\u2060")
