@@ -81,7 +81,8 @@ class Recognizer(Generic[FeaturesT]):
         self.counters.windows += 1
         options = self._thorough if window.last else self._quick
         rng = np.random.default_rng([options.seed, window.start, window.end])
-        n_ctx, n_full = self._n_ctx(window), self._engine.dims.n_audio_ctx
+        n_full = self._engine.dims.n_audio_ctx
+        n_ctx = encoder_positions(window.end - window.start, options, n_full)
         view = self._view(window, n_ctx)
         decoded = self._decode(view, options, options.temperatures[0], rng)
         if n_ctx < n_full and self._fails(decoded, window):
@@ -94,15 +95,6 @@ class Recognizer(Generic[FeaturesT]):
             return self._decode(view, options, temperature, rng)
 
         return self._hypothesis(window, with_fallback(decoded, again, options))
-
-    def _n_ctx(self, window: Window) -> int:
-        """Encoder positions for the window; enough silence behind it to see that it ends."""
-        n_frames, options = window.end - window.start, self._quick
-        n_ctx = options.audio_ctx
-        if n_ctx == 0:
-            steps = math.ceil((n_frames + options.audio_ctx_pad) / _CTX_STEP)
-            n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor)
-        return min(max(n_ctx, n_frames), self._engine.dims.n_audio_ctx)
 
     def _view(self, window: Window, n_ctx: int, *, told: bool = True) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start, n_ctx=n_ctx)
@@ -196,6 +188,15 @@ class Recognizer(Generic[FeaturesT]):
             replace(word, start=window.start + word.start, end=window.start + word.end)
             for word in kept
         )
+
+
+def encoder_positions(n_frames: int, options: DecodingOptions, longest: int) -> int:
+    """Encoder positions for so many frames; enough silence behind them to see that they end."""
+    n_ctx = options.audio_ctx
+    if n_ctx == 0:
+        steps = math.ceil((n_frames + options.audio_ctx_pad) / _CTX_STEP)
+        n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor)
+    return min(max(n_ctx, n_frames), longest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,13 @@ def log10_mel(reflected: Samples, first: int, last: int, *, n_mels: int) -> Mel:
     return np.log10(np.maximum(bands, np.float32(1e-10)))
 
 
-def normalise(columns: Mel) -> Mel:
-    """Clamp to 80 dB below the loudest band of all columns, then scale to about [-1, 1]."""
-    clamped = np.maximum(columns, columns.max() - np.float32(8.0))
+def normalise(columns: Mel, peak: np.float32 | None = None) -> Mel:
+    """Clamp to 80 dB below the loudest band, then scale to about [-1, 1].
+
+    `peak`: the loudest band of the whole, if these columns are only a part of it.
+    """
+    loudest = columns.max() if peak is None else peak
+    clamped = np.maximum(columns, loudest - np.float32(8.0))
     normal: Mel = (clamped + np.float32(4.0)) / np.float32(4.0)
     return normal
 

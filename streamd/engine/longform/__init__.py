@@ -1,0 +1,24 @@
+"""Transcribes whole recordings, window after window, as openai-whisper's `transcribe` does.
+
+With the same options the tokens, segments and word times are the same. Unlike the recognizer of
+live streams it knows what was said before and where a window has to begin, and it believes the
+model: none of the guards of live captions are here. Times are milliseconds since the recording
+began, places in it columns of log-mel (10 ms). Source: openai/whisper ``transcribe.py``.
+"""
+
+from streamd.engine.longform.clips import Clip, SpeechClips, clips_at, whole
+from streamd.engine.longform.options import LongformOptions
+from streamd.engine.longform.segments import Segment, SpokenWord
+from streamd.engine.longform.transcriber import Heard, Transcriber
+
+__all__ = [
+    "Clip",
+    "Heard",
+    "LongformOptions",
+    "Segment",
+    "SpeechClips",
+    "SpokenWord",
+    "Transcriber",
+    "clips_at",
+    "whole",
+]

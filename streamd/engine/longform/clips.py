@@ -1,0 +1,81 @@
+"""Which parts of a recording are transcribed: those that the user names, or those with speech."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from streamd.engine.longform.segments import COLUMN_MS, column_of
+from streamd.types import FRAME_MS, Frames
+from streamd.vad.energy import level_db
+from streamd.vad.gate import Gate
+from streamd.vad.segmenter import Segmenter
+
+MERGED_PAUSE = 100
+"""Frames (2 s): a longer silence is left out; within a window Whisper copes with shorter ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Columns of log-mel from `start` to `end`, exclusive."""
+
+    start: int
+    end: int
+
+
+def whole(n_columns: int) -> list[Clip]:
+    """All of a recording."""
+    return clips_at((), n_columns)
+
+
+def clips_at(points_ms: Sequence[int], n_columns: int) -> list[Clip]:
+    """The clips between pairs of points, as far as the recording goes.
+
+    `points_ms` are start, end, start, end, ...; the last end may be missing, all of them are the
+    whole recording. Source: openai/whisper ``transcribe.py`` (``clip_timestamps``).
+    """
+    points = [min(column_of(ms), n_columns) for ms in points_ms] or [0]
+    if len(points) % 2:
+        points.append(n_columns)
+    clips = (Clip(start, end) for start, end in zip(points[::2], points[1::2], strict=True))
+    return [clip for clip in clips if clip.start < clip.end]
+
+
+class SpeechClips:
+    """Finds speech while a recording is read: `feed` all of its frames, then ask for `clips`.
+
+    `gate` and `segmenter` belong to it alone; the segmenter's pauses must all have one length, as
+    nobody is there yet who could tell it the text.
+    """
+
+    def __init__(self, gate: Gate, segmenter: Segmenter) -> None:
+        if segmenter.options.shortest_pause != segmenter.options.longest_pause:
+            raise ValueError("the end of an utterance may not depend on its text")
+        self._gate, self._segmenter = gate, segmenter
+
+    def feed(self, frames: Frames) -> None:
+        """Take in the next (n, 320) frames."""
+        for frame in frames:
+            level = level_db(frame)
+            self._segmenter.push(self._gate.update(frame, level), level)
+            self._segmenter.forget(self._segmenter.cursor - self._segmenter.options.tail - 2)
+
+    def clips(self, n_columns: int, *, longest: int) -> list[Clip]:
+        """The speech in what was fed, which ends here.
+
+        Neighbours that a short pause separates are one clip if it is not longer than `longest`
+        frames: fewer windows, and more context for each (as in m-bain/whisperX).
+        """
+        self._segmenter.flush(doubtful=self._gate.doubtful)
+        spans = [(u.start, u.end) for u in self._segmenter.utterances if u.end is not None]
+        columns = FRAME_MS // COLUMN_MS
+        clips = [Clip(columns * a, min(columns * b, n_columns)) for a, b in _merged(spans, longest)]
+        return [clip for clip in clips if clip.start < clip.end]
+
+
+def _merged(spans: Iterable[tuple[int, int]], longest: int) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in spans:
+        if merged and start - merged[-1][1] <= MERGED_PAUSE and end - merged[-1][0] <= longest:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    return merged

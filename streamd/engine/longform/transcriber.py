@@ -1,0 +1,221 @@
+"""The windows of a recording, one after the other: decode, cut into segments, find the next."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic
+
+import numpy as np
+
+from streamd.engine import Engine, FeaturesT
+from streamd.engine.longform.clips import Clip
+from streamd.engine.longform.dreams import Silence, without_dreams
+from streamd.engine.longform.options import LongformOptions
+from streamd.engine.longform.prompt import Prompt
+from streamd.engine.longform.segments import (
+    COLUMN_MS,
+    Segment,
+    Split,
+    Stretch,
+    column_of,
+    end_of_words_ms,
+    split,
+)
+from streamd.engine.longform.words import with_words
+from streamd.engine.recognizer import encoder_positions
+from streamd.mel.recording import RecordingMel
+from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.search.words import align
+from streamd.types import Word
+
+_TOO_HOT = 0.5
+"""Text that was drawn at a higher temperature is not a prompt for what follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one window gave: its segments, and up to where the recording is done."""
+
+    segments: tuple[Segment, ...]
+    reached_ms: int
+
+
+class Transcriber(Generic[FeaturesT]):
+    """A model with its vocabulary and options, ready for recordings. Not thread-safe."""
+
+    def __init__(
+        self,
+        engine: Engine[FeaturesT],
+        tokenizer: Tokenizer,
+        decoding: DecodingOptions,
+        options: LongformOptions | None = None,
+    ) -> None:
+        """For openai-whisper's results `decoding` has timestamps, no `loops`, all positions."""
+        self._engine, self._tokenizer = engine, tokenizer
+        self._decoding, self._options = decoding, options or LongformOptions()
+
+    def language(self, mel: RecordingMel, first: int = 0) -> str:
+        """The language spoken behind column `first`: the one of the options, or the likeliest."""
+        if not self._tokenizer.multilingual:
+            return self._tokenizer.language
+        if self._decoding.language is not None:
+            return self._decoding.language
+        n_ctx = self._engine.dims.n_audio_ctx
+        features = self._engine.encode(mel.window(first, 2 * n_ctx, width=2 * n_ctx), n_ctx)
+        return detect_language(self._engine.decoder(features, n_slots=1), self._tokenizer)
+
+    def transcribe(
+        self, mel: RecordingMel, clips: Sequence[Clip], *, language: str
+    ) -> Iterator[Heard]:
+        """Write the clips of a finished recording down, window by window, while it is asked.
+
+        Raises
+        ------
+        EngineError
+            The inference runtime failed.
+        """
+        reading = _Reading(self._engine, self._tokenizer, self._decoding, self._options)
+        least_rest = column_of(self._options.least_rest_ms)
+        n_full = 2 * self._engine.dims.n_audio_ctx
+        for clip in clips:
+            seek = clip.start
+            while seek == clip.start or clip.end - seek >= least_rest:
+                stretch = Stretch(seek, min(n_full, mel.n_columns - seek, clip.end - seek))
+                segments, following = reading.window(mel, stretch, language)
+                # openai-whisper would look at the same window for ever
+                seek = max(following, seek + 1)
+                reached_ms = min(seek, clip.end) * COLUMN_MS
+                yield Heard(_within(segments, mel.n_columns * COLUMN_MS), reached_ms)
+
+
+class _Reading(Generic[FeaturesT]):
+    """The state of one recording between its windows."""
+
+    def __init__(
+        self,
+        engine: Engine[FeaturesT],
+        tokenizer: Tokenizer,
+        decoding: DecodingOptions,
+        options: LongformOptions,
+    ) -> None:
+        self._engine, self._tokenizer = engine, tokenizer
+        self._decoding, self._options = decoding, options
+        initial = options.initial_prompt.strip()
+        self._prompt = Prompt(
+            tokenizer.encode(f" {initial}") if initial else (),
+            carry=options.carry_initial_prompt,
+            longest=engine.dims.n_text_ctx // 2 - 1,
+        )
+        self._rng = np.random.default_rng(decoding.seed)
+        self._last_speech_ms = 0
+
+    def window(
+        self, mel: RecordingMel, stretch: Stretch, language: str
+    ) -> tuple[list[Segment], int]:
+        """The segments of one window, and the column to go on at."""
+        n_ctx = encoder_positions(
+            -(-stretch.n_columns // 2), self._decoding, self._engine.dims.n_audio_ctx
+        )
+        shown = mel.window(stretch.seek, stretch.n_columns, width=2 * n_ctx)
+        features = self._engine.encode(shown, n_ctx)
+        decoded = self._decode(features, language)
+        if self._is_silent(decoded):
+            return [], stretch.end
+        found = split(decoded, self._tokenizer, stretch)
+        if self._options.word_timestamps:
+            timed = self._timed(found, features, stretch, language)
+            kept = self._without_dreams(timed, stretch, mel.n_columns)
+            if isinstance(kept, int):
+                return [], kept
+            found = kept
+            end_ms = end_of_words_ms(found.segments)
+            self._last_speech_ms = self._last_speech_ms if end_ms is None else end_ms
+        segments = [s for s in found.segments if s.start_ms != s.end_ms and s.text.strip()]
+        self._prompt.remember([token for segment in segments for token in segment.tokens])
+        if not self._options.condition_on_previous_text or decoded.temperature > _TOO_HOT:
+            self._prompt.forget()
+        return segments, found.seek
+
+    def _decode(self, features: FeaturesT, language: str) -> Decoded:
+        """Decode at one temperature after the other until the text is good enough."""
+        options, n_text_ctx = self._decoding, self._engine.dims.n_text_ctx
+        context = Context(
+            max_tokens=options.max_tokens or n_text_ctx // 2,
+            prompt=self._prompt.tokens,
+            language=language,
+        )
+        n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
+        for temperature in options.temperatures:
+            decoded = decode(
+                self._engine.decoder(features, n_slots),
+                self._tokenizer,
+                options=options,
+                context=context,
+                temperature=temperature,
+                rng=self._rng,
+            )
+            if not self._is_poor(decoded):
+                break
+        return decoded
+
+    def _is_poor(self, decoded: Decoded) -> bool:
+        """Repetitive or a guess, and there is speech."""
+        options = self._decoding
+        improbable = decoded.avg_logprob < options.logprob_threshold
+        silent = improbable and decoded.no_speech_prob > options.no_speech_threshold
+        repetitive = decoded.compression_ratio > options.compression_ratio_threshold
+        return (repetitive or improbable) and not silent
+
+    def _is_silent(self, decoded: Decoded) -> bool:
+        """Nobody speaks, and the text is not so probable that somebody must."""
+        options = self._decoding
+        return (
+            decoded.no_speech_prob > options.no_speech_threshold
+            and decoded.avg_logprob <= options.logprob_threshold
+        )
+
+    def _timed(self, found: Split, features: FeaturesT, stretch: Stretch, language: str) -> Split:
+        """The segments with their words; the next window begins behind the last one."""
+
+        def aligned(tokens: Sequence[int]) -> list[Word]:
+            if stretch.n_columns < 2:  # not one frame
+                return []
+            decoder = self._engine.decoder(features, len(tokens) + 5)
+            n_frames = stretch.n_columns // 2
+            return align(decoder, self._tokenizer, tokens, language=language, n_frames=n_frames)
+
+        segments = with_words(
+            found.segments,
+            aligned,
+            self._options,
+            eot=self._tokenizer.eot,
+            last_speech_ms=self._last_speech_ms,
+        )
+        end_ms = end_of_words_ms(segments)
+        if found.complete or end_ms is None or end_ms <= stretch.start_ms:
+            return found._replace(segments=segments)
+        return Split(segments, column_of(end_ms), found.complete)
+
+    def _without_dreams(self, found: Split, stretch: Stretch, n_columns: int) -> Split | int:
+        longest_ms = self._options.hallucination_silence_ms
+        if longest_ms is None:
+            return found
+        full_end = stretch.seek + 2 * self._engine.dims.n_audio_ctx
+        silence = Silence(
+            longest_ms, self._last_speech_ms, full_end * COLUMN_MS, n_columns * COLUMN_MS
+        )
+        return without_dreams(found, stretch, silence)
+
+
+def _within(segments: Sequence[Segment], end_ms: int) -> tuple[Segment, ...]:
+    """What can be heard in the recording: the model may place text into the padding behind it."""
+    return tuple(
+        replace(
+            segment,
+            end_ms=min(segment.end_ms, end_ms),
+            words=tuple(replace(w, end_ms=min(w.end_ms, end_ms)) for w in segment.words),
+        )
+        for segment in segments
+        if segment.start_ms < end_ms
+    )
