@@ -8,7 +8,8 @@ from streamd.sinks.look import RAINBOW, gap_notice, rank
 
 JOINER = "\u2060"
 """An invisible character that takes the meaning from a tag, where a format has no escapes."""
-_TAG = re.compile(r"\{|<(?=[a-z/!?]|$)", re.I)
+_TAG = re.compile(r"<(?=[a-z/!?]|$)", re.I)
+_ROUND = str.maketrans("{}", "()")
 _ARROW = re.compile("--+>")
 _LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 
@@ -16,8 +17,9 @@ _LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 class Srt:
     """SubRip. It has no comments, so gaps are not in it.
 
-    Nor has it escapes: what a player would take for a tag is broken by a word joiner, and an arrow
-    is shortened, as openai-whisper does.
+    Nor has it escapes: what a player would take for a tag is broken by a word joiner, an arrow is
+    shortened, as openai-whisper does, and braces become round, since players hide or obey what
+    stands in them.
     """
 
     header = tail = ""
@@ -37,7 +39,7 @@ class Srt:
             self._n_cues += 1
 
             def draw(piece: Piece, spoken: Piece | None = spoken) -> str:
-                plain = _TAG.sub(rf"\g<0>{JOINER}", piece.text)
+                plain = _TAG.sub(rf"\g<0>{JOINER}", piece.text.translate(_ROUND))
                 return f"<u>{plain}</u>" if piece is spoken else plain
 
             lines = (_ARROW.sub("->", written(line, draw)) for line in cue.lines)
