@@ -52,8 +52,8 @@ def add(path: str, name: str = "") -> None:
     if name in store.BUNDLED or entry(name):
         raise ModelError(f"{name} is another model's name; streamd models import PATH NAME")
     store.load_model(str(source))
-    folder = imports.add(places().imported, source, name)
-    log.info("%s, %s, is imported; use it with --model %s", name, _size(folder), name)
+    imports.add(places().imported, source, name)
+    log.info("%s, %s, is imported; use it with --model %s", name, _size(source), name)
 
 
 def remove(name: str) -> None:

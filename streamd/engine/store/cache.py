@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -124,15 +125,14 @@ def remove(cache: Path, repository: Repository) -> None:
     """Take the repository out, with all its revisions and what is left of broken downloads."""
     from huggingface_hub import scan_cache_dir  # here because it takes long to import
 
-    # Blobs may be shared between repositories; the library keeps count.
+    # Blobs may be shared between repositories, and the library keeps count. It would delete a
+    # commit from all repositories that have it, so it is shown only this one.
     there = scan_cache_dir(cache)
-    commits = [
-        revision.commit_hash
-        for repo in there.repos
-        if (repo.repo_type, repo.repo_id) == ("model", repository.id)
-        for revision in repo.revisions
-    ]
-    there.delete_revisions(*commits).execute()
+    repos = frozenset(
+        repo for repo in there.repos if (repo.repo_type, repo.repo_id) == ("model", repository.id)
+    )
+    commits = [revision.commit_hash for repo in repos for revision in repo.revisions]
+    replace(there, repos=repos).delete_revisions(*commits).execute()
     folder = storage(cache, repository)
     if folder.exists():
         shutil.rmtree(folder)

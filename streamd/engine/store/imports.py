@@ -39,7 +39,7 @@ def default_name(source: Path) -> str:
     return source.resolve().name if source.is_dir() else source.stem
 
 
-def add(models: Path, source: Path, name: str) -> Path:
+def add(models: Path, source: Path, name: str) -> None:
     """Copy the model at `source`, which the loader has accepted.
 
     Raises
@@ -60,7 +60,7 @@ def add(models: Path, source: Path, name: str) -> Path:
         new.mkdir(parents=True)
         for path in needed(source):
             shutil.copyfile(path, new / path.name)
-        return new.rename(models / name)
+        new.rename(models / name)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
         raise ModelError(

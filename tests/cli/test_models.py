@@ -1,0 +1,360 @@
+"""``streamd models``, and which model the program uses: against a stand-in for the hub."""
+
+import os
+import pty
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from engine.checkpoints import checkpoint, ggml, huggingface
+from engine.hub import hub, repo_of
+
+from streamd.cli import main
+from streamd.cli.choosing import with_model
+from streamd.cli.downloading import ProgressLine, download_line
+from streamd.config import load
+from streamd.engine.catalog import CATALOG, megabytes
+from streamd.engine.store import imports, load_model
+from streamd.engine.store.places import places
+
+ROOT = Path(__file__).resolve().parents[2]
+SOUND = ROOT / "tests" / "golden" / "lamp.flac"
+PROGRAM = str(Path(sys.executable).with_name("streamd"))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory) -> Path:
+    """A small model, as people put it on the hub."""
+    return huggingface.write(checkpoint("few"), tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture
+def serving(folder, monkeypatch, tmp_path):
+    """A hub with two models, and an empty store."""
+    repo = repo_of(folder)
+    with hub({"some/tiny": repo, "openai/whisper-base.en": repo}) as serving:
+        monkeypatch.setenv("HF_ENDPOINT", serving.endpoint)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("STREAMD_STORE", str(tmp_path / "imported"))
+        monkeypatch.delenv("STREAMD_MODEL")
+        yield serving
+
+
+def run(*args: str) -> subprocess.CompletedProcess:
+    """The program, not at a terminal."""
+    return subprocess.run(
+        [PROGRAM, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def at_terminal(answer: str, *args: str) -> tuple[int, str]:
+    """The program at a terminal where somebody types this; its exit code and what is shown."""
+    parent, child = pty.openpty()
+    command = [PROGRAM, *args]
+    with subprocess.Popen(command, stdin=child, stderr=child, stdout=subprocess.PIPE) as process:
+        os.close(child)
+        os.write(parent, answer.encode())
+        shown = b""
+        while True:
+            try:
+                shown += os.read(parent, 4096)
+            except OSError:  # nobody has the other end any more
+                break
+    os.close(parent)
+    return process.returncode, shown.decode()
+
+
+def rows(capsys) -> dict[str, str]:
+    """What the list shows of each model, by its name; the default's begins with a star."""
+    assert main(["models", "list"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "SIZE", "LANGUAGES", "HERE", "FROM"]
+    assert max(map(len, [head, *lines])) <= 80
+    return {line[2:].split()[0]: line for line in lines}
+
+
+# -- get, list, remove -------------------------------------------------------------------------
+
+
+def test_an_empty_store_has_the_demo_model(serving, capsys):
+    listed = rows(capsys)
+    assert listed.keys() == {"demo", *(each.name for each in CATALOG)}
+    assert [name for name, row in listed.items() if row[0] == "*"] == ["demo"]
+    assert "bundled" in listed["demo"]
+    assert listed["base.en"].endswith(" 293 MB English              openai/whisper-base.en")
+    assert not serving.seen
+
+
+def test_what_was_got_is_listed_and_can_be_removed(serving, capsys):
+    assert main(["models", "get", "some/tiny", "-q"]) == 0
+    assert main(["models", "get", "base.en", "-q"]) == 0
+    listed = rows(capsys)
+    assert list(listed)[:3] == ["demo", "base.en", "some/tiny"], "what is here comes first"
+    assert "0.5 MB" in listed["base.en"]
+    assert "downloaded" in listed["some/tiny"]
+    assert [name for name, row in listed.items() if row[0] == "*"] == ["base.en"]
+    for name in ("some/tiny", "base.en"):
+        assert main(["models", "remove", name]) == 0
+        assert capsys.readouterr().err == f"streamd: removed {name}, 0.5 MB\n"
+    assert main(["models", "remove", "base.en"]) == 4
+    assert capsys.readouterr().err == (
+        "streamd: base.en is not here; streamd models list shows what is\n"
+    )
+    assert not list(places().cache.rglob("*.safetensors"))
+
+
+def test_what_broke_off_can_be_removed(serving):
+    serving.repos["some/tiny"].served["model.safetensors"] = b""
+    serving.repos["some/tiny"].listed = [
+        s | {"size": 2**49} if "lfs" in s else s for s in serving.repos["some/tiny"].siblings()
+    ]
+    assert main(["models", "get", "some/tiny", "-q"]) == 4
+    assert (places().cache / "models--some--tiny").exists()
+    assert main(["models", "remove", "some/tiny", "-q"]) == 0
+    assert not (places().cache / "models--some--tiny").exists()
+
+
+def test_other_files_in_the_cache_are_not_models(serving, capsys):
+    main(["models", "get", "some/tiny", "-q"])
+    snapshot = next(places().cache.glob("models--some--tiny/snapshots/*"))
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").write_text('{"model_type": "bert"}')
+    assert "some/tiny" not in rows(capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("get nothing", "model 'nothing' not found: name a model's folder or file, owner/name on"),
+        ("get some/none", "some/none: no such repository on 127.0.0.1"),
+        ("remove demo", "demo is not in the store, so it is not streamd's to remove"),
+        ("remove some/none", "some/none is not here; streamd models list shows what is"),
+        ("remove ..", ".. is not in the store"),
+        ("import nowhere", "nowhere: no such file or folder"),
+        (f"import {SOUND}", f"{SOUND}: no checkpoint of openai-whisper or whisper.cpp"),
+        (f"import {ROOT}/models/demo", "demo is another model's name; streamd models import PATH"),
+        (f"import {ROOT}/models/demo base.en", "base.en is another model's name"),
+        (f"import {ROOT}/models/demo ../x", "'../x' is no name for a model: letters, digits,"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(words, expected, serving, capsys):
+    assert main(["models", *words.split()]) == 4
+    assert capsys.readouterr().err.startswith(f"streamd: {expected}")
+    assert not list(places().imported.glob("*"))
+
+
+# -- import ----------------------------------------------------------------------------------
+
+
+def test_an_imported_folder_is_a_model_by_name(serving, folder, capsys):
+    assert main(["models", "import", str(folder), "mine"]) == 0
+    expected = "streamd: mine, 0.5 MB, is imported; use it with --model mine\n"
+    assert capsys.readouterr().err == expected
+    assert load_model("mine").name == "mine"
+    copied = {path.name for path in (places().imported / "mine").iterdir()}
+    assert copied == {path.name for path in folder.iterdir()} & copied
+    assert "preprocessor_config.json" not in copied
+    assert rows(capsys)["mine"].startswith("* mine"), "nothing else is here"
+    assert main(["models", "import", str(folder), "mine"]) == 4
+    assert "mine is imported already" in capsys.readouterr().err
+    assert main(["models", "remove", "mine"]) == 0
+    assert not list(places().imported.iterdir())
+
+
+@pytest.mark.parametrize("name", [(), ("mine",)])
+def test_an_imported_file_keeps_its_name_or_gets_one(name, serving, tmp_path):
+    path = ggml.write(checkpoint("few"), tmp_path)
+    assert main(["models", "import", str(path), *name, "-q"]) == 0
+    (expected,) = name or (path.stem,)
+    assert [found for found, _ in imports.every(places().imported)] == [expected]
+    assert load_model(expected).name == expected
+
+
+def test_the_demo_model_s_own_layout_can_be_imported(serving):
+    assert main(["models", "import", str(ROOT / "models" / "demo"), "mine", "-q"]) == 0
+    assert load_model("mine").dims == load_model("demo").dims
+
+
+def test_an_import_that_fails_leaves_nothing(serving, folder, monkeypatch, tmp_path):
+    (tmp_path / "imported").mkdir()
+    code = (
+        "import resource, sys; from streamd.cli import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        f"sys.exit(main(['models', 'import', {str(folder)!r}, 'mine']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    expected = f"streamd: {folder} cannot be copied to {places().imported} (File too large)\n"
+    assert done.stderr == expected
+    assert not list(places().imported.iterdir())
+
+
+# -- which one is used -------------------------------------------------------------------------
+
+
+def chosen(**given: str) -> str:
+    return with_model(load(given, {})).decoding.model
+
+
+def test_the_best_one_that_knows_the_language(serving, capsys):
+    for each in CATALOG:
+        if each.name in ("tiny.en", "tiny", "large-v3-turbo", "distil-small.en"):
+            serving.repos[each.repository] = serving.repos["some/tiny"]
+            assert main(["models", "get", each.name, "-q"]) == 0
+    assert chosen() == chosen(language="de") == "large-v3-turbo"
+    assert chosen(task="translate", language="de") == "tiny", "turbo cannot translate"
+    main(["models", "remove", "large-v3-turbo", "-q"])
+    assert chosen() == "distil-small.en"
+    assert chosen(language="auto") == chosen(task="translate") == "tiny"
+    assert chosen(model="demo") == "demo"
+    main(["models", "remove", "tiny", "-q"])
+    assert chosen(language="de") == "demo"
+
+
+def test_a_model_that_is_not_here_is_downloaded_and_used(serving, folder):
+    first = run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback")
+    assert first.returncode == 0
+    host, cache = serving.endpoint.removeprefix("http://"), places().cache
+    announced, *lines = first.stderr.splitlines()
+    assert announced == f"streamd: downloading some/tiny, 0.5 MB, from {host} to {cache}"
+    assert "streamd: some/tiny: 100 % of 0.5 MB" in lines
+    second = run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback")
+    own = run("transcribe", "-m", str(folder), str(SOUND), "--no-fallback")
+    assert second.returncode == own.returncode == 0
+    assert "downloading" not in second.stderr
+    assert first.stdout == second.stdout == own.stdout
+
+
+def test_got_in_one_process_used_in_the_next(serving):
+    got = run("models", "get", "some/tiny")
+    assert (got.returncode, got.stdout) == (0, "")
+    assert got.stderr.endswith("streamd: some/tiny is here; use it with --model some/tiny\n")
+    serving.repos.clear()
+    assert run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback").returncode == 0
+
+
+def test_without_the_hub_a_missing_model_is_one_line(serving, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = run("-m", "base.en")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.count("\n") == 1
+    assert "streamd models get openai/whisper-base.en" in done.stderr
+
+
+def test_no_model_at_all_is_the_demo_model_and_says_so(serving):
+    done = run("transcribe", str(SOUND))
+    assert done.returncode == 0
+    first, *others = done.stderr.splitlines()
+    hint = "streamd models get base.en downloads one"
+    assert first == f"streamd: no model for any words is here yet; {hint}"
+    assert f"streamd: {load_model('demo').notice}" in others
+    assert not serving.seen, "nobody was asked"
+
+
+# -- at a terminal -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ["\n", " Yes\n"])
+def test_a_person_is_asked_whether_to_download(serving, answer):
+    code, shown = at_terminal(answer, "transcribe", "-m", "some/tiny", str(SOUND))
+    host = serving.endpoint.removeprefix("http://")
+    assert f"some/tiny is not here. Download it (0.5 MB) from {host}? [Y/n] " in shown
+    assert f"downloading some/tiny, 0.5 MB, from {host} to " in shown
+    assert "of 0.5 MB\r\x1b[K" in shown, "the line is taken away"
+    assert code == 0
+    assert load_model("some/tiny").name == "some/tiny"
+
+
+@pytest.mark.parametrize("answer", ["n\n", "what?\n", "\x04"])
+def test_a_person_may_refuse(serving, answer):
+    code, shown = at_terminal(answer, "transcribe", "-m", "some/tiny", str(SOUND))
+    assert code == 4
+    assert shown.endswith(
+        "streamd: model some/tiny is not downloaded; run: streamd models get some/tiny\r\n"
+    )
+    assert serving.paths() == ["/api/models/some/tiny/revision/main"]
+
+
+def test_who_is_quiet_is_not_asked(serving):
+    code, shown = at_terminal("", "models", "get", "-q", "some/tiny")
+    assert (code, shown) == (0, "")
+    code, shown = at_terminal("", "transcribe", "-q", "-m", "base.en", str(SOUND))
+    assert code == 0
+    assert "base.en" not in shown
+
+
+QUESTION = "no model is here yet. Download base.en (293 MB) from "
+
+
+def test_a_first_model_is_offered_and_used_from_then_on(serving):
+    code, shown = at_terminal("\n", "transcribe", str(SOUND))
+    assert QUESTION in shown
+    assert code == 0
+    code, shown = at_terminal("", "transcribe", str(SOUND))
+    assert "using base.en, the best model here; --model names another" in shown
+    assert code == 0
+
+
+def test_a_first_model_is_offered_only_once(serving):
+    code, shown = at_terminal("n\n", "transcribe", str(SOUND))
+    assert QUESTION in shown
+    assert load_model("demo").notice in shown
+    assert code == 0
+    code, shown = at_terminal("", "transcribe", str(SOUND))
+    assert QUESTION not in shown
+    assert load_model("demo").notice in shown
+    assert code == 0
+    assert not serving.seen
+
+
+def test_a_first_model_is_not_offered_offline(serving, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert QUESTION not in at_terminal("", "transcribe", str(SOUND))[1]
+
+
+# -- what a download looks like ------------------------------------------------------------------
+
+
+def test_progress_is_drawn_ten_times_a_second_at_most():
+    now = iter([0.0, 0.0, 0.05, 2.0])
+    stream = StringIO()
+    line = ProgressLine(stream, "base.en", now_s=lambda: next(now))
+    for n_here in (0, 10_000_000, 100_000_000):
+        line.reached(n_here, 290_000_000)
+    line.close()
+    assert stream.getvalue().split("\r\x1b[K") == [
+        "",
+        "base.en  ░░░░░░░░░░░░░░░░░░░░    0% of 290 MB",
+        "base.en  ███████░░░░░░░░░░░░░   34% of 290 MB  50.0 MB/s  0:00:03 left",
+        "",
+    ]
+
+
+def test_speed_counts_only_what_came_now():
+    now = iter([0.0, 0.0, 1.0])
+    stream = StringIO()
+    line = ProgressLine(stream, "base.en", now_s=lambda: next(now))
+    line.reached(200_000_000, 290_000_000)
+    line.reached(210_000_000, 290_000_000)
+    assert stream.getvalue().endswith("72% of 290 MB  10.0 MB/s  0:00:08 left")
+
+
+def test_nothing_to_download_is_all():
+    assert "100%" in download_line("x", n_here=0, n_all=0, speed=0)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "shown"),
+    [
+        (0, "0.0 MB"),
+        (9_949_999, "9.9 MB"),
+        (9_950_000, "10 MB"),
+        (999_499_999, "999 MB"),
+        (999_500_000, "1.00 GB"),
+        (6_173_370_152, "6.17 GB"),
+    ],
+)
+def test_sizes_for_people(n_bytes, shown):
+    assert megabytes(n_bytes) == shown
