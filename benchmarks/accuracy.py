@@ -164,10 +164,10 @@ def main() -> None:
     parser.add_argument("option", nargs="*", metavar="NAME=VALUE", help="streamd's options")
     args = parser.parse_args()
     given = {"model": "demo"} | dict(option.split("=", 1) for option in args.option)
-    config = load(given, {})
+    config = load({"model": "demo"} | given, {})
     model = load_model(config.decoding.model)
     live = build.recognizer(config, model)
-    whole = build.recognizer(load({**given, "audio-ctx": "1500"}, {}), model)
+    whole = build.recognizer(load({"model": "demo", **given, "audio-ctx": "1500"}, {}), model)
     print(f"{'word error rate, %':34} {'words':>6} {'offline':>8} {'streaming':>9} {'delta':>7}")
     rows = []
     for name, clean in sets(args.data, args.limit).items():

@@ -1,14 +1,13 @@
 """An event loop whose clock is simulated: hours of audio in minutes, on a machine that is busy.
 
 Waiting costs no time: when nothing is ready, the clock jumps to the next timer. What runs in an
-executor runs at once, alone, and then takes as long on this clock as it took on the real one (or no
-time at all). So the daemon's own scheduling is measured, with the latencies of a machine that does
-nothing else. Work on the loop itself is free. No other thread may wake this loop.
+executor runs at once, alone, and then takes as long on this clock as it took by a stopwatch. So the
+daemon's own scheduling is measured, with the latencies of a machine that does nothing else. Work on
+the loop itself is free. No other thread may wake this loop.
 """
 
 import asyncio
 import selectors
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVarTuple
@@ -19,10 +18,10 @@ ArgsT = TypeVarTuple("ArgsT")
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Give it to `asyncio.Runner(loop_factory=...)`. Inherits, as asyncio's loops are extended."""
 
-    def __init__(self, *, free: bool = False) -> None:
-        """`free`: executors take no time."""
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        """`stopwatch` gives seconds; what an executor runs takes their difference."""
         self._now_s = 0.0
-        self._free = free
+        self._stopwatch = stopwatch
         super().__init__(_Hurried(self._skip))
 
     def time(self) -> float:
@@ -37,10 +36,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Future[Any]:
         """Run it here and now; its result is there when the clock has run as long as it took."""
         done: asyncio.Future[Any] = self.create_future()
-        begun_s = time.perf_counter()
+        begun_s = self._stopwatch()
         result = func(*args)  # what it raises is a failed measurement, and ends it
-        took_s = 0.0 if self._free else time.perf_counter() - begun_s
-        self.call_later(took_s, _settle, done, result)
+        self.call_later(self._stopwatch() - begun_s, _settle, done, result)
         return done
 
     def _skip(self, seconds: float) -> None:

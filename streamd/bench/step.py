@@ -13,7 +13,10 @@ import msgspec
 import numpy as np
 
 from streamd.bench.script import Costs, ScriptedRecognizer
+from streamd.config import Config
+from streamd.daemon import build
 from streamd.engine import Engine
+from streamd.engine.model import Model
 from streamd.types import FRAME, Samples, Window
 
 N_WARM = 2
@@ -39,6 +42,17 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     passes: float
     n_ctx: int
+
+
+class StepBench(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's steps: as in a stream, without a draft, at the full context; its encoder alone."""
+
+    model: str
+    load_s: float
+    step: StepTimes
+    undrafted: StepTimes
+    full: StepTimes
+    encoder_ms: float
 
 
 class Steps:
@@ -105,6 +119,47 @@ def measure_steps(
         passes=round(float(np.mean([costs.passes for _, costs, _ in rows])), 1),
         n_ctx=(recognizer.counters.encoded_frames - before.encoded_frames) // n_encodes,
     )
+
+
+def bench_step(config: Config, model: Model, *, n_steps: int = 20) -> StepBench:
+    """Load the engine and measure everything; raises as `build.recognizer` does."""
+    begun_s = time.perf_counter()
+    engine: Any = build.engine(config, model)
+    load_s = round(time.perf_counter() - begun_s, 3)
+    tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
+    whole = replace(options, audio_ctx=model.dims.n_audio_ctx)
+    live = ScriptedRecognizer(engine, tokenizer, options)
+    return StepBench(
+        model=model.name,
+        load_s=load_s,
+        step=measure_steps(live, n_steps=n_steps),
+        undrafted=measure_steps(live, n_steps=max(2, n_steps // 4), draft=False),
+        full=measure_steps(
+            ScriptedRecognizer(engine, tokenizer, whole), n_steps=max(2, n_steps // 4)
+        ),
+        encoder_ms=measure_encoder(engine, model.dims.n_audio_ctx, n=max(2, n_steps // 4)),
+    )
+
+
+def step_table(result: StepBench) -> str:
+    """The measured steps for people."""
+    lines = [
+        f"{result.model:28} {'step':>8} {'best':>8} {'p95':>8} {'encode':>8} {'decode':>8} "
+        f"{'rest':>8}  tokens passes context"
+    ]
+    for name, row in (
+        ("a step of a stream", result.step),
+        ("without a draft", result.undrafted),
+        ("at the full context", result.full),
+    ):
+        lines.append(
+            f"{name:28} {row.step_ms:8.1f} {row.best_ms:8.1f} {row.p95_ms:8.1f} "
+            f"{row.encode_ms:8.1f} {row.decode_ms:8.1f} {row.rest_ms:8.1f} {row.tokens:7} "
+            f"{row.passes:6} {row.n_ctx:7}"
+        )
+    lines.append(f"{'encoder, full context':28} {result.encoder_ms:8.1f} ms")
+    lines.append(f"{'loading':28} {result.load_s:8.2f} s")
+    return "\n".join(lines) + "\n"
 
 
 def measure_encoder(engine: Engine[Any], n_ctx: int, *, n: int = 5) -> float:

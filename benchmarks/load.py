@@ -1,0 +1,162 @@
+"""How many streams until steps are late, how many listeners until events are.
+
+    python benchmarks/load.py [--dims base.en] [--streams 1 2 4 8] [--plot FILE.svg] [NAME=VALUE...]
+    python benchmarks/load.py --subscribers 10 100 300
+
+Streams: continuous speech, one engine, simulated clock (streamd/bench/load.py
+and replay.py). Subscribers: a
+server here, listeners in another process, two events a second; the delay is from publishing to the
+listener's hand. Each ends with the first count that is late. Prints a table and, last, a JSON line.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamd.bench.load import Load, measure_load, plot
+from streamd.bench.machine import machine
+from streamd.bench.random_model import random_model
+from streamd.bench.script import ScriptedRecognizer
+from streamd.config import load
+from streamd.daemon import build
+from streamd.daemon.streams import Streams
+from streamd.engine.store import load_model
+from streamd.events import Partial
+from streamd.server import LIVE, watch
+
+LATE = 0.01
+"""The share of steps that may be late."""
+LATE_MS = 100
+"""The delay that 95 % of the events must stay below."""
+N_EVENTS = 20
+PERIOD_S = 0.5
+
+
+def streams(args: argparse.Namespace) -> list[Load]:
+    """Growing numbers of streams."""
+    given = dict(option.split("=", 1) for option in args.option)
+    config = load({"model": "demo"} | given, {})
+    model = random_model(args.dims) if args.dims else load_model(config.decoding.model)
+    recognizer = ScriptedRecognizer(
+        build.engine(config, model),
+        build.tokenizer(config, model),
+        build.decoding_options(config, model),
+    )
+    measure_load(recognizer, n_streams=1, seconds=3)  # the runtime warms up
+    print(
+        f"{model.name}\n{'streams':>8} {'median':>8} {'p95':>8} {'missed':>8} {'apart':>8}", end=""
+    )
+    print(f" {'busy':>6} {'window':>8}")
+    rows: list[Load] = []
+    for n in args.streams:
+        rows.append(
+            row := measure_load(recognizer, n_streams=n, seconds=args.seconds, clock=args.clock)
+        )
+        print(
+            f"{n:8} {row.median_ms:8.0f} {row.p95_ms:8.0f} {row.missed:8.1%} {row.apart_ms:8.0f}"
+            f" {row.busy:6.1%} {row.window_ms:8.1f}",
+            flush=True,
+        )
+        if row.missed > LATE and not args.all:
+            break
+    return rows
+
+
+async def subscribers(n: int) -> dict[str, float]:
+    """So many listeners at once."""
+    config = load({"port": "0", "max-subscribers": "10000"}, {})
+    every = Streams(build.session_factory(config), room=500, max_ingest=0)
+    hub = every.add(LIVE).hub
+    async with build.server(config, every) as server:
+        command = [sys.executable, __file__, "--listen", f"ws://127.0.0.1:{server.port}", str(n)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout
+        # the one that everybody gets who connects
+        hub.publish(Partial(seg=1, rev=0, start_ms=0, end_ms=0, text="0", stable=0))
+        await process.stdout.readline()  # all are connected
+        cpu_s = time.process_time()
+        for rev in range(1, N_EVENTS + 1):
+            text = f"{time.monotonic():.6f}"
+            hub.publish(Partial(seg=1, rev=rev, start_ms=0, end_ms=0, text=text, stable=0))
+            await asyncio.sleep(PERIOD_S)
+        cpu_s = time.process_time() - cpu_s
+        hub.close("end")
+        delays = json.loads(await process.stdout.readline())
+        await process.wait()
+    share = cpu_s / (N_EVENTS * PERIOD_S)
+    return {
+        "subscribers": n,
+        "events": len(delays),
+        "merged": n * N_EVENTS - len(delays),
+        "median_ms": round(float(np.median(delays)), 2),
+        "p95_ms": round(float(np.percentile(delays, 95)), 2),
+        "server_cpu": round(share, 3),
+    }
+
+
+async def listen(url: str, n: int) -> None:
+    """The other process: all listeners; tells when they are connected, and at last the delays."""
+    ready, delays = asyncio.Semaphore(0), []
+
+    async def one() -> None:
+        async with aclosing(watch(url)) as events:
+            async for event in events:
+                now_s = time.monotonic()
+                if isinstance(event, Partial) and event.rev:
+                    delays.append((now_s - float(event.text)) * 1000)
+                elif isinstance(event, Partial):
+                    ready.release()
+
+    tasks = [asyncio.create_task(one()) for _ in range(n)]
+    for _ in range(n):
+        await ready.acquire()
+    print("ready", flush=True)
+    await asyncio.gather(*tasks)
+    print(json.dumps(delays), flush=True)
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dims", default="", help="random weights of this size")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 20])
+    parser.add_argument("--seconds", type=int, default=20, help="of sound in each stream")
+    parser.add_argument("--clock", choices=["virtual", "cpu"], default="virtual")
+    parser.add_argument("--all", action="store_true", help="go on when steps are late")
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--subscribers", type=int, nargs="+")
+    parser.add_argument("--listen", nargs=2, metavar=("URL", "N"), help=argparse.SUPPRESS)
+    parser.add_argument("option", nargs="*", metavar="NAME=VALUE")
+    args = parser.parse_args()
+    told: dict[str, Any] = {"machine": msgspec.to_builtins(machine())}
+    if args.listen:
+        url, n = args.listen
+        asyncio.run(listen(url, int(n)))
+        return
+    if args.subscribers:
+        told["subscribers"] = []
+        for n in args.subscribers:
+            told["subscribers"].append(row := asyncio.run(subscribers(n)))
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+            if row["p95_ms"] > LATE_MS:
+                break
+    else:
+        rows = streams(args)
+        held = [row.streams for row in rows if row.missed <= LATE]
+        told |= {"load": msgspec.to_builtins(rows), "held": max(held, default=0)}
+        print(f"held without missing more than {LATE:.0%} of the steps: {told['held']}")
+        if args.plot:
+            args.plot.write_text(plot(rows))
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

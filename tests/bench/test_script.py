@@ -1,0 +1,148 @@
+"""Scripted hypotheses: the words that were promised, on a real engine, at any length of window."""
+
+from typing import ClassVar
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from bench.logs import BEGAN, ENDED, decoded, partial
+
+from streamd.bench.load import Load, measure_load, plot, summary
+from streamd.bench.random_model import dimensions, random_model
+from streamd.bench.script import PACE, ScriptedRecognizer
+from streamd.bench.step import Steps, bench_step, measure_encoder, measure_steps, noise, step_table
+from streamd.config import load
+from streamd.daemon import build
+from streamd.engine.store import load_model
+from streamd.errors import ConfigError
+from streamd.types import FRAME, Window
+
+
+@pytest.fixture(scope="module")
+def parts():
+    config, model = load({"threads": "1"}, {}), load_model("demo")
+    options = build.decoding_options(config, model)
+    return build.engine(config, model), build.tokenizer(config, model), options
+
+
+@pytest.fixture
+def recognizer(parts):
+    return ScriptedRecognizer(*parts)
+
+
+def window(start, end, **known):
+    return Window(start, end, noise(end - start), **known)
+
+
+def test_a_window_of_five_seconds_has_twenty_words_at_their_time(recognizer):
+    hypothesis = recognizer.recognize(window(0, 250, last=True))
+    assert len(hypothesis.tokens) == len(hypothesis.words) == 20
+    assert len(set(hypothesis.tokens)) == 20
+    middles = [(word.start + word.end) / 2 for word in hypothesis.words]
+    assert middles == pytest.approx([(n + 0.5) * PACE for n in range(20)], abs=PACE)
+    assert hypothesis.suspect == ""
+    assert recognizer.counters.retries == 0
+
+
+def test_the_words_of_a_stream_are_the_same_wherever_a_window_begins(recognizer):
+    whole = recognizer.recognize(window(0, 500, last=True)).tokens
+    assert recognizer.recognize(window(250, 500, last=True)).tokens == whole[20:]
+    assert recognizer.recognize(window(100, 400, last=True)).tokens == whole[8:32]
+    prefix = whole[8:12]
+    assert recognizer.recognize(window(100, 400, last=True, prefix=prefix)).tokens == whole[12:32]
+    prompted = window(250, 500, last=True, prompt=whole[:20])
+    assert recognizer.recognize(prompted).tokens == whole[20:]
+
+
+def test_of_a_window_that_goes_on_the_newest_word_is_misheard(recognizer):
+    right = recognizer.recognize(window(0, 250, last=True)).tokens
+    guess = recognizer.recognize(window(0, 250)).tokens
+    assert guess[:-1] == right[:-1]
+    assert guess[-1] not in right
+    again = recognizer.recognize(window(0, 275, draft=guess))
+    assert again.tokens[:20] == right
+    assert again.accepted_draft == 19
+
+
+def test_a_step_verifies_its_draft_in_one_pass(recognizer):
+    steps = Steps(recognizer)
+    _, first, n_first = steps.run()
+    _, second, n_second = steps.run()
+    assert (n_first, n_second) == (20, 20)
+    assert first.passes == 21
+    assert second.passes == 4  # the draft and its correction, two new words, and the end
+    assert second.encode_s > 0
+    assert second.decode_s > 0
+
+
+def test_a_step_without_a_draft_decodes_each_token(recognizer):
+    times = measure_steps(recognizer, n_steps=2, draft=False)
+    assert (times.tokens, times.passes, times.n_ctx) == (20, 21, 384)
+    assert times.best_ms <= times.step_ms <= times.p95_ms
+
+
+def test_the_bench_of_a_step_shows_all_rows():
+    result = bench_step(load({"threads": "1"}, {}), load_model("demo"), n_steps=2)
+    assert (result.step.n_ctx, result.full.n_ctx) == (384, 1500)
+    assert (result.step.passes, result.undrafted.passes) == (4, 21)
+    table = step_table(result)
+    assert f"{result.step.step_ms:.1f}" in table
+    assert f"{result.encoder_ms:.1f}" in table
+
+
+def test_the_encoder_alone_is_run_at_its_context(parts):
+    engine, *_ = parts
+
+    class Noted:
+        dims = engine.dims
+        seen: ClassVar[list[int]] = []
+
+        def encode(self, mel, n_ctx):
+            self.seen.append(n_ctx)
+            assert mel.shape == (engine.dims.n_mels, 2 * n_ctx)
+
+    measure_encoder(Noted(), 100, n=3)
+    assert Noted.seen == [100] * 4
+
+
+def test_streams_at_once_miss_nothing_while_computing_is_free(recognizer):
+    load_ = measure_load(recognizer, n_streams=3, seconds=6, clock="free")
+    assert (load_.streams, load_.missed, load_.busy) == (3, 0.0, 0.0)
+    assert load_.steps >= 3 * 9
+    assert load_.p95_ms <= 40
+    assert load_.apart_ms <= 20
+
+
+def test_a_late_or_merged_step_is_missed():
+    work = decoded(0, 0, 500, ms=1_000)
+    in_time = [partial(520, "a", end_ms=500), partial(1_040, "a b", end_ms=1_000)]
+    assert summary([[BEGAN, work, *in_time, ENDED]], 500).missed == 0
+    late = [partial(520, "a", end_ms=500), partial(1_501, "a b", end_ms=1_000)]
+    assert summary([[BEGAN, work, *late, ENDED]], 500).missed == 0.5
+    merged = [partial(530, "a", end_ms=500), partial(2_050, "a b", end_ms=2_000)]
+    both = summary([[BEGAN, work, *in_time, ENDED], [BEGAN, *merged, ENDED]], 500)
+    assert (both.steps, both.missed, both.streams) == (6, pytest.approx(2 / 6, abs=1e-4), 2)
+    assert both.apart_ms == 10
+
+
+def test_the_plot_is_an_image_of_all_rows():
+    row = Load(
+        streams=1, steps=1, median_ms=60, p95_ms=90, missed=0, apart_ms=1, busy=0.1, window_ms=50
+    )
+    image = ElementTree.fromstring(plot([row, row]))
+    lines = image.findall("{*}polyline")
+    assert [len(line.attrib["points"].split()) for line in lines] == [2, 2]
+
+
+def test_random_models_have_openais_dimensions_and_are_the_same_every_time():
+    assert dimensions("base.en").n_audio_state == 512
+    assert dimensions("large-v3").n_mels == 128
+    assert (dimensions("large-v3-turbo").n_text_layer, dimensions("tiny").n_vocab) == (4, 51_865)
+    for name in ("huge", "base.de"):
+        with pytest.raises(ConfigError, match=name):
+            dimensions(name)
+    a, b = random_model("tiny.en"), random_model("tiny.en")
+    name = "encoder.blocks.0.attn.query.weight"
+    assert np.array_equal(a.weights[name], b.weights[name])
+    assert a.language == "en"
+    assert len(noise(3)) == 3 * FRAME
