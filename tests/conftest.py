@@ -27,6 +27,7 @@ def empty_store(tmp_path_factory):
         patch.setenv("HF_HOME", str(folder / "hub"))
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         patch.setenv("STREAMD_STORE", str(folder / "imported"))
+        patch.setenv("STREAMD_CACHE", str(folder / "cache"))
         patch.setenv("STREAMD_MODEL", "demo")
         yield
 

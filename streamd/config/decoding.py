@@ -106,4 +106,8 @@ class Decoding(Group, frozen=True, kw_only=True):
         Meta(ge=0, le=256),
         Opt("threads of the engine; 0: two, if there are two", flags=("-t",)),
     ] = 0
+    precision: Annotated[
+        Literal["auto", "float32", "int8"],
+        Opt("of the model's weights; auto: int8 where that is faster", rare=True),
+    ] = "auto"
     engine: Annotated[Literal["auto", "onnx", "reference"], Opt("what runs the model")] = "auto"

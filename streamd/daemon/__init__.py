@@ -19,10 +19,10 @@ from typing import Any
 from streamd.config import Config, read_token
 from streamd.daemon import build
 from streamd.daemon.control import Control
+from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, stored
 from streamd.daemon.streams import Stream, Streams
 from streamd.display import check_files, open_display, open_files
-from streamd.engine.store import load_model
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Fault
 from streamd.server import LIVE, Server
@@ -175,10 +175,10 @@ async def _or_stop(sink: Coroutine[Any, Any, None], control: Control) -> None:
 async def _engine(config: Config, streams: Streams) -> None:
     """The supervisor: a model that cannot be loaded or an engine that dies is told to everybody."""
     try:
-        model = await asyncio.to_thread(load_model, config.decoding.model)
+        model, engine = await asyncio.to_thread(open_model, config)
         if model.notice:
             log.info("%s", model.notice)
-        recognizer = await asyncio.to_thread(build.recognizer, config, model)
+        recognizer = await asyncio.to_thread(build.recognizer, config, model, engine)
         await streams.transcribe(recognizer)
     except Exception as error:
         streams.fail(error)

@@ -21,6 +21,7 @@ from streamd.daemon.streams import Streams
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.onnx import prepare
+from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
@@ -157,8 +158,8 @@ def _source(config: Config, name: str) -> Source:
     )
 
 
-def recognizer(config: Config, model: Model) -> Recognizer[Any]:
-    """The model on its engine, with its options; slow, as `engine` is.
+def recognizer(config: Config, model: Model, runs: Engine[Any] | None = None) -> Recognizer[Any]:
+    """The model with its options, on the engine that `runs` it; without one slow, as `engine` is.
 
     Raises
     ------
@@ -168,12 +169,12 @@ def recognizer(config: Config, model: Model) -> Recognizer[Any]:
     options = decoding_options(config, model)
     prompt = config.decoding.prompt
     return Recognizer(
-        engine(config, model), tokenizer(config, model), options, initial_prompt=prompt
+        runs or engine(config, model), tokenizer(config, model), options, initial_prompt=prompt
     )
 
 
 def engine(config: Config, model: Model) -> Engine[Any]:
-    """What runs the model; slow: graphs are built and weights laid out.
+    """What runs a model that was loaded; slow: graphs are built and weights laid out.
 
     Raises
     ------
@@ -183,8 +184,16 @@ def engine(config: Config, model: Model) -> Engine[Any]:
     heads = model.alignment_heads
     if o.engine == "reference":
         return ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
-    threads = o.threads or min(2, os.cpu_count() or 1)
-    return prepare.build(model.dims, model.weights, alignment_heads=heads, threads=threads)
+    n_threads = threads(config)
+    precision = choose_precision(model.dims, o.precision, threads=n_threads).precision
+    return prepare.build(
+        model.dims, model.weights, alignment_heads=heads, threads=n_threads, precision=precision
+    )
+
+
+def threads(config: Config) -> int:
+    """How many threads the engine gets."""
+    return config.decoding.threads or min(2, os.cpu_count() or 1)
 
 
 def tokenizer(config: Config, model: Model) -> Tokenizer:

@@ -21,14 +21,14 @@ from streamd.cli import main
 from streamd.engine.recognizer import Recognizer
 from streamd.errors import EngineError, ModelError
 
-load, recognize, told = daemon.load_model, Recognizer.recognize, sys.stdin.readline
+load, recognize, told = daemon.open_model, Recognizer.recognize, sys.stdin.readline
 failure = sys.argv.pop(1)
 
 
-def load_model(name):
+def open_model(config):
     if failure == "model" and told():
         raise ModelError("the model is torn: fetch it again")
-    return load(name)
+    return load(config)
 
 
 def recognize_until_told(self, window):
@@ -37,7 +37,7 @@ def recognize_until_told(self, window):
     return recognize(self, window)
 
 
-daemon.load_model, Recognizer.recognize = load_model, recognize_until_told
+daemon.open_model, Recognizer.recognize = open_model, recognize_until_told
 sys.exit(main())
 """
 

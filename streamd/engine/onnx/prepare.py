@@ -43,7 +43,8 @@ def build(
     """
     from streamd.engine.onnx.graphs import graphs  # here because few starts need to write graphs
 
-    sessions, arrays = [], []
+    sessions = []
+    arrays: list[NDArray[Any]] = []
     for graph in graphs(dims, weights, alignment_heads=alignment_heads, precision=precision):
         sessions.append(new_session(graph.model, threads, tensors=graph.tensors))
         arrays += graph.tensors.values()

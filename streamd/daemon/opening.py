@@ -1,0 +1,37 @@
+"""The configured model on its engine, prepared once and mapped ever after."""
+
+import logging
+import time
+from typing import Any
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.engine import Engine
+from streamd.engine.model import Model
+from streamd.engine.prepared import open_engine
+from streamd.engine.store import load_model
+
+log = logging.getLogger(__name__)
+
+
+def open_model(config: Config) -> tuple[Model, Engine[Any]]:
+    """The configured model and what runs it, which may be all that has its weights.
+
+    Raises
+    ------
+    ModelError : there is no such model, or its files are damaged
+    EngineError : the runtime refuses the model
+    """
+    o = config.decoding
+    start = time.perf_counter()
+    if o.engine == "reference":
+        model = load_model(o.model)
+        return model, build.engine(config, model)
+    opened = open_engine(o.model, threads=build.threads(config), precision=o.precision)
+    seconds = time.perf_counter() - start
+    name = opened.model.name
+    log.log(
+        logging.DEBUG if opened.how == "prepared" else logging.INFO,
+        f"model {name} ready in {seconds:.1f} s ({opened.precision}, {opened.how})",
+    )
+    return opened.model, opened.engine

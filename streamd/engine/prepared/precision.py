@@ -1,0 +1,124 @@
+"""Which precision is the faster one on this machine, found out by trying.
+
+Int8 is two to three times as fast where the processor has instructions for it, and may be slower
+where it has none. One layer of each kind, with random weights of the model's width, shows it in a
+fraction of a second; the verdict is kept.
+"""
+
+import hashlib
+import os
+import platform
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import onnxruntime
+
+from streamd.engine import ModelDimensions, Weights
+from streamd.engine.onnx import OnnxEngine, Precision
+from streamd.engine.onnx.prepare import build
+from streamd.engine.prepared.folder import cache_folder, put_file
+from streamd.engine.weights import parameter_shapes
+
+Choice = Literal["auto", "float32", "int8"]
+
+_GAIN = 0.9
+"""Int8 must take less than this share of float32's time: nothing is rounded for nothing."""
+_LEAST_STATE = 384
+"""The width of `tiny`: what is narrower is fast enough as it is."""
+_N_CTX = 384
+_N_TOKENS = 24
+"""About what a step of `--step 500 --length 5000` decodes."""
+_N_TIMES = 5
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The precision to use, and the times that spoke for it; None if nothing was measured."""
+
+    precision: Precision
+    float32_ms: float | None = None
+    int8_ms: float | None = None
+
+
+def choose_precision(dims: ModelDimensions, choice: Choice = "auto", *, threads: int) -> Verdict:
+    """The user's choice, or for "auto" what an earlier or a first measurement says."""
+    if choice != "auto":
+        return Verdict(precision=choice)
+    if dims.n_audio_state < _LEAST_STATE:
+        return Verdict(precision="float32")
+    folder = cache_folder()
+    kept = folder / "precision" / _key(dims, threads) if folder else None
+    if kept:
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(kept.read_bytes(), type=Verdict)
+    verdict = _measure(dims, threads)
+    if kept:
+        with suppress(OSError):  # then it is measured again next time
+            put_file(kept, msgspec.json.encode(verdict))
+    return verdict
+
+
+def processor() -> str:
+    """The processor's name, for people."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _key(dims: ModelDimensions, threads: int) -> str:
+    flags = ""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
+    parts = (processor(), flags, platform.machine(), os.cpu_count(), threads, shape)
+    return hashlib.sha256(f"{parts} {onnxruntime.__version__}".encode()).hexdigest()[:40]
+
+
+def _measure(dims: ModelDimensions, threads: int) -> Verdict:
+    """Time one layer of encoder and decoder in both precisions, in turns."""
+    slice_of = replace(dims, n_audio_layer=1, n_text_layer=1, n_vocab=4 * dims.n_text_state)
+    random = np.random.default_rng(0)
+    weights = {
+        name: random.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+        for name, shape in parameter_shapes(slice_of).items()
+    }
+    engines = {precision: _engine(slice_of, weights, threads, precision) for precision in _BOTH}
+    times: dict[Precision, list[float]] = {precision: [] for precision in _BOTH}
+    for _ in range(_N_TIMES):
+        for precision, engine in engines.items():
+            times[precision].append(_step_ms(engine))
+    best = {precision: min(each) for precision, each in times.items()}
+    wins = best["int8"] < _GAIN * best["float32"]
+    return Verdict(
+        precision="int8" if wins else "float32",
+        float32_ms=round(best["float32"], 3),
+        int8_ms=round(best["int8"], 3),
+    )
+
+
+_BOTH: tuple[Precision, Precision] = ("float32", "int8")
+
+
+def _engine(
+    dims: ModelDimensions, weights: Weights, threads: int, precision: Precision
+) -> OnnxEngine:
+    return build(dims, weights, alignment_heads=[(0, 0)], threads=threads, precision=precision)
+
+
+def _step_ms(engine: OnnxEngine) -> float:
+    """Encode a window, verify a draft and decode three tokens."""
+    mel = np.zeros((engine.dims.n_mels, 2 * _N_CTX), np.float32)
+    start = time.perf_counter()
+    decoder = engine.decoder(engine.encode(mel, _N_CTX), _N_TOKENS + 3)
+    for first, k in ((0, _N_TOKENS), *((_N_TOKENS + i, 1) for i in range(3))):
+        order = np.arange(first, first + k)
+        visible = np.arange(decoder.n_slots) <= order[:, None]
+        decoder.step(np.zeros(k, np.int64), order, order, visible, np.arange(k))
+    return (time.perf_counter() - start) * 1000

@@ -1,0 +1,280 @@
+"""A model is prepared once; what is not whole, not ours or not of this model is made again."""
+
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden import load
+
+from streamd.engine import prepared
+from streamd.engine.onnx.prepare import build
+from streamd.engine.prepared import identity, open_engine
+from streamd.engine.prepared.folder import cache_folder, prune, put_file, put_folder
+from streamd.engine.prepared.precision import choose_precision
+from streamd.engine.store import load_model
+from streamd.errors import EngineError, ModelError
+from streamd.mel import log_mel
+
+DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+FILES = ("config.json", "model.safetensors", "vocab.tiktoken")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """The models whose own files were read."""
+    names = []
+
+    def told(name):
+        names.append(name)
+        return load_model(name)
+
+    monkeypatch.setattr(prepared, "load_model", told)
+    return names
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A model's folder."""
+    return copy_of(tmp_path / "model")
+
+
+def copy_of(folder: Path) -> Path:
+    folder.mkdir()
+    for name in FILES:
+        shutil.copy(DEMO / name, folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _times_are_believed_at_once(monkeypatch):
+    monkeypatch.setattr(identity, "_SETTLED_NS", 0)
+
+
+def how(name, precision="float32") -> str:
+    return open_engine(str(name), threads=1, precision=precision).how
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted((folder / "prepared").iterdir())
+
+
+def logits(opened) -> np.ndarray:
+    mel = log_mel(load.samples("lamp", 192), 80)
+    decoder = opened.decoder(opened.encode(mel, 192), 4)
+    order = np.arange(4)
+    return decoder.step(order, order, order, np.tri(4, dtype=np.bool_), order)[0]
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_prepared_is_the_same_model(folder, loads, precision):
+    first = open_engine("demo", threads=1, precision=precision)
+    second = open_engine("demo", threads=1, precision=precision)
+    assert (first.how, second.how, loads) == ("prepared now", "prepared", ["demo"])
+    model = load_model("demo")
+    for opened in (first, second):
+        for field in ("name", "dims", "vocabulary", "alignment_heads", "language", "notice"):
+            assert getattr(opened.model, field) == getattr(model, field), field
+        assert opened.model.min_audio_ctx == model.min_audio_ctx
+        assert opened.model.text_style == model.text_style
+    heads = model.alignment_heads
+    fresh = build(model.dims, model.weights, alignment_heads=heads, threads=1, precision=precision)
+    for opened in (first, second):
+        np.testing.assert_array_equal(logits(opened.engine), logits(fresh))
+
+
+def test_the_same_content_elsewhere_is_the_same_model(folder, loads, copy, tmp_path):
+    assert how(copy) == "prepared now"
+    (tmp_path / "elsewhere").mkdir()
+    other = copy_of(tmp_path / "elsewhere" / copy.name)
+    assert how(other) == "prepared"
+    assert loads == [str(copy)]
+
+
+def test_another_name_is_another_model(folder, copy, tmp_path):
+    """Whose alignment heads may follow from it."""
+    how(copy)
+    assert how(copy_of(tmp_path / "other")) == "prepared now"
+    assert open_engine(str(tmp_path / "other"), threads=1).model.name == "other"
+
+
+def test_changed_content_is_seen(folder, copy):
+    how(copy)
+    config = copy / "config.json"
+    config.write_text(config.read_text().replace("lower case", "UPPER CASE"))
+    assert how(copy) == "prepared now"
+    assert open_engine(str(copy), threads=1).model.text_style.startswith("UPPER")
+
+
+def test_a_change_that_hides_behind_size_and_time_is_seen(folder, copy):
+    path = copy / "config.json"
+    how(copy)
+    before = path.stat()
+    path.write_text(path.read_text().replace("lower case", "UPPER CASE"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert how(copy) == "prepared now"
+
+
+def test_young_files_are_read_again(folder, copy, monkeypatch):
+    monkeypatch.setattr(identity, "_SETTLED_NS", 10**18)
+    reads = []
+    digest = identity._digest
+    monkeypatch.setattr(identity, "_digest", lambda path: reads.append(path) or digest(path))
+    assert [how(copy) for _ in range(3)] == ["prepared now", "prepared", "prepared"]
+    assert len(reads) == 3
+    monkeypatch.setattr(identity, "_SETTLED_NS", 0)
+    assert [how(copy) for _ in range(3)] == ["prepared"] * 3
+    assert len(reads) == 4, "an old file only once"
+
+
+def test_files_that_change_while_they_are_loaded_are_not_kept(folder, copy, monkeypatch):
+    def changed_after(name):
+        model = load_model(name)
+        (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+        return model
+
+    monkeypatch.setattr(prepared, "load_model", changed_after)
+    assert how(copy) == "not prepared"
+    assert not (folder / "prepared").exists()
+
+
+def damages():
+    yield "cut", lambda path: os.truncate(path, path.stat().st_size // 2)
+    yield "empty", lambda path: path.write_bytes(b"")
+    yield "gone", lambda path: path.unlink()
+    yield "zeros", lambda path: path.write_bytes(bytes(path.stat().st_size))
+    yield "longer", lambda path: path.write_bytes(path.read_bytes() + b"x")
+
+
+@pytest.mark.parametrize(
+    "file", ["encoder.onnx", "decoder.onnx", "tensors", "model.msgpack", "checked.json"]
+)
+@pytest.mark.parametrize("damage", [damage for _, damage in damages()])
+def test_damage_is_made_good(folder, file, damage):
+    how("demo")
+    (entry,) = entries(folder)
+    damage(entry / file)
+    assert how("demo") == "prepared now"
+    assert how("demo") == "prepared"
+    assert entries(folder) == [entry]
+
+
+def test_a_runtime_that_refuses_what_was_prepared_gets_it_anew(folder, monkeypatch):
+    how("demo")
+    refusals = [EngineError("no")]
+    read = prepared.entry.read
+
+    def refuse_once(place, *, threads):
+        if refusals:
+            raise refusals.pop()
+        return read(place, threads=threads)
+
+    monkeypatch.setattr(prepared.entry, "read", refuse_once)
+    assert how("demo") == "prepared now"
+
+
+def test_what_others_may_change_is_not_believed(folder):
+    how("demo")
+    (entry,) = entries(folder)
+    entry.chmod(0o777)
+    assert how("demo") == "prepared now"
+    assert entries(folder)[0].stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    assert cache_folder() is None
+    assert how("demo") == "not prepared"
+
+
+def test_a_link_is_not_believed(folder, tmp_path):
+    how("demo")
+    (entry,) = entries(folder)
+    entry.rename(tmp_path / "theirs")
+    entry.symlink_to(tmp_path / "theirs")
+    assert how("demo") == "prepared now"
+    assert not entry.is_symlink()
+
+
+def test_without_a_cache_it_works_too(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("STREAMD_CACHE", str(file / "cache"))
+    assert how("demo") == "not prepared"
+
+
+def test_a_full_disk_costs_only_time(folder, monkeypatch, caplog):
+    def full(place, model, precision):
+        (place / "tensors").write_bytes(b"part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(prepared.entry, "write", full)
+    assert how("demo") == "not prepared"
+    assert "No space left on device" in caplog.text
+    assert entries(folder) == [], "nothing half-written"
+
+
+def test_several_starts_at_once(folder):
+    barrier = threading.Barrier(4)
+
+    def start():
+        barrier.wait(30)
+        return logits(open_engine("demo", threads=1, precision="float32").engine)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = [future.result() for future in [pool.submit(start) for _ in range(4)]]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+    assert len(entries(folder)) == 1
+    assert how("demo") == "prepared"
+
+
+def test_the_longest_unused_go_first(tmp_path):
+    now = 1_000_000_000
+    for age, name in enumerate(("newest", "middle", "oldest", "kept")):
+        put_folder(tmp_path / name, lambda place: (place / "file").write_bytes(bytes(100)))
+        os.utime(tmp_path / name, (now - age, now - age))
+    (tmp_path / ".new-crashed").mkdir()
+    os.utime(tmp_path / ".new-crashed", (now, now))
+    (tmp_path / ".new-busy").mkdir()
+    prune(tmp_path, keep=tmp_path / "kept", max_bytes=250)
+    assert {path.name for path in tmp_path.iterdir()} == {".new-busy", "kept", "newest"}
+
+
+def test_a_file_appears_whole_or_not(tmp_path):
+    put_file(tmp_path / "a" / "file", b"one")
+    put_file(tmp_path / "a" / "file", b"two")
+    assert (tmp_path / "a" / "file").read_bytes() == b"two"
+    (tmp_path / "a" / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        put_file(tmp_path / "a" / "taken", b"one")
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"file", "taken"}
+
+
+@pytest.mark.parametrize("name", ["nowhere", ""])
+def test_no_model_is_no_model(folder, name):
+    with pytest.raises(ModelError):
+        open_engine(name, threads=1)
+
+
+def test_the_measurement_is_kept(folder):
+    dims = load_model("demo").dims
+    assert choose_precision(dims, threads=1).precision == "float32", "small: not worth it"
+    assert not (folder / "precision").exists()
+    wide = load.model("demo").dims.__class__(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4)
+    first = choose_precision(wide, threads=1)
+    (kept,) = (folder / "precision").iterdir()
+    assert first.precision == ("int8" if first.int8_ms < 0.9 * first.float32_ms else "float32")
+    kept.write_bytes(kept.read_bytes().replace(b'"precision":"', b'"precision":"float32","x":"'))
+    assert choose_precision(wide, threads=1).precision == "float32"
+    kept.write_bytes(b"{")
+    assert choose_precision(wide, threads=1).float32_ms is not None, "measured again"
+    assert choose_precision(wide, "float32", threads=1).float32_ms is None
