@@ -45,9 +45,11 @@ class BindError(StreamdError):
 class WireError(StreamdError):
     """The peer sent what the protocol does not allow; only its own connection suffers.
 
-    `code` is the protocol's error code (docs/protocol.md), the message explains it to a person.
+    `code` is the protocol's error code (docs/protocol.md), the message explains it to a person;
+    `heard_ms`: how much of the peer's audio was heard, if it has to know that.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, *, heard_ms: int | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.heard_ms = heard_ms

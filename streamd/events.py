@@ -110,7 +110,7 @@ class Lag(Event, frozen=True, kw_only=True, tag="lag"):
 
 
 class Gap(Event, frozen=True, kw_only=True, tag="gap"):
-    """`duration_ms` of audio before `t_ms` never reached us (`why`: overrun, device, ...)."""
+    """`duration_ms` of audio from `t_ms` on never reached us (`why`: overrun, device, ...)."""
 
     t_ms: int
     duration_ms: int
@@ -131,11 +131,15 @@ class Missed(Event, frozen=True, kw_only=True, tag="missed"):
 
 
 class Fault(Event, frozen=True, kw_only=True, tag="error"):
-    """Something failed; `fatal` says that the session ends with it. `code` is for programs."""
+    """Something failed; `fatal` says that the session ends with it. `code` is for programs.
+
+    `heard_ms` comes with `session_over`: so much of the speaker's audio was heard and is final.
+    """
 
     code: str
     message: str
     fatal: bool = False
+    heard_ms: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Eos(Event, frozen=True, kw_only=True, tag="eos"):
@@ -155,7 +159,41 @@ class Flushed(Event, frozen=True, kw_only=True, tag="flushed"):
     seq: int
 
 
-SessionEvent = Partial | Final | Vad | Lag | Gap | Missed | Fault | Flushed | Eos
+class Started(Event, frozen=True, kw_only=True, tag="started"):
+    """Answer to a `start` that counts samples: go on with sample number `samples`.
+
+    Only the connection that asked receives it.
+    """
+
+    samples: int
+
+
+class Ack(Event, frozen=True, kw_only=True, tag="ack"):
+    """The samples before number `samples` are never needed again; forget them.
+
+    Only the connection that sends them receives it.
+    """
+
+    samples: int
+
+
+class Stats(Event, frozen=True, kw_only=True, tag="stats"):
+    """How the session is doing; a newer one replaces it.
+
+    `audio_ms`: heard so far; `lag_ms`: speech that waits for the engine; `lost_ms`: in gaps; `rtf`:
+    what the engine needs for a second of audio, in seconds; `listeners`: who else hears this.
+    """
+
+    audio_ms: int
+    lag_ms: int
+    lost_ms: int
+    rtf: float
+    listeners: int
+
+
+SessionEvent = (
+    Partial | Final | Vad | Lag | Gap | Missed | Fault | Flushed | Started | Ack | Stats | Eos
+)
 """All that a subscriber may receive after ``hello``."""
 
 _encoder = msgspec.json.Encoder()

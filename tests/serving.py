@@ -4,7 +4,7 @@ import asyncio
 import json
 import select
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Self
 
@@ -26,6 +26,9 @@ class CountingIngest:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
+        self.began_ms = 0
+        self.moved = asyncio.Event()
+        self.gaps: list[tuple[int, str]] = []
         self.frames: list[Frames] = []
         self.has_room = asyncio.Event()
         self.has_room.set()
@@ -37,6 +40,12 @@ class CountingIngest:
         self._done = 0
         self._seg = 0
 
+    async def until(self, condition: Callable[[Self], bool]) -> None:
+        """Wait for something that `feed` or `finish` makes true."""
+        while not condition(self):
+            self.moved.clear()
+            await self.moved.wait()
+
     @property
     def n_fed(self) -> int:
         return sum(len(frames) for frames in self.frames)
@@ -47,6 +56,7 @@ class CountingIngest:
     def feed(self, frames: Frames) -> None:
         assert not self.finished, "fed after the end"
         self.frames.append(frames)
+        self.moved.set()
         self.hub.publish(
             Partial(
                 seg=self._seg,
@@ -84,9 +94,16 @@ class CountingIngest:
         self._done = self.n_fed
         self._seg += 1
 
+    def gap(self, duration_ms: int, why: str) -> None:
+        self.gaps.append((duration_ms, why))
+
+    def settle(self) -> int:
+        return ms_from_frames(self._done)
+
     async def finish(self, reason: str) -> None:
         assert not self.finished, "finished twice"
         self.finished = reason
+        self.moved.set()
         self.has_room.set()
         await self.flush()
         self.hub.close(reason)
@@ -110,7 +127,7 @@ class CountingStreams:
     def names(self) -> list[str]:
         return ["live", *self.ingests]
 
-    def open(self, session: str) -> CountingIngest:
+    def open(self, session: str, *, epoch: str | None = None) -> CountingIngest:
         busy = self.ingests.get(session)
         if session == "live" or (busy is not None and not busy.finished):
             raise WireError("session_busy", f"somebody speaks in {session!r} already")
@@ -211,10 +228,11 @@ class DeafClient:
 
 
 class Relay:
-    """A line to a server that can be cut."""
+    """A line to a server that can be cut, also by itself after so many bytes to the server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, cut_after: Iterable[int] = ()) -> None:
         self.to_port = port
+        self._cut_after = iter(cut_after)
         self.port = 0
         self.n_calls = 0
         self.n_to_drop = 0
@@ -234,7 +252,8 @@ class Relay:
             return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
         self._writers.add(far_writer)
-        await asyncio.gather(_pipe(reader, far_writer), _pipe(far_reader, writer))
+        there = _pipe(reader, far_writer, next(self._cut_after, None))
+        await asyncio.gather(there, _pipe(far_reader, writer))
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
@@ -249,9 +268,13 @@ class Relay:
                 await writer.wait_closed()
 
 
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pipe(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None = None
+) -> None:
     with suppress(OSError):
-        while data := await reader.read(65536):
+        while data := await reader.read(65536 if limit is None else min(limit, 65536)):
             writer.write(data)
             await writer.drain()
+            if limit is not None and (limit := limit - len(data)) <= 0:
+                break
     writer.close()

@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import jsonschema
 import msgspec
 import pytest
 
 from streamd.events import SessionEvent, TimedWord
+from streamd.server.schema import schema
 from streamd.server.wire import CLOSE_CODES, Command, Encoding, Hello, Limits, Query, Role
 
 DOC = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text()
@@ -22,6 +24,25 @@ def test_every_message_has_an_example_with_all_its_fields(kind):
     assert isinstance(msgspec.json.decode(example, type=kind), kind)
     on_the_wire = {f.name for f in msgspec.structs.fields(kind) if f.default is not msgspec.UNSET}
     assert set(msgspec.json.decode(example)) == {"type", *on_the_wire}
+
+
+SCHEMA = Path(__file__).parents[1] / "docs" / "protocol.schema.json"
+
+
+def test_the_schema_is_current():
+    command = "python -m streamd.server.schema > docs/protocol.schema.json"
+    assert msgspec.json.decode(SCHEMA.read_text()) == schema(), command
+
+
+@pytest.mark.parametrize("name", [name for name, _ in EXAMPLES])
+def test_every_example_is_valid_by_the_schema_and_damaged_ones_are_not(name):
+    (example,) = [msgspec.json.decode(text) for other, text in EXAMPLES if other == name]
+    validator = jsonschema.Draft202012Validator(schema())
+    validator.validate(example)
+    assert not validator.is_valid({**example, "type": "unheard-of"})
+    for field in example:
+        if field != "type":
+            assert not validator.is_valid({**example, field: {"no": "such value"}}), field
 
 
 def test_there_is_no_example_of_anything_else():

@@ -34,11 +34,11 @@ class Kept:
 
     Parameters
     ----------
-    resume : the audio goes on where the journal's last one was settled; otherwise it comes from
-        now, and what was said meanwhile is lost
+    epoch : if this is the run of the session that is gone on with, its audio goes on where it was
+        settled; otherwise it comes from now, and what was said meanwhile is lost
     """
 
-    def __init__(self, name: str, places: Places, *, resume: bool = False) -> None:
+    def __init__(self, name: str, places: Places, *, epoch: str | None = None) -> None:
         now = datetime.now(UTC)
         self.journal = None if places.journal is None else places.journal.open(name)
         self.hub = Hub(name, archive=self.journal)
@@ -49,7 +49,7 @@ class Kept:
         self.began_ms = 0
         """Time of the session at which this process takes over."""
         if self.journal is not None and self.journal.seq + self.journal.settled_ms:
-            self._go_on(self.journal, now, resume=resume)
+            self._go_on(self.journal, now, resume=epoch == self.journal.epoch)
 
     def _go_on(self, journal: Journal, now: datetime, *, resume: bool) -> None:
         self._first_seg = journal.seg + 1  # the segment that was cut off has a number, too
@@ -92,7 +92,7 @@ class Kept:
             self.journal.mark(settled_ms)
         return settled_ms
 
-    def end(self, reason: str, *, goes_on: bool) -> None:
+    def end(self, reason: str, *, heard_ms: int, goes_on: bool) -> None:
         """The session is over, here or (unless it `goes_on` in another process) for good.
 
         Raises
@@ -106,6 +106,8 @@ class Kept:
                 if goes_on:
                     self.journal.close()
                 else:
+                    heard_ms += self.began_ms
+                    self.journal.settled_ms = max(self.journal.settled_ms, heard_ms)
                     self.journal.end(reason)
         finally:
             self.hub.close(reason)

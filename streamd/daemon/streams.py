@@ -53,6 +53,11 @@ class Stream:
         self._hungry = True  # the session can do nothing before it gets more audio
         self._ended = False
 
+    @property
+    def began_ms(self) -> int:
+        """Time of the session at which this process took over; 0 unless there was another."""
+        return self._kept.began_ms
+
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
         self._hungry = False
@@ -114,7 +119,7 @@ class Stream:
             return
         self._ended = True
         try:
-            self._kept.end(reason, goes_on=goes_on)
+            self._kept.end(reason, heard_ms=ms_from_frames(self.session.now), goes_on=goes_on)
         except StreamdError as error:
             self._failed(error)
         self._notify()
@@ -184,21 +189,26 @@ class Streams:
         """The sessions that can be heard, oldest first."""
         return list(self._streams)
 
-    def open(self, session: str, *, resume: bool = False) -> Stream:
+    def open(self, session: str, *, epoch: str | None = None) -> Stream:
         """Begin a session that a client will feed, or go on with one of an earlier process.
 
-        `resume`: the client sends again what that process had not settled.
+        `epoch`: the run that the client fed; it sends again what that process had not settled.
 
         Raises
         ------
-        WireError : `session_busy` when somebody feeds it already, `too_many_streams`
+        WireError : `session_busy` when somebody feeds it already, `too_many_streams`,
+            `session_over` if that run ended
         """
+        journal = self._places.journal
+        heard_ms = journal.heard_ms(session, epoch) if journal and epoch else None
+        if heard_ms is not None:
+            raise WireError("session_over", "the session ended meanwhile", heard_ms=heard_ms)
         if session in self._streams and not self._streams[session].hub.closed:
             raise WireError("session_busy", f"somebody feeds session {session!r} already")
         n_fed = sum(1 for n, s in self._streams.items() if n not in self._own and not s.hub.closed)
         if n_fed >= self._max_ingest:
             raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
-        return self._add(session, resume=resume)
+        return self._add(session, epoch=epoch)
 
     def state(self) -> list[str]:
         """One line about each session, for people."""
@@ -243,11 +253,11 @@ class Streams:
         for stream in self._streams.values():
             stream.fail(self._broken)
 
-    def _add(self, name: str, *, resume: bool = False) -> Stream:
+    def _add(self, name: str, *, epoch: str | None = None) -> Stream:
         self._forget_ended()
         stream = Stream(
             self._new_session(),
-            Kept(name, self._places, resume=resume),
+            Kept(name, self._places, epoch=epoch),
             room=self._room,
             wake=self._work.set,
             failed=self._keep_no_more,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from streamd.errors import ConfigError
+from streamd.events import Eos
 from streamd.journal.files import Entry, Head, JournalError, entries, files_in, transcript
 from streamd.journal.journal import Journal, Rules, expire, sync
 
@@ -81,6 +82,14 @@ class Folder:
             journal = Journal(self._path, (), head, self._rules)
         self._open = [*(other for other in self._open if not other.closed), journal]
         return journal
+
+    def heard_ms(self, session: str, epoch: str) -> int | None:
+        """How much was heard in a run of a session that is over; None if it is not, or unknown."""
+        run = [file for file in files_in(self._path, session) if file.epoch == epoch]
+        for file in sorted(run, key=lambda file: file.seq)[-1:]:
+            for _, last in [*entries(file.path)][-1:]:
+                return last.settled_ms if isinstance(last.event, Eos) else None
+        return None
 
     def _unfinished(self, session: str) -> Journal | None:
         """The journal of the last run; of one that ended it is closed."""

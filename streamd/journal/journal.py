@@ -61,7 +61,7 @@ class Journal:
     def __init__(self, folder: Path, files: Sequence[File], head: Head, rules: Rules) -> None:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
-        self.settled_ms = 0
+        self.settled_ms = self._written_ms = 0
         """Set it before a final is published; it is written along."""
         self.ended = False
         self._folder, self._files, self._rules = folder, tuple(files), rules
@@ -102,9 +102,10 @@ class Journal:
         self.end_ms = max(self.end_ms, gap.t_ms + gap.duration_ms)
 
     def mark(self, settled_ms: int) -> None:
-        """Write how far nothing is needed any more; raises as `append` does."""
+        """Have it written how far nothing is needed any more; raises as `append` does."""
         self.settled_ms = settled_ms
-        self._write(None)
+        if settled_ms > self._written_ms:
+            self._write(None)
 
     def end(self, reason: str) -> None:
         """The session is over: the next one of this name is another run. Raises as `append`."""
@@ -144,7 +145,7 @@ class Journal:
         """Read the newest file, cut off what was torn, and go on behind it."""
         path = self._files[-1].path
         for end, entry in entries(path):
-            self.settled_ms = max(self.settled_ms, entry.settled_ms)
+            self.settled_ms = self._written_ms = max(self.settled_ms, entry.settled_ms)
             event = entry.event
             if isinstance(event, Final):
                 if event.seq != self.seq + 1:
@@ -206,6 +207,7 @@ class Journal:
             path = self._files[-1].path
             raise JournalError(f"{path}: cannot be written: {error.strerror}") from error
         self._size += n_done
+        self._written_ms = entry.settled_ms
 
 
 def expire(folder: Path, rules: Rules) -> None:

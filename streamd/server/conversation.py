@@ -5,7 +5,6 @@ answers included, so that what it reads is in the order in which things happened
 """
 
 import asyncio
-import secrets
 from dataclasses import dataclass
 
 import msgspec
@@ -15,8 +14,7 @@ from streamd.errors import WireError
 from streamd.events import PROTOCOL, Eos, Event, Fault, Final, Missed, Partial, SessionEvent, Vad
 from streamd.hub import Hub
 from streamd.server.peer import Peer, StuckError
-from streamd.server.streams import Streams
-from streamd.server.uplink import Uplink
+from streamd.server.uplink import Uplink, Uplinks
 from streamd.server.wire import Hello, Limits, Role, close_code, parse_query
 from streamd.types import SAMPLE_RATE
 
@@ -43,7 +41,7 @@ class Conversation:
     ----------
     peer : the client
     query : what it asks for, as the address spells it
-    streams : the sessions that it may hear or feed
+    uplinks : the sessions that it may hear or feed
 
     Raises
     ------
@@ -51,17 +49,20 @@ class Conversation:
     """
 
     def __init__(
-        self, peer: Peer, query: str, *, streams: Streams, info: ServerInfo, limits: Limits
+        self, peer: Peer, query: str, *, uplinks: Uplinks, info: ServerInfo, limits: Limits
     ) -> None:
         self._peer = peer
         self._query = parse_query(query)
+        self._error: WireError | None = None
+        self._uplinks = uplinks
         self._uplink: Uplink | None = None
-        self._hub = self._enter(streams)
+        self._hub = self._enter(uplinks)
         self._hello = Hello(
             proto=PROTOCOL,
             session=self._hub.session,
             epoch=self._hub.epoch,
             seq=self._hub.seq,
+            started=self._hub.started,
             model=info.model,
             language=info.language,
             rate=SAMPLE_RATE,
@@ -71,17 +72,22 @@ class Conversation:
             self._query.after,
             epoch=self._query.epoch,
             partials=self._query.partials and self._query.role is not Role.INGEST,
+            stats=self._query.stats,
         )
-        self._error: WireError | None = None
 
-    def _enter(self, streams: Streams) -> Hub:
+    def _enter(self, uplinks: Uplinks) -> Hub:
+        session = self._query.session
         if self._query.role is Role.LISTEN:
-            session = self._query.session or LIVE
-            hub = streams.hub(session)
+            hub = uplinks.streams.hub(session or LIVE)
             if hub is None:
-                raise WireError("no_such_session", f"there is no session {session!r}")
+                raise WireError("no_such_session", f"there is no session {session or LIVE!r}")
             return hub
-        self._uplink = Uplink(streams.open(self._query.session or secrets.token_hex(4)))
+        self._uplink = uplinks.connect(
+            session or "",
+            epoch=self._query.epoch,
+            replaced=self._replaced,
+            tell=lambda ack: self._line.offer(ack),
+        )
         return self._uplink.ingest.hub
 
     async def run(self) -> None:
@@ -95,8 +101,13 @@ class Conversation:
         finally:
             writer.cancel()
             await asyncio.wait({writer})
-            if self._uplink is not None:
-                await self._uplink.finish(reason)
+            if self._uplink is not None and self._uplink.is_held_by(self._replaced):
+                await self._uplinks.leave(self._uplink, reason)
+
+    def _replaced(self) -> None:
+        """The client is back on another connection, before we noticed that this one is broken."""
+        self._error = WireError("replaced", "another connection feeds this session now")
+        self._line.close()
 
     async def finish(self) -> None:
         """The server ends: make final what the client said. Its connection closes after that."""
@@ -114,9 +125,9 @@ class Conversation:
                 message = await self._peer.receive()
                 if self._uplink is None:
                     raise WireError("not_ingest", "with role=listen there is nothing to send")
-                answer = await self._uplink.take(message)
-                if answer is not None:
-                    self._line.offer(answer)
+                for answer in (await self._uplink.take(message), self._uplink.ack()):
+                    if answer is not None:
+                        self._line.offer(answer)
         except (ConnectionClosed, StuckError):
             return "disconnect"
         except WireError as error:
@@ -154,7 +165,9 @@ class Conversation:
 async def refuse(peer: Peer, error: WireError) -> None:
     """Say what was wrong and close."""
     try:
-        await peer.send(_encode(Fault(code=error.code, message=str(error), fatal=True)))
+        heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
+        fault = Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms)
+        await peer.send(_encode(fault))
         await peer.hang_up(close_code(error.code), error.code)
     except (ConnectionClosed, StuckError):
         pass

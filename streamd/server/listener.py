@@ -15,11 +15,12 @@ from websockets.typing import Subprotocol
 from streamd.assets import asset
 from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL
-from streamd.server.conversation import Conversation, ServerInfo, refuse
+from streamd.server.conversation import SHUTDOWN, Conversation, ServerInfo, refuse
 from streamd.server.door import SESSIONS_PATH, Answer, Door, respond
 from streamd.server.pages import load_pages
 from streamd.server.peer import Bounds, Peer
 from streamd.server.streams import Streams
+from streamd.server.uplink import Uplinks
 from streamd.server.wire import Limits
 
 
@@ -33,7 +34,12 @@ class Server:
         self._info = info
         self._door = door
         self._bounds = bounds
-        self._limits = Limits(max_message_bytes=bounds.max_message_bytes)
+        self._uplinks = Uplinks(streams, bounds)
+        self._limits = Limits(
+            max_message_bytes=bounds.max_message_bytes,
+            max_session_ms=bounds.max_session_ms,
+            resume_ms=bounds.resume_ms,
+        )
         self._conversations: dict[asyncio.Task[None] | None, Conversation] = {}
         self._connections: set[ws.ServerConnection] = set()
 
@@ -79,6 +85,7 @@ class Server:
         """Let nobody in, make everything final, say `eos` to everybody; cut off who is too slow."""
         listening.close(close_connections=False)
         finals = [conversation.finish() for conversation in self._conversations.values()]
+        finals.append(self._uplinks.finish(SHUTDOWN))
         try:
             async with asyncio.timeout(self._bounds.shutdown_ms / 1000):
                 # What fails in there fails in the conversation too, and is reported there.
@@ -113,7 +120,7 @@ class Server:
         query = "" if connection.request is None else connection.request.path.partition("?")[2]
         try:
             conversation = Conversation(
-                peer, query, streams=self._streams, info=self._info, limits=self._limits
+                peer, query, uplinks=self._uplinks, info=self._info, limits=self._limits
             )
         except WireError as error:
             await refuse(peer, error)

@@ -35,6 +35,12 @@ class Bounds:
     """Silence after which a client is pinged, and the time it has to answer."""
     shutdown_ms: int = 10_000
     """Time for the last finals when the server ends."""
+    resume_ms: int = 30_000
+    """How long a session waits for its speaker to come back, if that counts samples."""
+    max_session_ms: int = 0
+    """Audio after which a session of a client ends; 0: never."""
+    max_per_address: int = 0
+    """Connections from one other machine; 0: any number."""
 
 
 class Peer:

@@ -12,6 +12,11 @@ class Ingest(Protocol):
 
     hub: Hub
 
+    @property
+    def began_ms(self) -> int:
+        """Time of the session at which the client's audio begins: 0, unless it goes on."""
+        ...
+
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames, at most `MAX_FEED_FRAMES`; called after `room` only."""
         ...
@@ -24,11 +29,19 @@ class Ingest(Protocol):
         """Make everything that was fed final, publish it, and go on with the session."""
         ...
 
+    def gap(self, duration_ms: int, why: str) -> None:
+        """Take note of audio that the client lost."""
+        ...
+
+    def settle(self) -> int:
+        """Note and give the time (ms) before which no audio is needed, not even after a crash."""
+        ...
+
     async def finish(self, reason: str) -> None:
         """Make everything that was fed final, publish it, then ``hub.close(reason)``.
 
         Called exactly once, also when the client vanished ("disconnect"); nothing is fed after it.
-        `reason` is "stop", "disconnect", "error" or "shutdown".
+        `reason` is "stop", "disconnect", "error", "limit" or "shutdown".
         """
         ...
 
@@ -44,8 +57,11 @@ class Streams(Protocol):
         """The sessions that can be heard now, oldest first."""
         ...
 
-    def open(self, session: str) -> Ingest:
-        """Begin a session that a client will feed.
+    def open(self, session: str, *, epoch: str | None = None) -> Ingest:
+        """Begin a session that a client will feed, or go on with one that another process left.
+
+        `epoch`: the run of the session that the client fed until then. If it is gone on with, the
+        client sends again what was not settled.
 
         Raises
         ------

@@ -5,6 +5,7 @@ Both ends use them. Unknown fields are ignored, so that a newer peer can talk to
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Final
@@ -29,6 +30,8 @@ CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
         "bad_rate": 1008,
         "bad_audio": 1007,
         "slow": 4503,
+        "replaced": 4409,
+        "session_over": 1008,
     }
 )
 """Error code -> close code. Only a fatal error closes the connection."""
@@ -40,16 +43,25 @@ def close_code(error_code: str) -> int:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server accepts, as it tells its clients."""
+    """What the server accepts, as it tells its clients.
+
+    `max_session_ms`: audio after which a session ends, 0: never. `resume_ms`: how long a session
+    waits for a speaker whose connection broke, if it counts samples.
+    """
 
     max_message_bytes: int
     min_rate: int = MIN_RATE_HZ
     max_rate: int = MAX_RATE_HZ
     max_channels: int = MAX_CHANNELS
+    max_session_ms: int = 0
+    resume_ms: int = 0
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="hello"):
-    """First message of the server. `seq` is the last final's; `rate` is what the model hears."""
+    """First message of the server.
+
+    `seq` is the last final's; `rate` is what the model hears; `started` is when time 0 was.
+    """
 
     proto: str
     session: str
@@ -59,6 +71,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     language: str
     rate: int
     limits: Limits
+    started: datetime | None = None
 
 
 class Encoding(StrEnum):
@@ -74,11 +87,16 @@ class Encoding(StrEnum):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="start"):
-    """What the binary messages will contain; to be sent before the first of them, or not at all."""
+    """What the binary messages will contain; to be sent before the first of them, or not at all.
+
+    `samples`: the client keeps what is not acknowledged, comes back if the connection breaks, and
+    this is the number of the first sample (per channel) that it still has.
+    """
 
     encoding: Encoding = Encoding.S16
     rate: int = 16_000
     channels: int = 1
+    samples: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class Flush(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="flush"):
@@ -137,6 +155,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     epoch: str | None = None
     partials: bool = True
     words: bool = True
+    stats: bool = False
 
 
 def parse_query(query: str) -> Query:

@@ -269,7 +269,8 @@ class Session:
         """
         n_more = min(self._options.backlog // 10, self._ring.end - self._ring.start)
         self._ring.forget(start := self._ring.start + n_more)
-        t_ms, duration_ms = ms_from_frames(start), ms_from_frames(n_lost + n_more)
+        duration_ms = ms_from_frames(n_lost + n_more)
+        t_ms = ms_from_frames(start) - duration_ms
         return Gap(t_ms=t_ms, duration_ms=duration_ms, why="engine too slow")
 
     def _give_up(self) -> list[SessionEvent]:

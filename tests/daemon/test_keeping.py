@@ -79,7 +79,7 @@ async def test_who_sends_again_what_was_not_settled_goes_on_without_a_gap(tmp_pa
     stream.feed(scripted_audio([False] * 10 + [True] * 30))  # is lost
     await first.die()
     second = Daemon(tmp_path)
-    again = second.streams.open("talk", resume=True)
+    again = second.streams.open("talk", epoch=stream.hub.epoch)
     assert again.settle() == settled_ms
     finals = await said(again)
     assert finals[1].start_ms - settled_ms == finals[0].start_ms

@@ -27,11 +27,14 @@ async def test_hello_says_where_the_listener_is():
             "model": "fake",
             "language": "en",
             "rate": 16000,
+            "started": streams.live.started.isoformat().replace("+00:00", "Z"),
             "limits": {
                 "max_message_bytes": 1 << 20,
                 "min_rate": 4000,
                 "max_rate": 192000,
                 "max_channels": 8,
+                "max_session_ms": 0,
+                "resume_ms": 30_000,
             },
         }
 

@@ -6,28 +6,28 @@ the session. Publishing never waits. It does not know about sockets, files or th
 come from one thread, and only a subscriber that iterates needs an event loop.
 """
 
-import asyncio
 import secrets
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import chain, islice
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from streamd.events import Eos, Fault, Final, Missed, Partial, SessionEvent
+from streamd.hub.line import Subscription, outdates
+
+__all__ = ["Archive", "Hub", "Subscription"]
 
 EventT = TypeVar("EventT", bound=SessionEvent)
-
-_PARTIAL = 0
-"""Key of the one partial in a subscriber's line; all other keys count up from 1."""
 
 
 class Archive(Protocol):
     """Keeps the finals of one run of a session, also those of an earlier process."""
 
     epoch: str
+    started: datetime
     seq: int
     """Of the newest final."""
 
@@ -43,101 +43,6 @@ class Archive(Protocol):
     def read(self, after: int, upto: int) -> Iterator[Final]:
         """Give the finals behind `after` up to `upto` in order, as far as they are kept."""
         ...
-
-
-class Subscription(AsyncIterator[SessionEvent]):
-    """One subscriber's line of unsent events.
-
-    Iterate over it, or call `pop` and do the waiting yourself. The iteration ends after `Eos`,
-    after `close`, or when the subscriber was too slow: then `slow` is true and what was in line is
-    forgotten; the subscriber misses no final if it subscribes again, `after` its last `seq`.
-
-    Parameters
-    ----------
-    bound : how many events other than the partial may wait
-    replay : what comes first; it does not wait in the line, but is fetched when it is its turn
-    partials : whether partials are wanted at all
-    """
-
-    def __init__(
-        self, bound: int, replay: Iterable[SessionEvent] = (), *, partials: bool = True
-    ) -> None:
-        self.slow = False
-        self._replay = iter(replay)
-        self._bound = bound
-        self._partials = partials
-        self._line: OrderedDict[int, SessionEvent] = OrderedDict()
-        self._n_offered = 0
-        self._closed = False
-        self._changed = asyncio.Event()
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more will join the line."""
-        return self._closed
-
-    def offer(self, event: SessionEvent) -> None:
-        """Put an event at the end of this subscriber's line, for it alone.
-
-        A newer partial takes the place of an unsent one, a final drops the partial of its segment.
-        An event that finds the line full closes the subscription as slow.
-        """
-        if self._closed:
-            return
-        if isinstance(event, Partial):
-            if self._partials:
-                self._line[_PARTIAL] = event
-                self._line.move_to_end(_PARTIAL)
-        else:
-            self._drop_outdated_partial(event)
-            if len(self._line) - (_PARTIAL in self._line) >= self._bound:
-                self._forget()
-                self.slow = self._closed = True
-            else:
-                self._n_offered += 1
-                self._line[self._n_offered] = event
-                self._closed = isinstance(event, Eos)
-        self._changed.set()
-
-    def pop(self) -> SessionEvent | None:
-        """Take the next event out of the line, or None while it is empty."""
-        if (replayed := next(self._replay, None)) is not None:
-            return replayed
-        return self._line.popitem(last=False)[1] if self._line else None
-
-    def close(self) -> None:
-        """Leave: nothing more joins the line, and what is in it is forgotten."""
-        self._forget()
-        self._closed = True
-        self._changed.set()
-
-    def _forget(self) -> None:
-        self._line.clear()
-        self._replay = iter(())
-
-    def _drop_outdated_partial(self, event: SessionEvent) -> None:
-        partial = self._line.get(_PARTIAL)
-        if partial is not None and _outdates(event, partial):
-            del self._line[_PARTIAL]
-
-    async def __anext__(self) -> SessionEvent:
-        while (event := self.pop()) is None:
-            if self._closed:
-                raise StopAsyncIteration
-            self._changed.clear()
-            await self._changed.wait()
-        return event
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Hub:
@@ -167,6 +72,7 @@ class Hub:
         self.epoch = archive.epoch if archive else epoch or secrets.token_hex(4)
         self.seq = 0 if archive is None else archive.seq
         """Number of the last final; 0 before the first."""
+        self.started = archive.started if archive else datetime.now(UTC)
         self._archive = archive
         self._finals: deque[Final] = deque(maxlen=history)
         self._partial: Partial | None = None
@@ -179,6 +85,11 @@ class Hub:
     def closed(self) -> bool:
         """Whether `Eos` was published; finals, and why it failed if it did, can still be had."""
         return self._eos is not None
+
+    @property
+    def listeners(self) -> int:
+        """How many hear it."""
+        return len(self._subscriptions)
 
     def publish(self, event: EventT) -> EventT:
         """Hand an event to all subscribers; a final comes back with its `seq`.
@@ -204,7 +115,7 @@ class Hub:
             self._fault = event
         elif isinstance(event, Eos):
             self._eos = event
-        if self._partial is not None and _outdates(event, self._partial):
+        if self._partial is not None and outdates(event, self._partial):
             self._partial = None
         for subscription in self._subscriptions:
             subscription.offer(event)
@@ -212,7 +123,12 @@ class Hub:
         return event
 
     def subscribe(
-        self, after: int | None = None, *, epoch: str | None = None, partials: bool = True
+        self,
+        after: int | None = None,
+        *,
+        epoch: str | None = None,
+        partials: bool = True,
+        stats: bool = False,
     ) -> Subscription:
         """Join, from now on or from an earlier final on; use it as a context manager.
 
@@ -223,12 +139,13 @@ class Hub:
             kept are announced by `Missed`. None: no replay.
         epoch : the run of the session that `after` counts in, if the subscriber knows it
         partials : whether partials are wanted; the current one comes at once
+        stats : whether `Stats` are wanted
         """
         after, lost = self._begin_of_replay(after, epoch)
         # As much more may be said while a long replay is being read.
         bound = self._bound + self.seq - after
         replay = chain((lost,) if lost else (), self._kept(after))
-        subscription = Subscription(bound, replay, partials=partials)
+        subscription = Subscription(bound, replay, partials=partials, stats=stats)
         for current in (self._partial, self._fault, self._eos):
             if current is not None:
                 subscription.offer(current)
@@ -276,10 +193,3 @@ def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[S
         yield final
     if after < upto:
         yield Missed(from_seq=after + 1, to_seq=upto, why="retention")
-
-
-def _outdates(event: SessionEvent, partial: SessionEvent) -> bool:
-    """Whether `partial` says nothing any more once `event` is known."""
-    if isinstance(event, Eos):
-        return True
-    return isinstance(event, Final) and isinstance(partial, Partial) and partial.seg <= event.seg

@@ -1,0 +1,224 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["websockets>=15"]
+# ///
+"""Send audio to a streamd, print what it hears: speak.py [ws://HOST:PORT [SESSION]] < audio.wav.
+
+Raw PCM (16 kHz, mono, 16 bit) is understood, too: arecord -f S16_LE -r 16000 -t raw | speak.py
+
+`Speaker` is for your own programs. It keeps what the server may need again; a connection that
+breaks, or a server that is killed and restarted, costs no sample and doubles none (after a restart:
+if the server keeps a journal). A token is taken from STREAMD_TOKEN. All messages: docs/protocol.md.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import wave
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO
+from urllib.parse import urlencode
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+Message = dict[str, Any]
+KEEP_S = 120
+"""Audio that is kept while the server is away; `send` waits while there is more."""
+TRY_AGAIN = {"slow", "session_busy", "too_many_streams"}
+
+
+class RefusedError(Exception):
+    """The server does not want us; the message says why."""
+
+
+class Speaker:
+    """Feeds one session: ``async with Speaker(url) as speaker``, then `send`, in the end `stop`.
+
+    Audio is 16 bit PCM, channels interleaved. `heard` is called with each message of the server.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        session: str = "",
+        *,
+        rate: int = 16_000,
+        channels: int = 1,
+        token: str = "",
+        heard: Callable[[Message], object] = lambda message: None,
+    ) -> None:
+        self._url, self._heard = url, heard
+        self._query = {"role": "both", **({"session": session} if session else {})}
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._audio = {"encoding": "pcm_s16le", "rate": rate, "channels": channels}
+        self._width, self._most = 2 * channels, 2 * channels * rate * KEEP_S
+        self._pcm = bytearray()  # what was not acknowledged yet
+        self._first = 0  # number of its first sample
+        self._stopping = False
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def send(self, pcm: bytes) -> None:
+        """Say the next whole samples; waits for the server only if it is far behind."""
+        await self._room.wait()
+        if self._task.done():
+            self._task.result()
+            raise RefusedError("the session is over")
+        self._pcm += pcm
+        if len(self._pcm) > self._most:
+            self._room.clear()
+        self._news.set()
+
+    async def stop(self) -> None:
+        """That was all: returns when everything is final."""
+        self._stopping = True
+        self._news.set()
+        await self._task
+
+    async def __aenter__(self) -> "Speaker":
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(lambda _: self._room.set())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        pause_s, over = 0.1, False
+        while not over:
+            try:
+                address = f"{self._url}/v1/stream?{urlencode(self._query)}"
+                async with connect(
+                    address,
+                    additional_headers=self._headers,
+                    compression=None,
+                    ping_timeout=None,  # a server that is behind does not read, pings included
+                    proxy=None,
+                ) as connection:
+                    pause_s = 0.1
+                    over = await self._talk(connection)
+            except InvalidStatus as error:
+                if error.response.status_code < 500 and error.response.status_code != 429:
+                    raise RefusedError(f"{self._url}: {error}") from error
+            except (OSError, WebSocketException, EOFError):
+                pass
+            if not over:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, 5)
+
+    async def _talk(self, connection: ClientConnection) -> bool:
+        """One connection; tells whether everything is said and final."""
+        sending = None
+        try:
+            async for text in connection:
+                message = json.loads(text)
+                self._heard(message)
+                match message["type"]:
+                    case "hello":
+                        await self._begin(connection, message)
+                    case "started":
+                        self._go_on(message["samples"])
+                        sending = asyncio.create_task(self._say(connection))
+                    case "ack":
+                        self._forget(message["samples"])
+                    case "final":
+                        self._query["after"] = str(message["seq"])
+                    case "eos":
+                        return self._ended(message["reason"])
+                    case "error" if message["fatal"] and message["code"] not in TRY_AGAIN:
+                        return self._failed(message)
+        finally:
+            if sending is not None:
+                sending.cancel()
+                with suppress(asyncio.CancelledError, OSError, WebSocketException):
+                    await sending
+        return False
+
+    async def _begin(self, connection: ClientConnection, hello: Message) -> None:
+        self._knows_us = hello["epoch"] == self._query.get("epoch")
+        if not self._knows_us:
+            self._query["after"] = str(hello["seq"])
+        self._query |= {"session": hello["session"], "epoch": hello["epoch"]}
+        await connection.send(json.dumps({"type": "start", **self._audio, "samples": self._first}))
+
+    def _go_on(self, samples: int) -> None:
+        """The server wants this sample next."""
+        if not self._knows_us:
+            self._first = samples  # it counts anew, from what we still have
+        self._at = max(0, samples - self._first) * self._width
+
+    async def _say(self, connection: ClientConnection) -> None:
+        while True:
+            while self._at < len(self._pcm):
+                piece = bytes(self._pcm[self._at : self._at + 1600 * self._width])
+                self._at += len(piece)
+                await connection.send(piece)
+            if self._stopping:
+                await connection.send('{"type":"stop"}')
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def _forget(self, samples: int) -> None:
+        n_bytes = max(0, samples - self._first) * self._width
+        del self._pcm[:n_bytes]
+        self._first += n_bytes // self._width
+        self._at = max(0, self._at - n_bytes)
+        if len(self._pcm) <= self._most:
+            self._room.set()
+
+    def _ended(self, reason: str) -> bool:
+        """Whether that was all; a server that shuts down may come back."""
+        if self._stopping and reason == "stop":
+            return True
+        if reason not in ("shutdown", "disconnect"):
+            raise RefusedError(f"the session ended: {reason}")
+        return False
+
+    def _failed(self, fault: Message) -> bool:
+        if fault["code"] != "session_over":
+            raise RefusedError(fault["message"])
+        # It did not wait for us any longer: what it has not heard begins another session.
+        heard = fault.get("heard_ms", 0) * self._audio["rate"] // 1000
+        del self._pcm[: max(0, heard - self._first) * self._width]
+        self._query = {k: v for k, v in self._query.items() if k not in ("epoch", "after")}
+        return self._stopping and not self._pcm
+
+
+def pieces(audio: BinaryIO) -> tuple[int, int, Callable[[], bytes]]:
+    """Rate, channels, and what gives the next piece of a WAV file or of raw PCM."""
+    if audio.peek(4)[:4] != b"RIFF":  # type: ignore[attr-defined]
+        return 16_000, 1, lambda: audio.read(3200)
+    file = wave.open(audio)  # noqa: SIM115 - it is read until the program ends
+    if file.getsampwidth() != 2:
+        sys.exit("only 16 bit WAV files, please")
+    return file.getframerate(), file.getnchannels(), lambda: file.readframes(1600)
+
+
+async def main(url: str, session: str) -> None:
+    """Speak standard input."""
+
+    def show(message: Message) -> None:
+        if message["type"] == "final":
+            print(message["text"], flush=True)
+
+    rate, channels, read = pieces(sys.stdin.buffer)
+    token = os.environ.get("STREAMD_TOKEN", "")
+    async with Speaker(
+        url, session, rate=rate, channels=channels, token=token, heard=show
+    ) as speaker:
+        while piece := await asyncio.to_thread(read):
+            await speaker.send(piece)
+        await speaker.stop()
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(*[*sys.argv[1:], *("ws://127.0.0.1:8765", "")[len(sys.argv) - 1 :]][:2]))
+    except RefusedError as error:
+        sys.exit(str(error))

@@ -1,0 +1,183 @@
+"""A speaker that counts its samples may lose its connection: the session waits for it."""
+
+import asyncio
+
+import pytest
+from serving import Client, CountingStreams, client, serving
+
+START = {"type": "start", "samples": 0}
+QUERY = "role=ingest&session=talk"
+
+
+def s16(n_samples: int) -> bytes:
+    return bytes(2 * n_samples)
+
+
+async def begun(speaker: Client, start: dict[str, object] | None = None) -> tuple[str, int]:
+    """The epoch, and where to go on."""
+    hello = await speaker.get()
+    await speaker.say(start or START)
+    (started,) = await speaker.until("started")
+    return str(hello["epoch"]), int(str(started["samples"]))
+
+
+async def test_who_comes_back_goes_on_where_it_was():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, "session=live") as other:
+        await other.get()
+        async with client(server.port, QUERY) as speaker:
+            epoch, at = await begun(speaker)
+            assert at == 0
+            await speaker.say(s16(320 * 3 + 100))
+            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 3)
+            speaker.connection.transport.abort()
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
+            assert await begun(speaker) == (epoch, 1060)
+            await speaker.say(s16(220))
+            await speaker.say({"type": "stop"})
+            *_, ack, eos = await speaker.rest()
+    assert (ack, eos["reason"]) == ({"type": "ack", "samples": 1280}, "stop")
+    assert streams.ingests["talk"].n_fed == 4
+
+
+async def test_acks_tell_what_is_final_each_second():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, QUERY) as speaker:
+        await begun(speaker)
+        await speaker.say(s16(8000))
+        await speaker.say({"type": "flush", "id": "x"})
+        await speaker.until("flushed")
+        for _ in range(3):
+            await speaker.say(s16(8000))
+        assert (await speaker.until("ack"))[-1] == {"type": "ack", "samples": 8000}
+
+
+async def test_who_does_not_count_gets_no_acks_and_is_not_waited_for():
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        async with client(server.port, QUERY) as speaker:
+            await speaker.get()
+            await speaker.say({"type": "start"})
+            await speaker.say(s16(32000))
+            await speaker.say({"type": "flush", "id": "x"})
+            assert [m["type"] for m in await speaker.until("flushed")] == ["flushed"]
+            speaker.connection.transport.abort()
+        ingest = streams.ingests["talk"]
+        await ingest.until(lambda ingest: ingest.finished)
+    assert ingest.finished == "disconnect"
+
+
+async def test_a_connection_whose_end_we_have_not_noticed_is_replaced():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, QUERY) as old:
+        epoch, _ = await begun(old)
+        await old.say(s16(320))
+        await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 1)
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as new:
+            assert await begun(new) == (epoch, 320)
+            (error,) = await old.rest()
+            assert (error["code"], old.close_code) == ("replaced", 4409)
+            await new.say(s16(320))
+            await new.say({"type": "stop"})
+            await new.rest()
+    assert streams.ingests["talk"].n_fed == 2
+
+
+async def test_what_a_replaced_connection_is_still_feeding_is_counted():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, QUERY) as old:
+        epoch, _ = await begun(old)
+        ingest = streams.ingests["talk"]
+        ingest.has_room.clear()
+        await old.say(s16(320))
+        await ingest.waiting_for_room.wait()
+        await old.say(s16(640))  # is not taken any more
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as new:
+            await new.get()
+            await new.say(START)
+            (error,) = await old.rest()
+            assert error["code"] == "replaced"
+            ingest.has_room.set()
+            assert (await new.get())["samples"] == 320
+
+
+@pytest.mark.parametrize("epoch", ["", "&epoch=other"])
+async def test_only_who_fed_it_may_replace_it(epoch):
+    async with serving(CountingStreams()) as server, client(server.port, QUERY) as speaker:
+        await begun(speaker)
+        async with client(server.port, QUERY + epoch) as stranger:
+            (error,) = await stranger.rest()
+            assert error["code"] == "session_busy"
+
+
+async def test_what_the_speaker_has_forgotten_is_a_gap():
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        async with client(server.port, QUERY) as speaker:
+            epoch, _ = await begun(speaker)
+            await speaker.say(s16(320))
+            speaker.connection.transport.abort()
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
+            _, at = await begun(speaker, {"type": "start", "samples": 16320})
+            assert at == 16320
+    assert streams.ingests["talk"].gaps == [(1000, "resume")]
+
+
+@pytest.mark.parametrize(
+    "first", [s16(320), {"type": "start", "samples": 0, "rate": 8000}, {"type": "start"}]
+)
+async def test_a_session_goes_on_with_the_audio_that_it_began_with(first):
+    async with serving(CountingStreams()) as server:
+        async with client(server.port, QUERY) as speaker:
+            epoch, _ = await begun(speaker)
+            await speaker.say(s16(320))
+            speaker.connection.transport.abort()
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
+            await speaker.get()
+            await speaker.say(first)
+            (*_, error) = await speaker.rest()
+            assert error["code"] == "late_start"
+
+
+async def test_who_comes_back_too_late_is_told_what_was_heard():
+    streams = CountingStreams()
+    async with serving(streams, resume_ms=1) as server:
+        async with client(server.port, QUERY) as speaker:
+            epoch, _ = await begun(speaker)
+            await speaker.say(s16(16000))
+            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 50)
+            speaker.connection.transport.abort()
+        await streams.ingests["talk"].until(lambda ingest: ingest.finished)
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
+            (error,) = await speaker.rest()
+    assert (error["code"], error["heard_ms"]) == ("session_over", 1000)
+    assert streams.ingests["talk"].finished == "disconnect"
+
+
+async def test_the_end_of_the_server_does_not_wait_for_who_is_away():
+    streams = CountingStreams()
+    async with serving(streams, resume_ms=1_000_000) as server:
+        async with client(server.port, QUERY) as speaker:
+            await begun(speaker)
+            await speaker.say(s16(3200))
+            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 10)
+            speaker.connection.transport.abort()
+        async with client(server.port) as listener:
+            await listener.get()
+    assert streams.ingests["talk"].finished == "shutdown"
+    assert streams.ingests["talk"].hub.seq == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_session_may_have_a_greatest_length():
+    streams = CountingStreams()
+    async with (
+        serving(streams, max_session_ms=1000) as server,
+        client(server.port, "role=both&session=talk") as speaker,
+    ):
+        assert (await speaker.get())["limits"]["max_session_ms"] == 1000
+        for _ in range(4):
+            await speaker.say(s16(8000))
+        *_, final, eos = await speaker.rest()
+    assert (final["text"], eos["reason"]) == ("50 frames", "limit")
+    assert speaker.close_code == 1000
