@@ -111,7 +111,7 @@ class Heard(Struct, frozen=True, kw_only=True):
 
 
 class Loss(Struct, frozen=True, kw_only=True):
-    """Sound that never reached us, before this place: not silence."""
+    """Sound that never reached us, here: not silence."""
 
     offsets: Offsets
     why: str
@@ -160,7 +160,7 @@ class Json:
     def append(self, event: Event) -> str:
         """The final's segment."""
         if isinstance(event, Gap):
-            offsets = Offsets(from_=max(event.t_ms - event.duration_ms, 0), to=event.t_ms)
+            offsets = Offsets(from_=event.t_ms, to=event.t_ms + event.duration_ms)
             self._gaps.append(Loss(offsets=offsets, why=clean(event.why)))
         if not isinstance(event, Final) or not event.text:
             return ""
