@@ -59,7 +59,11 @@ class Partial(Event, frozen=True, kw_only=True, tag="partial"):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """One token of the model; `text` has U+FFFD for a part of a character, `prob` is 0..1."""
+    """One token of the model; `prob` is 0..1.
+
+    `text` has U+FFFD for a part of a character; of a timestamp it is ``<|1.28|>``, as
+    openai-whisper writes it, in seconds since the window began.
+    """
 
     id: int
     text: str
