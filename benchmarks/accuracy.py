@@ -22,8 +22,8 @@ import soundfile
 
 from streamd.config import Config, load
 from streamd.daemon import build
+from streamd.daemon.opening import open_model
 from streamd.engine.recognizer import Recognizer
-from streamd.engine.store import load_model
 from streamd.events import Event, Final
 from streamd.types import FRAME, SAMPLE_RATE, Samples, Window, text_of
 
@@ -165,9 +165,10 @@ def main() -> None:
     args = parser.parse_args()
     given = {"model": "demo"} | dict(option.split("=", 1) for option in args.option)
     config = load({"model": "demo"} | given, {})
-    model = load_model(config.decoding.model)
-    live = build.recognizer(config, model)
-    whole = build.recognizer(load({"model": "demo", **given, "audio-ctx": "1500"}, {}), model)
+    model, engine = open_model(config)
+    live = build.recognizer(config, model, engine)
+    at_full_context = load({"model": "demo", **given, "audio-ctx": "1500"}, {})
+    whole = build.recognizer(at_full_context, model, engine)
     print(f"{'word error rate, %':34} {'words':>6} {'offline':>8} {'streaming':>9} {'delta':>7}")
     rows = []
     for name, clean in sets(args.data, args.limit).items():

@@ -23,12 +23,11 @@ import numpy as np
 
 from streamd.bench.load import Load, measure_load, plot
 from streamd.bench.machine import machine
-from streamd.bench.random_model import random_model
+from streamd.bench.random_model import opened
 from streamd.bench.script import ScriptedRecognizer
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.streams import Streams
-from streamd.engine.store import load_model
 from streamd.events import Partial
 from streamd.server import LIVE, watch
 
@@ -44,12 +43,9 @@ def streams(args: argparse.Namespace) -> list[Load]:
     """Growing numbers of streams."""
     given = dict(option.split("=", 1) for option in args.option)
     config = load({"model": "demo"} | given, {})
-    model = random_model(args.dims) if args.dims else load_model(config.decoding.model)
-    recognizer = ScriptedRecognizer(
-        build.engine(config, model),
-        build.tokenizer(config, model),
-        build.decoding_options(config, model),
-    )
+    model, engine = opened(config, args.dims)
+    tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
+    recognizer = ScriptedRecognizer(engine, tokenizer, options)
     measure_load(recognizer, n_streams=1, seconds=3)  # the runtime warms up
     print(
         f"{model.name}\n{'streams':>8} {'median':>8} {'p95':>8} {'missed':>8} {'apart':>8}", end=""

@@ -171,19 +171,18 @@ class Streamd:
         from streamd.bench.step import Steps
         from streamd.config import load
         from streamd.daemon import build
+        from streamd.daemon.opening import open_model
         from streamd.engine.recognizer import Recognizer
-        from streamd.engine.store import load_model
 
-        model = load_model(str(folder / "hf"))
-        config = load({"threads": str(threads)}, {})
-        self._engine: Any = build.engine(config, model)
+        config = load({"threads": str(threads), "model": str(folder / "hf")}, {})
+        model, self._engine = open_model(config)
         tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
         self._steps = Steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
         whole = replace(options, audio_ctx=model.dims.n_audio_ctx)
         self._whole: Any = Recognizer(self._engine, tokenizer, whole)
         n_ctx = model.dims.n_audio_ctx
         self._mel = np.zeros((model.dims.n_mels, 2 * n_ctx), np.float32), n_ctx
-        self.about = ""
+        self.about = f"precision {config.decoding.precision}"
 
     def step(self, ctx: int) -> int:
         """One window."""

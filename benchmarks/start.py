@@ -6,7 +6,7 @@ import numpy as np
 
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engine.store import load_model
+from streamd.daemon.opening import open_model
 from streamd.types import FRAME, Window
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     session = build.session_factory(config)()
     session.feed(np.zeros((1, FRAME), np.float32))
     print("frame", flush=True)
-    recognizer = build.recognizer(config, load_model(config.decoding.model))
+    recognizer = build.recognizer(config, *open_model(config))
     print("model", flush=True)
     recognizer.recognize(Window(0, 250, np.zeros(250 * FRAME, np.float32)))
     print("hypothesis", flush=True)

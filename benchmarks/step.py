@@ -14,10 +14,8 @@ import json
 import msgspec
 
 from streamd.bench.machine import machine
-from streamd.bench.random_model import random_model
 from streamd.bench.step import bench_step, step_table
 from streamd.config import load
-from streamd.engine.store import load_model
 
 
 def main() -> None:
@@ -29,10 +27,9 @@ def main() -> None:
     args = parser.parse_args()
     given = dict(option.split("=", 1) for option in args.option)
     config = load({"model": "demo"} | given, {})
-    models = map(random_model, args.dims) if args.dims else [load_model(config.decoding.model)]
     rows = []
-    for model in models:
-        result = bench_step(config, model, n_steps=args.steps)
+    for dims in args.dims or [""]:
+        result = bench_step(config, dims, n_steps=args.steps)
         print(step_table(result), flush=True)
         rows.append(msgspec.to_builtins(result))
     told = {"steps": rows, "machine": msgspec.to_builtins(machine()), "options": given}

@@ -20,7 +20,6 @@ from streamd.bench.metrics import measure
 from streamd.bench.recordings import read_recording
 from streamd.bench.streaming import Bench, as_table
 from streamd.config import load
-from streamd.engine.store import load_model
 
 RECORDING = Path(__file__).resolve().parent.parent / "models/demo/recording.flac"
 
@@ -35,7 +34,7 @@ def main() -> None:
     args = parser.parse_args()
     given = {"model": "demo"} | dict(word.split("=", 1) for word in args.words if "=" in word)
     config = load({"model": "demo"} | given, {})
-    bench = Bench(config, load_model(config.decoding.model))
+    bench = Bench(config)
     rows = []
     for path in [Path(word) for word in args.words if "=" not in word] or [RECORDING]:
         kept: Log | None = read_log(path) if path.suffix == ".jsonl" else None

@@ -24,8 +24,9 @@ from streamd.types import FRAME, SAMPLE_RATE
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What `streams` at once got; times in ms from a partial's last audio to the partial.
 
-    `missed`: the share of steps without a partial in time. `apart_ms`: how much later, in the
-    mean, the worst stream was served than the best. `busy`: the share of the time in which the engine worked.
+    `missed`: the share of steps without a partial in time. `apart_ms`: how much later, in the mean,
+    the worst stream was served than the best. `busy`: the share of the time in which the engine
+    worked.
     """
 
     streams: int

@@ -5,10 +5,14 @@ Random weights cost what trained ones cost. What they write is noise, so a `Scri
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from streamd.engine import ModelDimensions
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.opening import open_model
+from streamd.engine import Engine, ModelDimensions
 from streamd.engine.model import Model, only_language, usual_heads
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
@@ -80,3 +84,18 @@ def random_model(name: str, seed: int = 0) -> Model:
         alignment_heads=usual_heads(Path(name), dims),
         language=only_language(dims),
     )
+
+
+def opened(config: Config, dims: str = "") -> tuple[Model, Engine[Any]]:
+    """The configured model on its engine; with `dims` random weights of that size instead.
+
+    Raises
+    ------
+    ConfigError : OpenAI has no such model
+    ModelError : there is no such model, or its files are damaged
+    EngineError : the runtime refuses the model
+    """
+    if not dims:
+        return open_model(config)
+    model = random_model(dims)
+    return model, build.engine(config, model)

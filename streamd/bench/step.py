@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from streamd.bench.random_model import opened
 from streamd.bench.script import Costs, ScriptedRecognizer
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.engine import Engine
-from streamd.engine.model import Model
 from streamd.types import FRAME, Samples, Window
 
 N_WARM = 2
@@ -121,10 +121,10 @@ def measure_steps(
     )
 
 
-def bench_step(config: Config, model: Model, *, n_steps: int = 20) -> StepBench:
-    """Load the engine and measure everything; raises as `build.recognizer` does."""
+def bench_step(config: Config, dims: str = "", *, n_steps: int = 20) -> StepBench:
+    """Open the configured model, or random weights of a size, and measure; raises as `opened`."""
     begun_s = time.perf_counter()
-    engine: Any = build.engine(config, model)
+    model, engine = opened(config, dims)
     load_s = round(time.perf_counter() - begun_s, 3)
     tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
     whole = replace(options, audio_ctx=model.dims.n_audio_ctx)

@@ -1,7 +1,6 @@
 """A recording through the daemon's stations: its log, its words, its scores."""
 
 from dataclasses import replace
-from typing import Any
 
 from streamd.bench.eventlog import Began, Log
 from streamd.bench.metrics import Metrics, Spread
@@ -10,16 +9,16 @@ from streamd.bench.replay import Clock, replay
 from streamd.bench.words import n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.engine.model import Model
+from streamd.daemon.opening import open_model
 from streamd.engine.recognizer import Recognizer
 
 
 class Bench:
     """A model on its engine, loaded once, for streams and for offline passes."""
 
-    def __init__(self, config: Config, model: Model) -> None:
-        """Load the engine; raises as `build.recognizer` does."""
-        engine: Any = build.engine(config, model)
+    def __init__(self, config: Config) -> None:
+        """Open the configured model; raises as `open_model` does."""
+        model, engine = open_model(config)
         tokenizer = build.tokenizer(config, model)
         options = build.decoding_options(config, model)
         whole = replace(options, audio_ctx=model.dims.n_audio_ctx)
