@@ -90,10 +90,12 @@ def _in_folder(output: Output, file: str) -> Iterator[Path]:
     """The transcripts that are named after their sound file."""
     if not (output.output_dir or output.output_format):
         return
-    names = output.output_format or ("all",)
+    named = output.output_format or ("all",)
+    names = (*FORMATS, *named) if "all" in named else named
     stem = {"": "live", "-": "stdin"}.get(file) or Path(file).stem
-    for name in FORMATS if "all" in names else dict.fromkeys(names):
-        yield Path(output.output_dir, stem + suffix(name))
+    for name in dict.fromkeys(names):
+        if name != "all":
+            yield Path(output.output_dir, stem + suffix(name))
 
 
 def _sink(path: Path, layout: Layout, file: str) -> Sink:

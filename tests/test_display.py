@@ -37,6 +37,10 @@ def test_all_formats_are_all_but_the_film(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made(Output(output_dir="out"), "talk.mp3")
     made(Output(output_format=("all",)), "talk.mp3")
+    with pytest.raises(ConfigError, match=r"out/live\.mp4: a film needs the sound"):
+        open_files(Output(output_dir="out", output_format=("all", "mp4")))
+    for path in (tmp_path / "out").glob("live*"):
+        path.unlink()
     every = sorted(f"talk{suffix(name)}" for name in FORMATS)
     assert sorted(os.listdir("out")) == every
     assert sorted(os.listdir()) == sorted(["out", *every])

@@ -131,8 +131,8 @@ def _pieces(final: Final, line_cells: int) -> Iterator[Piece]:
     at, t_ms = 0, final.start_ms
     for _, end, word in aligned(final.text, final.words):
         t_ms = max(t_ms, word.end_ms)
-        word_ = Piece("", final.text[at:end], word.start_ms, t_ms, word.prob)
-        yield from _timed(word_, line_cells)
+        spoken = Piece("", final.text[at:end], word.start_ms, t_ms, word.prob)
+        yield from _timed(spoken, line_cells)
         at = end
     rest = Piece("", final.text[at:], t_ms, max(t_ms, final.end_ms), None)
     yield from _timed(rest, line_cells)
