@@ -235,6 +235,16 @@ def test_got_in_one_process_used_in_the_next(serving):
     assert run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback").returncode == 0
 
 
+def test_a_start_without_a_download_is_not_slowed_down(serving):
+    assert main(["models", "get", "some/tiny", "-q"]) == 0
+    code = (
+        "import sys; from streamd.config import load; from streamd.cli.choosing import with_model;"
+        "with_model(load({'model': 'some/tiny'}, {})); with_model(load({'model': 'demo'}, {}));"
+        "sys.exit('huggingface_hub' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_without_the_hub_a_missing_model_is_one_line(serving, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     done = run("-m", "base.en")

@@ -192,6 +192,7 @@ def test_the_next_download_goes_on_where_one_broke_off(serving, tiny, folder):
     assert "model.safetensors broke off at 0.1 MB of 0.3 MB (" in refusal()
     assert partial().read_bytes() == (folder / MODEL).read_bytes()[:100_000]
     serving.seen.clear()
+    assert look_up(TINY, places()).n_missing == len(tiny.files[MODEL]) - 100_000
     get()
     assert fetched(serving) == ["bytes=100000-"]
     assert_same(load_model("some/tiny"), load_model(str(folder)))
@@ -316,7 +317,7 @@ def test_no_network(monkeypatch):
 
 def test_offline(serving, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "is not downloaded, and HF_HUB_OFFLINE is set" in refusal()
+    assert "is not downloaded while HF_HUB_OFFLINE is set; without it:" in refusal()
     monkeypatch.delenv("HF_HUB_OFFLINE")
     get()
     serving.seen.clear()

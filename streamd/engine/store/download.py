@@ -60,9 +60,8 @@ def look_up(repository: Repository, here: Places) -> Offer:
     hub = Hub(repository, here)
     with hub.one_line():
         listing = read_listing(repository, hub.answer())
-        blobs = ((cache.blob(here.cache, repository, f.digest), f) for f in listing.files)
-        missing = [f.n_bytes for blob, f in blobs if _n_bytes(blob) != f.n_bytes]
-    return Offer(repository, listing, sum(missing))
+        blobs = [(cache.blob(here.cache, repository, f.digest), f) for f in listing.files]
+        return Offer(repository, listing, sum(_n_missing(blob, f) for blob, f in blobs))
 
 
 def fetch(
@@ -147,7 +146,7 @@ class _Download:
             ) from error
 
     def _get(self, file: RemoteFile, blob: Path) -> None:
-        partial = blob.with_name(f"{file.digest}.incomplete")
+        partial = _partial(blob)
         if _n_bytes(partial) > file.n_bytes:
             partial.unlink()
         partial.touch()
@@ -209,6 +208,16 @@ class _Download:
                 if n_have == file.n_bytes:
                     return
         raise httpx2.RemoteProtocolError("the server closed the connection early")
+
+
+def _partial(blob: Path) -> Path:
+    """Where a blob grows; older versions of huggingface_hub go on with it, too."""
+    return blob.with_name(f"{blob.name}.incomplete")
+
+
+def _n_missing(blob: Path, file: RemoteFile) -> int:
+    n_here = max(_n_bytes(path) for path in (blob, _partial(blob)))
+    return file.n_bytes - min(max(n_here, 0), file.n_bytes)
 
 
 def _n_bytes(path: Path) -> int:

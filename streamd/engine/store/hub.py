@@ -84,8 +84,8 @@ class Hub:
         """Whatever can go wrong on the net or on the disk becomes a `ModelError`."""
         if self.here.offline:
             raise ModelError(
-                f"{self.repository} is not downloaded, and HF_HUB_OFFLINE is set; without it, "
-                f"streamd models get {self.repository} downloads it"
+                f"{self.repository} is not downloaded while HF_HUB_OFFLINE is set; without it: "
+                f"streamd models get {self.repository}"
             )
         # The library would write to standard error itself, past our handler.
         logging.getLogger("huggingface_hub").handlers.clear()
