@@ -18,7 +18,7 @@ _PHONES = (
     "W Y Z ZH"
 ).split()
 PHONE_IDS = {phone: i for i, phone in enumerate(_PHONES, 1)}  # 0 is CTC's blank
-CONTEXTS = {192: 12, 256: 12, 320: 12, 384: 20, 512: 20, 768: 16, 1024: 4, 1500: 4}
+CONTEXTS = {192: 8, 256: 8, 320: 12, 384: 24, 512: 22, 768: 16, 1024: 5, 1500: 5}
 LONGEST_TEXT = 220
 _SLACK = 2  # positions on both sides of a word that its attention may use
 

@@ -114,6 +114,8 @@ class Composer:
             before = said[-1].runs[-1].text if said else ""
             if before in singles and before in DIGITS and self.r.random() < 0.15:
                 return self._pick(singles[before])  # people have numbers like 4 4 0 0
+            if self.r.random() < 0.06:  # few people were recorded saying it
+                return self._pick(self._pick(self._voices.ohs))
             known = [w for w in (*DIGITS, "oh") if w in singles]
             return self._pick(singles[self._pick(known)])
         # glue words, cut out of fluent speech, are too reduced to be read alone
@@ -149,7 +151,7 @@ class Composer:
             * RATE_HZ
             * min(1, room_for / RATE_HZ / 3)
         )
-        alone = r.random() < 0.1
+        alone = r.random() < (0.3 if n <= 512 * FRAME else 0.08)
         for clip in self._say(style, 1 if alone else 60):
             if style.run_together:
                 clip = _bare(clip)
@@ -232,8 +234,9 @@ class Composer:
         if r.random() < 0.28:
             x = room(r, x)
         u = r.random()
-        if u < 0.55:
-            x[:heard] += self._noises.piece(r, heard) * power * 10 ** (-r.uniform(3, 32) / 20)
+        if u < 0.6:
+            snr_db = r.uniform(4, 16) if u < 0.3 else r.uniform(10, 34)
+            x[:heard] += self._noises.piece(r, heard) * power * 10 ** (-snr_db / 20)
         elif u < 0.9:
             x[:heard] += (
                 r.standard_normal(heard).astype(np.float32)

@@ -16,8 +16,10 @@ import torch
 from decode import Decoder, tightened, word_times
 from model import HEADS, build, load_weights
 from sets import Said, words_of
+from streamed import Streamd
 from tokens import Tokens
 
+MOST_STREAMED = 40  # sounds of a set, because every step of a stream is decoded
 Condition = tuple[str, Callable[[list[Said]], list[Said]], dict[str, object]]
 
 
@@ -57,11 +59,23 @@ class Model:
         network = build(tokens)
         network.load_state_dict(load_weights(weights), strict=False)
         self.decoder = Decoder(network, tokens)
+        self.streamd = Streamd(path) if path.is_dir() else None
 
-    def word_errors(self, said: list[Said], options: dict[str, object]) -> tuple[int, int, float]:
-        """Return errors, words and the share of texts without an error."""
-        read = self.decoder([x.samples for x in said], **options)
-        pairs = [(words_of(x.text), words_of(one.text)) for x, one in zip(said, read, strict=True)]
+    def word_errors(
+        self, said: list[Said], options: dict[str, object], how: str = ""
+    ) -> tuple[int, int, float]:
+        """Return errors, words and the share of texts without an error.
+
+        ``how`` is "offline" or "streaming" to let streamd read; else it is plain greedy decoding.
+        """
+        sounds = [x.samples for x in said]
+        if self.streamd is None or not how:
+            read = [one.text for one in self.decoder(sounds, **options)]
+        else:
+            read = {"offline": self.streamd.offline, "streaming": self.streamd.streaming}[how](
+                sounds
+            )
+        pairs = [(words_of(x.text), words_of(text)) for x, text in zip(said, read, strict=True)]
         errors = [distance(*pair) for pair in pairs]
         return sum(errors), sum(len(r) for r, _ in pairs), float(np.mean([e == 0 for e in errors]))
 
@@ -81,6 +95,14 @@ class Model:
         return begins, ends
 
 
+def _row(
+    models: list[Model], said: list[Said], options: dict[str, object], title: str, how: str = ""
+) -> tuple[str, list[str]]:
+    scores = [m.word_errors(said, options, how) for m in models]
+    figures = [f"{100 * e / n:.1f} (exact {100 * ok:.0f} %)" for e, n, ok in scores]
+    return f"WER %: {title} ({scores[0][1]} words)", figures
+
+
 def rows(
     models: list[Model], shards: Path, data: Path, *, full: bool
 ) -> Iterator[tuple[str, list[str]]]:
@@ -88,10 +110,13 @@ def rows(
     speech = sets.speech(shards, data)
     for name, said in speech.items():
         for label, change, options in conditions(name, full=full):
-            changed = change(said)
-            scores = [m.word_errors(changed, options) for m in models]
-            title = f"WER %: {name}{', ' + label if label else ''} ({scores[0][1]} words)"
-            yield title, [f"{100 * e / n:.1f} (exact {100 * ok:.0f} %)" for e, n, ok in scores]
+            yield _row(models, change(said), options, ", ".join(filter(None, (name, label))))
+        if full:
+            for label, change, _ in conditions(name, full=False):
+                some = change(said[:MOST_STREAMED])
+                for how in ("offline", "streaming"):
+                    title = ", ".join(filter(None, (name, label, f"streamd {how}")))
+                    yield _row(models, some, {}, title, how)
     for name, sounds in sets.not_speech(data).items():
         minutes = sum(map(len, sounds)) / 16000 / 60
         counts = [sum(len(words_of(d.text)) for d in m.decoder(sounds)) for m in models]

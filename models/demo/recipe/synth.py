@@ -1,7 +1,8 @@
 """Let synthetic voices speak words and phrases of the vocabulary: ``synth.py OUT [ENGINE ...]``.
 
 Engines: flite and festival (BSD-like voices), espeak-ng (free output); ``pico`` makes the held-out
-evaluation voices. Each engine's texts and settings follow from a fixed seed.
+evaluation voices. ``british`` is flite with British pronunciations of the vocabulary, and many fast
+strings of digits. Each engine's texts and settings follow from a fixed seed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from align import Aligner, phones_of
 from clips import RATE_HZ, Clip, Run, Samples, Shard, speech_bounds, trim
 from vocabulary import ALONE, DIGITS, digits, phrase
 
+VOWELS = frozenset("AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW".split())
+#: Words whose second vowel is stressed.
+LATE = frozenset(
+    "alarm alexa athena computer continue december delete eleven goodbye hello hotel july november "
+    "october okay percent quebec repeat september sierra today tomorrow undo".split()
+)
 Say = Callable[[random.Random, str, Path], None]
 
 
@@ -31,28 +38,60 @@ def _read(path: Path) -> Samples | None:
     return trim(x) if np.abs(x).max() > 1e-3 else None
 
 
-def texts(r: random.Random, words: int, phrases: int) -> list[str]:
+def texts(r: random.Random, words: int, phrases: int, *, strings: int | None = None) -> list[str]:
     """Choose what a voice says: single words, extra digits, phrases and long digit strings."""
     alone = r.sample(ALONE, min(words, len(ALONE)))
     extra = [r.choice([*DIGITS, "oh"]) for _ in range(max(10, words // 5))]
-    strings = [digits(r, 4, 16) for _ in range(phrases // 5)]
-    return alone + extra + strings + [phrase(r) for _ in range(phrases)]
+    long = [digits(r, 4, 16) for _ in range(phrases // 5 if strings is None else strings)]
+    return alone + extra + long + [phrase(r) for _ in range(phrases)]
 
 
 def _run(command: list[str]) -> None:
     subprocess.run(command, capture_output=True, check=False)
 
 
-def _flite(voice: str) -> Say:
+def _flite(voice: str, *, british: bool = False) -> Say:
+    slow = 1.15 if british else 1.35
     pitch = {"awb": 120, "rms": 95, "slt": 170, "kal16": 105}[voice]
 
     def say(r: random.Random, text: str, out: Path) -> None:
-        stretch, f0 = r.uniform(0.75, 1.35), pitch * r.uniform(0.8, 1.25)
+        stretch, f0 = r.uniform(slow - 0.6, slow), pitch * r.uniform(0.8, 1.25)
         settings = ["--setf", f"duration_stretch={stretch:.2f}",
                     "--setf", f"int_f0_target_mean={f0:.0f}"]  # fmt: skip
+        if british:
+            lexicon = out.with_suffix(".lex")
+            lexicon.write_text("".join(map(_british_entry, set(text.split()))))
+            settings += ["-add_lex", str(lexicon)]
         _run(["flite", "-voice", voice, *settings, "-t", text, "-o", str(out)])
 
     return say
+
+
+def _british_entry(word: str) -> str:
+    """Line of a flite lexicon: the word as it is said in the south of England, roughly."""
+    said = british_phones(phones_of(word), stress=1 if word in LATE else 0)
+    return f'"{word}" nil : {" ".join(said)}\n'
+
+
+def british_phones(phones: tuple[str, ...], *, stress: int = 0) -> list[str]:
+    """Turn an American pronunciation into British phones of flite; vowel ``stress`` is stressed."""
+    out: list[str] = []
+    vowels = 0
+    for phone, after in zip(phones, (*phones[1:], ""), strict=True):
+        if phone == "R" and after not in VOWELS:
+            out += ["ax0"] if out and out[-1][:2] in ("ih", "iy", "ay", "aw") else []
+        elif phone in VOWELS:
+            stressed = vowels == stress
+            said = {"ER": "ah", "AA": "aa" if after == "R" else "ao"}.get(phone, phone.lower())
+            if phone in ("ER", "AH") and not stressed:
+                said = "ax"
+            out.append(f"{said}{int(stressed)}")
+            if phone == "ER" and after in VOWELS:
+                out.append("r")
+            vowels += 1
+        else:
+            out.append(phone.lower())
+    return out
 
 
 def _espeak(voice: str) -> Say:
@@ -151,6 +190,10 @@ def voices() -> dict[str, list[tuple[str, Say | None, int, int]]]:
         "flite": [(f"flite-{v}", _flite(v), 189, 700) for v in ("slt", "rms", "awb", "kal16")],
         "festival": [(f"festival-{v}", None, 189, 500) for v in festival],
         "espeak": espeak,
+        "british": [
+            (f"flite-{v}-gb", _flite(v, british=True), 189, 220)
+            for v in ("slt", "rms", "awb", "kal16")
+        ],
         "pico": [(f"pico-{v}", _pico(v), 189, 80) for v in ("en-US", "en-GB")],
     }
 
@@ -165,7 +208,8 @@ def main() -> None:
         for voice, say, words, phrases in speakers if engine in (args.engine or voices()) else []:
             r = random.Random(voice)
             # every word is said twice, at two speeds; phrases once
-            said = texts(r, words, phrases) + texts(r, words, 0)
+            strings = 400 if engine == "british" else None
+            said = texts(r, words, phrases, strings=strings) + texts(r, words, 0)
             speak(voice, say, said, r).save(args.out / voice)
 
 

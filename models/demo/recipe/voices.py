@@ -37,11 +37,14 @@ class Voices:
 
         counters = saying(DIGITS, 8)
         self.counters = [v for v in counters if not _synthetic(v)]
-        self.digit_people = [v for v in self.counters if v.startswith("fsdd")]
+        recorded = [v for v in self.counters if v.startswith("fsdd")]
+        # about as often as all the speakers that were made of them
+        self.digit_people = recorded + 3 * [v for v in recorded if "~" not in v]
         people = [v for v in self.singles if not _synthetic(v)]
         self.people = sorted(v for v in people if len(self.singles[v]) >= 20)
         self.makers = sorted(v for v in people if len(self.singles[v]) >= 90)
         self.robots = sorted(v for v in self.singles if v.startswith("espeak"))
+        self.ohs = [said["oh"] for v, said in self.singles.items() if said.get("oh")]
         self.fluent = sorted(v for v in self.singles if v.startswith(("flite", "festival")))
 
 
