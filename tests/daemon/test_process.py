@@ -66,6 +66,21 @@ def test_transcribe_writes_a_file_down(cards):
     assert (done.returncode, done.stdout) == (0, b"ten of clubs\nten of clubs\n")
 
 
+def test_transcribe_writes_files_into_a_folder(cards, tmp_path):
+    other, out = tmp_path / "other.wav", tmp_path / "new" / "out"
+    other.write_bytes(cards.read_bytes())
+    done = run("transcribe", str(cards), str(other), "--output-dir", str(out), "-f", "txt,json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in out.iterdir()) == [
+        "cards.json",
+        "cards.txt",
+        "other.json",
+        "other.txt",
+    ]
+    assert (out / "other.txt").read_text() == "ten of clubs\n"
+    assert json.loads((out / "other.json").read_text())["text"] == " ten of clubs"
+
+
 def test_stdin_is_a_source(cards):
     samples, _ = soundfile.read(cards, dtype="int16")
     done = run("-", "--no-server", "--jsonl", input=samples.tobytes())
