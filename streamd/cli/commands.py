@@ -91,6 +91,13 @@ def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
 
 _SAID = ("quiet", "verbose", "log-format")
 """Options for what is said on standard error."""
+_ONLY_LIVE = (
+    *("source", "device", "realtime"),
+    *("endpoint-sentence-ms", "endpoint-unfinished-ms", "endpoint-empty-ms", "pre-final-ms"),
+    *("tokens-per-second", "loop-word-repeats", "loop-phrase-words", "loop-stuck-tokens"),
+    "loop-compression",
+)
+"""Options that mean nothing where files are written down."""
 
 MODELS = (
     Command(
@@ -128,7 +135,7 @@ COMMANDS = (
         summary="live captions of what the microphone hears, or of FILEs (- is raw PCM on stdin)",
         run=_live,
         operand="[FILE...]",
-        options=tuple(OPTIONS.values()),
+        options=tuple(o for o in OPTIONS.values() if o.group != "longform"),
     ),
     Command(
         name="serve",
@@ -142,13 +149,10 @@ COMMANDS = (
     ),
     Command(
         name="transcribe",
-        summary="write files down, as fast as possible, each utterance in one piece",
+        summary="write files down, as fast as possible, as openai-whisper does",
         run=_transcribe,
         operand="FILE...",
-        options=_options(
-            *("input", "context-tokens", "keep-context", "vad", "decoding", "output"),
-            without=("source", "device", "realtime"),
-        ),
+        options=_options(*("input", "vad", "decoding", "longform", "output"), without=_ONLY_LIVE),
         preset={"realtime": "false"},
     ),
     Command(

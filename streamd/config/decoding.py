@@ -66,7 +66,9 @@ class Decoding(Group, frozen=True, kw_only=True):
             rare=True,
         ),
     ] = 0.6
-    prompt: Annotated[str, Opt("text that the model sees before the first word")] = ""
+    prompt: Annotated[
+        str, Opt("text that the model sees before the first word", flags=("--initial-prompt",))
+    ] = ""
     suppress_tokens: Annotated[
         tuple[Annotated[int, Meta(ge=-1)], ...],
         Opt("tokens never written; -1: the model's own list, or else annotations", rare=True),

@@ -11,6 +11,7 @@ from msgspec import Meta, field
 
 from streamd.config.decoding import Decoding
 from streamd.config.group import FrameMs, Group, Ms, Share
+from streamd.config.longform import Longform
 from streamd.config.option import Opt
 from streamd.config.output import Output
 from streamd.config.serving import Journal, Server
@@ -150,6 +151,7 @@ class Config(Group, frozen=True, kw_only=True):
     streaming: Streaming = Streaming()
     vad: Vad = Vad()
     decoding: Decoding = Decoding()
+    longform: Longform = Longform()
     output: Output = Output()
     server: Server = Server()
     journal: Journal = Journal()

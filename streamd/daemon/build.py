@@ -6,18 +6,14 @@ Stations never see `Config`; they get the numbers that they need.
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from streamd.commit import CommitPolicy
 from streamd.commit.align_att import AlignAtt
 from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
 from streamd.commit.sliding import Sliding
-from streamd.config import Config, read_token
-from streamd.daemon.keeping import Places
-from streamd.daemon.streams import Streams
+from streamd.config import Config
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.onnx import prepare
@@ -25,11 +21,9 @@ from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
-from streamd.journal import Folder, Rules, place
 from streamd.search.loops import LoopLimits
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
-from streamd.server import Bounds, Server, ServerInfo, serve
 from streamd.session import Session, SessionOptions
 from streamd.sources import Source
 from streamd.sources.file import FileSource
@@ -43,8 +37,8 @@ from streamd.vad.segmenter import EndpointOptions, Segmenter
 from streamd.vad.webrtc import WebRtcVad
 
 
-def session_factory(config: Config, *, step_ms: int | None = None) -> Callable[[], Session]:
-    """What makes a session as the user wants it; `step_ms` overrides the configured step.
+def session_factory(config: Config) -> Callable[[], Session]:
+    """What makes a session as the user wants it.
 
     Raises
     ------
@@ -52,17 +46,18 @@ def session_factory(config: Config, *, step_ms: int | None = None) -> Callable[[
     """
     endpoint = _endpoint_options(config)
     options = SessionOptions(
-        step=frames_from_ms(config.streaming.step_ms if step_ms is None else step_ms),
+        step=frames_from_ms(config.streaming.step_ms),
         length=frames_from_ms(config.streaming.length_ms),
         mask_words=config.streaming.mask_words,
         context_tokens=config.streaming.context_tokens,
         keep_context=config.streaming.keep_context,
         backlog=frames_from_ms(config.streaming.backlog_ms),
     )
-    return lambda: Session(_gate(config), Segmenter(endpoint), _policy(config), options)
+    return lambda: Session(gate(config), Segmenter(endpoint), _policy(config), options)
 
 
-def _gate(config: Config) -> Gate:
+def gate(config: Config) -> Gate:
+    """What tells speech from anything else."""
     vad = config.vad
     detector: Vad = WebRtcVad(vad.vad_aggressiveness) if vad.vad == "webrtc" else AnySound()
     off = vad.vad == "off"
@@ -254,41 +249,3 @@ def _suppressed(tokens: tuple[int, ...], model: Model) -> tuple[int, ...]:
     if -1 not in tokens or own is None:
         return tokens
     return (*(token for token in tokens if token != -1), *own)
-
-
-@contextmanager
-def places(config: Config) -> Iterator[Places]:
-    """Where what was said is kept; nothing is written there after the context.
-
-    Raises
-    ------
-    ConfigError : the journal's folder cannot be written
-    """
-    options = config.journal
-    recordings = Path(options.record).expanduser() if options.record else None
-    if not options.journal:
-        yield Places(None, recordings)
-        return
-    rules = Rules(fsync=options.journal_fsync, keep_days=options.journal_days)
-    with Folder(place(options.journal, os.environ), rules) as folder:
-        yield Places(folder, recordings)
-
-
-def server(config: Config, streams: Streams) -> AbstractAsyncContextManager[Server]:
-    """The websocket server of the configuration.
-
-    Raises
-    ------
-    ConfigError : no token, or one that cannot be read, for a bind that needs one
-    BindError : the address cannot be listened on
-    """
-    options = config.server
-    info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
-    return serve(
-        options.host,
-        options.port,
-        streams=streams,
-        info=info,
-        token=read_token(options.token_file),
-        bounds=Bounds(max_connections=options.max_subscribers + options.max_streams),
-    )

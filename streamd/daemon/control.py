@@ -9,8 +9,9 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 INTERRUPTED = 130
 
@@ -74,3 +75,14 @@ class Control:
         finally:
             for number in handlers:
                 loop.remove_signal_handler(number)
+
+
+async def until_first_error(work: Coroutine[Any, Any, None]) -> None:
+    """Run it; of several errors at once only the first is the user's concern."""
+    try:
+        await work
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

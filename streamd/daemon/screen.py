@@ -5,10 +5,18 @@ may sleep: neither may hold up the audio or a client.
 """
 
 import asyncio
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
 
+from streamd.config import Config
+from streamd.daemon.control import Control
+from streamd.display import open_display, open_files
+from streamd.errors import StreamdError
 from streamd.events import Event, Final
 from streamd.hub import Hub
 from streamd.logs import lines_inside
@@ -61,6 +69,34 @@ class Screen:
                 await _follow(hub, self._sink, self._thread)
             finally:
                 self._ended = True
+
+
+def show(
+    config: Config,
+    hub: Hub,
+    control: Control,
+    tasks: asyncio.TaskGroup,
+    *,
+    file: str,
+    bar: ProgressBar | None = None,
+) -> Screen:
+    """Let all local sinks follow a session, in tasks of their own; `file` as in `open_files`."""
+    sinks = open_files(config.output, file)
+    started = datetime.now(UTC)
+    screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
+    control.on_resize = screen.redraw
+    tasks.create_task(_or_stop(screen.show(hub), control))
+    for sink in sinks:
+        tasks.create_task(_or_stop(stored(hub, sink), control))
+    return screen
+
+
+async def _or_stop(sink: Coroutine[Any, Any, None], control: Control) -> None:
+    """A sink that fails ends the program, but not before all others heard what was said."""
+    try:
+        await sink
+    except (StreamdError, BrokenPipeError) as error:
+        control.stop(error)
 
 
 class _AboveProgress:

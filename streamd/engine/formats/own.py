@@ -26,6 +26,7 @@ class _Config(msgspec.Struct):
     language: str | None = None
     text_style: str = ""
     min_audio_ctx: int = MIN_AUDIO_CTX
+    timestamps: bool = True
     notice: str = ""
 
 
@@ -57,5 +58,6 @@ def load(folder: Path, name: str) -> Model:
         language=config.language,
         text_style=config.text_style,
         min_audio_ctx=config.min_audio_ctx,
+        timestamps=config.timestamps,
         notice=config.notice,
     )

@@ -77,6 +77,11 @@ class Segment:
     compression_ratio: float
     words: tuple[SpokenWord, ...] = ()
 
+    @property
+    def seek_ms(self) -> int:
+        """When its window began."""
+        return self.seek * COLUMN_MS
+
 
 class Split(NamedTuple):
     """A window's segments; the column to go on at; whether nothing is said behind the last one."""

@@ -1,0 +1,62 @@
+"""Carries audio from a source to whoever listens, and leaves out what comes while we are paused."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from streamd.daemon.control import Control
+from streamd.sources import Lost, Source
+from streamd.types import Frames, ms_from_frames
+
+
+class Listener(Protocol):
+    """Takes one stream of audio."""
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        ...
+
+    def gap(self, duration_ms: int, why: str) -> None:
+        """Take note of audio that was lost on the way here."""
+        ...
+
+    async def flush(self) -> None:
+        """Make everything that was said so far final, if anything can be yet."""
+        ...
+
+    async def room(self) -> None:
+        """Return once more audio is welcome."""
+        ...
+
+
+async def pump(
+    source: Source,
+    listener: Listener,
+    control: Control,
+    *,
+    fed: Callable[[], object] = lambda: None,
+) -> None:
+    """From the source to the listener, until the source ends or the user stops it.
+
+    `fed` is called whenever the listener has got more audio.
+    """
+    control.on_stop = source.stop
+    if control.stopped.is_set():
+        return
+    n_skipped = 0
+    async for item in source:
+        if isinstance(item, Lost):
+            listener.gap(item.duration_ms, item.why)
+        elif control.paused:
+            if not n_skipped:
+                await listener.flush()  # what was said before is not kept waiting
+            n_skipped += len(item)
+        else:
+            if n_skipped:
+                listener.gap(ms_from_frames(n_skipped), "paused")
+                n_skipped = 0
+            if not source.live:
+                await listener.room()
+            listener.feed(item)
+            fed()
+    if n_skipped:
+        listener.gap(ms_from_frames(n_skipped), "paused")
