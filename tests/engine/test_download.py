@@ -328,8 +328,8 @@ def test_offline(serving, monkeypatch):
 
 def test_no_room(serving, tiny):
     tiny.listed = [s | {"size": 2**49} if "lfs" in s else s for s in tiny.siblings()]
-    assert "model.safetensors needs 562949.95 GB, but " in refusal()
-    assert not fetched(serving)
+    assert "some/tiny needs 562949.95 GB, but " in refusal()
+    assert len(serving.seen) == 1, "known before anything is fetched"
 
 
 def test_full_disk(serving, folder):

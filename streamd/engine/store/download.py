@@ -11,6 +11,7 @@ there a range can be asked for.
 import fcntl
 import hashlib
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -125,14 +126,18 @@ class _Download:
         self._n_done = 0
 
     def run(self) -> None:
+        self._make_sure_of_room()
         for file in self._listing.files:
-            blob = cache.blob(self._hub.here.cache, self._hub.repository, file.digest)
+            blob = self._blob(file)
             if _n_bytes(blob) != file.n_bytes or _digest(blob, file) != file.digest:
                 self._get(file, blob)
             self._n_done += file.n_bytes
             self._reached(0)
             if file is self._listing.config:
                 self._refuse_other_models(blob)
+
+    def _blob(self, file: RemoteFile) -> Path:
+        return cache.blob(self._hub.here.cache, self._hub.repository, file.digest)
 
     def _reached(self, n_bytes: int) -> None:
         self._told(self._n_done + n_bytes, self._listing.n_bytes)
@@ -150,7 +155,6 @@ class _Download:
         if _n_bytes(partial) > file.n_bytes:
             partial.unlink()
         partial.touch()
-        self._make_sure_of_room(file, partial)
         self._fill(file, partial)
         if _digest(partial, file) != file.digest:
             partial.unlink()
@@ -158,16 +162,18 @@ class _Download:
                 f"{self._hub.repository}: {file.name} came damaged (its checksum is not the one "
                 f"that {self._hub.here.host} lists) and was deleted; try again"
             )
+        with partial.open("rb") as whole:
+            os.fsync(whole.fileno())  # else a power failure could leave the name without content
         partial.replace(blob)
 
-    def _make_sure_of_room(self, file: RemoteFile, partial: Path) -> None:
-        n_free = shutil.disk_usage(partial.parent).free
-        n_missing = file.n_bytes - _n_bytes(partial)
+    def _make_sure_of_room(self) -> None:
+        n_missing = sum(_n_missing(self._blob(file), file) for file in self._listing.files)
+        n_free = shutil.disk_usage(self._hub.here.cache).free
         if n_free < n_missing:
             raise ModelError(
-                f"{self._hub.repository}: {file.name} needs {megabytes(n_missing)}, but "
-                f"{self._hub.here.cache} has room for {megabytes(n_free)}; make room, or let "
-                "HF_HOME name a folder on another disk"
+                f"{self._hub.repository} needs {megabytes(n_missing)}, but {self._hub.here.cache} "
+                f"has room for {megabytes(n_free)}; make room, or let HF_HOME name a folder on "
+                "another disk"
             )
 
     def _fill(self, file: RemoteFile, partial: Path) -> None:
@@ -199,9 +205,8 @@ class _Download:
             if n_have and response.status_code != httpx2.codes.PARTIAL_CONTENT:
                 out.truncate(0)
                 n_have = 0
-            for (
-                chunk
-            ) in response.iter_bytes():  # as they come: of larger ones, a part would be lost
+            # As they come: of larger chunks, a part would be lost when the connection breaks.
+            for chunk in response.iter_bytes():
                 # More than was listed is not wanted; the checksum tells whether it matters.
                 n_have += out.write(chunk[: file.n_bytes - n_have])
                 self._reached(n_have)
