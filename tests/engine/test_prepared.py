@@ -158,7 +158,11 @@ def damages():
 
 
 @pytest.mark.parametrize(
-    "file", ["encoder.onnx", "decoder.onnx", "tensors", "model.msgpack", "checked.json"]
+    "file",
+    [
+        *("encoder.onnx", "encoder.onnx.weights", "decoder.onnx", "decoder.onnx.weights"),
+        *("model.msgpack", "checked.json"),
+    ],
 )
 @pytest.mark.parametrize("damage", [damage for _, damage in damages()])
 def test_damage_is_made_good(folder, file, damage):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx.linear import Linear, Projection, operands
@@ -156,19 +156,6 @@ class GraphBuilder:
     def batch_of_one(self, x: str) -> str:
         """`x` with an axis of 1 in front, for operators that insist on batches."""
         return self.op("Unsqueeze", [x, self.constant([0])])
-
-
-def with_places(graph: Graph, file: str, places: Mapping[str, tuple[int, int]]) -> bytes:
-    """The model with its tensors at these (offset, length) of a file that lies beside it."""
-    model = ModelProto.FromString(graph.model)
-    for tensor in model.graph.initializer:
-        if tensor.name in places:
-            offset, length = places[tensor.name]
-            del tensor.external_data[:]
-            for key, value in (("location", file), ("offset", offset), ("length", length)):
-                tensor.external_data.add(key=key, value=str(value))
-    with_all: bytes = model.SerializeToString()
-    return with_all
 
 
 def _placeholder(name: str, values: NDArray[Any]) -> TensorProto:

@@ -1,25 +1,23 @@
 """Makes engines: out of a model's weights, or out of files that were made of them before.
 
-Such a folder has the two graphs and one file with the weights of both, which ONNX Runtime maps. To
-open it takes neither the model's own files nor the library that writes graphs.
+The files are the graphs as ONNX Runtime optimised them, and the weights in the order in which its
+kernels read them, to be mapped. They are of use for that version on that kind of processor. To open
+them takes neither the model's own files nor the library that writes graphs.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import OnnxEngine, Precision
-from streamd.engine.onnx.sessions import new_session
+from streamd.engine.onnx.sessions import WEIGHTS, new_session
 
-GRAPHS = ("encoder.onnx", "decoder.onnx")
-TENSORS = "tensors"
-"""The file with the weights of both graphs."""
-_PAGE = 4096
-"""ONNX Runtime maps whole pages."""
+_GRAPHS = ("encoder.onnx", "decoder.onnx")
+FILES = tuple(name + suffix for name in _GRAPHS for suffix in ("", WEIGHTS))
+"""What `save` writes."""
 
 
 def build(
@@ -64,17 +62,14 @@ def save(
 
     Raises
     ------
-    OSError
-        It cannot be written; what was written so far is still there.
+    EngineError
+        ONNX Runtime refuses the graphs, or cannot write there.
     """
-    from streamd.engine.onnx.builder import with_places  # here for the reason above
-    from streamd.engine.onnx.graphs import graphs
+    from streamd.engine.onnx.graphs import graphs  # here for the reason above
 
     made = graphs(dims, weights, alignment_heads=alignment_heads, precision=precision)
-    with (folder / TENSORS).open("wb") as file:
-        for name, graph in zip(GRAPHS, made, strict=True):
-            places = {key: _append(file, array) for key, array in graph.tensors.items()}
-            (folder / name).write_bytes(with_places(graph, TENSORS, places))
+    for name, graph in zip(_GRAPHS, made, strict=True):
+        new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
 
 
 def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEngine:
@@ -85,13 +80,5 @@ def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEng
     EngineError
         ONNX Runtime refuses it: the files are damaged, or another version wrote them.
     """
-    encoder, decoder = (new_session(folder / name, threads) for name in GRAPHS)
+    encoder, decoder = (new_session(folder / name, threads) for name in _GRAPHS)
     return OnnxEngine(dims, encoder, decoder)
-
-
-def _append(file: BinaryIO, array: NDArray[Any]) -> tuple[int, int]:
-    """Write an array on a new page; its offset and length."""
-    offset = -(-file.tell() // _PAGE) * _PAGE
-    file.seek(offset)
-    file.write(np.ascontiguousarray(array).data)
-    return offset, array.nbytes

@@ -5,10 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from onnxruntime import InferenceSession, OrtValue, SessionOptions, __version__
+from onnxruntime import (
+    GraphOptimizationLevel,
+    InferenceSession,
+    OrtValue,
+    SessionOptions,
+    __version__,
+)
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from streamd.errors import EngineError
+
+WEIGHTS = ".weights"
+_SAVED = "session.optimized_model_external_initializers"
 
 RUNTIME_FAILURES = (
     ort.EPFail,
@@ -36,8 +45,11 @@ def new_session(
     threads: int,
     *,
     tensors: Mapping[str, NDArray[Any]] | None = None,
+    save: Path | None = None,
 ) -> InferenceSession:
-    """Load a model: a file with its weights beside it, or bytes with theirs in `tensors`.
+    """Load a model: a file that was saved, or bytes with the weights in `tensors`.
+
+    `save` is a file to be written, with another of its name and `WEIGHTS`, that loads faster.
 
     The arrays must not change while the session lives; the caller keeps them.
 
@@ -50,6 +62,8 @@ def new_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
+    # what one window at full context took would stay with an arena for ever; it is no faster
+    options.enable_cpu_mem_arena = False
     # a pool that spins between two runs takes the cores from the other session, and from
     # whatever else the machine does: twice as slow on two cores
     options.add_session_config_entry("session.intra_op.allow_spinning", _SPINNING)
@@ -57,6 +71,16 @@ def new_session(
     values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
     if values:
         options.add_external_initializers(list(values), list(values.values()))
+    if save:
+        options.optimized_model_filepath = str(save)
+        options.add_session_config_entry(f"{_SAVED}_file_name", save.name + WEIGHTS)
+        options.add_session_config_entry(f"{_SAVED}_min_size_in_bytes", "1024")
+        # as the kernels want them, so that they are used where they are mapped
+        options.add_session_config_entry(
+            "session.save_external_prepacked_constant_initializers", "1"
+        )
+    if isinstance(model, Path):
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL  # it is done
     source = model if isinstance(model, bytes) else str(model)
     try:
         return InferenceSession(source, options, providers=["CPUExecutionProvider"])

@@ -1,8 +1,9 @@
 """A model is prepared once: its graphs are built, its weights laid out, then both are only mapped.
 
 What was prepared lies in the cache folder, under a key of all that it depends on: the content of
-the model's files (wherever they lie), the code of this package, ONNX Runtime and the precision. A
-folder that cannot be written, belongs to others, or is full costs the time, nothing else.
+the model's files (wherever they lie), the code of this package, ONNX Runtime, the processor and the
+precision. A folder that cannot be written, belongs to others, or is full costs the time, nothing
+else.
 """
 
 import hashlib
@@ -14,14 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import onnxruntime
-
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, Precision
 from streamd.engine.onnx.prepare import build
 from streamd.engine.prepared import entry
 from streamd.engine.prepared.folder import cache_folder, discard, is_ours, prune, put_folder
 from streamd.engine.prepared.identity import Identity
+from streamd.engine.prepared.machine import machine
 from streamd.engine.prepared.precision import Choice, choose_precision
 from streamd.engine.store import find, load_model
 from streamd.engine.store.places import places
@@ -82,8 +82,8 @@ def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -
     try:
         put_folder(place, lambda folder: entry.write(folder, model, precision))
         prune(place.parent, keep=place, max_bytes=_MAX_BYTES)
-    except OSError as error:
-        log.warning("%s: cannot keep the prepared model (%s)", place.parent, error.strerror)
+    except (OSError, EngineError) as error:
+        log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)
         return _in_memory(model, threads, precision)
     found = _read(place, threads)
     if found is None:
@@ -124,14 +124,15 @@ def _called(name: str, path: Path) -> str:
 
 
 def _place(folder: Path, digest: str, *, called: str, precision: Precision) -> Path:
-    parts = (digest, called, precision, onnxruntime.__version__, _code())
+    parts = (digest, called, precision, machine(), _code())
     return folder / "prepared" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 
 
 @cache
 def _code() -> str:
     """A digest of all code that decides what a prepared model looks like."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.parent.rglob("*.py")):
-        digest.update(file.read_bytes())
+    engine, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for pattern in ("*/*.py", "model.py", "catalog.py", "vocabulary.py", "weights.py"):
+        for file in sorted(engine.glob(pattern)):
+            digest.update(file.read_bytes())
     return digest.hexdigest()

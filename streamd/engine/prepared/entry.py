@@ -13,7 +13,7 @@ import msgspec
 
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, Precision
-from streamd.engine.onnx.prepare import GRAPHS, TENSORS, open_folder, save
+from streamd.engine.onnx.prepare import FILES, open_folder, save
 
 _ABOUT = "model.msgpack"
 _CHECKED = "checked.json"
@@ -35,6 +35,8 @@ def write(folder: Path, model: Model, precision: Precision) -> None:
 
     Raises
     ------
+    EngineError
+        ONNX Runtime refuses the model, or cannot write there.
     OSError
         It cannot be written.
     """
@@ -63,7 +65,7 @@ def read(folder: Path, *, threads: int) -> tuple[Model, OnnxEngine] | None:
 
 
 def _check(folder: Path) -> _Checked:
-    names = (*GRAPHS, TENSORS, _ABOUT)
+    names = (*FILES, _ABOUT)
     sizes = {name: (folder / name).stat().st_size for name in names}
     digest = hashlib.sha256()
     for name in names:

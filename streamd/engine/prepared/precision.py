@@ -6,22 +6,19 @@ fraction of a second; the verdict is kept.
 """
 
 import hashlib
-import os
-import platform
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
-import onnxruntime
 
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import OnnxEngine, Precision
 from streamd.engine.onnx.prepare import build
 from streamd.engine.prepared.folder import cache_folder, put_file
+from streamd.engine.prepared.machine import machine
 from streamd.engine.weights import parameter_shapes
 
 Choice = Literal["auto", "float32", "int8"]
@@ -62,23 +59,9 @@ def choose_precision(dims: ModelDimensions, choice: Choice = "auto", *, threads:
     return verdict
 
 
-def processor() -> str:
-    """The processor's name, for people."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _key(dims: ModelDimensions, threads: int) -> str:
-    flags = ""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
-    parts = (processor(), flags, platform.machine(), os.cpu_count(), threads, shape)
-    return hashlib.sha256(f"{parts} {onnxruntime.__version__}".encode()).hexdigest()[:40]
+    return hashlib.sha256(f"{machine()} {threads} {shape}".encode()).hexdigest()[:40]
 
 
 def _measure(dims: ModelDimensions, threads: int) -> Verdict:
