@@ -79,8 +79,10 @@ class Film:
             self._dialogues.append(dialogue(cue, self._layout))
             self._letters.update(written(cue.pieces))
             self._end_ms = cue.end_ms
-        if isinstance(event, Eos) and event.reason != "error":
-            self._make(whole=event.reason == "end")
+        if isinstance(event, Eos):
+            whole = event.reason == "end"
+            if whole or (event.reason == "stop" and self._dialogues):
+                self._make(whole=whole)
 
     def close(self) -> None:
         """Without the end of the session there is no film."""

@@ -167,7 +167,7 @@ def test_a_folder_that_is_missing_is_told(tmp_path, fake_ffmpeg):
         Film(tmp_path / "none" / "a.mp4", Layout(), sound="talk.wav")
 
 
-@pytest.mark.parametrize("reason", ["error", None])
+@pytest.mark.parametrize("reason", ["error", "stop", None])
 def test_the_old_film_stays_if_there_is_no_new_one(tmp_path, fake_ffmpeg, reason):
     fake_ffmpeg("exit 0")
     (tmp_path / "a.mp4").write_bytes(b"old")
