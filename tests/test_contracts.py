@@ -211,6 +211,15 @@ def test_the_wheel_has_the_demo_model_and_nothing_else_of_models(wheel: zipfile.
         assert shipped == hashlib.sha256((DEMO / name).read_bytes()).hexdigest(), name
 
 
+def test_the_wheel_has_the_clips_of_the_check_with_their_licences(wheel: zipfile.ZipFile) -> None:
+    golden = {name for name in wheel.namelist() if name.startswith("streamd/_golden/")}
+    texts = json.loads(wheel.read("streamd/_golden/clips.json"))
+    card = wheel.read("streamd/_golden/README.md").decode()
+    assert {f"streamd/_golden/{name}.flac" for name in texts} < golden
+    assert all(f"| `{name}.flac` | " in card for name in texts)
+    assert "streamd/_golden/golden.json" in golden
+
+
 def test_the_wheel_alone_loads_the_demo_model(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     load = "import streamd; from streamd.engine.store import load_model; load_model('demo')"

@@ -83,6 +83,37 @@ def _models_remove(config: Config, operands: tuple[str, ...]) -> int:
     return 0
 
 
+def _models_check(config: Config, operands: tuple[str, ...]) -> int:
+    import msgspec
+
+    from streamd.cli.check import report
+
+    (name,) = operands
+    decoding = msgspec.structs.replace(config.decoding, model=name)
+    for line in report(msgspec.structs.replace(config, decoding=decoding)):
+        stdio.put(sys.stdout, f"{line}\n")
+    return 0
+
+
+def _bench(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli.bench import report
+    from streamd.cli.choosing import with_model
+
+    for part in report(with_model(config)):
+        stdio.put(sys.stdout, f"{part}\n")
+    return 0
+
+
+def _doctor(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli.doctor import examine
+
+    n_wrong = 0
+    for finding in examine(config):
+        stdio.put(sys.stdout, f"{finding}\n")
+        n_wrong += finding.state == "!!"
+    return int(n_wrong > 0)
+
+
 def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
     """The options of these groups and of these names."""
     every = OPTIONS.values()
@@ -119,6 +150,13 @@ MODELS = (
         run=_models_import,
         operand="PATH [NAME]",
         options=_options(*_SAID),
+    ),
+    Command(
+        name="models check",
+        summary="whether a model computes what it should on this machine, and how fast",
+        run=_models_check,
+        operand="NAME",
+        options=_options("language", "threads", "precision", *_SAID),
     ),
     Command(
         name="models remove",
@@ -163,6 +201,19 @@ COMMANDS = (
         options=_options("output", "token-file"),
     ),
     Command(name="devices", summary="list the microphones", run=_devices),
+    Command(
+        name="bench",
+        summary="what a step costs here, and how soon the words of FILEs are there",
+        run=_bench,
+        operand="[FILE...]",
+        options=_options("streaming", "vad", "decoding", *_SAID),
+    ),
+    Command(
+        name="doctor",
+        summary="what streamd finds on this machine, and how to get what is missing",
+        run=_doctor,
+        options=_options("source", "model", "threads", "precision", "host", "port", *_SAID),
+    ),
     Command(
         name="models",
         summary="the models on this machine, and where to get more",

@@ -5,7 +5,7 @@ backends do. It knows nothing of audio, of what a token means, or of search. Wei
 openai/whisper's parameter names. Source: openai/whisper ``model.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from streamd.engine.weights import OUTPUT
 from streamd.types import Mel
 
 Array = NDArray[np.float32]
+Notice = Callable[[str, Array], object]
+"""Is told of the values inside the model: where they are, and what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,15 @@ class ReferenceEngine:
         weights: Weights,
         *,
         alignment_heads: Sequence[tuple[int, int]],
+        notice: Notice = lambda where, values: None,
     ) -> None:
         """`alignment_heads`: (decoder layer, head) pairs, at least one.
 
-        `step` returns their scores, sorted by layer and head.
+        `step` returns their scores, sorted by layer and head. `notice` sees what leaves each block
+        and the hidden values of its feed-forward layers.
         """
         self.dims = dims
+        self.notice = notice
         self.weights = weights
         self.alignment_heads = sorted(alignment_heads)
 
@@ -72,7 +77,8 @@ class ReferenceEngine:
                 n_head=self.dims.n_audio_head,
             )
             x = x + linear(attended, weights, f"{block}.attn.out")
-            x = x + feed_forward(x, weights, block)
+            x = x + feed_forward(x, weights, block, notice=self.notice)
+            self.notice(block, x)
         encoded = layer_norm(x, weights, "encoder.ln_post")
         cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
         return ReferenceFeatures(
@@ -143,7 +149,8 @@ class ReferenceDecoder:
                 n_head=dims.n_text_head,
             )
             x = x + linear(attended, weights, f"{block}.cross_attn.out")
-            x = x + feed_forward(x, weights, block)
+            x = x + feed_forward(x, weights, block, notice=self._engine.notice)
+            self._engine.notice(block, x)
             scores_of_layer.append(scores)
         output = weights.get(OUTPUT, embedding)
         logits = layer_norm(x[want], weights, "decoder.ln") @ output.T
@@ -203,9 +210,10 @@ def convolve(x: Array, weights: Weights, name: str, *, stride: int) -> Array:
     return convolved
 
 
-def feed_forward(x: Array, weights: Weights, block: str) -> Array:
+def feed_forward(x: Array, weights: Weights, block: str, *, notice: Notice) -> Array:
     """Two linear layers with a GELU between them, behind a layer norm."""
     y = linear(layer_norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
+    notice(f"{block}.mlp", y)
     return linear(gelu(y), weights, f"{block}.mlp.2")
 
 

@@ -1,0 +1,64 @@
+"""``streamd bench``: what a step costs here, and how soon the words of a recording are there."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from streamd.bench.latency import SpokenWord
+from streamd.bench.machine import machine
+from streamd.bench.metrics import measure
+from streamd.bench.recordings import Clip, Recording, read_recording
+from streamd.bench.step import bench_step, step_table
+from streamd.bench.streaming import Bench, as_table
+from streamd.bench.words import spoken
+from streamd.config import Config
+from streamd.engine.check import clips
+from streamd.types import FRAME, ms_from_frames
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 75
+"""Frames of silence around each of the bundled clips: 1.5 s."""
+
+
+def report(config: Config) -> Iterator[str]:
+    """Measure the configured model; tables, and at last one line of JSON.
+
+    Raises
+    ------
+    ModelError : the model cannot be loaded
+    SourceError : a file cannot be read
+    """
+    log.info("measuring steps")
+    steps = bench_step(config)
+    yield step_table(steps)
+    files = config.input.files
+    recordings = [read_recording(Path(name)) for name in files] or [bundled()]
+    bench, rows = Bench(config), []
+    for recording in recordings:
+        seconds = recording.audio_ms / 1000
+        log.info("playing %s in real time: %.0f s", recording.name, seconds)
+        timed, wer_offline = bench.timed(recording)
+        metrics = measure(bench.stream(recording, "real"), timed.words)
+        rows.append({"file": recording.name, "wer_offline": wer_offline})
+        rows[-1] |= msgspec.to_builtins(metrics)
+        yield f"{recording.name}\n{as_table(metrics, wer_offline=wer_offline)}"
+    told = {"machine": machine(), "step": steps, "streaming": rows}
+    yield msgspec.json.encode(told).decode() + "\n"
+
+
+def bundled() -> Recording:
+    """The clips that ship with streamd, one after the other. Raises `StreamdError`."""
+    silence = np.zeros((_PAUSE, FRAME), np.float32)
+    parts, places, at = [silence], [], _PAUSE
+    for clip in clips():
+        n = len(clip.samples) // FRAME
+        parts += [clip.samples[: n * FRAME].reshape(n, FRAME), silence]
+        begin_ms, end_ms = ms_from_frames(at), ms_from_frames(at + n)
+        places.append(Clip(start_ms=begin_ms, end_ms=end_ms, text=clip.text))
+        at += n + _PAUSE
+    words = (SpokenWord(word) for place in places for word in spoken(place.text))
+    return Recording("bundled clips", np.concatenate(parts), tuple(words), tuple(places))

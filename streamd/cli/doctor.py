@@ -1,0 +1,195 @@
+"""``streamd doctor``: what there is on this machine, and how to get what is missing."""
+
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import streamd
+from streamd.assets import asset
+from streamd.bench.machine import machine
+from streamd.bench.random_model import dimensions
+from streamd.cli.choosing import best_here
+from streamd.config import OPTIONS, Config
+from streamd.daemon import build
+from streamd.engine import store
+from streamd.engine.catalog import megabytes
+from streamd.engine.check import compare
+from streamd.engine.prepared.folder import VARIABLE, cache_folder
+from streamd.engine.prepared.precision import choose_precision
+from streamd.engine.store import cache, imports
+from streamd.engine.store.places import places
+from streamd.errors import StreamdError
+from streamd.sources.devices import list_devices
+
+_PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")
+_USUAL = "base.en"
+"""The size whose precision is told, as it is the one that people are offered."""
+_FAST = ("avx2", "asimddp", "avx512_vnni", "avx_vnni", "i8mm")
+_FARTHEST = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: "ok"; "--", something is missing that many do without; "!!", something is wrong.
+
+    `cure` says what to do, unless all is well.
+    """
+
+    state: Literal["ok", "--", "!!"]
+    name: str
+    told: str
+    cure: str = ""
+
+    def __str__(self) -> str:
+        cure = f": {self.cure}" if self.cure else ""
+        return f"{self.state}  {self.name:12} {self.told}{cure}"
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """Look at everything in turn; what raises is a finding too."""
+    examinations: tuple[tuple[str, Callable[[Config], Iterator[Finding]]], ...] = (
+        ("processor", _processor),
+        ("versions", _versions),
+        ("options", _options),
+        ("files", _files),
+        ("cache", _cache),
+        ("engine", _engine),
+        ("precision", _precision),
+        ("models", _models),
+        ("microphone", _microphone),
+        ("port", _port),
+        ("ffmpeg", _ffmpeg),
+    )
+    for name, examination in examinations:
+        try:
+            yield from examination(config)
+        except StreamdError as error:
+            yield Finding("!!", name, str(error))
+
+
+def _processor(config: Config) -> Iterator[Finding]:
+    found = machine()
+    told = f"{found.cpu}, {found.cores} cores, load {found.load}: {' '.join(found.flags)}"
+    if any(flag in found.flags for flag in _FAST) or not Path("/proc/cpuinfo").exists():
+        yield Finding("ok", "processor", told)
+    else:
+        cure = "models will run several times slower than elsewhere; choose a small one"
+        yield Finding("--", "processor", f"{found.cpu} without AVX2", cure)
+
+
+def _versions(config: Config) -> Iterator[Finding]:
+    found = [f"streamd {streamd.__version__}", f"Python {platform.python_version()}"]
+    missing = []
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            missing.append(package)
+    yield Finding("ok", "versions", ", ".join([*found, platform.platform()]))
+    if missing:
+        yield Finding("!!", "versions", f"{', '.join(missing)} missing", "install streamd again")
+
+
+def _options(config: Config) -> Iterator[Finding]:
+    """The configuration was read, or we would not be here."""
+    changed = [
+        f"{option.name} {value}"
+        for option in OPTIONS.values()
+        if (value := getattr(getattr(config, option.group), option.field)) != option.default
+    ]
+    yield Finding("ok", "options", ", ".join(changed) or "all as they are by default")
+
+
+def _files(config: Config) -> Iterator[Finding]:
+    for name in ("demo", "golden", "web"):
+        asset(name)
+    yield Finding("ok", "files", "demo model, its check and the web page are here")
+
+
+def _cache(config: Config) -> Iterator[Finding]:
+    folder = cache_folder()
+    if folder is None:
+        cure = f"let {VARIABLE} name a folder that only you can write to"
+        yield Finding("!!", "cache", "no folder of your own, so every start is slow", cure)
+        return
+    n_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    yield Finding("ok", "cache", f"{folder}, {megabytes(n_bytes)}")
+
+
+def _engine(config: Config) -> Iterator[Finding]:
+    """The demo model on ONNX Runtime computes what the reference does."""
+    begun_s = time.perf_counter()
+    model = store.load_model(store.BUNDLED[0])
+    engine = build.engine(config, model)
+    numerics, _ = compare(model, engine, build.tokenizer(config, model))
+    seconds = time.perf_counter() - begun_s
+    told = f"loaded and compared with numpy in {seconds:.1f} s: logits {numerics.logits:.1g} apart"
+    if numerics.logits <= _FARTHEST:
+        yield Finding("ok", "engine", told)
+    else:
+        yield Finding("!!", "engine", told, "try another version of onnxruntime")
+
+
+def _precision(config: Config) -> Iterator[Finding]:
+    choice, threads = config.decoding.precision, build.threads(config)
+    verdict = choose_precision(dimensions(_USUAL), choice, threads=threads)
+    told = f"{verdict.precision} for models like {_USUAL}, {threads} threads"
+    if verdict.float32_ms is None or verdict.int8_ms is None:
+        yield Finding("ok", "precision", f"{told}, as asked for")
+    else:
+        faster = verdict.float32_ms / verdict.int8_ms
+        yield Finding("ok", "precision", f"{told}; int8 is {faster:.1f} times as fast as float32")
+
+
+def _models(config: Config) -> Iterator[Finding]:
+    here = places()
+    names = [
+        *(name for name, _ in imports.every(here.imported)),
+        *(cache.name_of(path) or repo.id for repo, path in cache.whispers(here.cache)),
+    ]
+    name = config.decoding.model or best_here(config, here)
+    if name and store.find(name, here):
+        others = f"; here too: {', '.join(sorted({*names} - {name}))}" if {*names} - {name} else ""
+        yield Finding("ok", "models", f"{name} is used{others}")
+    elif name:
+        yield Finding("!!", "models", f"{name} is not here", f"streamd models get {name}")
+    else:
+        cure = f"streamd models get {_USUAL}"
+        yield Finding("--", "models", "only the demo model, which reads 216 words", cure)
+
+
+def _microphone(config: Config) -> Iterator[Finding]:
+    if not config.input.source:
+        yield Finding("ok", "microphone", "none wanted")
+        return
+    devices = list_devices()
+    if devices:
+        default = next((device for device in devices if device.default), devices[0])
+        yield Finding("ok", "microphone", f"{len(devices)} found, {default} is used")
+    else:
+        cure = "plug one in, or caption files and what clients send"
+        yield Finding("!!", "microphone", "none found", cure)
+
+
+def _port(config: Config) -> Iterator[Finding]:
+    host, port = config.server.host, config.server.port
+    try:
+        with socket.create_server((host, port)):
+            yield Finding("ok", "port", f"{port} on {host} is free")
+    except OSError as error:
+        cure = f"{error.strerror}; another program, or another streamd: choose with --port"
+        yield Finding("--", "port", f"{port} on {host} cannot be opened", cure)
+
+
+def _ffmpeg(config: Config) -> Iterator[Finding]:
+    if shutil.which("ffmpeg"):
+        yield Finding("ok", "ffmpeg", "here, for films")
+    else:
+        cure = "apt install ffmpeg, dnf install ffmpeg or brew install ffmpeg"
+        yield Finding("--", "ffmpeg", "not here, so no films", cure)
