@@ -118,7 +118,8 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
         if word.startswith("-") and word != "-":
             flag, *_ = word.split("=")
             if any(flag in option.every_flag for option in OPTIONS.values()):
-                raise ConfigError(f"{command.name} has no option {flag}")
+                name = command.name or "streamd without a command"
+                raise ConfigError(f"{name} has no option {flag}")
             known = [known for option in command.options for known in option.every_flag]
             known += ["--config", *(known for name in ACTIONS for known in _action_flags(name))]
             raise ConfigError(f"unknown option {flag}{suggestion(flag, known)}")

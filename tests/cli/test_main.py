@@ -185,6 +185,10 @@ def test_file_named_like_a_command(run, tmp_path):
         ("models list --step 500", "models list has no option --step"),
         ("-q models list", "command models must be the first word"),
         ("transcribe --device 1 a.wav", "transcribe has no option --device"),
+        (
+            "--without-timestamps a.wav",
+            "streamd without a command has no option --without-timestamps",
+        ),
         ("serve a.wav", "serve cannot use a.wav"),
         ("serve --no-server", "serve has no option --no-server"),
         ("--no-server --no-source", "--server: without a server and a source there is no audio"),
@@ -230,8 +234,10 @@ def test_help_fits_a_terminal(command, flag, run, capsys):
 def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, capsys):
     run("--help-all")
     full = capsys.readouterr().out
+    run("transcribe", "--help-all")
+    both = (full + capsys.readouterr().out).replace("\n", " ")
     for option in OPTIONS.values():
-        assert option.opt.positional or f"{option.shown_flags[-1]} " in full.replace("\n", " ")
+        assert option.opt.positional or f"{option.shown_flags[-1]} " in both
     run("--help")
     short = capsys.readouterr().out
     assert set(short.splitlines()) <= set(full.splitlines())
