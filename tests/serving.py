@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from streamd.errors import WireError
 from streamd.events import Final, Partial, TimedWord
 from streamd.hub import Hub
-from streamd.server import Bounds, Server, ServerInfo, serve
+from streamd.server import Bounds, Entrance, Server, ServerInfo, serve
 from streamd.types import Frames, ms_from_frames
 
 INFO = ServerInfo(model="fake", language="en")
@@ -117,6 +117,8 @@ class CountingStreams:
         self.ingests: dict[str, CountingIngest] = {}
         self.opened = asyncio.Event()
         self.max_streams = 10
+        self.reasons: list[str] = []
+        self.lag_ms = 0
 
     def hub(self, session: str) -> Hub | None:
         if session == "live":
@@ -126,6 +128,9 @@ class CountingStreams:
 
     def names(self) -> list[str]:
         return ["live", *self.ingests]
+
+    def unready(self) -> list[str]:
+        return self.reasons
 
     def open(self, session: str, *, epoch: str | None = None) -> CountingIngest:
         busy = self.ingests.get(session)
@@ -186,7 +191,7 @@ async def serving(
     streams: CountingStreams, *, port: int = 0, token: str | None = None, **bounds: int
 ) -> AsyncIterator[Server]:
     async with serve(
-        "127.0.0.1", port, streams=streams, info=INFO, token=token, bounds=Bounds(**bounds)
+        Entrance(port=port, token=token), streams=streams, info=INFO, bounds=Bounds(**bounds)
     ) as server:
         yield server
 

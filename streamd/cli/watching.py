@@ -27,7 +27,7 @@ async def show(config: Config, url: str) -> None:
         nobody reads standard output any more
     """
     loop = asyncio.get_running_loop()
-    token = read_token(config.server.token_file)
+    token = read_token(config.server.token_file, os.environ)
     started = datetime.now().astimezone()  # the server does not tell when the session began
     screen = open_display(config.output, sys.stdout, os.environ, started=started)
     sinks = (screen, *open_files(config.output))

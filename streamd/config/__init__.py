@@ -11,10 +11,10 @@ from streamd.config.output import Output
 from streamd.config.schema import (
     Config,
     Input,
-    Server,
     Streaming,
     Vad,
 )
+from streamd.config.serving import Server
 
 __all__ = [
     "OPTIONS",

@@ -18,6 +18,8 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in options_of(Co
 """Every option by its name."""
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 """Names the TOML file when ``--config`` does not."""
+TOKEN_VARIABLE = f"{PREFIX}TOKEN"
+"""Holds the token that clients must show, when there is no ``--token-file``."""
 
 
 class Setting(NamedTuple):
@@ -105,7 +107,8 @@ def _home(name: str) -> str:
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
     known = {option.variable: option for option in OPTIONS.values()}
     ours = {name: text for name, text in environ.items() if text and name.startswith(PREFIX)}
-    ours.pop(CONFIG_VARIABLE, None)
+    for other in (CONFIG_VARIABLE, TOKEN_VARIABLE):
+        ours.pop(other, None)
     for variable, text in ours.items():
         if option := known.get(variable):
             yield option.name, Setting(option.from_text(text, variable), variable)
@@ -148,8 +151,8 @@ def _check(config: Config, settings: Mapping[str, Setting]) -> None:
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
 
 
-def read_token(path: str) -> str | None:
-    """The secret in the file that ``--token-file`` names; None if it names none.
+def read_token(path: str, environ: Mapping[str, str]) -> str | None:
+    """The secret in the file that ``--token-file`` names, or in the environment, if any.
 
     Raises
     ------
@@ -157,7 +160,7 @@ def read_token(path: str) -> str | None:
         the file cannot be read, or is empty
     """
     if not path:
-        return None
+        return environ.get(TOKEN_VARIABLE, "").strip() or None
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

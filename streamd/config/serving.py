@@ -17,14 +17,59 @@ class Server(Group, frozen=True, kw_only=True):
     )
     port: Annotated[int, Meta(ge=0, le=65_535), Opt("port to listen on; 0: any free one")] = 8765
     token_file: Annotated[
-        str, Opt("file with the token that clients must show", metavar="FILE")
+        str,
+        Opt("file with the token that clients must show; or: STREAMD_TOKEN", metavar="FILE"),
     ] = ""
+    tls_cert: Annotated[
+        str, Opt("PEM file with the certificate: wss and https only", metavar="FILE", rare=True)
+    ] = ""
+    tls_key: Annotated[
+        str, Opt("PEM file with its key, if that is elsewhere", metavar="FILE", rare=True)
+    ] = ""
+    allow_host: Annotated[
+        tuple[str, ...],
+        Opt("another name of this machine; may be repeated", metavar="NAME", rare=True),
+    ] = ()
+    allow_origin: Annotated[
+        tuple[str, ...],
+        Opt("site whose pages may connect; may be repeated", metavar="https://HOST", rare=True),
+    ] = ()
     max_streams: Annotated[
         int, Meta(ge=0, le=1_000), Opt("audio streams from clients at a time", rare=True)
     ] = 8
     max_subscribers: Annotated[
         int, Meta(ge=1, le=10_000), Opt("listening clients at a time", rare=True)
     ] = 100
+    max_per_address: Annotated[
+        int,
+        Meta(ge=0, le=10_000),
+        Opt("clients from one other machine at a time; 0: any number", rare=True),
+    ] = 32
+    max_message_bytes: Annotated[
+        int,
+        Meta(ge=1_024, le=1 << 30),
+        Opt("size of a message from a client", unit="bytes", rare=True),
+    ] = 1 << 20
+    max_session_ms: Annotated[
+        int,
+        Meta(ge=0),
+        Opt("audio after which a client's session ends; 0: never", unit="ms", rare=True),
+    ] = 0
+    max_lag_ms: Annotated[
+        int,
+        Meta(ge=0),
+        Opt("lag beyond which /readyz sends clients away", unit="ms", rare=True),
+    ] = 5_000
+    resume_ms: Annotated[
+        int,
+        Meta(ge=0),
+        Opt("time that a session waits for a lost client", unit="ms", rare=True),
+    ] = 30_000
+    shutdown_ms: Annotated[
+        int,
+        Meta(ge=0),
+        Opt("time for the last sentences when the server ends", unit="ms", rare=True),
+    ] = 10_000
 
 
 class Journal(Group, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from streamd.daemon.recordings import write_down
 from streamd.daemon.screen import show
 from streamd.daemon.streams import Stream, Streams
 from streamd.display import check_files
-from streamd.errors import ConfigError, SourceError
+from streamd.errors import SourceError
 from streamd.events import Fault
 from streamd.server import LIVE
 from streamd.sinks.terminal import is_terminal
@@ -49,9 +49,13 @@ async def run(config: Config) -> int:
     new_session = build.session_factory(config)
     control = Control()
     with serving.places(config) as places, control.signals():
-        limits = Limits(ROOM, config.server.max_streams, config.server.max_lag_ms)
-        metrics = serving.metrics(config)
-        streams = Streams(new_session, limits, places=places, metrics=metrics)
+        streams = Streams(
+            new_session,
+            room=ROOM,
+            max_ingest=config.server.max_streams,
+            places=places,
+            metrics=serving.metrics(config),
+        )
         control.on_dump = lambda: log.warning("; ".join(streams.state()) or "no sessions")
         await until_first_error(_live(config, sources, streams, control))
     control.check()

@@ -1,7 +1,6 @@
 """What the daemon keeps of its sessions on disk, if the user wants it: journals and recordings."""
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +9,11 @@ from msgspec.structs import replace
 
 from streamd.events import Final, Gap, Partial, SessionEvent
 from streamd.hub import Hub
-from streamd.journal import Folder, Journal, sync
+from streamd.journal import Folder, Journal
+from streamd.server import Metrics
 from streamd.session.timeline import Timeline
 from streamd.sinks.recording import Recording
-from streamd.types import Frames
-
-_SYNC_S = 1.0
+from streamd.types import Frames, ms_from_frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,16 @@ class Kept:
         settled; otherwise it comes from now, and what was said meanwhile is lost
     """
 
-    def __init__(self, name: str, places: Places, *, epoch: str | None = None) -> None:
+    def __init__(
+        self, name: str, places: Places, *, metrics: Metrics, epoch: str | None = None
+    ) -> None:
         now = datetime.now(UTC)
         self.journal = None if places.journal is None else places.journal.open(name)
         self.hub = Hub(name, archive=self.journal)
         self._timeline = Timeline()
+        self._metrics, self._observe = metrics, metrics.follow()
+        self.lost_ms = 0
+        """In gaps."""
         self._first_seg = 0
         self._waiting: list[SessionEvent] = []
         self._recording = _recording(places.recordings, name, now)
@@ -63,14 +66,16 @@ class Kept:
 
     def heard(self, frames: Frames) -> None:
         """Record the audio; raises `StreamdError` if it cannot be written any more."""
+        self._metrics.heard(ms_from_frames(len(frames)))
         if self._recording is not None:
             self._recording.write(frames)
 
-    def publish(self, events: Iterable[SessionEvent], *, settled_ms: int) -> None:
+    def publish(self, events: Sequence[SessionEvent], *, now_ms: int, settled_ms: int) -> None:
         """Keep what lasts, then tell everybody.
 
         Parameters
         ----------
+        now_ms : time of the session
         settled_ms : up to where the session needs its audio no more
 
         Raises
@@ -79,10 +84,14 @@ class Kept:
         """
         if self.journal is not None:
             self.journal.settled_ms = self.began_ms + settled_ms
+        for event in events:
+            self._observe(event, now_ms)
         waiting, self._waiting = self._waiting, []
-        for event in (*waiting, *map(self._numbered, self._timeline.correct(list(events)))):
-            if isinstance(event, Gap) and self.journal is not None:
-                self.journal.note(event)
+        for event in (*waiting, *map(self._numbered, self._timeline.correct(events))):
+            if isinstance(event, Gap):
+                self.lost_ms += event.duration_ms
+                if self.journal is not None:
+                    self.journal.note(event)
             self.hub.publish(event)
 
     def settle(self, settled_ms: int) -> int:
@@ -120,15 +129,3 @@ class Kept:
 
 def _recording(folder: Path | None, name: str, now: datetime) -> Recording | None:
     return None if folder is None else Recording(folder / f"{name}~{now:%Y%m%dT%H%M%S%fZ}")
-
-
-async def sync_now_and_then(folder: Folder) -> None:
-    """Force the journals to the disk, each second, for ever.
-
-    Raises
-    ------
-    JournalError : the disk fails
-    """
-    while True:
-        await asyncio.sleep(_SYNC_S)
-        await asyncio.to_thread(sync, folder.unsynced())

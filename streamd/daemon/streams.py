@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from streamd.daemon.keeping import Kept, Places, sync_now_and_then
+from streamd.daemon.keeping import Kept, Places
+from streamd.daemon.stream import Stream
 from streamd.errors import StreamdError, WireError
-from streamd.events import Fault, SessionEvent
+from streamd.events import Fault
 from streamd.hub import Hub
-from streamd.server import SHUTDOWN
+from streamd.journal import sync
+from streamd.server import Metrics
 from streamd.session import Session
-from streamd.types import Frames, Hypothesis, Window, ms_from_frames
+from streamd.types import Hypothesis, Window, ms_from_frames
+
+__all__ = ["Stream", "Streams"]
 
 MAX_ENDED = 16
 """Ended sessions that can still be listened to."""
@@ -30,123 +34,6 @@ class Recognizer(Protocol):
         ...
 
 
-class Stream:
-    """One session: its audio goes in by `feed`, its events come out of `hub`."""
-
-    def __init__(
-        self,
-        session: Session,
-        kept: Kept,
-        *,
-        room: int,
-        wake: Callable[[], None],
-        failed: Callable[[StreamdError], None],
-    ) -> None:
-        """`room`: frames that may wait before a source has to; `wake`: called when work is here.
-
-        `failed`: called when what was said could not be kept.
-        """
-        self.session, self.hub = session, kept.hub
-        self._kept = kept
-        self._room, self._wake, self._failed = room, wake, failed
-        self._moved = asyncio.Event()
-        self._hungry = True  # the session can do nothing before it gets more audio
-        self._ended = False
-
-    @property
-    def began_ms(self) -> int:
-        """Time of the session at which this process took over; 0 unless there was another."""
-        return self._kept.began_ms
-
-    def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
-        self._hungry = False
-        try:
-            self._kept.heard(frames)
-        except StreamdError as error:
-            self._failed(error)
-        self._publish(self.session.feed(frames))
-        self._wake()
-
-    def next_window(self) -> Window | None:
-        """The session's next window; see `Session.next_window`."""
-        window = None if self._ended else self.session.next_window()
-        self._hungry = window is None
-        if self._hungry:
-            self._notify()
-        return window
-
-    def gap(self, duration_ms: int, why: str) -> None:
-        """Take note of audio that was lost on the way here."""
-        self._hungry = False
-        self._publish(self.session.gap(duration_ms, why))
-        self._wake()
-
-    def accept(self, window: Window, hypothesis: Hypothesis) -> None:
-        """Take what the recognizer heard in a window of this session."""
-        self._publish(self.session.accept(window, hypothesis))
-        self._notify()
-
-    async def room(self) -> None:
-        """Return once the engine has caught up so far that more audio is welcome.
-
-        However long a session waits: it may need to hear more before anything is due.
-        """
-        await self._until(lambda: self._hungry or self.session.backlog < self._room)
-
-    async def flush(self) -> None:
-        """Make everything that was said so far final; the session goes on."""
-        self._publish(self.session.flush())
-        self._wake()
-        await self._until(lambda: self.session.idle)
-
-    def settle(self) -> int:
-        """Note and give the time (ms) before which no audio is needed, not even after a crash."""
-        try:
-            return self._kept.settle(self.session.settled_ms)
-        except StreamdError as error:
-            self._failed(error)
-            return 0
-
-    async def finish(self, reason: str, *, goes_on: bool = False) -> None:
-        """Make everything final and end the session."""
-        await self.flush()
-        self.end(reason, goes_on=goes_on or reason == SHUTDOWN)
-
-    def end(self, reason: str, *, goes_on: bool) -> None:
-        """End the session as it is; one that `goes_on` may be taken up by another process."""
-        if self._ended:
-            return
-        self._ended = True
-        try:
-            self._kept.end(reason, heard_ms=ms_from_frames(self.session.now), goes_on=goes_on)
-        except StreamdError as error:
-            self._failed(error)
-        self._notify()
-
-    def fail(self, fault: Fault) -> None:
-        """Tell everybody what broke, and end the session."""
-        if not self.hub.closed:
-            self.hub.publish(fault)
-        self.end("error", goes_on=True)
-
-    def _publish(self, events: Iterable[SessionEvent]) -> None:
-        if self._ended:
-            return
-        try:
-            self._kept.publish(events, settled_ms=self.session.settled_ms)
-        except StreamdError as error:
-            self._failed(error)
-
-    def _notify(self) -> None:
-        self._moved.set()
-        self._moved = asyncio.Event()
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not (self._ended or condition()):
-            await self._moved.wait()
-
-
 class Streams:
     """The sessions, by name, and the loop that transcribes them.
 
@@ -156,6 +43,7 @@ class Streams:
     room : frames of backlog at which sources that can wait are made to
     max_ingest : sessions that clients may feed at a time
     places : where what was said is kept
+    metrics : what counts, for `/metrics`
     """
 
     def __init__(
@@ -165,9 +53,13 @@ class Streams:
         room: int,
         max_ingest: int,
         places: Places | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._new_session = new_session
         self._places = places or Places()
+        self.metrics = metrics or Metrics(version="", model="")
+        self._is_loaded = False
+        self._busy_s = 0.0  # of the engine, in this second
         self._failure: StreamdError | None = None
         self._room, self._max_ingest = room, max_ingest
         self._streams: dict[str, Stream] = {}
@@ -205,10 +97,31 @@ class Streams:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=heard_ms)
         if session in self._streams and not self._streams[session].hub.closed:
             raise WireError("session_busy", f"somebody feeds session {session!r} already")
-        n_fed = sum(1 for n, s in self._streams.items() if n not in self._own and not s.hub.closed)
-        if n_fed >= self._max_ingest:
-            raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
+        if self._n_fed >= self._max_ingest:
+            raise WireError(
+                "too_many_streams", f"{self._n_fed} streams are fed already: try again later"
+            )
         return self._add(session, epoch=epoch)
+
+    def unready(self) -> list[str]:
+        """Why another client had better go elsewhere; nothing if it is welcome."""
+        own = [self._streams[name] for name in self._own]
+        reasons = {
+            "the model is not loaded yet": not self._is_loaded,
+            "the engine failed": self._broken is not None,
+            "the source has ended": any(stream.hub.closed for stream in own),
+            "no room for another stream": 0 < self._max_ingest <= self._n_fed,
+        }
+        return [reason for reason, holds in reasons.items() if holds]
+
+    @property
+    def lag_ms(self) -> int:
+        """How far the engine is behind in the session that waits longest."""
+        return max((stream.lag_ms for stream in self._streams.values()), default=0)
+
+    @property
+    def _n_fed(self) -> int:
+        return sum(1 for n, s in self._streams.items() if n not in self._own and not s.hub.closed)
 
     def state(self) -> list[str]:
         """One line about each session, for people."""
@@ -228,21 +141,44 @@ class Streams:
         StreamdError : what was said cannot be kept
         """
         loop = asyncio.get_running_loop()
+        self._is_loaded = True
         with ThreadPoolExecutor(1, thread_name_prefix="inference") as pool:
             while True:
                 self._work.clear()
                 if self._failure is not None:
                     raise self._failure
                 for stream, window in self._due():
+                    begin_s = loop.time()
                     hypothesis = await loop.run_in_executor(pool, recognizer.recognize, window)
+                    self._count(window, hypothesis, loop.time() - begin_s)
                     stream.accept(window, hypothesis)
                     self._work.set()  # ask again: the session may want another window
                 await self._work.wait()
 
-    async def sync(self) -> None:
-        """Force what is kept to the disk from time to time, for ever; raises `JournalError`."""
-        if self._places.journal is not None:
-            await sync_now_and_then(self._places.journal)
+    def _count(self, window: Window, hypothesis: Hypothesis, took_s: float) -> None:
+        window_ms = ms_from_frames(window.end - window.start)
+        self.metrics.decoded(window_ms, took_s, temperature=hypothesis.temperature)
+        self._busy_s += took_s
+
+    async def chores(self) -> None:
+        """What has to be done each second, for ever.
+
+        Raises
+        ------
+        JournalError : the disk fails
+        """
+        while True:
+            await asyncio.sleep(1)
+            going_on = [s for s in self._streams.values() if not s.hub.closed]
+            busy_s, self._busy_s = self._busy_s, 0.0
+            for stream in going_on:
+                stream.tell_stats(busy_s / len(going_on))
+            hubs = [stream.hub for stream in self._streams.values()]
+            self.metrics.streams.set(len(going_on))
+            self.metrics.listeners.set(sum(hub.listeners for hub in hubs))
+            self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
+            if self._places.journal is not None:
+                await asyncio.to_thread(sync, self._places.journal.unsynced())
 
     def fail(self, error: Exception) -> None:
         """A dead engine must never look like silence: tell every listener of every session."""
@@ -257,7 +193,7 @@ class Streams:
         self._forget_ended()
         stream = Stream(
             self._new_session(),
-            Kept(name, self._places, epoch=epoch),
+            Kept(name, self._places, metrics=self.metrics, epoch=epoch),
             room=self._room,
             wake=self._work.set,
             failed=self._keep_no_more,

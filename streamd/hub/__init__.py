@@ -91,6 +91,11 @@ class Hub:
         """How many hear it."""
         return len(self._subscriptions)
 
+    @property
+    def queued(self) -> int:
+        """How many events wait in the longest line."""
+        return max(map(len, self._subscriptions), default=0)
+
     def publish(self, event: EventT) -> EventT:
         """Hand an event to all subscribers; a final comes back with its `seq`.
 

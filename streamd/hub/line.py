@@ -48,6 +48,10 @@ class Subscription(AsyncIterator[SessionEvent]):
         """Whether nothing more will join the line."""
         return self._closed
 
+    def __len__(self) -> int:
+        """How many events wait, less those that are replayed."""
+        return len(self._line)
+
     def offer(self, event: SessionEvent) -> None:
         """Put an event at the end of this subscriber's line, for it alone.
 

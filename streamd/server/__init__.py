@@ -5,7 +5,9 @@ docs/protocol.md and lives in `wire`. `watch` is the other end: it reads a serve
 """
 
 from streamd.server.conversation import LIVE, SHUTDOWN, ServerInfo
+from streamd.server.entrance import Entrance
 from streamd.server.listener import Server, serve
+from streamd.server.metrics import Metrics
 from streamd.server.peer import Bounds
 from streamd.server.streams import Ingest, Streams
 from streamd.server.watch import watch
@@ -14,7 +16,9 @@ __all__ = [
     "LIVE",
     "SHUTDOWN",
     "Bounds",
+    "Entrance",
     "Ingest",
+    "Metrics",
     "Server",
     "ServerInfo",
     "Streams",

@@ -54,6 +54,7 @@ class Conversation:
         self._peer = peer
         self._query = parse_query(query)
         self._error: WireError | None = None
+        self._stuck = False
         self._uplinks = uplinks
         self._uplink: Uplink | None = None
         self._hub = self._enter(uplinks)
@@ -89,6 +90,11 @@ class Conversation:
             tell=lambda ack: self._line.offer(ack),
         )
         return self._uplink.ingest.hub
+
+    @property
+    def slow(self) -> bool:
+        """Whether the client was sent away or cut off because it did not read."""
+        return self._line.slow or self._stuck
 
     async def run(self) -> None:
         """Talk until either side closes, then make final what the client said."""
@@ -148,8 +154,10 @@ class Conversation:
                 self._error = WireError("slow", "too far behind: come back with after=")
             if self._error is not None:
                 await refuse(self._peer, self._error)
-        except (ConnectionClosed, StuckError):
+        except ConnectionClosed:
             pass  # the reader hears of it too
+        except StuckError:
+            self._stuck = True
         finally:
             await self._peer.hang_up(code, reason)
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import msgspec
 import websockets.asyncio.server as ws
 from websockets.exceptions import WebSocketException
 from websockets.http11 import Request, Response
@@ -16,9 +15,12 @@ from streamd.assets import asset
 from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL
 from streamd.server.conversation import SHUTDOWN, Conversation, ServerInfo, refuse
-from streamd.server.door import SESSIONS_PATH, Answer, Door, respond
+from streamd.server.door import STREAM_PATH, Answer, Door, is_loopback, respond
+from streamd.server.entrance import Entrance
+from streamd.server.metrics import Metrics
 from streamd.server.pages import load_pages
 from streamd.server.peer import Bounds, Peer
+from streamd.server.routes import routes
 from streamd.server.streams import Streams
 from streamd.server.uplink import Uplinks
 from streamd.server.wire import Limits
@@ -27,12 +29,26 @@ from streamd.server.wire import Limits
 class Server:
     """A running server; `serve` makes it."""
 
-    def __init__(self, streams: Streams, info: ServerInfo, *, door: Door, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        entrance: Entrance,
+        *,
+        streams: Streams,
+        info: ServerInfo,
+        bounds: Bounds,
+        metrics: Metrics,
+    ) -> None:
         self.port = 0
         """The port that it listens on, also if any was asked for."""
+        self.url = ""
+        """The address for clients of this machine."""
+        self._entrance = entrance
+        self._tls = entrance.tls()
+        self._metrics = metrics
+        self._routes = routes(streams, metrics, max_lag_ms=bounds.max_lag_ms, is_full=self._is_full)
         self._streams = streams
         self._info = info
-        self._door = door
+        self._door = Door(entrance, load_pages(asset("web")))
         self._bounds = bounds
         self._uplinks = Uplinks(streams, bounds)
         self._limits = Limits(
@@ -43,16 +59,22 @@ class Server:
         self._conversations: dict[asyncio.Task[None] | None, Conversation] = {}
         self._connections: set[ws.ServerConnection] = set()
 
-    def change_token(self, token: str | None) -> None:
-        """From now on clients must show this one; those who are in stay.
+    def reload(self, token: str | None) -> None:
+        """From now on clients must show this token, and see the certificate that the file has now.
+
+        Those who are in stay.
 
         Raises
         ------
-        ConfigError : none, though other machines could reach us
+        ConfigError : no token though other machines could reach us, or a bad certificate; nothing
+            was changed
         """
-        self._door = self._door.with_token(token)
+        door = self._door.with_token(token)
+        if self._tls is not None:
+            self._entrance.load_certificate(self._tls)
+        self._door = door
 
-    async def open(self, host: str, port: int) -> ws.Server:
+    async def open(self) -> ws.Server:
         """Bind, and let clients in.
 
         Raises
@@ -60,11 +82,17 @@ class Server:
         BindError : the address is taken, forbidden or not of this machine
         """
         deadline_s = self._bounds.send_deadline_ms / 1000
+        host, port = self._entrance.host, self._entrance.port
+        place = (
+            {"sock": self._entrance.listening}
+            if self._entrance.listening
+            else {"host": host, "port": port}
+        )
         try:
             listening = await ws.serve(
                 self._converse,
-                host,
-                port,
+                **place,
+                ssl=self._tls,
                 process_request=self._admit,
                 select_subprotocol=_subprotocol,
                 compression=None,
@@ -79,6 +107,7 @@ class Server:
         except (OSError, OverflowError) as error:
             raise BindError(_explain(error, host, port)) from error
         self.port = next(iter(listening.sockets)).getsockname()[1]
+        self.url = f"{'wss' if self._tls else 'ws'}://{host}:{self.port}{STREAM_PATH}"
         return listening
 
     async def close(self, listening: ws.Server) -> None:
@@ -103,17 +132,27 @@ class Server:
             handler.cancel()
         await listening.wait_closed()
 
+    def _is_full(self) -> bool:
+        return len(self._connections) > self._bounds.max_connections
+
     def _admit(self, connection: ws.ServerConnection, request: Request) -> Response | None:
-        if len(self._connections) > self._bounds.max_connections:
-            response = connection.respond(503, "too many clients\n")
-            response.headers["Retry-After"] = "10"
-            return response
-        answer = self._door.check(connection, request)
-        if answer is None and request.path.partition("?")[0] == SESSIONS_PATH:
-            names = self._streams.names()
-            body = msgspec.json.encode({"sessions": [{"name": name} for name in names]})
-            return respond(connection, Answer(200, body, {"Content-Type": "application/json"}))
-        return answer
+        path = request.path.partition("?")[0]
+        if (answer := self._door.check(connection, request)) is not None:
+            return answer
+        if route := self._routes.get(path):
+            return respond(connection, route())
+        retry = {"Retry-After": "10"}
+        if self._is_full():
+            return respond(connection, Answer(503, b"too many clients\n", retry))
+        if self._are_too_many_from(connection):
+            return respond(connection, Answer(429, b"too many clients from this address\n", retry))
+        return None
+
+    def _are_too_many_from(self, connection: ws.ServerConnection) -> bool:
+        """Not asked of this machine: a proxy may stand for everybody."""
+        host, limit = _host(connection), self._bounds.max_per_address
+        n_there = sum(1 for other in self._connections if _host(other) == host)
+        return 0 < limit < n_there and not is_loopback(host)
 
     async def _converse(self, connection: ws.ServerConnection) -> None:
         peer = Peer(connection, self._bounds)
@@ -131,17 +170,18 @@ class Server:
             await conversation.run()
         finally:
             del self._conversations[task]
+            if conversation.slow:
+                self._metrics.slow.inc()
 
 
 @asynccontextmanager
 async def serve(
-    host: str,
-    port: int,
+    entrance: Entrance,
     *,
     streams: Streams,
     info: ServerInfo,
-    token: str | None = None,
     bounds: Bounds | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Server]:
     """Listen for clients while the context lasts.
 
@@ -150,19 +190,22 @@ async def serve(
 
     Parameters
     ----------
-    host : address to bind
-    port : 0 takes a free one, see `Server.port`
     streams : the sessions to hear and to feed
-    token : what clients must show; without it only this machine is let in
+    metrics : what counts, for ``/metrics``
 
     Raises
     ------
-    ConfigError : other machines could reach `host`, and there is no token
+    ConfigError : other machines could come in, and there is no token; a bad certificate
     BindError : the address is taken, forbidden or not of this machine
     """
-    bounds = bounds or Bounds()
-    server = Server(streams, info, door=Door(host, token, load_pages(asset("web"))), bounds=bounds)
-    listening = await server.open(host, port)
+    server = Server(
+        entrance,
+        streams=streams,
+        info=info,
+        bounds=bounds or Bounds(),
+        metrics=metrics or Metrics(version="", model=info.model),
+    )
+    listening = await server.open()
     try:
         yield server
     finally:
@@ -171,6 +214,12 @@ async def serve(
 
 def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
+
+
+def _host(connection: ws.ServerConnection) -> str:
+    """The address of the other end, whatever the family."""
+    peer = connection.remote_address
+    return str(peer[0]).removeprefix("::ffff:") if peer else ""
 
 
 def _remembered_in(connections: set[ws.ServerConnection]) -> type[ws.ServerConnection]:

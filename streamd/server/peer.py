@@ -39,6 +39,8 @@ class Bounds:
     """How long a session waits for its speaker to come back, if that counts samples."""
     max_session_ms: int = 0
     """Audio after which a session of a client ends; 0: never."""
+    max_lag_ms: int = 5_000
+    """How far the engine may be behind until other clients are sent away by `/readyz`."""
     max_per_address: int = 0
     """Connections from one other machine; 0: any number."""
 

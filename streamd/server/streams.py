@@ -57,6 +57,15 @@ class Streams(Protocol):
         """The sessions that can be heard now, oldest first."""
         ...
 
+    def unready(self) -> Sequence[str]:
+        """Why another client had better go elsewhere; nothing if it is welcome."""
+        ...
+
+    @property
+    def lag_ms(self) -> int:
+        """How far the engine is behind in the session that waits longest."""
+        ...
+
     def open(self, session: str, *, epoch: str | None = None) -> Ingest:
         """Begin a session that a client will feed, or go on with one that another process left.
 

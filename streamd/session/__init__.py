@@ -67,6 +67,11 @@ class Session:
         return self._ring.end
 
     @property
+    def now_ms(self) -> int:
+        """Time of the session: its audio and its gaps."""
+        return self._timeline.true_ms(ms_from_frames(self.now))
+
+    @property
     def backlog(self) -> int:
         """Frames of speech that wait for their first window."""
         utterances = self._segmenter.utterances
@@ -159,8 +164,6 @@ class Session:
         self._forget()
         return self._timeline.correct(events)
 
-    # -- windows ---------------------------------------------------------------------------------
-
     def _current(self) -> Segment | None:
         """The segment of the oldest utterance that is not final yet."""
         if self._segment is None and self._segmenter.utterances:
@@ -188,8 +191,6 @@ class Session:
             draft=segment.draft,
             last=last,
         )
-
-    # -- hypotheses ------------------------------------------------------------------------------
 
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
@@ -269,9 +270,8 @@ class Session:
         """
         n_more = min(self._options.backlog // 10, self._ring.end - self._ring.start)
         self._ring.forget(start := self._ring.start + n_more)
-        duration_ms = ms_from_frames(n_lost + n_more)
-        t_ms = ms_from_frames(start) - duration_ms
-        return Gap(t_ms=t_ms, duration_ms=duration_ms, why="engine too slow")
+        lost_ms = ms_from_frames(n_lost + n_more)
+        return Gap(t_ms=ms_from_frames(start) - lost_ms, duration_ms=lost_ms, why="engine too slow")
 
     def _give_up(self) -> list[SessionEvent]:
         """Go on behind audio that was overwritten; what was heard of it becomes final.

@@ -6,7 +6,7 @@ from serving import INFO, CountingStreams, client, serving
 from websockets.exceptions import InvalidStatus
 
 from streamd.errors import BindError, ConfigError
-from streamd.server import serve
+from streamd.server import Entrance, serve
 
 
 async def http(port: int, request: str) -> str:
@@ -155,7 +155,7 @@ async def test_with_the_token_one_is_let_in():
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "captions.example", ""])
 async def test_other_machines_are_not_let_in_without_a_token(host):
     with pytest.raises(ConfigError, match="--token-file"):
-        async with serve(host, 0, streams=CountingStreams(), info=INFO):
+        async with serve(Entrance(host), streams=CountingStreams(), info=INFO):
             pass
 
 
@@ -175,7 +175,9 @@ async def test_a_port_in_use_is_named_with_the_cure():
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("192.0.2.1", 0)])
 async def test_an_impossible_address_is_named(host, port):
     with pytest.raises(BindError, match=f"{host}.*--host"):
-        async with serve(host, port, streams=CountingStreams(), info=INFO, token="secret"):
+        async with serve(
+            Entrance(host, port, token="secret"), streams=CountingStreams(), info=INFO
+        ):
             pass
 
 

@@ -1,0 +1,136 @@
+"""From the configuration to the server, and what a service manager wants to know of it."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from socket import AF_UNIX, SOCK_DGRAM, socket
+
+from streamd import __version__
+from streamd.config import Config, read_token
+from streamd.daemon.keeping import Places
+from streamd.daemon.streams import Streams
+from streamd.errors import BindError, ConfigError
+from streamd.journal import Folder, Rules, place
+from streamd.server import Bounds, Entrance, Metrics, Server, ServerInfo, serve
+
+_FIRST_FD = 3
+"""Of the sockets that a service manager hands over (sd_listen_fds(3))."""
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def places(config: Config) -> Iterator[Places]:
+    """Where what was said is kept; nothing is written there after the context.
+
+    Raises
+    ------
+    ConfigError : the journal's folder cannot be written
+    """
+    options = config.journal
+    recordings = Path(options.record).expanduser() if options.record else None
+    if not options.journal:
+        yield Places(None, recordings)
+        return
+    rules = Rules(fsync=options.journal_fsync, keep_days=options.journal_days)
+    with Folder(place(options.journal, os.environ), rules) as folder:
+        yield Places(folder, recordings)
+
+
+def metrics(config: Config) -> Metrics:
+    """What counts for ``/metrics``."""
+    return Metrics(version=__version__, model=config.decoding.model)
+
+
+@asynccontextmanager
+async def server(config: Config, streams: Streams) -> AsyncIterator[Server | None]:
+    """The server of the configuration, announced to the service manager; None if it is not wanted.
+
+    Raises
+    ------
+    ConfigError : no token, or one that cannot be read, for a bind that needs one; a bad certificate
+    BindError : the address cannot be listened on
+    """
+    if not config.server.server:
+        yield None
+        return
+    options = config.server
+    entrance = Entrance(
+        host=options.host,
+        port=options.port,
+        listening=inherited_socket(os.environ),
+        token=read_token(options.token_file, os.environ),
+        hosts=options.allow_host,
+        origins=options.allow_origin,
+        cert=options.tls_cert,
+        key=options.tls_key,
+    )
+    bounds = Bounds(
+        max_connections=options.max_subscribers + options.max_streams,
+        max_per_address=options.max_per_address,
+        max_message_bytes=options.max_message_bytes,
+        max_lag_ms=options.max_lag_ms,
+        max_session_ms=options.max_session_ms,
+        resume_ms=options.resume_ms,
+        shutdown_ms=options.shutdown_ms,
+    )
+    info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
+    async with serve(
+        entrance, streams=streams, info=info, bounds=bounds, metrics=streams.metrics
+    ) as running:
+        yield running
+        notify(os.environ, "STOPPING=1")
+
+
+def reload(config: Config, running: Server) -> None:
+    """Take the token and the certificate that the files have now, unless they cannot be read."""
+    options = config.server
+    try:
+        running.reload(read_token(options.token_file, os.environ))
+        files = [file for file in (options.token_file, options.tls_cert, options.tls_key) if file]
+        log.info("read %s", ", ".join(files) or "nothing: there is no --token-file")
+    except ConfigError as error:
+        log.error("%s; the old token stays", error)  # noqa: TRY400 - the line says it all
+
+
+def announce(running: Server) -> None:
+    """Tell people and the service manager that clients may come."""
+    log.info("listening on %s", running.url)
+    notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
+
+
+async def watchdog() -> None:
+    """Tell the service manager that we are alive as often as it wants, for ever."""
+    period_us = int(os.environ.get("WATCHDOG_USEC") or 0)
+    while period_us:
+        notify(os.environ, "WATCHDOG=1")
+        await asyncio.sleep(period_us / 2e6)
+
+
+def notify(environ: Mapping[str, str], state: str) -> None:
+    """Tell systemd (sd_notify(3)); nothing happens where there is none."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket(AF_UNIX, SOCK_DGRAM) as channel:
+            try:
+                channel.sendto(state.encode(), address.replace("@", "\0", 1))
+            except OSError as error:
+                log.warning("the service manager does not listen: %s", error)
+
+
+def inherited_socket(environ: Mapping[str, str]) -> socket | None:
+    """The listening socket of a service manager (sd_listen_fds(3)), if it opened one for us.
+
+    Raises
+    ------
+    BindError : there are several
+    """
+    if environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    if (n := environ.get("LISTEN_FDS", "0")) != "1":
+        raise BindError(f"expected one socket of the service manager, got {n}")
+    os.set_inheritable(_FIRST_FD, False)
+    return socket(fileno=_FIRST_FD)
