@@ -46,13 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     document = {
-        "made_with": {
-            "openai-whisper": whisper.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "tiktoken": tiktoken.__version__,
-            "python": platform.python_version(),
-        },
+        "made_with": versions(),
         "demo_weights_sha256": hashlib.sha256(
             (DEMO / "model.safetensors").read_bytes()
         ).hexdigest(),
@@ -70,6 +64,16 @@ def main() -> None:
     np.savez_compressed(HERE / "golden.npz", **arrays)
     text = json.dumps(document, indent=1, ensure_ascii=False)
     (HERE / "golden.json").write_text(text + "\n")
+
+
+def versions() -> dict[str, str]:
+    return {
+        "openai-whisper": whisper.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "tiktoken": tiktoken.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def load_demo() -> tuple[Whisper, Tokenizer]:
@@ -241,6 +245,10 @@ def decode_cases(name: str, model: Whisper, tokenizer: Tokenizer) -> list[dict[s
     return cases
 
 
+def n_samples(clip: str) -> int:
+    return soundfile.info(HERE / f"{clip}.flac").frames
+
+
 def word_cases(name: str, model: Whisper, tokenizer: Tokenizer) -> list[dict[str, object]]:
     """openai-whisper's ``find_alignment``: times of given words, in frames of 20 ms."""
     texts = {
@@ -250,15 +258,14 @@ def word_cases(name: str, model: Whisper, tokenizer: Tokenizer) -> list[dict[str
     }
     cases = []
     for clip, n_ctx in [*CLIPS.items(), ("lamp", 1500)]:
-        n_samples = soundfile.info(HERE / f"{clip}.flac").frames
         tokens = tokenizer.encode(texts[clip])
         mel = log_mel(clip, model.dims.n_mels, n_ctx)
-        words = find_alignment(model, tokenizer, tokens, mel, num_frames=n_samples // 160)
+        words = find_alignment(model, tokenizer, tokens, mel, num_frames=n_samples(clip) // 160)
         cases.append(
             {
                 "clip": clip,
                 "n_ctx": n_ctx,
-                "n_frames": n_samples // 320,
+                "n_frames": n_samples(clip) // 320,
                 "tokens": tokens,
                 "words": [
                     [w.word, round(w.start * 50), round(w.end * 50), float(w.probability)]
