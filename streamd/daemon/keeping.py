@@ -23,6 +23,14 @@ class Places:
     journal: Folder | None = None
     recordings: Path | None = None
 
+    def open(self, session: str) -> Journal | None:
+        """The journal of a session to be fed, if one is kept; see `Folder.open`."""
+        return None if self.journal is None else self.journal.open(session)
+
+    def recall(self, session: str) -> Journal | None:
+        """The journal of a session to be heard, if there is one; see `Folder.recall`."""
+        return None if self.journal is None else self.journal.recall(session)
+
 
 class Kept:
     """What is kept of one session.
@@ -32,32 +40,44 @@ class Kept:
 
     Parameters
     ----------
-    epoch : if this is the run of the session that is gone on with, its audio goes on where it was
-        settled; otherwise it comes from now, and what was said meanwhile is lost
+    journal : what there is of the session, or None if nothing is kept
+    recordings : the folder for its audio, or None
     """
 
     def __init__(
-        self, name: str, places: Places, *, metrics: Metrics, epoch: str | None = None
+        self, name: str, journal: Journal | None, *, recordings: Path | None, metrics: Metrics
     ) -> None:
-        now = datetime.now(UTC)
-        self.journal = None if places.journal is None else places.journal.open(name)
-        self.hub = Hub(name, archive=self.journal)
-        self._timeline = Timeline()
-        self._metrics, self._observe = metrics, metrics.follow()
+        self.journal = journal
+        self.hub = Hub(name, archive=journal)
         self.lost_ms = 0
         """In gaps."""
+        self.began_ms = 0
+        """Time of the session at which this process takes over; see `begin`."""
+        self._timeline = Timeline()
+        self._metrics, self._observe = metrics, metrics.follow()
         self._first_seg = 0
         self._waiting: list[SessionEvent] = []
-        self._recording = _recording(places.recordings, name, now)
-        self.began_ms = 0
-        """Time of the session at which this process takes over."""
-        if self.journal is not None and self.journal.seq + self.journal.settled_ms:
-            self._go_on(self.journal, now, resume=epoch == self.journal.epoch)
+        self._recordings = recordings
+        self._recording: Recording | None = None
 
-    def _go_on(self, journal: Journal, now: datetime, *, resume: bool) -> None:
+    def begin(self, epoch: str | None) -> None:
+        """Audio comes from now on.
+
+        `epoch`: if this is the run of the session that is gone on with, the audio goes on where it
+        was settled; otherwise what was said meanwhile is lost.
+
+        Raises
+        ------
+        ConfigError : it cannot be recorded
+        """
+        now = datetime.now(UTC)
+        self._recording = _recording(self._recordings, self.hub.session, now)
+        journal = self.journal
+        if journal is None or not journal.seq + journal.settled_ms:
+            return
         self._first_seg = journal.seg + 1  # the segment that was cut off has a number, too
         self.began_ms = journal.settled_ms
-        if not resume:
+        if epoch != journal.epoch:
             since = round((now - journal.started).total_seconds() * 1000)
             last = max(journal.end_ms, journal.settled_ms)
             self.began_ms = max(since, last)

@@ -34,6 +34,10 @@ class Stream:
         self._hungry = True  # the session can do nothing before it gets more audio
         self._ended = False
 
+    def begin(self, epoch: str | None = None) -> None:
+        """Audio comes from now on, of a client that fed this `epoch` before; see `Kept.begin`."""
+        self._kept.begin(epoch)
+
     @property
     def began_ms(self) -> int:
         """Time of the session at which this process took over; 0 unless there was another."""

@@ -15,7 +15,7 @@ from streamd.daemon.stream import Stream
 from streamd.errors import StreamdError, WireError
 from streamd.events import Fault
 from streamd.hub import Hub
-from streamd.journal import sync
+from streamd.journal import Journal, sync
 from streamd.server import Metrics
 from streamd.session import Session
 from streamd.types import Hypothesis, Window, ms_from_frames
@@ -64,17 +64,30 @@ class Streams:
         self._room, self._max_ingest = room, max_ingest
         self._streams: dict[str, Stream] = {}
         self._own: set[str] = set()
+        self._recalled: set[str] = set()  # from the journal, without a speaker until now
         self._work = asyncio.Event()
         self._broken: Fault | None = None
 
     def add(self, name: str) -> Stream:
         """A session of the daemon's own; it does not count as a client's."""
         self._own.add(name)
-        return self._add(name)
+        stream = self._add(name, self._places.open(name))
+        stream.begin()
+        return stream
 
     def hub(self, session: str) -> Hub | None:
-        """The hub of a session that can be heard, or None."""
+        """The hub of a session that can be heard, or None.
+
+        Those of an earlier process are found in the journal. If they were not over, their listeners
+        wait for the speaker to come back.
+        """
         stream = self._streams.get(session)
+        if stream is None and (journal := self._places.recall(session)) is not None:
+            stream = self._add(session, journal)
+            if journal.ended:
+                stream.end(journal.ended, goes_on=False)
+            else:
+                self._recalled.add(session)
         return stream.hub if stream else None
 
     def names(self) -> list[str]:
@@ -95,13 +108,18 @@ class Streams:
         heard_ms = journal.heard_ms(session, epoch) if journal and epoch else None
         if heard_ms is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=heard_ms)
-        if session in self._streams and not self._streams[session].hub.closed:
+        recalled = session in self._recalled
+        if session in self._streams and not (recalled or self._streams[session].hub.closed):
             raise WireError("session_busy", f"somebody feeds session {session!r} already")
         if self._n_fed >= self._max_ingest:
             raise WireError(
                 "too_many_streams", f"{self._n_fed} streams are fed already: try again later"
             )
-        return self._add(session, epoch=epoch)
+        self._recalled.discard(session)
+        known = self._streams[session] if recalled else None
+        stream = known or self._add(session, self._places.open(session))
+        stream.begin(epoch)
+        return stream
 
     def unready(self) -> list[str]:
         """Why another client had better go elsewhere; nothing if it is welcome."""
@@ -121,7 +139,8 @@ class Streams:
 
     @property
     def _n_fed(self) -> int:
-        return sum(1 for n, s in self._streams.items() if n not in self._own and not s.hub.closed)
+        not_fed = self._own | self._recalled
+        return sum(1 for n, s in self._streams.items() if n not in not_fed and not s.hub.closed)
 
     def state(self) -> list[str]:
         """One line about each session, for people."""
@@ -189,11 +208,11 @@ class Streams:
         for stream in self._streams.values():
             stream.fail(self._broken)
 
-    def _add(self, name: str, *, epoch: str | None = None) -> Stream:
+    def _add(self, name: str, journal: Journal | None) -> Stream:
         self._forget_ended()
         stream = Stream(
             self._new_session(),
-            Kept(name, self._places, metrics=self.metrics, epoch=epoch),
+            Kept(name, journal, recordings=self._places.recordings, metrics=self.metrics),
             room=self._room,
             wake=self._work.set,
             failed=self._keep_no_more,

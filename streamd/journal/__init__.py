@@ -75,12 +75,12 @@ class Folder:
         JournalError : it cannot be written
         """
         expire(self._path, self._rules)
-        journal = self._unfinished(session)
+        journal = self.recall(session)
         if journal is None or journal.ended:
             started = datetime.fromtimestamp(self._rules.clock(), UTC)
             head = Head(session=session, epoch=secrets.token_hex(4), started=started)
             journal = Journal(self._path, (), head, self._rules)
-        self._open = [*(other for other in self._open if not other.closed), journal]
+            self._open.append(journal)
         return journal
 
     def heard_ms(self, session: str, epoch: str) -> int | None:
@@ -91,8 +91,14 @@ class Folder:
                 return last.settled_ms if isinstance(last.event, Eos) else None
         return None
 
-    def _unfinished(self, session: str) -> Journal | None:
-        """The journal of the last run; of one that ended it is closed."""
+    def recall(self, session: str) -> Journal | None:
+        """The journal of a session's last run, if there is one; of a run that ended it is closed.
+
+        Raises
+        ------
+        JournalError : it cannot be written
+        """
+        self._open = [journal for journal in self._open if not journal.closed]
         while files := files_in(self._path, session):
             run = sorted((f for f in files if f.epoch == files[-1].epoch), key=lambda f: f.seq)
             path = run[-1].path
@@ -102,6 +108,8 @@ class Folder:
                     journal = Journal(self._path, run, first.event, self._rules)
                     if journal.ended:
                         journal.close()
+                    else:
+                        self._open.append(journal)
                     return journal
             except JournalError as error:
                 _log.warning("%s; the session begins anew", error)

@@ -63,7 +63,8 @@ class Journal:
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
         self.settled_ms = self._written_ms = 0
         """Set it before a final is published; it is written along."""
-        self.ended = False
+        self.ended = ""
+        """The reason why the session is over, empty while it is not."""
         self._folder, self._files, self._rules = folder, tuple(files), rules
         self._file = -1
         self._size = 0
@@ -110,7 +111,7 @@ class Journal:
     def end(self, reason: str) -> None:
         """The session is over: the next one of this name is another run. Raises as `append`."""
         self._write(Eos(seq=self.seq, reason=reason))
-        self.ended = True
+        self.ended = reason
         self.close()
 
     def read(self, after: int, upto: int) -> Iterator[Final]:
@@ -155,7 +156,7 @@ class Journal:
                 self.end_ms = max(self.end_ms, event.end_ms)
             elif isinstance(event, Gap):
                 self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
-            self.ended = isinstance(event, Eos)
+            self.ended = event.reason if isinstance(event, Eos) else ""
             self._size = end
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if torn := os.fstat(self._file).st_size - self._size:

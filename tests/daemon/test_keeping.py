@@ -10,7 +10,7 @@ from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 from streamd.daemon.keeping import Places
 from streamd.daemon.streams import Stream, Streams
-from streamd.errors import StreamdError
+from streamd.errors import StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Partial
 from streamd.journal import Folder, transcript
 
@@ -143,3 +143,36 @@ async def test_the_audio_is_recorded_as_it_was_heard(tmp_path):
     (path,) = (tmp_path / "audio").glob("talk~*.wav")
     samples, _ = soundfile.read(path, dtype="float32")
     assert np.allclose(samples, scripted_audio(SPEECH).reshape(-1), atol=1 / 32768)
+
+
+async def test_who_listens_before_the_speaker_is_back_waits_for_it(tmp_path):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    (before,) = await said(stream)
+    await first.die()
+    second = Daemon(tmp_path)
+    assert second.streams.hub("nobody") is None
+    hub = second.streams.hub("talk")
+    heard = hub.subscribe(after=0, epoch=stream.hub.epoch)
+    assert heard.pop() == before
+    again = second.streams.open("talk", epoch=stream.hub.epoch)
+    assert again.hub is hub
+    await said(again)
+    assert [event.seq for event in iter(heard.pop, None) if isinstance(event, Final)] == [2]
+    await second.die()
+
+
+async def test_what_was_said_in_a_session_that_is_over_can_still_be_heard(tmp_path):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    (final,) = await said(stream)
+    await stream.finish("stop")
+    await first.die()
+    second = Daemon(tmp_path)
+    heard = [event async for event in second.streams.hub("talk").subscribe(after=0)]
+    assert heard == [final, Eos(seq=1, reason="stop")]
+    with pytest.raises(WireError) as over:
+        second.streams.open("talk", epoch=stream.hub.epoch)
+    assert (over.value.code, over.value.heard_ms) == ("session_over", len(SPEECH) * 20)
+    assert second.streams.open("talk").hub.epoch != stream.hub.epoch
+    await second.die()
