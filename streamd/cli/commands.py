@@ -40,6 +40,13 @@ def _watch(config: Config, operands: tuple[str, ...]) -> int:
     return 0
 
 
+def _export(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli.exporting import export
+
+    export(config, *operands or ("",))
+    return 0
+
+
 def _devices(config: Config, operands: tuple[str, ...]) -> int:
     from streamd.cli.devices import table
     from streamd.sources.devices import list_devices
@@ -180,7 +187,7 @@ COMMANDS = (
         summary="caption only what clients send over the network",
         run=_live,
         options=_options(
-            *("streaming", "vad", "decoding", *_SAID, "server"),
+            *("streaming", "vad", "decoding", *_SAID, "server", "journal"),
             without=("server",),
         ),
         preset={"source": "false"},
@@ -199,6 +206,13 @@ COMMANDS = (
         run=_watch,
         operand="URL",
         options=_options("output", "token-file"),
+    ),
+    Command(
+        name="export",
+        summary="write a session of the journal down again; without SESSION: which there are",
+        run=_export,
+        operand="[SESSION]",
+        options=_options("output", "journal"),
     ),
     Command(name="devices", summary="list the microphones", run=_devices),
     Command(

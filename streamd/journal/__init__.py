@@ -16,10 +16,30 @@ from typing import Self
 
 from streamd.errors import ConfigError
 from streamd.events import Eos
-from streamd.journal.files import Entry, Head, JournalError, entries, files_in, transcript
+from streamd.journal.files import (
+    Entry,
+    Head,
+    JournalError,
+    Run,
+    entries,
+    files_in,
+    runs,
+    transcript,
+)
 from streamd.journal.journal import Journal, Rules, expire, sync
 
-__all__ = ["AUTO", "Folder", "Journal", "JournalError", "Rules", "place", "sync", "transcript"]
+__all__ = [
+    "AUTO",
+    "Folder",
+    "Journal",
+    "JournalError",
+    "Rules",
+    "Run",
+    "place",
+    "runs",
+    "sync",
+    "transcript",
+]
 
 
 AUTO = "auto"

@@ -84,22 +84,44 @@ def entries(path: Path) -> Iterator[tuple[int, Entry]]:
             yield offset, entry
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a session, and when it began."""
+
+    session: str
+    epoch: str
+    started: datetime
+
+
+def runs(folder: Path) -> list[Run]:
+    """Every run of every session of which there is anything left."""
+    found = {}
+    for file in files_in(folder) if folder.is_dir() else ():
+        _, first = next(entries(file.path), (0, Entry()))
+        if isinstance(first.event, Head):
+            head = first.event
+            found[head.epoch] = Run(head.session, head.epoch, head.started)
+    return list(found.values())
+
+
 def transcript(folder: Path, session: str, epoch: str = "") -> Iterator[Final | Gap]:
     """What a journal holds of a session, of its last run unless `epoch` names another.
 
     Raises
     ------
-    JournalError : there is none, or it is damaged
+    JournalError : there is none, or (while it is read) it is damaged
     """
     files = files_in(folder, session) if folder.is_dir() else []
     wanted = epoch or (files[-1].epoch if files else "")
     run = sorted((file for file in files if file.epoch == wanted), key=lambda file: file.seq)
     if not run:
         raise JournalError(f"{folder} holds no session {session!r}{epoch and f' of {epoch}'}")
-    for file in run:
-        for _, entry in entries(file.path):
-            if isinstance(entry.event, Final | Gap):
-                yield entry.event
+    return (
+        entry.event
+        for file in run
+        for _, entry in entries(file.path)
+        if isinstance(entry.event, Final | Gap)
+    )
 
 
 def finals(path: Path, offset: int, *, after: int, upto: int) -> Iterator[Final]:
