@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.onnx.linear import Linear, Projection, operands
+from streamd.engine.onnx.linear import Linear, Projection, quantised
 
 CONTRIB = "com.microsoft"
 """The domain of the operators that only ONNX Runtime has."""
 OPSET = 20
 """Of ai.onnx: the first with Gelu."""
+
+_ZERO = np.array(128, np.uint8)
+"""What stands for zero among the activations: they are unsigned, which is faster."""
 
 Shape = Sequence[int | str]
 """Sizes of the axes; a name stands for a size that is only known at run time."""
@@ -114,7 +117,10 @@ class GraphBuilder:
         """Add a list of integers (a shape, axes, indices), or one real number."""
         name = f"constant {value}"
         dtype = np.float32 if isinstance(value, float) else np.int64
-        self._constants[name] = numpy_helper.from_array(np.array(value, dtype), name)
+        return self._known(name, np.array(value, dtype))
+
+    def _known(self, name: str, values: NDArray[Any]) -> str:
+        self._constants[name] = numpy_helper.from_array(values, name)
         return name
 
     def linear(self, x: str, *names: str, scale: float = 1.0, to: str = "") -> str:
@@ -124,12 +130,25 @@ class GraphBuilder:
 
     def project(self, x: str, name: str, projection: Projection, *, to: str = "") -> str:
         """``x @ W.T + b`` in the graph's precision; `name` is what its arrays are called after."""
-        operator, tensors, attributes = operands(self.kind, projection)
-        inputs = [x]
-        for part, values in tensors.items():
-            inputs.append("" if values is None else self.tensor(f"{name}.{part}", values))
-        domain = "" if operator == "Gemm" else CONTRIB
-        return self.op(operator, inputs, attributes, domain=domain, to=to)
+        bias = [] if projection.bias is None else [self.tensor(f"{name}.bias", projection.bias)]
+        if self.kind is Linear.FLOAT32:
+            weight = self.tensor(f"{name}.weight", projection.weight)
+            return self.op("Gemm", [x, weight, *bias], {"transB": 1}, to=to)
+        integers, scales = quantised(projection.weight)
+        weight, scale = self.tensor(f"{name}.int8", integers), self.tensor(f"{name}.scale", scales)
+        if self.kind is Linear.TENSOR:
+            inputs = [x, weight, scale, "", *bias]
+            return self.op("DynamicQuantizeMatMul", inputs, domain=CONTRIB, to=to)
+        last, least = {"keepdims": 1}, self.constant(1e-30)
+        largest = self.op("ReduceMax", [self.op("Abs", [x]), self.constant([-1])], last)
+        largest = self.op("Max", [largest, least])  # a row of zeros has no scale
+        zero, step = self._known("zero", _ZERO), self.constant(1 / 127)
+        rounded = self.op("QuantizeLinear", [self.op("Div", [x, largest]), step, zero])
+        inputs = [rounded, weight, step, scale, zero]
+        product = self.op("MatMulIntegerToFloat", inputs, domain=CONTRIB)
+        if not bias:
+            return self.op("Mul", [product, largest], to=to)
+        return self.op("Add", [self.op("Mul", [product, largest]), *bias], to=to)
 
     def layer_norm(self, x: str, name: str) -> str:
         """Normalise the last axis; the operator's epsilon is Whisper's, 1e-5."""

@@ -20,7 +20,7 @@ from streamd.engine.weights import OUTPUT
 
 _KINDS: Mapping[Precision, tuple[Linear, Linear]] = {
     "float32": (Linear.FLOAT32, Linear.FLOAT32),
-    "int8": (Linear.TENSOR, Linear.BLOCKS),
+    "int8": (Linear.TENSOR, Linear.ROWS),
 }
 """How encoder and decoder multiply. An encoder's rows belong to one window: they may depend."""
 

@@ -1,41 +1,33 @@
-"""Linear layers in the precisions that the graphs know: which operator, and its weights for it.
+"""Linear layers, and their weights in int8: an integer in -127..127 and a scale for each output.
 
-Int8 weights are symmetric: an integer in -127..127 and a scale. Activations are quantised while the
-graph runs. Nothing here knows Whisper. Measurements behind the choice: docs/latency.md.
+Activations are quantised while the graph runs. Measurements behind the choice: docs/latency.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import Weights
 
-Tensors = Mapping[str, NDArray[Any] | None]
-_BLOCK = 64
-"""Weights of an output that share a scale in `Linear.BLOCKS`, and activations of a row.
-
-The largest block whose result does not depend, to the last bit, on how many rows a pass has: from
-128 on ONNX Runtime sums one row in another order than several (1.31.1, AVX-512).
-"""
-_ZERO = 128
-"""What `MatMulNBits` takes for zero in 8 bits, unless told otherwise."""
+_LARGEST = 127
+"""Of the integers: the range is symmetric."""
 
 
 class Linear(Enum):
     """How a graph multiplies.
 
     `TENSOR`: int8, one scale for all activations of a call: the fastest for many rows, but a row's
-    result depends on the others. `BLOCKS`: int8, scales for each row of its own: as good for few
-    rows, the fastest for one, and each row comes out as if it were alone.
+    result depends on the others. `ROWS`: int8, a scale for each row: each comes out, to the last
+    bit, as if it were alone, for sums of integers know no rounding.
     """
 
     FLOAT32 = "float32"
     TENSOR = "int8 per tensor"
-    BLOCKS = "int8 per block"
+    ROWS = "int8 per row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +58,12 @@ class Projection:
         return cls(np.concatenate([part.weight for part in parts]), np.concatenate(biases))
 
 
-def operands(kind: Linear, projection: Projection) -> tuple[str, Tensors, Mapping[str, int]]:
-    """Operator, its inputs behind the activations (None: left out), and its attributes."""
-    weight, bias = projection.weight, projection.bias
-    if kind is Linear.FLOAT32:
-        return "Gemm", {"weight": weight, "bias": bias}, {"transB": 1}
-    n_out, n_in = weight.shape
-    if kind is Linear.TENSOR:
-        integers, scales = _quantised(weight)
-        columns = np.ascontiguousarray(integers.T)
-        tensors: Tensors = {"int8": columns, "scale": scales[:, 0], "zero": None, "bias": bias}
-        return "DynamicQuantizeMatMul", tensors, {}
-    n_blocks = -(-n_in // _BLOCK)
-    padded = np.pad(weight, ((0, 0), (0, n_blocks * _BLOCK - n_in)))
-    integers, scales = _quantised(padded.reshape(n_out * n_blocks, _BLOCK))
-    shifted = (integers.astype(np.int16) + _ZERO).astype(np.uint8)
-    blocks = shifted.reshape(n_out, n_blocks, _BLOCK)
-    tensors = {"int8": blocks, "scale": scales[:, 0], "zero": None, "group": None, "bias": bias}
-    accuracy = {"bits": 8, "block_size": _BLOCK, "accuracy_level": 4}  # 4: int8 activations
-    return "MatMulNBits", tensors, {"K": n_in, "N": n_out, **accuracy}
+def quantised(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """(n_in, n_out) integers, as int8 operators want them, and the scale (n_out,) of each output.
 
-
-def _quantised(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Integers in -127..127 and the scale (n, 1) of each row."""
-    scales = np.abs(rows).max(axis=1, keepdims=True) / np.float32(127)
+    A weight is the integer times the scale.
+    """
+    scales = np.abs(weight).max(axis=1) / np.float32(_LARGEST)
     scales[scales == 0] = 1
-    return np.rint(rows / scales).astype(np.int8), scales
+    integers = np.rint(weight / scales[:, None]).astype(np.int8)
+    return np.ascontiguousarray(integers.T), scales
