@@ -49,7 +49,8 @@ def progress_line(
 
 
 def _fitted(text: str, columns: int) -> str:
-    return next(chunks(text, columns))
+    shown = next(chunks(text, columns))
+    return shown if width(shown) <= columns else ""  # one cell, and a wide character
 
 
 class ProgressBar:

@@ -1,4 +1,4 @@
-"""A terminal for tests: pyte with scrollback and two habits of real terminals."""
+"""A terminal for tests: pyte with scrollback and three habits of real terminals."""
 
 import pyte
 import pyte.modes
@@ -23,13 +23,19 @@ class _Screen(pyte.Screen):
         super().erase_in_display(how, *args, **kwargs)
 
     def draw(self, data):
-        # A wide character does not fit into a row's last cell.
         for char in data:
             wraps = pyte.modes.DECAWM in self.mode
+            # A wide character does not fit into a row's last cell.
             if wraps and wcwidth(char) == 2 and self.cursor.x == self.columns - 1:
                 self.carriage_return()
                 self.linefeed()
-            super().draw(char)
+            # An accent belongs to the character before it, in a row's last cell too.
+            if wraps and wcwidth(char) == 0 and self.cursor.x == self.columns:
+                self.mode.discard(pyte.modes.DECAWM)
+                super().draw(char)
+                self.mode.add(pyte.modes.DECAWM)
+            else:
+                super().draw(char)
 
 
 def text_of(line):

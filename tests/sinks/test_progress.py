@@ -73,3 +73,8 @@ def test_the_bar_is_drawn_at_most_ten_times_a_second(bar):
         bar.update(tick * 100, 10_000)
         drawn.update(emulator.rows())
     assert 10 <= len(drawn) <= 16
+
+
+def test_a_wide_name_in_a_terminal_of_one_cell_is_left_out():
+    numbers = {"position_ms": 0, "duration_ms": 0, "elapsed_s": 0.0}
+    assert progress_line("字幕", columns=1, **numbers) == ""

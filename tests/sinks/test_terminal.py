@@ -309,3 +309,11 @@ def test_colours_are_for_terminals_unless_the_user_insists():
     assert ramp("auto", {"COLORTERM": "truecolor"})[6] == "38;2;78;178;101"
     assert ramp("auto", tty=False) == ramp("never") == ramp("auto", {"NO_COLOR": "1"}) == ()
     assert len(ramp("always", {"NO_COLOR": "1"}, tty=False)) == 7
+
+
+def test_an_accent_on_the_last_character_of_a_row_begins_no_other_row():
+    said = "a" * 79 + "n\N{COMBINING TILDE}"
+    emulator, sink = terminal()
+    sink.write(final(said))
+    sink.write(partial("b"))
+    assert len(emulator.rows()) == 2
