@@ -241,8 +241,12 @@ _log = logging.getLogger(__name__)
 
 
 def _library_logger() -> logging.Logger:
-    """The library's messages, less the tracebacks of clients that fail to open (websockets 15)."""
+    """The library's messages, less the tracebacks of clients that fail to open (websockets 15).
+
+    And less its details: they would show the tokens, and whatever is said.
+    """
     logger = logging.getLogger("websockets.streamd")
+    logger.setLevel(logging.INFO)
     logger.addFilter(_is_ours_to_know)
     return logger
 

@@ -1,0 +1,81 @@
+"""What the service manager says and hears; where the token comes from."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from streamd.config.load import load, read_token
+from streamd.daemon.serving import inherited_socket, notify
+from streamd.errors import BindError, ConfigError
+
+PROGRAM = str(Path(sys.executable).with_name("streamd"))
+
+
+def test_the_token_comes_from_a_file_or_the_environment(tmp_path):
+    (tmp_path / "token").write_text("of-the-file\n")
+    environ = {"STREAMD_TOKEN": " of-the-environment "}
+    assert read_token(str(tmp_path / "token"), environ) == "of-the-file"
+    assert read_token("", environ) == "of-the-environment"
+    assert read_token("", {"STREAMD_TOKEN": " "}) is None
+    assert load({}, environ) == load({}, {})
+    with pytest.raises(ConfigError, match="STREAMD_TOKEN_FILE"):
+        load({}, {"STREAMD_TOKEN_FILES": "x"})
+
+
+def test_nobody_is_notified_where_there_is_no_service_manager(tmp_path, caplog):
+    notify({}, "READY=1")
+    assert not caplog.records
+    notify({"NOTIFY_SOCKET": str(tmp_path / "gone")}, "READY=1")
+    assert "does not listen" in caplog.text
+
+
+def test_sockets_for_others_are_left_alone():
+    assert inherited_socket({"LISTEN_PID": "1", "LISTEN_FDS": "1"}) is None
+    with pytest.raises(BindError, match="got 2"):
+        inherited_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"})
+
+
+async def test_under_a_service_manager(tmp_path):
+    """It takes the socket, says that it is ready and alive, reloads, and says that it ends."""
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(60)
+    listening = socket.create_server(("127.0.0.1", 0))
+    environ = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+
+    def said() -> str:
+        return manager.recv(4096).decode()
+
+    # As systemd does: the socket is number 3, and the number of the process is its own.
+    become = (
+        "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_FDS'] = '1';"
+        "os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", become, str(listening.fileno()), PROGRAM, "serve"),
+        pass_fds=[listening.fileno()],
+        env=environ,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    messages = [await asyncio.to_thread(said)]
+    while not messages[-1].startswith("READY=1"):
+        messages.append(await asyncio.to_thread(said))
+    port = listening.getsockname()[1]
+    assert re.search(rf"STATUS=.*:{port}/", messages[-1])
+    async with connect(f"ws://127.0.0.1:{port}/v1/stream?role=both", proxy=None) as client:
+        assert '"hello"' in str(await client.recv())
+    assert await asyncio.to_thread(said) == "WATCHDOG=1"
+    process.send_signal(signal.SIGTERM)
+    while (message := await asyncio.to_thread(said)) != "STOPPING=1":
+        assert message == "WATCHDOG=1"
+    await process.communicate()
+    assert process.returncode == 0
+    listening.close()
+    manager.close()

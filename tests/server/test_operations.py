@@ -1,0 +1,214 @@
+"""What a load balancer, Prometheus and a browser with TLS get."""
+
+import asyncio
+import ssl
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from serving import INFO, CountingStreams, DeafClient, client, serving
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from streamd.errors import ConfigError
+from streamd.events import Final, Gap, Partial, Stats, Vad
+from streamd.server import Entrance, Metrics, serve
+
+
+async def get(port: int, path: str, *headers: str, host: str = "localhost") -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    rows = (f"GET {path} HTTP/1.1", f"Host: {host}", *headers, "", "")
+    writer.write("\r\n".join(rows).encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    return int(head.split()[1]), body
+
+
+def final(text: str, end_ms: int = 1000) -> Final:
+    return Final(seg=1, start_ms=0, end_ms=end_ms, text=text, language="en")
+
+
+def partial(text: str) -> Partial:
+    return Partial(seg=1, rev=1, start_ms=0, end_ms=20, text=text, stable=0, lag_ms=200)
+
+
+async def test_ready_unless_there_is_a_reason():
+    streams = CountingStreams()
+    async with serving(streams, max_connections=1, max_lag_ms=1000, token="secret") as server:
+        assert await get(server.port, "/readyz") == (200, '{"ready":true,"reasons":[]}')
+        streams.reasons, streams.lag_ms = ["the model is not loaded yet"], 1020
+        headers = {"Authorization": "Bearer secret"}
+        async with client(server.port, additional_headers=headers) as listener:
+            await listener.get()
+            status, body = await get(server.port, "/readyz")
+            assert (await get(server.port, "/healthz"))[0] == 200
+    assert status == 503
+    assert msgspec.json.decode(body)["reasons"] == [
+        "the model is not loaded yet",
+        "the engine is 1020 ms behind",
+        "no room for another client",
+    ]
+
+
+async def test_metrics_need_the_token():
+    async with serving(CountingStreams(), token="secret") as server:
+        assert (await get(server.port, "/metrics"))[0] == 401
+        for header in ("Authorization: Bearer secret", "X-API-Key: secret"):
+            status, body = await get(server.port, "/metrics", header)
+            assert status == 200
+            assert 'streamd_build_info{model="fake",version=""} 1.0' in body
+
+
+def test_metrics_count_what_happens():
+    metrics = Metrics(version="1", model="demo")
+    observe = metrics.follow()
+    for event in (
+        Vad(speech=True, t_ms=500),
+        partial("tern on"),
+        partial("turn on"),
+        final("turn on the light"),
+        Vad(speech=False, t_ms=2000),
+        Gap(t_ms=0, duration_ms=40, why="overrun"),
+    ):
+        observe(event, 1600)
+    metrics.heard(20)
+    metrics.decoded(1000, 0.25, temperature=0.2)
+    text = metrics.text().decode()
+    for row in (
+        "streamd_speech_seconds_total 1.5",
+        "streamd_partial_latency_seconds_sum 0.4",
+        "streamd_lag_seconds_sum 0.6",
+        'streamd_lag_seconds_bucket{le="0.5"} 0.0',
+        'streamd_lag_seconds_bucket{le="0.75"} 1.0',
+        "streamd_partial_rewrite_chars_total 6.0",
+        'streamd_dropped_audio_seconds_total{why="overrun"} 0.04',
+        "streamd_audio_seconds_total 0.02",
+        "streamd_rtf 0.25",
+        "streamd_decode_fallbacks_total 1.0",
+    ):
+        assert row in text.splitlines()
+
+
+async def test_who_is_cut_off_is_counted():
+    streams = CountingStreams()
+    bounds = {"send_deadline_ms": 200, "write_buffer_bytes": 1024}
+    async with serving(streams, **bounds) as server, client(server.port) as listener:
+        await listener.get()
+        with DeafClient(server.port) as deaf:
+            await deaf.opened()
+            while not deaf.is_cut():
+                streams.live.publish(final("x" * 65536))
+                await listener.get()
+        while "streamd_slow_disconnects_total 1.0" not in (await get(server.port, "/metrics"))[1]:
+            pass
+
+
+async def test_stats_come_to_whoever_wants_them():
+    streams = CountingStreams()
+    stats = Stats(audio_ms=20, lag_ms=0, lost_ms=0, rtf=0.1, listeners=2)
+    async with (
+        serving(streams) as server,
+        client(server.port, "stats=1") as curious,
+        client(server.port) as other,
+    ):
+        await curious.get()
+        await other.get()
+        streams.live.publish(stats)
+        streams.live.publish(final("a"))
+        assert [message["type"] for message in await curious.until("final")] == ["stats", "final"]
+        assert [message["type"] for message in await other.until("final")] == ["final"]
+
+
+async def test_further_hosts_and_origins_can_be_named():
+    entrance = Entrance(hosts=("captions.local",), origins=("https://app.example",))
+    async with serve(entrance, streams=CountingStreams(), info=INFO) as server:
+
+        async def status(host: str, origin: str) -> int:
+            answer, _ = await get(server.port, "/v1/sessions", f"Origin: {origin}", host=host)
+            return answer
+
+        assert await status("captions.local", "https://app.example") == 200
+        assert await status("captions.local:81", "http://captions.local:81") == 200
+        assert await status("other.local", "https://app.example") == 403
+        for origin in ("http://app.example", "https://app.example.evil", "https://x.app.example"):
+            assert await status("captions.local", origin) == 403
+
+
+async def test_clients_from_another_machine_are_counted(monkeypatch):
+    monkeypatch.setattr("streamd.server.listener.is_loopback", lambda host: False)
+    async with serving(CountingStreams(), max_per_address=1) as server:
+        async with client(server.port) as listener:
+            await listener.get()
+            with pytest.raises(InvalidStatus) as refused:
+                async with client(server.port):
+                    pass
+        assert refused.value.response.status_code == 429
+        assert refused.value.response.headers["Retry-After"]
+
+
+async def test_this_machine_is_not_counted():
+    async with (
+        serving(CountingStreams(), max_per_address=1) as server,
+        client(server.port) as one,
+        client(server.port) as two,
+    ):
+        assert (await one.get())["type"] == (await two.get())["type"] == "hello"
+
+
+def certificate(folder: Path, name: str) -> None:
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 "
+        f"-keyout key.pem -out cert.pem -subj /CN={name} -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+
+
+async def test_tls_and_a_new_certificate(tmp_path):
+    certificate(tmp_path, "old")
+    files = {"cert": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
+    async with serve(Entrance(**files), streams=CountingStreams(), info=INFO) as server:
+        assert server.url == f"wss://127.0.0.1:{server.port}/v1/stream"
+
+        async def name() -> str:
+            trust = ssl.create_default_context(cafile=files["cert"])
+            async with connect(server.url, ssl=trust, proxy=None) as connection:
+                assert '"hello"' in str(await connection.recv())
+                shown = connection.transport.get_extra_info("peercert")
+                return dict(pair for entry in shown["subject"] for pair in entry)["commonName"]
+
+        assert await name() == "old"
+        certificate(tmp_path, "new")
+        server.reload(None)
+        assert await name() == "new"
+        (tmp_path / "cert.pem").write_text("garbage")
+        with pytest.raises(ConfigError, match="--tls-cert"):
+            server.reload(None)
+
+
+@pytest.mark.parametrize("damage", ["missing", "foreign key"])
+async def test_a_bad_certificate_is_named(tmp_path, damage):
+    (tmp_path / "other").mkdir()
+    if damage == "foreign key":
+        certificate(tmp_path, "a")
+        certificate(tmp_path / "other", "b")
+    entrance = Entrance(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "other" / "key.pem"))
+    with pytest.raises(ConfigError, match=r"--tls-cert .*cert\.pem"):
+        async with serve(entrance, streams=CountingStreams(), info=INFO):
+            pass
+
+
+async def test_no_token_is_logged(caplog):
+    caplog.set_level("DEBUG")
+    async with serving(CountingStreams(), token="secret-word") as server:
+        for token in ("secret-word", "wrong-word"):
+            try:
+                async with client(
+                    server.port, subprotocols=["streamd.v1", f"streamd.bearer.{token}"]
+                ) as listener:
+                    await listener.get()
+            except InvalidStatus:
+                pass
+    ours = [record for record in caplog.records if "client" not in record.name]
+    assert not any("-word" in record.getMessage() for record in ours)
