@@ -26,7 +26,7 @@ from streamd.bench.machine import machine
 from streamd.bench.random_model import opened
 from streamd.bench.script import ScriptedRecognizer
 from streamd.config import load
-from streamd.daemon import build
+from streamd.daemon import build, serving
 from streamd.daemon.streams import Streams
 from streamd.events import Partial
 from streamd.server import LIVE, watch
@@ -71,7 +71,8 @@ async def subscribers(n: int) -> dict[str, float]:
     config = load({"port": "0", "max-subscribers": "10000"}, {})
     every = Streams(build.session_factory(config), room=500, max_ingest=0)
     hub = every.add(LIVE).hub
-    async with build.server(config, every) as server:
+    async with serving.server(config, every) as server:
+        assert server is not None
         command = [sys.executable, __file__, "--listen", f"ws://127.0.0.1:{server.port}", str(n)]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("--subscribers", type=int, nargs="+")
     parser.add_argument("--listen", nargs=2, metavar=("URL", "N"), help=argparse.SUPPRESS)
     parser.add_argument("option", nargs="*", metavar="NAME=VALUE")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     told: dict[str, Any] = {"machine": msgspec.to_builtins(machine())}
     if args.listen:
         url, n = args.listen

@@ -4,11 +4,14 @@
 
 WEIGHTS is a folder that `peer_weights.py` filled. Every program runs in a process of its own and
 they take turns, a step each, so that what else the machine does hits all of them; ratios are the
-medians of the rounds' ratios. The wheel of pywhispercpp is built for any x86-64; what ``pip install
---no-binary pywhispercpp --no-deps --target DIR pywhispercpp`` builds for this machine is faster:
-``--whisper-cpp DIR``. A step is what ``--step 500 --length 5000`` asks for twice a second:
-5 s of audio, a hypothesis of 20 tokens, 2 threads. Needs the dependency group ``peers``. Prints the
-bars and, last, one JSON line. ``--texts`` compares what all read in the bundled recording instead.
+medians of the rounds' ratios. CPU time is that of all threads; of programs that spin while they
+wait it says how much they take from others. A step is what ``--step 500 --length 5000`` asks for
+twice a second: 5 s of audio, a hypothesis of 20 tokens, 2 threads.
+
+The wheel of pywhispercpp is built for any x86-64; what ``pip install --no-binary pywhispercpp
+--no-deps --target DIR pywhispercpp`` builds for this machine is faster: ``--whisper-cpp DIR``.
+Needs the dependency group ``peers``. Prints the bars and, last, one JSON line. ``--texts`` compares
+what all read in the bundled recording instead.
 """
 
 import argparse
@@ -66,6 +69,7 @@ class Worker:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
+            self.close()
             raise RuntimeError(f"{self.name} ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -73,10 +77,12 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+        self.close()
 
 
 Row = dict[str, list[dict[str, Any]]]
@@ -138,6 +144,7 @@ BUSY = ("streamd", f"whisper.cpp, audio_ctx {CUT}", "faster-whisper int8")
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """All programs with one model: milliseconds, ratios, memory."""
     names = {name for name, _ in (*STEPS.values(), *ENCODERS.values())}
+    Worker("streamd", folder, args.threads).close()  # prepares the model, once for the machine
     with ExitStack() as stack:
         workers = {
             name: stack.enter_context(Worker(name, folder, args.threads, site(name, args)))
@@ -153,13 +160,10 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         label: {
             "ms": median(row["ms"] for row in many),
             "best_ms": min(row["ms"] for row in many),
+            "cpu_ms": median(row["cpu_ms"] for row in many),
             "tokens": many[-1].get("tokens"),
-            "times_streamd": round(
-                median(
-                    a["ms"] / b["ms"] for a, b in zip(many, ours["encoder" in label], strict=True)
-                ),
-                2,
-            ),
+            "times_streamd": times(many, ours["encoder" in label], "ms"),
+            "times_streamd_cpu": times(many, ours["encoder" in label], "cpu_ms"),
         }
         for label, many in rows.items()
     }
@@ -175,6 +179,11 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def times(theirs: list[dict[str, Any]], ours: list[dict[str, Any]], what: str) -> float:
+    """The median of the rounds' ratios."""
+    return round(median(a[what] / b[what] for a, b in zip(theirs, ours, strict=True)), 2)
+
+
 def site(name: str, args: argparse.Namespace) -> str:
     """Where the program's packages are, if not where ours are."""
     return str(args.whisper_cpp) if name == "whisper.cpp" else ""
@@ -188,13 +197,19 @@ def workers_rss(rows: Row, name: str) -> float:
 
 def show(result: dict[str, Any]) -> None:
     """Print one model's figures and the bars."""
-    print(f"\n{result['model']:40} {'ms':>9} {'best':>9} {'tokens':>6} {'x streamd':>9}")
+    print(
+        f"\n{result['model']:40} {'ms':>9} {'best':>9} {'tokens':>6} {'x streamd':>9}"
+        f" {'CPU ms':>9} {'x streamd':>9}"
+    )
     for label, row in result["table"].items():
         tokens = row["tokens"] or ""
         ms, best, ratio = row["ms"], row["best_ms"], row["times_streamd"]
-        print(f"{label:40} {ms:9.1f} {best:9.1f} {tokens:>6} {ratio:9.2f}")
-    for label, times in result["busy"].items():
-        print(f"{label + ', both cores busy':40} {'':9} {'':9} {'':6} {times:9.2f} x slower")
+        cpu, cpu_ratio = row["cpu_ms"], row["times_streamd_cpu"]
+        print(
+            f"{label:40} {ms:9.1f} {best:9.1f} {tokens:>6} {ratio:9.2f} {cpu:9.1f} {cpu_ratio:9.2f}"
+        )
+    for label, slower in result["busy"].items():
+        print(f"{label + ', both cores busy':40} {'':9} {'':9} {'':6} {slower:9.2f} x slower")
     for name, mb in result["memory_mb"].items():
         print(f"{name + ', resident':40} {mb:9.0f} MB")
     for what, seconds in result["warm_start_s"].items():

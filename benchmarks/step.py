@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--dims", nargs="+", default=[])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("option", nargs="*", metavar="NAME=VALUE", help="streamd's options")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     given = dict(option.split("=", 1) for option in args.option)
     config = load({"model": "demo"} | given, {})
     rows = []

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, help="keep the event log of the last file here")
     parser.add_argument("--sound", type=Path, default=RECORDING, help="which a .jsonl is about")
     parser.add_argument("words", nargs="*", metavar="FILE|NAME=VALUE")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     given = {"model": "demo"} | dict(word.split("=", 1) for word in args.words if "=" in word)
     config = load({"model": "demo"} | given, {})
     bench = Bench(config)

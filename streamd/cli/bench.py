@@ -11,6 +11,7 @@ from streamd.bench.latency import SpokenWord
 from streamd.bench.machine import machine
 from streamd.bench.metrics import measure
 from streamd.bench.recordings import Clip, Recording, read_recording
+from streamd.bench.replay import Clock
 from streamd.bench.step import bench_step, step_table
 from streamd.bench.streaming import Bench, as_table
 from streamd.bench.words import spoken
@@ -24,8 +25,10 @@ _PAUSE = 75
 """Frames of silence around each of the bundled clips: 1.5 s."""
 
 
-def report(config: Config) -> Iterator[str]:
+def report(config: Config, *, clock: Clock = "real", n_steps: int = 20) -> Iterator[str]:
     """Measure the configured model; tables, and at last one line of JSON.
+
+    The recordings are the configured files, or the clips that ship with streamd.
 
     Raises
     ------
@@ -33,16 +36,16 @@ def report(config: Config) -> Iterator[str]:
     SourceError : a file cannot be read
     """
     log.info("measuring steps")
-    steps = bench_step(config)
+    steps = bench_step(config, n_steps=n_steps)
     yield step_table(steps)
     files = config.input.files
     recordings = [read_recording(Path(name)) for name in files] or [bundled()]
     bench, rows = Bench(config), []
     for recording in recordings:
         seconds = recording.audio_ms / 1000
-        log.info("playing %s in real time: %.0f s", recording.name, seconds)
+        log.info("playing %s, %.0f s", recording.name, seconds)
         timed, wer_offline = bench.timed(recording)
-        metrics = measure(bench.stream(recording, "real"), timed.words)
+        metrics = measure(bench.stream(recording, clock), timed.words)
         rows.append({"file": recording.name, "wer_offline": wer_offline})
         rows[-1] |= msgspec.to_builtins(metrics)
         yield f"{recording.name}\n{as_table(metrics, wer_offline=wer_offline)}"

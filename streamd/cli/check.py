@@ -63,7 +63,7 @@ def report(config: Config) -> Iterator[str]:
     yield from _golden(name, model, engine, precision=precision, config=config)
     log.info("%s: comparing it with the reference", name)
     numerics, peaks = compare(model, engine, tokenizer)
-    yield from _numerics(name, numerics, peaks, precision)
+    yield from judged(name, numerics, peaks, precision)
     log.info("%s: listening to %d clips", name, len(clips()))
     yield from _heard(config, model, engine)
     log.info("%s: measuring its speed", name)
@@ -115,7 +115,8 @@ def _golden(
         )
 
 
-def _numerics(name: str, found: Numerics, peaks: list[Peak], precision: str) -> Iterator[str]:
+def judged(name: str, found: Numerics, peaks: list[Peak], precision: str) -> Iterator[str]:
+    """The comparison with the reference in words. Raises `ModelError` if it is too far away."""
     yield _line(
         "against numpy",
         f"logits {found.logits:.2g}, alignment {found.alignment:.2g} (relative); "

@@ -1,0 +1,100 @@
+"""The programs in benchmarks/ run, and end with a line of JSON."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def run(script: str, *args: str | Path) -> tuple[str, dict]:
+    command = [sys.executable, BENCHMARKS / script, *args]
+    done = subprocess.run(
+        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    table, _, last = done.stdout.rstrip("\n").rpartition("\n")
+    return table, json.loads(last)
+
+
+def test_a_step_of_the_demo_model():
+    table, told = run("step.py", "--steps", "2", "threads=1")
+    (row,) = told["steps"]
+    assert (row["model"], row["step"]["tokens"], row["undrafted"]["passes"]) == ("demo", 20, 21)
+    assert "at the full context" in table
+    assert told["machine"]["cores"] >= 1
+
+
+def test_a_stream_and_its_log_give_the_same_scores(tmp_path):
+    sound = tmp_path / "cards.flac"
+    shutil.copy(ROOT / "tests/golden/cards.flac", sound)
+    sound.with_suffix(".txt").write_text("eight of spades four of clubs seven of hearts")
+    log = tmp_path / "log.jsonl"
+    table, told = run("streaming.py", "--clock", "free", "--log", log, sound, "threads=1")
+    (row,) = told["streaming"]
+    assert (row["words"], row["commit_violations"], row["dropped_ms"]) == (9, 0, 0)
+    assert row["first"]["n"] > 0
+    assert "word error rate" in table
+    _, again = run("streaming.py", log, "--sound", sound, "threads=1")
+    assert {**again["streaming"][0], "file": "cards.flac"} == row
+
+
+def test_streams_at_once_with_a_plot(tmp_path):
+    plot = tmp_path / "load.svg"
+    args = ["--streams", "1", "2", "--seconds", "3", "--clock", "cpu", "--all", "threads=1"]
+    table, told = run("load.py", *args, "--plot", plot)
+    assert [row["streams"] for row in told["load"]] == [1, 2]
+    assert "held without missing" in table
+    assert plot.read_text().startswith("<svg")
+
+
+def test_every_listener_gets_every_event_or_a_newer_one():
+    _, told = run("load.py", "--subscribers", "3")
+    (row,) = told["subscribers"]
+    assert row["events"] + row["merged"] == 3 * 20
+    assert row["events"] > 0
+
+
+@pytest.fixture(scope="module")
+def peers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("peers", BENCHMARKS / "peers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured(model: str, step: float) -> dict:
+    """A result in which streamd is so many times faster than everything else."""
+    labels = ["whisper.cpp", "whisper.cpp, audio_ctx 384", "faster-whisper int8"]
+    labels.append("whisper.cpp: encoder, 1500")
+    row = {"ms": 10.0 * step, "best_ms": 9.0, "tokens": 20, "times_streamd": step}
+    row |= {"cpu_ms": 20.0 * step, "times_streamd_cpu": step}
+    return {
+        "model": model,
+        "table": {"streamd": {**row, "times_streamd": 1.0}} | dict.fromkeys(labels, row),
+        "busy": {"streamd": 2.5},
+        "memory_mb": {"streamd": 100, "whisper.cpp": 200},
+        "warm_start_s": {"frame": 0.5},
+    }
+
+
+def test_the_bars_are_those_of_the_model(peers, capsys):
+    assert len(peers.bars(measured("small.en", 6.0))) == 2
+    peers.show(measured("base.en", 6.0))
+    out = capsys.readouterr().out
+    assert out.count("NOT MET") == 1  # 20 times whisper.cpp
+    peers.show(measured("base.en", 3.0))
+    assert capsys.readouterr().out.count("NOT MET") == 4
+
+
+def test_a_worker_that_dies_is_named(peers, tmp_path):
+    with pytest.raises(RuntimeError, match=r"streamd ended with code 1"):
+        peers.Worker("streamd", tmp_path / "nothing", 1)
