@@ -143,14 +143,17 @@ BUSY = ("streamd", f"whisper.cpp, audio_ctx {CUT}", "faster-whisper int8")
 
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """All programs with one model: milliseconds, ratios, memory."""
-    names = {name for name, _ in (*STEPS.values(), *ENCODERS.values())}
+    kinds = {
+        label: kind for label, kind in (STEPS | ENCODERS).items() if kind[0] not in args.without
+    }
+    names = {name for name, _ in kinds.values()}
     Worker("streamd", folder, args.threads).close()  # prepares the model, once for the machine
     with ExitStack() as stack:
         workers = {
             name: stack.enter_context(Worker(name, folder, args.threads, site(name, args)))
             for name in sorted(names)
         }
-        rows = turns(workers, STEPS | ENCODERS, args.rounds)
+        rows = turns(workers, kinds, args.rounds)
         with busy(os.cpu_count() or 1):
             besides = turns(workers, {label: STEPS[label] for label in BUSY}, args.rounds)
         starts = [warm_start(folder) for _ in range(3)][1:]
@@ -277,6 +280,8 @@ def main() -> None:
     parser.add_argument("--dims", nargs="+", default=["base.en", "small.en"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
+    others = sorted({name for name, _ in STEPS.values()} - {"streamd", "whisper.cpp"})
+    parser.add_argument("--without", nargs="+", default=[], choices=others)
     parser.add_argument("--texts", action="store_true", help="compare what the demo model reads")
     parser.add_argument("--whisper-cpp", default="", help="folder with another pywhispercpp")
     args = parser.parse_args()
