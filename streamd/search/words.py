@@ -8,6 +8,7 @@ whose normalisation sees one row more, that of end-of-text. Source: openai/whisp
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -120,23 +121,46 @@ def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
     return smooth
 
 
-def merge_punctuation(
-    words: Sequence[Word], *, prepended: str = PREPENDED, appended: str = APPENDED
-) -> list[Word]:
+def merge_punctuation(words: Sequence[Word]) -> list[Word]:
     """Join opening punctuation to the word behind it and closing punctuation to the one before."""
-    merged: list[Word] = []
-    for word in reversed(words):
-        if merged and word.text.startswith(" ") and word.text.strip() in prepended:
-            merged[-1] = _join(word, merged[-1], times=merged[-1])
+    return [
+        replace(
+            words[group.main],
+            text="".join(word.text for word in words[group.first : group.last]),
+            tokens=tuple(t for word in words[group.first : group.last] for t in word.tokens),
+        )
+        for group in with_punctuation([word.text for word in words])
+    ]
+
+
+class Group(NamedTuple):
+    """Words `first` to `last` (exclusive) that are one, with the times of `main`."""
+
+    first: int
+    last: int
+    main: int
+
+
+def with_punctuation(
+    texts: Sequence[str], *, prepended: str = PREPENDED, appended: str = APPENDED
+) -> list[Group]:
+    """Which words of a text are joined: `prepended` marks to the next, `appended` to the last."""
+    groups: list[Group] = []
+    for i, text in reversed(list(enumerate(texts))):
+        if groups and text.startswith(" ") and text.strip() in prepended:
+            groups[-1] = groups[-1]._replace(first=i)
         else:
-            merged.append(word)
-    words = merged[::-1]
-    merged = []
-    for word in words:
-        if merged and not merged[-1].text.endswith(" ") and word.text in appended:
-            merged[-1] = _join(merged[-1], word, times=merged[-1])
+            groups.append(Group(i, i + 1, i))
+    merged: list[Group] = []
+    before = ""
+    for group in reversed(groups):
+        text = "".join(texts[group.first : group.last])
+        if merged and not before.endswith(" ") and text in appended:
+            merged[-1] = merged[-1]._replace(last=group.last)
+            before += text
         else:
-            merged.append(word)
+            merged.append(group)
+            before = text
     return merged
 
 
@@ -179,13 +203,3 @@ def _timed(
         words.append(Word(text, int(starts[at]), int(starts[end]), prob, tokens))
         at = end
     return words
-
-
-def _join(first: Word, second: Word, *, times: Word) -> Word:
-    return Word(
-        text=first.text + second.text,
-        start=times.start,
-        end=times.end,
-        prob=times.prob,
-        tokens=first.tokens + second.tokens,
-    )
