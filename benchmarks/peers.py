@@ -19,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,11 +49,12 @@ class Worker:
         }
         command = [sys.executable, HERE / "peer_workers.py", name, folder, str(threads)]
         self.name = name
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - close() closes it
         self._process = subprocess.Popen(
             list(map(str, command)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             text=True,
             env=os.environ | paths | {"OMP_NUM_THREADS": str(threads)},
         )
@@ -69,17 +71,19 @@ class Worker:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            self.close()
-            raise RuntimeError(f"{self.name} ended with code {self._process.wait()}")
+            raise RuntimeError(f"{self.name} ended: {self.close()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def __enter__(self) -> Self:
         return self
 
-    def close(self) -> None:
-        """End it."""
+    def close(self) -> str:
+        """End it; the last line of what it complained about."""
         self._process.communicate()
+        with self._said as said:
+            said.seek(0)
+            return "".join(said.readlines()[-1:]).strip()
 
     def __exit__(self, *_: object) -> None:
         self.close()
