@@ -108,6 +108,11 @@ class Decoding(Group, frozen=True, kw_only=True):
         Meta(ge=0, le=256),
         Opt("threads of the engine; 0: two, if there are two", flags=("-t",)),
     ] = 0
+    workers: Annotated[
+        int,
+        Meta(ge=0, le=256),
+        Opt("windows at a time; 0: one, or for serve two of a thread each", rare=True),
+    ] = 0
     precision: Annotated[
         Literal["auto", "float32", "int8"],
         Opt("of the model's weights; auto: int8 where that is faster", rare=True),

@@ -107,8 +107,11 @@ async def _engine(config: Config, streams: Streams) -> None:
         model, engine = await asyncio.to_thread(open_model, config)
         if model.notice:
             log.info("%s", model.notice)
-        recognizer = await asyncio.to_thread(build.recognizer, config, model, engine)
-        await streams.transcribe(recognizer)
+        recognizers = [
+            await asyncio.to_thread(build.recognizer, config, model, engine)
+            for _ in range(build.workers(config))
+        ]
+        await streams.transcribe(*recognizers)
     except Exception as error:
         streams.fail(error)
         raise

@@ -186,9 +186,20 @@ def engine(config: Config, model: Model) -> Engine[Any]:
     )
 
 
+def workers(config: Config) -> int:
+    """How many windows are transcribed at a time.
+
+    One after the other is best for one stream, several at once for many: two windows on a thread
+    each take less time than one after the other on two threads (docs/latency.md).
+    """
+    alone = config.input.source
+    return config.decoding.workers or (1 if alone else min(2, os.cpu_count() or 1))
+
+
 def threads(config: Config) -> int:
-    """How many threads the engine gets."""
-    return config.decoding.threads or min(2, os.cpu_count() or 1)
+    """How many threads each window gets."""
+    alone = workers(config) == 1
+    return config.decoding.threads or (min(2, os.cpu_count() or 1) if alone else 1)
 
 
 def tokenizer(config: Config, model: Model) -> Tokenizer:

@@ -31,8 +31,10 @@ class Stream:
         self._kept = kept
         self._room, self._wake, self._failed = room, wake, failed
         self._moved = asyncio.Event()
-        self._hungry = True  # the session can do nothing before it gets more audio
+        self._is_out = False  # a window, to be transcribed
         self._ended = False
+        self.due_since: float | None = None
+        """Time of the event loop since which a window of the session is due; None if none is."""
 
     def begin(self, epoch: str | None = None) -> None:
         """Audio comes from now on, of a client that fed this `epoch` before; see `Kept.begin`."""
@@ -45,7 +47,6 @@ class Stream:
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
-        self._hungry = False
         try:
             self._kept.heard(frames)
         except StreamdError as error:
@@ -56,28 +57,40 @@ class Stream:
     def next_window(self) -> Window | None:
         """The session's next window; see `Session.next_window`."""
         window = None if self._ended else self.session.next_window()
-        self._hungry = window is None
-        if self._hungry:
-            self._notify()
+        self.due_since = None
+        self._is_out = window is not None
         return window
 
     def gap(self, duration_ms: int, why: str) -> None:
         """Take note of audio that was lost on the way here."""
-        self._hungry = False
         self._publish(self.session.gap(duration_ms, why))
         self._wake()
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> None:
         """Take what the recognizer heard in a window of this session."""
+        self._is_out = False
         self._publish(self.session.accept(window, hypothesis))
         self._notify()
+
+    def _look(self) -> None:
+        """Note since when a window is due."""
+        if not self.session.due:
+            self.due_since = None
+            self._notify()
+        elif self.due_since is None:
+            self.due_since = asyncio.get_running_loop().time()
 
     async def room(self) -> None:
         """Return once the engine has caught up so far that more audio is welcome.
 
         However long a session waits: it may need to hear more before anything is due.
         """
-        await self._until(lambda: self._hungry or self.session.backlog < self._room)
+        await self._until(lambda: self._is_hungry or self.session.backlog < self._room)
+
+    @property
+    def _is_hungry(self) -> bool:
+        """Whether the session can do nothing before it gets more audio."""
+        return not self._is_out and self.due_since is None
 
     async def flush(self) -> None:
         """Make everything that was said so far final; the session goes on."""
@@ -137,6 +150,7 @@ class Stream:
     def _publish(self, events: Sequence[SessionEvent]) -> None:
         if self._ended:
             return
+        self._look()
         try:
             session = self.session
             self._kept.publish(events, now_ms=session.now_ms, settled_ms=session.settled_ms)

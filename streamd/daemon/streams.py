@@ -1,12 +1,13 @@
-"""All sessions of the process on one recognizer: who is fed, whose turn it is, who hears what.
+"""All sessions of the process on one engine: who is fed, whose turn it is, who hears what.
 
-Everything here runs on the event loop's thread, except `Recognizer.recognize`, which runs in a
-thread of its own, one window at a time. There is no work queue: when the recognizer is free, the
-sessions are asked in turn for a window.
+Everything here runs on the event loop's thread, except `Recognizer.recognize`, which runs in
+threads of its own, one window of a session at a time. There is no work queue: when a recognizer is
+free, the sessions are asked for a window, the one first that has waited longest. So beyond what the
+machine can do, everybody's steps get longer, evenly.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -30,7 +31,7 @@ class Recognizer(Protocol):
     """Hears what is said in a window."""
 
     def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window; slow, called from one thread at a time."""
+        """Transcribe the window; slow, called in another thread, for one window at a time."""
         ...
 
 
@@ -151,28 +152,40 @@ class Streams:
             for name, stream in self._streams.items()
         ]
 
-    async def transcribe(self, recognizer: Recognizer) -> None:
-        """Serve the sessions in turn, for ever.
+    async def transcribe(self, *recognizers: Recognizer) -> None:
+        """Serve the sessions for ever, as many at a time as there are recognizers.
 
         Raises
         ------
-        EngineError : the recognizer failed
+        EngineError : a recognizer failed
         StreamdError : what was said cannot be kept
         """
-        loop = asyncio.get_running_loop()
         self._is_loaded = True
-        with ThreadPoolExecutor(1, thread_name_prefix="inference") as pool:
-            while True:
-                self._work.clear()
-                if self._failure is not None:
-                    raise self._failure
-                for stream, window in self._due():
-                    begin_s = loop.time()
-                    hypothesis = await loop.run_in_executor(pool, recognizer.recognize, window)
-                    self._count(window, hypothesis, loop.time() - begin_s)
-                    stream.accept(window, hypothesis)
-                    self._work.set()  # ask again: the session may want another window
-                await self._work.wait()
+        with ThreadPoolExecutor(len(recognizers), thread_name_prefix="inference") as pool:
+            workers = [asyncio.create_task(self._serve(each, pool)) for each in recognizers]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+
+    async def _serve(self, recognizer: Recognizer, pool: ThreadPoolExecutor) -> None:
+        """Transcribe one window after the other with this recognizer."""
+        loop = asyncio.get_running_loop()
+        while True:
+            work = self._work
+            if self._failure is not None:
+                raise self._failure
+            due = self._longest_waiting()
+            if due is None:
+                await work.wait()
+                continue
+            stream, window = due
+            begin_s = loop.time()
+            hypothesis = await loop.run_in_executor(pool, recognizer.recognize, window)
+            self._count(window, hypothesis, loop.time() - begin_s)
+            stream.accept(window, hypothesis)
+            self._wake()  # the session may want another window, and another worker may have it
 
     def _count(self, window: Window, hypothesis: Hypothesis, took_s: float) -> None:
         window_ms = ms_from_frames(window.end - window.start)
@@ -214,7 +227,7 @@ class Streams:
             self._new_session(),
             Kept(name, journal, recordings=self._places.recordings, metrics=self.metrics),
             room=self._room,
-            wake=self._work.set,
+            wake=self._wake,
             failed=self._keep_no_more,
         )
         self._streams[name] = stream
@@ -225,13 +238,20 @@ class Streams:
     def _keep_no_more(self, error: StreamdError) -> None:
         """What cannot be kept must not be said: `transcribe` ends."""
         self._failure = self._failure or error
-        self._work.set()
+        self._wake()
 
-    def _due(self) -> Iterable[tuple[Stream, Window]]:
-        """Each session that wants a window, with its window, once round."""
-        for stream in list(self._streams.values()):
+    def _wake(self) -> None:
+        """Whoever waits for work looks again."""
+        self._work.set()
+        self._work = asyncio.Event()
+
+    def _longest_waiting(self) -> tuple[Stream, Window] | None:
+        """The session with the oldest due window, and this window."""
+        waiting = [stream for stream in self._streams.values() if stream.due_since is not None]
+        for stream in sorted(waiting, key=lambda stream: stream.due_since or 0.0):
             if (window := stream.next_window()) is not None:
-                yield stream, window
+                return stream, window
+        return None
 
     def _forget_ended(self) -> None:
         """Keep the last ended sessions, so that late listeners still get their finals."""

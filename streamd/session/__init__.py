@@ -124,6 +124,12 @@ class Session:
         events: list[SessionEvent] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
         return self._timeline.correct(events + self._settle())
 
+    @property
+    def due(self) -> bool:
+        """Whether `next_window` would give one out; it may give a longer one later."""
+        segment = None if self._pending else self._current()
+        return bool(segment and segment.due(self._segmenter, self._options.step))
+
     def next_window(self) -> Window | None:
         """The audio most worth transcribing now, or None while nothing is due.
 
@@ -133,13 +139,11 @@ class Session:
         if self._pending is not None:
             raise RuntimeError("the last window has not come back through accept()")
         segment = self._current()
-        if segment is None:
+        if segment is None or (due := segment.due(self._segmenter, self._options.step)) is None:
             return None
-        last = (end := self._last_end(segment)) is not None
-        if end is None:
-            end = segment.due(self._segmenter.cursor, self._options.step)
-        if end is None:
-            return None
+        end, last = due
+        if not last:
+            segment.next_due = end + self._options.step
         window = self._window(segment, max(end, segment.anchor), last=last)
         self._pending = (window, segment)
         return window
@@ -173,13 +177,6 @@ class Session:
             self._policy.reset()
             self._prompt.begin(silence=start - self._final_until)
         return self._segment
-
-    def _last_end(self, segment: Segment) -> int | None:
-        """Where the utterance ended, or will if the pause that it is in lasts; else None."""
-        utterance = segment.utterance
-        if self._segmenter.asked() is utterance and utterance.pause is not None:
-            return utterance.pause + self._segmenter.options.tail
-        return utterance.end
 
     def _window(self, segment: Segment, end: int, *, last: bool) -> Window:
         return Window(
@@ -284,7 +281,7 @@ class Session:
             if segment.anchor < start:
                 self._prompt.remember(segment.skip(start), segment.newest)
                 self._policy.reset()
-            end = self._last_end(segment)
+            end = segment.last_end(self._segmenter)
             if end is None or end > start:
                 break
             if segment.utterance.end is None:

@@ -47,13 +47,22 @@ class Segment:
         """Tokens of the tail."""
         return tuple(token for word in self.tail for token in word.tokens)
 
-    def due(self, now: int, step: int) -> int | None:
-        """Where a window for a partial should end, if somebody is speaking and one is due."""
+    def last_end(self, segmenter: Segmenter) -> int | None:
+        """Where the utterance ended, or will if the pause that it is in lasts; else None."""
+        if segmenter.asked() is self.utterance and self.utterance.pause is not None:
+            return self.utterance.pause + segmenter.options.tail
+        return self.utterance.end
+
+    def due(self, segmenter: Segmenter, step: int) -> tuple[int, bool] | None:
+        """Up to where audio should be transcribed now, if any, and whether that is the last."""
+        last_end = self.last_end(segmenter)
+        if last_end is not None:
+            return last_end, True
+        now = segmenter.cursor
         if step == 0 or now < self.next_due or self.utterance.pause is not None:
             return None
         end = now - (now - self.next_due) % step  # the newest boundary: missed steps merge
-        self.next_due = end + step
-        return end if end > self.anchor else None
+        return (end, False) if end > self.anchor else None
 
     def revise(self, words: Sequence[Word], n: int) -> None:
         """Commit the first `n` of the newest words; the others are the new tail."""

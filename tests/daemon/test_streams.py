@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
-from streamd.daemon import _pump
 from streamd.daemon.control import Control
+from streamd.daemon.pump import pump
 from streamd.daemon.streams import Stream, Streams
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap
@@ -42,9 +42,6 @@ def new_streams(room: int = 500, max_ingest: int = 8, **options: int) -> Streams
     )
 
 
-def ignore(position_ms: int, duration_ms: int) -> None: ...
-
-
 async def finals(stream: Stream) -> list[Final]:
     with stream.hub.subscribe(after=0) as events:
         return [event async for event in events if isinstance(event, Final)]
@@ -55,8 +52,8 @@ async def serving():
     """Transcribes with the recognizer it is called with, until the test ends."""
     tasks = []
 
-    def start(streams: Streams, recognizer) -> asyncio.Task:
-        tasks.append(asyncio.create_task(streams.transcribe(recognizer)))
+    def start(streams: Streams, *recognizers) -> asyncio.Task:
+        tasks.append(asyncio.create_task(streams.transcribe(*recognizers)))
         return tasks[-1]
 
     yield start
@@ -76,6 +73,60 @@ async def test_several_sessions_share_one_recognizer(serving):
     await asyncio.gather(*(stream.finish("stop") for stream in fed))
     for stream in fed:
         assert [(f.seq, f.text) for f in await finals(stream)] == [(1, SAID)]
+
+
+class Ordered(ScriptedRecognizer):
+    """Transcribes a window when it is let, and notes whose it was by the frames' numbers."""
+
+    def __init__(self, go: threading.Semaphore) -> None:
+        super().__init__()
+        self.windows: list[Window] = []
+        self.started = asyncio.Semaphore(0)
+        self._go, self._loop = go, asyncio.get_running_loop()
+
+    def recognize(self, window: Window) -> Hypothesis:
+        self.windows.append(window)
+        self._loop.call_soon_threadsafe(self.started.release)
+        assert self._go.acquire(timeout=30)
+        return super().recognize(window)
+
+
+async def test_who_waits_longest_is_served_first(serving):
+    streams, go = new_streams(), threading.Semaphore(0)
+    recognizer = Ordered(go)
+    serving(streams, recognizer)
+    fed = [streams.open(f"s{i}") for i in range(3)]
+    audio = scripted_audio(SPEECH)
+    # How much each has heard tells its windows from the others'.
+    n_heard = [90, 60, 120]
+    for order in (1, 2, 0):
+        fed[order].feed(audio[: n_heard[order]])
+        await asyncio.sleep(0)  # the loop's clock moves on
+    for _ in range(3):
+        await recognizer.started.acquire()
+        go.release()
+    ends = [window.end for window in recognizer.windows[:3]]
+    assert ends == [end // 25 * 25 for end in (60, 120, 90)]
+    for _ in range(1000):
+        go.release()
+
+
+async def test_two_recognizers_serve_two_sessions_at_once_and_one_session_in_order(serving):
+    streams, go = new_streams(), threading.Semaphore(0)
+    both = [Ordered(go), Ordered(go)]
+    serving(streams, *both)
+    fed = [streams.open(f"s{i}") for i in range(2)]
+    for stream in fed:
+        stream.feed(scripted_audio(SPEECH)[:60])
+    for recognizer in both:
+        await recognizer.started.acquire()  # both have a window, though nobody was let
+    for stream in fed:
+        stream.feed(scripted_audio(SPEECH)[60:])
+    for _ in range(1000):
+        go.release()
+    await asyncio.gather(*(stream.finish("stop") for stream in fed))
+    for stream in fed:
+        assert [f.text for f in await finals(stream)] == [SAID]
 
 
 @pytest.mark.parametrize("stall_s", [0.0, 0.02, 0.3])
@@ -98,7 +149,7 @@ async def test_no_sample_of_stdin_is_lost_on_any_engine(serving, stall_s):
     feeder.start()
     with os.fdopen(reader, "rb") as pipe:
         async with StdinSource(pipe, encoding="f32le") as source:
-            await _pump(source, stream, Control(), ignore)
+            await pump(source, stream, Control())
     feeder.join()
     await stream.finish("end")
     assert stream.session.now == len(speech)
@@ -219,7 +270,7 @@ async def test_pausing_leaves_audio_out_and_says_so(serving):
     stream = streams.add("live")
     heard = asyncio.create_task(collect(stream))
     await asyncio.sleep(0)
-    await _pump(Script(control), stream, control, ignore)
+    await pump(Script(control), stream, control)
     await stream.finish("end")
     events = [event for event in await heard if isinstance(event, Final | Gap)]
     assert isinstance(events[0], Final), "what was said before the pause is final at once"
