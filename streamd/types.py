@@ -65,7 +65,8 @@ class Window:
     `samples` holds frames `start` to `end`. `prompt`: committed tokens before the window (≤ 64);
     `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the
     last hypothesis, to be verified; `last`: the window ends the utterance (if the silence behind it
-    lasts), every word that comes back will be committed, so decode with full checks.
+    lasts), every word that comes back will be committed, so decode with full checks; `language`:
+    code of the one spoken before, or empty; `listen`: the audio may say that it is another now.
     """
 
     start: int
@@ -75,6 +76,8 @@ class Window:
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     last: bool = False
+    language: str = ""
+    listen: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +85,15 @@ class Hypothesis:
     """What the recognizer heard in one window, behind the window's `prefix`.
 
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
-    prefix. `suspect` names the guard that distrusts the result ("loop", "no_speech", ...) or is
+    prefix. `language` is spoken with probability `language_prob`, which is 1 unless the audio was
+    asked. `suspect` names the guard that distrusts the result ("loop", "no_speech", ...) or is
     empty: such words are never agreed upon, and unless the window is `last` they are not shown.
     """
 
     words: tuple[Word, ...] = ()
     tokens: tuple[int, ...] = ()
     language: str = "en"
+    language_prob: float = 1.0
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     compression_ratio: float = 0.0

@@ -14,8 +14,9 @@ import numpy as np
 
 from streamd.engine import Engine, FeaturesT
 from streamd.mel import MelCache
-from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed
+from streamd.search.decode import Context, Decoded, decode, slots_needed
 from streamd.search.fallback import is_silence, with_fallback
+from streamd.search.language import detect_language, spoken
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_heard, tighten
@@ -24,6 +25,8 @@ from streamd.types import SAMPLE_RATE, Hypothesis, Window, Word
 _CTX_STEP = 64
 """Encoder contexts are multiples of this: few shapes for a runtime to plan."""
 _SPARE_TOKENS = 8
+_ENGLISH, _OTHERS = 6.5, 13.0
+"""Tokens that a second may have: see `DecodingOptions.tokens_per_second`."""
 
 
 @dataclass(slots=True)
@@ -53,15 +56,23 @@ class Recognizer(Generic[FeaturesT]):
         options: DecodingOptions | None = None,
         *,
         initial_prompt: str = "",
+        hotwords: str = "",
     ) -> None:
-        """`initial_prompt`: text, such as names to expect, that stands before every prompt."""
+        """For windows of streams.
+
+        `initial_prompt`: text that could have been said before each window; the oldest of it gives
+        way to what was said. `hotwords`: words and names to expect, which never do.
+        """
         options = options or DecodingOptions()
-        self._initial_prompt = tuple(tokenizer.encode(f" {p}")) if (p := initial_prompt) else ()
+        self._initial_prompt = tokenizer.encode_prompt(initial_prompt)
+        self._hotwords = tokenizer.encode_prompt(hotwords)
         self.counters = Counters()
         self._engine = engine
         self._tokenizer = tokenizer
-        self._thorough = replace(options, stability=0.0)
         self._quick = replace(options, beam_size=1, temperatures=(0.0,))
+        self._thorough = replace(
+            options, stability=0.0, logprob_threshold=options.final_logprob_threshold
+        )
         self._mels = MelCache(engine.dims.n_mels)
 
     def recognize(self, window: Window) -> Hypothesis:
@@ -94,27 +105,42 @@ class Recognizer(Generic[FeaturesT]):
             self.counters.fallbacks += 1
             return self._decode(view, options, temperature, rng)
 
-        return self._hypothesis(window, with_fallback(decoded, again, options))
+        hypothesis = self._hypothesis(window, with_fallback(decoded, again, options))
+        return replace(hypothesis, language_prob=view.language_prob)
 
     def _view(self, window: Window, n_ctx: int, *, told: bool = True) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start, n_ctx=n_ctx)
         features = self._engine.encode(mel, n_ctx)
         self.counters.encodes += 1
         self.counters.encoded_frames += n_ctx
-        options, tokenizer, n_text_ctx = self._quick, self._tokenizer, self._engine.dims.n_text_ctx
-        language = tokenizer.language
-        if tokenizer.multilingual and options.language is None:
-            language = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
-        seconds = len(window.samples) / SAMPLE_RATE
-        most = math.ceil(seconds * options.tokens_per_second) + _SPARE_TOKENS
+        language, language_prob = self._language(window, features)
+        options, n_text_ctx = self._quick, self._engine.dims.n_text_ctx
+        rate = options.tokens_per_second
+        if rate == 0:
+            rate = _ENGLISH if self._tokenizer.written(language) == "en" else _OTHERS
+        most = math.ceil(len(window.samples) / SAMPLE_RATE * rate) + _SPARE_TOKENS
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
+            hotwords=self._hotwords if told else (),
             prompt=(*self._initial_prompt, *window.prompt) if told else (),
             prefix=_prefix(window, n_text_ctx),
             draft=window.draft,
             language=language,
         )
-        return _View(features, context)
+        return _View(features, context, language_prob)
+
+    def _language(self, window: Window, features: FeaturesT) -> tuple[str, float]:
+        """The language spoken in the window, and its probability if the audio had to say it."""
+        tokenizer, options = self._tokenizer, self._quick
+        if not tokenizer.multilingual:
+            return tokenizer.language, 1.0
+        if options.language is not None:
+            return options.language, 1.0
+        if window.language and not window.listen:
+            return window.language, 1.0
+        probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
+        language = spoken(probs, window.language, options)
+        return language, probs[language]
 
     def _decode(
         self,
@@ -205,6 +231,7 @@ class _View(Generic[FeaturesT]):
 
     features: FeaturesT
     context: Context
+    language_prob: float
 
 
 def _prefix(window: Window, n_text_ctx: int) -> tuple[int, ...]:

@@ -28,7 +28,8 @@ class Context:
 
     `prompt`: text before the window; `prefix`: forced beginning of the transcript; `draft`: a guess
     of what follows it, used by greedy decoding only; `max_tokens`: the most that may be sampled;
-    `language`: code of the spoken language.
+    `language`: code of the spoken language; `hotwords`: words to expect, which stand before the
+    prompt and make it give way.
     """
 
     max_tokens: int
@@ -36,6 +37,7 @@ class Context:
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     language: str = "en"
+    hotwords: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Decoded:
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
     """How many cache slots `decode` may use at once, at any temperature, for such a context."""
     width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
-    n_given = min(n_text_ctx, len(context.prompt) + len(context.prefix) + _N_START)
+    known = (context.hotwords, context.prompt, context.prefix)
+    n_given = min(n_text_ctx, sum(map(len, known)) + _N_START)
     return n_given + width * min(n_text_ctx, context.max_tokens)
 
 
@@ -176,16 +179,6 @@ def decode(
     )
 
 
-def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> str:
-    """The likeliest language of the window, from one pass over start-of-transcript.
-
-    `decoder` must be new, and may be handed to `decode` afterwards.
-    """
-    _, logits = Cache(decoder).start((tokenizer.sot,), (0,))
-    first = tokenizer.sot + 1
-    return tokenizer.languages[int(logits[0, first : first + len(tokenizer.languages)].argmax())]
-
-
 def _given(
     context: Context, tokenizer: Tokenizer, timestamps: bool, n_text_ctx: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -200,9 +193,11 @@ def _given(
     given = (*start, *context.prefix)
     n_sampled = min(context.max_tokens, n_text_ctx // 2 - _N_START)
     room = min(n_text_ctx // 2, n_text_ctx - len(given) - n_sampled) - 1
-    if not context.prompt or room <= 0:
+    hotwords = context.hotwords[: max(0, room)]
+    prompt = context.prompt[-room + len(hotwords) :] if room > len(hotwords) else ()
+    if not (hotwords or prompt):
         return (), given
-    return (tokenizer.startofprev, *context.prompt[-room:]), given
+    return (tokenizer.startofprev, *hotwords, *prompt), given
 
 
 def _usable(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:

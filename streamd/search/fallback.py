@@ -8,6 +8,7 @@ merely repetitive by nature (digits) would be lost (as in SYSTRAN/faster-whisper
 from collections.abc import Callable
 
 from streamd.search.decode import Decoded
+from streamd.search.loops import tail_entropy
 from streamd.search.options import DecodingOptions
 
 
@@ -27,6 +28,7 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
         decoded.compression_ratio > options.compression_ratio_threshold
         or decoded.avg_logprob < options.logprob_threshold
         or decoded.loop is not None
+        or tail_entropy(decoded.tokens) < options.entropy_threshold
     )
     return poor and not is_silence(decoded, options)
 

@@ -6,8 +6,10 @@ listening to one spot, and text that compresses too well. Rules: WhisperLiveKit'
 itself counted; SimulStreaming's observation; WhisperKit's window of 60 tokens.
 """
 
+import math
 import string
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ LONGEST_PHRASE = 8
 STUCK_SPREAD = 4
 """Frames between the first and the last spot that so many tokens in a row attend to: 80 ms."""
 TAIL_TOKENS = 60
+ENTROPY_TOKENS = 32
 
 _IGNORED = string.punctuation + string.whitespace
 
@@ -44,6 +47,17 @@ def compression_ratio(text: str) -> float:
     """How many times zlib shrinks the text."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))
+
+
+def tail_entropy(tokens: Sequence[int]) -> float:
+    """Entropy of which tokens the last 32 are, in nats; infinite if there are no more than those.
+
+    Source: whisper.cpp (`whisper_sequence_score`).
+    """
+    if len(tokens) <= ENTROPY_TOKENS:
+        return math.inf
+    shares = [n / ENTROPY_TOKENS for n in Counter(tokens[-ENTROPY_TOKENS:]).values()]
+    return -sum(share * math.log(share) for share in shares)
 
 
 def find_loop(

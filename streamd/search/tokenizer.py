@@ -89,6 +89,7 @@ class Tokenizer:
         if task not in {"transcribe", "translate"}:
             raise ConfigError(f"unknown task {task!r}; use transcribe or translate")
         self._task_token = self.translate if task == "translate" else self.transcribe
+        self._translates = multilingual and task == "translate"
         self.sot_sequence = self.sot_sequence_for(language)
 
     def sot_sequence_for(self, language: str) -> tuple[int, ...]:
@@ -106,9 +107,18 @@ class Tokenizer:
             raise ConfigError(f"unknown language {language!r}; the model knows {known}")
         return (self.sot, self.sot + 1 + self.languages.index(language), self._task_token)
 
+    def written(self, language: str) -> str:
+        """The language that text is in when `language` is spoken."""
+        return "en" if self._translates else language
+
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; nothing in it is taken for a special token."""
         return self._encoding.encode_ordinary(text)
+
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """Token ids of `text` as the beginning of a sentence; nothing for nothing."""
+        text = text.strip()
+        return tuple(self.encode(f" {text}")) if text else ()
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the text tokens among `tokens`; bytes that are no UTF-8 become U+FFFD."""
@@ -137,12 +147,12 @@ class Tokenizer:
     def split_words(
         self, tokens: Sequence[int], language: str | None = None
     ) -> list[tuple[str, tuple[int, ...]]]:
-        """Cut text tokens into words, each with its text and tokens.
+        """Cut text tokens into words, each with its text and tokens; `language` is the spoken one.
 
         At blanks and punctuation; in a language without blanks, at every whole character.
         """
         characters = self._split_characters(tokens)
-        if (language or self.language) in SPACELESS:
+        if self.written(language or self.language) in SPACELESS:
             return characters
         words: list[tuple[str, tuple[int, ...]]] = []
         for text, ids in characters:

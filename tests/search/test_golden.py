@@ -9,7 +9,8 @@ from golden import load
 
 from streamd.engine.reference import ReferenceEngine, ReferenceFeatures
 from streamd.mel import log_mel
-from streamd.search.decode import Context, decode, detect_language, slots_needed
+from streamd.search.decode import Context, decode, slots_needed
+from streamd.search.language import detect_language
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align, find_words
@@ -117,7 +118,8 @@ def test_words_without_a_second_pass(name, case):
 @pytest.mark.parametrize(("name", "case"), cases("language"))
 def test_language(name, case):
     decoder = engine(name).decoder(features(name, case["clip"], case["n_ctx"]), 1)
-    assert detect_language(decoder, tokenizer(name)) == case["language"]
+    probs = detect_language(decoder, tokenizer(name))
+    assert next(iter(probs.items())) == (case["language"], pytest.approx(case["prob"], abs=1e-5))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -12,18 +12,20 @@ from streamd.engine.longform.dreams import Silence, without_dreams
 from streamd.engine.longform.options import LongformOptions
 from streamd.engine.longform.prompt import Prompt
 from streamd.engine.longform.segments import (
-    COLUMN_MS,
+    COLUMNS_PER_S,
     Segment,
     Split,
     Stretch,
-    column_of,
-    end_of_words_ms,
+    column_at,
+    end_of_words_s,
+    ms_of,
     split,
 )
 from streamd.engine.longform.words import with_words
 from streamd.engine.recognizer import encoder_positions
 from streamd.mel.recording import RecordingMel
-from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed
+from streamd.search.decode import Context, Decoded, decode, slots_needed
+from streamd.search.language import detect_language, spoken
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
@@ -63,7 +65,8 @@ class Transcriber(Generic[FeaturesT]):
             return self._decoding.language
         n_ctx = self._engine.dims.n_audio_ctx
         features = self._engine.encode(mel.window(first, 2 * n_ctx, width=2 * n_ctx), n_ctx)
-        return detect_language(self._engine.decoder(features, n_slots=1), self._tokenizer)
+        probs = detect_language(self._engine.decoder(features, n_slots=1), self._tokenizer)
+        return spoken(probs, "", self._decoding)
 
     def transcribe(
         self, mel: RecordingMel, clips: Sequence[Clip], *, language: str
@@ -76,7 +79,7 @@ class Transcriber(Generic[FeaturesT]):
             The inference runtime failed.
         """
         reading = _Reading(self._engine, self._tokenizer, self._decoding, self._options)
-        least_rest = column_of(self._options.least_rest_ms)
+        least_rest = column_at(self._options.least_rest_ms / 1000)
         n_full = 2 * self._engine.dims.n_audio_ctx
         for clip in clips:
             seek = clip.start
@@ -85,8 +88,8 @@ class Transcriber(Generic[FeaturesT]):
                 segments, following = reading.window(mel, stretch, language)
                 # openai-whisper would look at the same window for ever
                 seek = max(following, seek + 1)
-                reached_ms = min(seek, clip.end) * COLUMN_MS
-                yield Heard(_within(segments, mel.n_columns * COLUMN_MS), reached_ms)
+                heard = _within(segments, mel.n_columns / COLUMNS_PER_S)
+                yield Heard(heard, ms_of(min(seek, clip.end)))
 
 
 class _Reading(Generic[FeaturesT]):
@@ -108,7 +111,7 @@ class _Reading(Generic[FeaturesT]):
             longest=engine.dims.n_text_ctx // 2 - 1,
         )
         self._rng = np.random.default_rng(decoding.seed)
-        self._last_speech_ms = 0
+        self._last_speech_s = 0.0
 
     def window(
         self, mel: RecordingMel, stretch: Stretch, language: str
@@ -129,9 +132,9 @@ class _Reading(Generic[FeaturesT]):
             if isinstance(kept, int):
                 return [], kept
             found = kept
-            end_ms = end_of_words_ms(found.segments)
-            self._last_speech_ms = self._last_speech_ms if end_ms is None else end_ms
-        segments = [s for s in found.segments if s.start_ms != s.end_ms and s.text.strip()]
+            end_s = end_of_words_s(found.segments)
+            self._last_speech_s = self._last_speech_s if end_s is None else end_s
+        segments = [s for s in found.segments if s.start_s != s.end_s and s.text.strip()]
         self._prompt.remember([token for segment in segments for token in segment.tokens])
         if not self._options.condition_on_previous_text or decoded.temperature > _TOO_HOT:
             self._prompt.forget()
@@ -190,12 +193,13 @@ class _Reading(Generic[FeaturesT]):
             aligned,
             self._options,
             eot=self._tokenizer.eot,
-            last_speech_ms=self._last_speech_ms,
+            origin_s=stretch.start_s,
+            last_speech_s=self._last_speech_s,
         )
-        end_ms = end_of_words_ms(segments)
-        if found.complete or end_ms is None or end_ms <= stretch.start_ms:
+        end_s = end_of_words_s(segments)
+        if found.complete or end_s is None or end_s <= stretch.start_s:
             return found._replace(segments=segments)
-        return Split(segments, column_of(end_ms), found.complete)
+        return Split(segments, column_at(end_s), found.complete)
 
     def _without_dreams(self, found: Split, stretch: Stretch, n_columns: int) -> Split | int:
         longest_ms = self._options.hallucination_silence_ms
@@ -203,19 +207,22 @@ class _Reading(Generic[FeaturesT]):
             return found
         full_end = stretch.seek + 2 * self._engine.dims.n_audio_ctx
         silence = Silence(
-            longest_ms, self._last_speech_ms, full_end * COLUMN_MS, n_columns * COLUMN_MS
+            longest_s=longest_ms / 1000,
+            last_speech_s=self._last_speech_s,
+            full_end_s=full_end / COLUMNS_PER_S,
+            end_s=n_columns / COLUMNS_PER_S,
         )
         return without_dreams(found, stretch, silence)
 
 
-def _within(segments: Sequence[Segment], end_ms: int) -> tuple[Segment, ...]:
+def _within(segments: Sequence[Segment], end_s: float) -> tuple[Segment, ...]:
     """What can be heard in the recording: the model may place text into the padding behind it."""
     return tuple(
         replace(
             segment,
-            end_ms=min(segment.end_ms, end_ms),
-            words=tuple(replace(w, end_ms=min(w.end_ms, end_ms)) for w in segment.words),
+            end_s=min(segment.end_s, end_s),
+            words=tuple(replace(word, end_s=min(word.end_s, end_s)) for word in segment.words),
         )
         for segment in segments
-        if segment.start_ms < end_ms
+        if segment.start_s < end_s
     )
