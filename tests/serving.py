@@ -237,7 +237,7 @@ class Relay:
 
     def __init__(self, port: int, *, cut_after: Iterable[int] = ()) -> None:
         self.to_port = port
-        self._cut_after = iter(cut_after)
+        self.cut_after = iter(cut_after)
         self.port = 0
         self.n_calls = 0
         self.n_to_drop = 0
@@ -257,7 +257,7 @@ class Relay:
             return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
         self._writers.add(far_writer)
-        there = _pipe(reader, far_writer, next(self._cut_after, None))
+        there = _pipe(reader, far_writer, next(self.cut_after, None))
         await asyncio.gather(there, _pipe(far_reader, writer))
 
     async def __aenter__(self) -> Self:

@@ -7,6 +7,7 @@ const RATE = 16_000;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
 const KEPT_MS = 300_000; // audio held back while there is no connection, at most
+const PASSING = new Set(["slow", "session_busy", "too_many_streams", "replaced"]);
 
 export class Microphone {
   #context = null;
@@ -72,13 +73,17 @@ export class Microphone {
   }
 }
 
-/** Audio on its way to the server. */
-class Sending {
-  #socket = null;
+/**
+ * Audio on its way to the server, its samples numbered as docs/protocol.md says under "Coming back
+ * to speak": what is not acknowledged is kept, and a connection that breaks costs and doubles none.
+ */
+export class Sending {
+  #socket = null; // open, and told from which sample on it will hear us
   #session = null;
+  #epoch = null;
   #blocks = []; // not acknowledged yet, oldest first
-  #first = 0; // place in the stream, in samples, of the first of them
-  #next = 0; // of what comes next
+  #first = 0; // number of the first sample of the first of them
+  #n = 0; // samples in all of them
   #stopped = false;
   #waitMs = FIRST_WAIT_MS;
 
@@ -90,54 +95,85 @@ class Sending {
 
   send(block) {
     this.#blocks.push(block);
-    this.#next += block.length;
-    if (this.#socket?.ready) this.#socket.send(block);
-    // Without a server for so long: the oldest goes, and the server will say that it is missing.
-    while (this.#next - this.#first > (KEPT_MS / 1000) * RATE) this.#drop();
+    this.#n += block.length;
+    this.#socket?.send(block);
+    // Without a server for so long: the oldest goes.
+    while (this.#n > (KEPT_MS / 1000) * RATE) this.#drop();
   }
 
   stop() {
     this.#stopped = true;
-    if (this.#socket?.ready) this.#socket.send('{"type":"stop"}');
+    this.#socket?.send('{"type":"stop"}');
   }
 
   #drop() {
-    this.#first += this.#blocks.shift().length;
+    const { length } = this.#blocks.shift();
+    this.#first += length;
+    this.#n -= length;
   }
 
   #connect() {
-    const again = this.#session === null ? {} : { session: this.#session, samples: String(this.#first) };
+    const again = this.#session === null ? {} : { session: this.#session };
+    if (this.#epoch !== null) again.epoch = this.#epoch;
     const socket = open({ role: "ingest", ...again });
-    this.#socket = socket;
-    let refused = null;
-    let ended = false;
+    let knowsUs = false;
+    let over = false;
+    let refused = "";
     socket.onmessage = ({ data }) => {
       const message = JSON.parse(data);
-      if (message.type === "hello") this.#begin(socket, message);
-      if (message.type === "ack") this.#acknowledged(message.samples);
-      if (message.type === "error" && message.fatal) refused = message;
-      if (message.type === "eos") ended = true;
+      if (message.type === "hello") {
+        knowsUs = message.epoch === this.#epoch;
+        this.#hello(socket, message);
+      } else if (message.type === "started") {
+        if (!knowsUs) this.#first = message.samples; // it counts anew, from what we still have
+        this.#goOn(socket, message.samples);
+      } else if (message.type === "ack") {
+        this.#acknowledged(message.samples);
+      } else if (message.type === "eos") {
+        over = message.reason !== "shutdown" && message.reason !== "disconnect";
+      } else if (message.type === "error" && message.fatal && !PASSING.has(message.code)) {
+        if (message.code === "session_over") this.#anew(message.heard_ms ?? 0);
+        else refused = message.message;
+      }
     };
     socket.onclose = () => {
-      if (refused !== null) this.told.failed(`The server refused: ${refused.message}`);
-      if (refused !== null || ended) return this.#stopped || this.gaveUp();
       this.#socket = null;
+      if (refused) this.told.failed(`The server refused: ${refused}`);
+      if (refused || over) return this.#stopped || this.gaveUp();
       setTimeout(() => this.#connect(), this.#waitMs);
       this.#waitMs = Math.min(2 * this.#waitMs, LONGEST_WAIT_MS);
     };
   }
 
-  #begin(socket, hello) {
+  #hello(socket, { session, epoch }) {
     this.#waitMs = FIRST_WAIT_MS;
-    if (this.#session !== hello.session) this.told.named(hello.session);
-    this.#session = hello.session;
-    socket.send(JSON.stringify({ type: "start", encoding: "pcm_s16le", rate: RATE, channels: 1 }));
-    socket.ready = true;
-    for (const block of this.#blocks) socket.send(block);
+    if (this.#session !== session) this.told.named(session);
+    this.#session = session;
+    this.#epoch = epoch;
+    const audio = { encoding: "pcm_s16le", rate: RATE, channels: 1, samples: this.#first };
+    socket.send(JSON.stringify({ type: "start", ...audio }));
+  }
+
+  /** Say what the server wants next: everything from this sample on. */
+  #goOn(socket, from) {
+    this.#socket = socket;
+    let at = this.#first;
+    for (const block of this.#blocks) {
+      const known = Math.max(0, from - at);
+      if (known < block.length) socket.send(block.subarray(known));
+      at += block.length;
+    }
     if (this.#stopped) socket.send('{"type":"stop"}');
   }
 
   #acknowledged(samples) {
     while (this.#blocks.length > 0 && this.#first + this.#blocks[0].length <= samples) this.#drop();
+  }
+
+  /** The session did not wait for us any longer: what it has not heard begins another one. */
+  #anew(heardMs) {
+    this.#acknowledged((heardMs * RATE) / 1000);
+    this.#session = this.#epoch = null;
+    this.#first = 0;
   }
 }

@@ -333,3 +333,36 @@ async def test_what_the_browser_hears_is_captioned(tmp_path):
         # One word of nine may be wrong: the bundled model is no better than that.
         assert jiwer.wer(SAID, " ".join(await lines(page))) <= 0.12
         assert wrong == []
+
+
+async def test_a_broken_connection_costs_no_sample_and_doubles_none():
+    """A ramp instead of the microphone, over a line that breaks again and again."""
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        Relay(server.port) as relay,
+        browser() as context,
+    ):
+        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        relay.cut_after = iter((30_000, 60_000, 45_000))
+        n_calls = relay.n_calls
+        await page.evaluate(
+            """async () => {
+              const { Sending } = await import("./microphone.js");
+              const told = { named: () => {}, failed: (why) => console.error(why) };
+              const sending = new Sending(told, () => console.error("gave up"));
+              for (let n = 0; n < 90_000; n += 1500) {
+                const ramp = (_, i) => ((n + i) % 60_000) - 30_000;
+                sending.send(Int16Array.from({ length: 1500 }, ramp));
+              }
+              sending.stop();
+            }"""
+        )
+        await asyncio.wait_for(streams.opened.wait(), 20)
+        (ingest,) = streams.ingests.values()
+        await ingest.until(lambda ingest: ingest.finished != "")
+    assert ingest.finished == "stop"
+    assert relay.n_calls - n_calls >= 4  # it came back each time
+    heard = np.rint(ingest.samples()[:90_000] * 32768)
+    assert np.array_equal(heard, np.arange(90_000) % 60_000 - 30_000)
