@@ -18,6 +18,7 @@ from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.opening import open_model
 from streamd.daemon.pump import pump
 from streamd.daemon.recordings import write_down
+from streamd.daemon.reopening import OpenSource, follow
 from streamd.daemon.screen import show
 from streamd.daemon.streams import Stream, Streams
 from streamd.display import check_files
@@ -95,7 +96,8 @@ async def _live(
                 announce()
                 await control.stopped.wait()
             else:
-                await _caption(sources, live, control, opened=announce)
+                reopen = None if config.input.files else partial(build.microphone, config)
+                await _caption(sources, live, control, opened=announce, reopen=reopen)
         engine.cancel()
         for chore in chores:
             chore.cancel()
@@ -123,10 +125,12 @@ async def _caption(
     control: Control,
     *,
     opened: Callable[[], None],
+    reopen: OpenSource | None = None,
 ) -> None:
     """One source after the other, then the end of the session.
 
-    `opened` is called when the first one delivers.
+    `opened` is called when the first one delivers; `reopen` gives the source if it is a device that
+    may be gone for a while.
 
     Raises
     ------
@@ -134,6 +138,9 @@ async def _caption(
     """
     for source in sources:
         try:
+            if reopen is not None:
+                await follow(reopen, live, control, opened=opened)
+                break
             async with source:
                 if source is sources[0]:
                     opened()

@@ -137,8 +137,13 @@ def own_sources(config: Config) -> list[Source]:
     if not options.source:
         return []
     if not options.files:
-        return [Microphone(options.device or None)]
+        return [microphone(config)]
     return [_source(config, name) for name in options.files]
+
+
+def microphone(config: Config, *, again: bool = False) -> Microphone:
+    """The user's device, `again` after it was gone."""
+    return Microphone(config.input.device or None, look_again=again)
 
 
 def _source(config: Config, name: str) -> Source:

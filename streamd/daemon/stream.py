@@ -141,6 +141,10 @@ class Stream:
             self._failed(error)
         self._notify()
 
+    def complain(self, fault: Fault) -> None:
+        """Tell everybody of something that does not end the session."""
+        self._publish([fault])
+
     def fail(self, fault: Fault) -> None:
         """Tell everybody what broke, and end the session."""
         if not self.hub.closed:

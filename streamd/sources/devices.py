@@ -43,10 +43,17 @@ def load_portaudio() -> ModuleType:
     return sounddevice  # type: ignore[no-any-return]  # it has no annotations
 
 
+def look_again() -> None:
+    """Have PortAudio look for devices anew; none may be open."""
+    portaudio = load_portaudio()
+    portaudio._terminate()  # there is no public way, and the list is made once per process
+    portaudio._initialize()
+
+
 def list_devices() -> list[Device]:
     """All devices that can record, in PortAudio's order.
 
-    PortAudio looks for devices once per process; what is plugged in later is not seen.
+    PortAudio looks for devices once; what is plugged in later is seen after `look_again`.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from streamd.errors import SourceError
 from streamd.sources import Lost
 from streamd.sources.backlog import Backlog
 from streamd.sources.blocking import Background
-from streamd.sources.devices import Device, choose, list_devices, load_portaudio
+from streamd.sources.devices import Device, choose, list_devices, load_portaudio, look_again
 from streamd.sources.frames import Ended, FrameStream
 from streamd.sources.overflow import OverflowMeter
 from streamd.types import SAMPLE_RATE
@@ -44,6 +44,7 @@ class Microphone:
     device : number, name or part of the name; None for the system's default
     queue_limit_ms : audio that may wait to be consumed; what comes then is `Lost`
     patience_ms : how long a device may deliver nothing until it counts as gone
+    look_again : it may have been plugged in since this process first looked; none may be open
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Microphone:
         *,
         queue_limit_ms: int = QUEUE_LIMIT_MS,
         patience_ms: int = _PATIENCE_MS,
+        look_again: bool = False,
     ) -> None:
         self.name = "microphone"
         self.live = True
@@ -59,6 +61,7 @@ class Microphone:
         self._wanted = device
         self._queue_limit_ms = queue_limit_ms
         self._patience_ms = patience_ms
+        self._look_again = look_again
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
         self._arrival = asyncio.Event()
@@ -108,6 +111,8 @@ class Microphone:
     def _open(self) -> None:
         """Find the device, open it and start. Runs in a thread: some drivers take seconds."""
         portaudio = load_portaudio()
+        if self._look_again:
+            look_again()
         device = choose(list_devices(), self._wanted)
         self.name = device.name
         try:

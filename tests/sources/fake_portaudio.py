@@ -51,6 +51,13 @@ class FakePortAudio:
     """Goes into `sys.modules` in the place of sounddevice."""
 
     PortAudioError = PortAudioError
+    plugged_in_later = ()
+
+    def _terminate(self):
+        assert all(stream.closed for stream in self.streams)
+
+    def _initialize(self):
+        self.devices += self.plugged_in_later
 
     def __init__(self, *devices, default=0, accepts=lambda rate_hz, channels: True):
         self.devices = [

@@ -161,3 +161,12 @@ async def test_leaving_stops_and_closes(fake):
         assert fake.streams[0].running
     assert not fake.streams[0].running
     assert fake.streams[0].closed
+
+
+async def test_a_device_that_was_plugged_in_later_is_found(fake):
+    fake.plugged_in_later = [fake.devices[0] | {"name": "New", "index": 1}]
+    with pytest.raises(SourceError):
+        async with Microphone("New"):
+            pass
+    async with Microphone("New", look_again=True) as microphone:
+        assert microphone.name == "New"

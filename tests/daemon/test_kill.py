@@ -1,0 +1,119 @@
+"""`kill -9` of the daemon at any moment: no final is lost, doubled or altered.
+
+A real daemon with the demo model, a speaker and listeners that come back. STREAMD_KILLS says how
+often it is killed.
+"""
+
+import asyncio
+import importlib.util
+import itertools
+import os
+import random
+import signal
+import socket
+import sys
+from contextlib import aclosing
+from pathlib import Path
+
+import soundfile
+
+from streamd.events import Eos, Final, Missed
+from streamd.journal import transcript
+from streamd.server import watch
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = str(Path(sys.executable).with_name("streamd"))
+N_KILLS = int(os.environ.get("STREAMD_KILLS", "3"))
+
+_spec = importlib.util.spec_from_file_location("speak", ROOT / "clients/python/speak.py")
+speak = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(speak)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+async def start(port: int, journal: Path) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "serve", "--port", str(port), "--journal", str(journal)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async for line in process.stderr:
+        if b"listening on" in line:
+            return process
+    raise AssertionError(f"streamd ended with {await process.wait()}")
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    process.kill()
+    await process.communicate()
+
+
+async def listen(url: str, heard: list[Final], news: asyncio.Event) -> None:
+    async with aclosing(watch(f"{url}/v1/stream?session=talk", after=0, retry_ms=50)) as events:
+        async for event in events:
+            assert not isinstance(event, Missed)
+            if isinstance(event, Final):
+                heard.append(event)
+                news.set()
+            if isinstance(event, Eos) and event.reason == "stop":
+                return
+
+
+def check(first: list[Final], second: list[Final], journal: Path, n_rounds: int) -> None:
+    assert [final.seq for final in first] == list(range(1, len(first) + 1))
+    assert first == second
+    kept = [event for event in transcript(journal, "talk") if isinstance(event, Final)]
+    assert kept == first
+    assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
+    texts = [final.text for final in first]
+    n_per_round, rest = divmod(len(texts), n_rounds)
+    assert rest == 0, texts
+    # The same words each time, but for those of which the model is not sure.
+    rounds = [texts[at : at + n_per_round] for at in range(0, len(texts), n_per_round)]
+    for again in rounds[1:]:
+        n_same = sum(a == b for a, b in zip(rounds[0], again, strict=True))
+        assert n_same >= 0.8 * n_per_round, (rounds[0], again)
+
+
+async def test_no_final_is_lost_doubled_or_altered(tmp_path):
+    rng = random.Random(7)
+    samples, _ = soundfile.read(ROOT / "models/demo/recording.flac", dtype="int16")
+    pcm, n_rounds, enough = samples.tobytes(), 0, False
+    port = free_port()
+    url = f"ws://127.0.0.1:{port}"
+    process = await start(port, tmp_path)
+    heard: list[list[Final]] = [[], []]
+    news = asyncio.Event()
+    async with speak.Speaker(url, "talk") as speaker:
+        begun = asyncio.Event()
+        speaker._heard = lambda message: begun.set()
+        await begun.wait()
+        listeners = [asyncio.create_task(listen(url, finals, news)) for finals in heard]
+
+        async def say() -> None:
+            nonlocal n_rounds
+            while not enough:
+                n_rounds += 1
+                for at in range(0, len(pcm), 32_000):
+                    await speaker.send(pcm[at : at + 32_000])
+            await speaker.stop()
+
+        speaking = asyncio.create_task(say())
+        for _ in range(N_KILLS):
+            news.clear()
+            await news.wait()  # it is at work
+            await asyncio.sleep(rng.random())  # the moment is the point of this test
+            await kill(process)
+            process = await start(port, tmp_path)
+        enough = True
+        await speaking
+        await asyncio.gather(*listeners)
+    process.send_signal(signal.SIGTERM)
+    _, complaints = await process.communicate()
+    assert (process.returncode, b"Traceback" in complaints) == (0, False)
+
+    check(*heard, tmp_path, n_rounds)
