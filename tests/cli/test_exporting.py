@@ -1,0 +1,50 @@
+import srt
+
+from streamd.cli import main
+from streamd.events import Final, Gap
+from streamd.journal import Folder
+
+
+def journal(folder) -> None:
+    with Folder(folder) as journals:
+        talk = journals.open("talk")
+        for seq, text in ((1, "hello there"), (2, "good bye")):
+            talk.append(
+                Final(
+                    seq=seq,
+                    seg=seq,
+                    start_ms=seq * 2000,
+                    end_ms=seq * 2000 + 900,
+                    text=text,
+                    language="en",
+                )
+            )
+        talk.note(Gap(t_ms=5000, duration_ms=1000, why="restart"))
+        journals.open("empty")
+
+
+def test_a_session_is_written_in_any_format(tmp_path, capsys):
+    journal(tmp_path)
+    command = ["export", "talk", "--journal", str(tmp_path)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["hello there", "good bye"]
+    assert main([*command, "--format", "srt", "-o", str(tmp_path / "a.vtt")]) == 0
+    cues = list(srt.parse(capsys.readouterr().out))
+    assert [cue.content for cue in cues] == ["hello there", "good bye"]
+    assert cues[1].start.total_seconds() == 4
+    assert (tmp_path / "a.vtt").read_text().startswith("WEBVTT")
+
+
+def test_without_a_name_the_sessions_are_listed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    assert main(["export"]) == 0
+    assert capsys.readouterr().out == ""
+    journal(tmp_path / "streamd" / "journal")
+    assert main(["export"]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["talk", "empty"]
+
+
+def test_a_session_that_is_not_there_is_named(tmp_path, capsys):
+    assert main(["export", "nobody", "--journal", str(tmp_path)]) == 1
+    assert "no session 'nobody'" in capsys.readouterr().err
