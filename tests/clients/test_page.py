@@ -22,6 +22,7 @@ import webvtt
 from playwright._impl._driver import compute_driver_executable
 from playwright.async_api import BrowserContext, Page, async_playwright, expect
 from serving import CountingStreams, Relay, serving
+from websockets.asyncio.client import connect
 
 from streamd.events import Final, Gap, Partial, TimedWord, Vad
 from streamd.hub import Hub
@@ -366,3 +367,33 @@ async def test_a_broken_connection_costs_no_sample_and_doubles_none():
     assert relay.n_calls - n_calls >= 4  # it came back each time
     heard = np.rint(ingest.samples()[:90_000] * 32768)
     assert np.array_equal(heard, np.arange(90_000) % 60_000 - 30_000)
+
+
+async def test_the_page_survives_a_daemon_that_is_killed_and_started_again(tmp_path):
+    journal = ["--journal", str(tmp_path)]
+    async with browser() as context:
+        async with daemon("--port", "0", *journal) as (process, address):
+            port = address.rpartition(":")[2].strip("/")
+            async with speaking(port):
+                page, _ = await visit(context, f"{address}?session=talk")
+                await expect(page.locator("#log .text")).to_have_count(1)
+                said = await lines(page)
+                process.kill()
+                await expect(page.locator("#status")).to_contain_text("connection lost")
+            await process.wait()
+        async with daemon("--port", port, *journal), speaking(port):
+            await expect(page.locator("#log .text")).to_have_count(2, timeout=30_000)
+            assert (await lines(page))[:1] == said
+
+
+@asynccontextmanager
+async def speaking(port: str) -> AsyncIterator[None]:
+    """Somebody who has said this into the session "talk", and stays."""
+    pcm, _ = soundfile.read(GOLDEN / "cards.flac", dtype="int16")
+    address = f"ws://127.0.0.1:{port}/v1/stream?role=ingest&session=talk"
+    async with connect(address, proxy=None) as connection:
+        await connection.send(pcm.tobytes())
+        await connection.send('{"type":"flush","id":"all"}')
+        while json.loads(await connection.recv())["type"] != "flushed":
+            pass
+        yield
