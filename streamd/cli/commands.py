@@ -194,7 +194,7 @@ COMMANDS = (
     ),
     Command(
         name="transcribe",
-        summary="write files down, as fast as possible, as openai-whisper does",
+        summary="write files down, fast, as openai-whisper does",
         run=_transcribe,
         operand="FILE...",
         options=_options(*("input", "vad", "decoding", "longform", "output"), without=_ONLY_LIVE),
@@ -217,14 +217,14 @@ COMMANDS = (
     Command(name="devices", summary="list the microphones", run=_devices),
     Command(
         name="bench",
-        summary="what a step costs here, and how soon the words of FILEs are there",
+        summary="how fast streamd is here, and on FILEs",
         run=_bench,
         operand="[FILE...]",
         options=_options("streaming", "vad", "decoding", *_SAID),
     ),
     Command(
         name="doctor",
-        summary="what streamd finds on this machine, and how to get what is missing",
+        summary="what streamd lacks on this machine, and the cure",
         run=_doctor,
         options=_options("source", "model", "threads", "precision", "host", "port", *_SAID),
     ),

@@ -48,7 +48,8 @@ class Decoding(Group, frozen=True, kw_only=True):
         Opt("added for each further attempt", flags=("-tpi",), rare=True),
     ] = 0.2
     fallback: Annotated[
-        bool, Opt("no further attempts at higher temperatures", off=("-nf", "--no-fallback"))
+        bool,
+        Opt("no further attempts at higher temperatures", off=("-nf", "--no-fallback"), rare=True),
     ] = True
     compression_threshold: Annotated[
         float, Meta(ge=0.0, le=100.0), Opt("a more repetitive text is tried again", rare=True)
@@ -95,7 +96,7 @@ class Decoding(Group, frozen=True, kw_only=True):
         float, Meta(ge=1.0, le=100.0), Opt("a tail that compresses better is one", rare=True)
     ] = 3.0
     audio_ctx: Annotated[
-        int, Meta(ge=0, le=1_500), Opt("encoder positions; 0: by length", flags=("-ac",))
+        int, Meta(ge=0, le=1_500), Opt("encoder positions; 0: by length", flags=("-ac",), rare=True)
     ] = 0
     audio_ctx_pad: Annotated[
         int, Meta(ge=0, le=1_500), Opt("positions added to the audio's length", rare=True)
@@ -117,4 +118,6 @@ class Decoding(Group, frozen=True, kw_only=True):
         Literal["auto", "float32", "int8"],
         Opt("of the model's weights; auto: int8 where that is faster", rare=True),
     ] = "auto"
-    engine: Annotated[Literal["auto", "onnx", "reference"], Opt("what runs the model")] = "auto"
+    engine: Annotated[
+        Literal["auto", "onnx", "reference"], Opt("what runs the model", rare=True)
+    ] = "auto"

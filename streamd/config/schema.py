@@ -41,9 +41,9 @@ class Input(Group, frozen=True, kw_only=True):
     ] = 16_000
     input_format: Annotated[
         Literal["u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"],
-        Opt("sample format of raw PCM"),
+        Opt("sample format of raw PCM", rare=True),
     ] = "s16le"
-    input_channels: Annotated[int, Meta(ge=1, le=64), Opt("channels of raw PCM")] = 1
+    input_channels: Annotated[int, Meta(ge=1, le=64), Opt("channels of raw PCM", rare=True)] = 1
 
 
 class Streaming(Group, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Streaming(Group, frozen=True, kw_only=True):
         int, Meta(ge=20, le=30_000, multiple_of=20), Opt("audio per window, at most", unit="ms")
     ] = field(default=5_000, name="length")
     keep_ms: Annotated[
-        FrameMs, Opt("audio kept from the last line (commit rule sliding)", unit="ms")
+        FrameMs, Opt("audio kept from the last line (commit rule sliding)", unit="ms", rare=True)
     ] = field(default=200, name="keep")
     commit: Annotated[
         Literal["local-agreement", "align-att", "sliding"],
@@ -82,7 +82,9 @@ class Streaming(Group, frozen=True, kw_only=True):
     context_tokens: Annotated[
         int, Meta(ge=0, le=223), Opt("committed tokens given as prompt, at most", rare=True)
     ] = 64
-    keep_context: Annotated[bool, Opt("keep the prompt across utterances", flags=("-kc",))] = False
+    keep_context: Annotated[
+        bool, Opt("keep the prompt across utterances", flags=("-kc",), rare=True)
+    ] = False
     stability: Annotated[Share, Opt("tolerance for keeping drafted words; 0: exact", rare=True)] = (
         0.0
     )
@@ -105,7 +107,7 @@ class Vad(Group, frozen=True, kw_only=True):
     ] = 1
     vad_threshold: Annotated[
         Share,
-        Opt("share of voiced frames that starts speech", flags=("-vth", "--vad-thold")),
+        Opt("share of voiced frames that starts speech", flags=("-vth", "--vad-thold"), rare=True),
     ] = 0.6
     attack_ms: Annotated[
         int,
