@@ -26,8 +26,6 @@ from streamd.search.options import DecodingOptions
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.vad.segmenter import EndpointOptions, Segmenter
 
-LEAST_REST_MS = 1_000
-"""Less of a clip is no window of its own where a detector cut it: its silence is no longer."""
 _SILENT_FRAMES = 1_500
 """Silence that is put in the place of lost audio at once."""
 
@@ -95,8 +93,8 @@ class Writer:
         self._n_mels = model.dims.n_mels
         self._tokenizer = build.tokenizer(config, model)
         self._short = model.min_audio_ctx < MIN_AUDIO_CTX
-        decoding = self._decoding(model)
-        self._transcriber = Transcriber(engine, self._tokenizer, decoding, self._options())
+        decoding, options = self._decoding(model), self._options(model)
+        self._transcriber = Transcriber(engine, self._tokenizer, decoding, options)
 
     def recording(self, lost: Callable[[Gap], object]) -> Recording:
         """Give a new recording to read a file into."""
@@ -175,18 +173,16 @@ class Writer:
             loops=None,
         )
 
-    def _options(self) -> LongformOptions:
+    def _options(self, model: Model) -> LongformOptions:
         o = self._config.longform
-        exact = self._config.vad.vad == "off" or bool(o.clip_timestamps_ms)
         return LongformOptions(
-            condition_on_previous_text=o.condition_on_previous_text,
+            condition_on_previous_text=model.prompts and o.condition_on_previous_text,
             initial_prompt=self._config.decoding.prompt,
             carry_initial_prompt=o.carry_initial_prompt,
             word_timestamps=o.word_timestamps,
             prepend_punctuations=o.prepend_punctuations,
             append_punctuations=o.append_punctuations,
             hallucination_silence_ms=o.hallucination_silence_threshold_ms or None,
-            least_rest_ms=LongformOptions().least_rest_ms if exact else LEAST_REST_MS,
         )
 
 

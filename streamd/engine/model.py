@@ -51,8 +51,9 @@ class Model:
     without language tokens, else None. `text_style` says in a person's words how its text looks.
     `min_audio_ctx` is the shortest encoder context, in frames, on which the model is usable.
     `suppress_tokens` are never to be written, `begin_suppress_tokens` not first; None: the usual,
-    annotations, and a blank or the end. `timestamps`: it knows timestamp tokens. `notice` is what a
-    user must know before trusting its text, or empty.
+    annotations, and a blank or the end. `timestamps`: it knows timestamp tokens; `prompts`: text
+    from before a window helps it. `notice` is what a user must know before trusting its text, or
+    empty.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Model:
     suppress_tokens: tuple[int, ...] | None = None
     begin_suppress_tokens: tuple[int, ...] | None = None
     timestamps: bool = True
+    prompts: bool = True
     notice: str = ""
 
 

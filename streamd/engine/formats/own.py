@@ -27,6 +27,7 @@ class _Config(msgspec.Struct):
     text_style: str = ""
     min_audio_ctx: int = MIN_AUDIO_CTX
     timestamps: bool = True
+    prompts: bool = True
     notice: str = ""
 
 
@@ -59,5 +60,6 @@ def load(folder: Path, name: str) -> Model:
         text_style=config.text_style,
         min_audio_ctx=config.min_audio_ctx,
         timestamps=config.timestamps,
+        prompts=config.prompts,
         notice=config.notice,
     )

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from streamd.engine.longform.segments import COLUMN_MS, column_of
-from streamd.types import FRAME_MS, Frames
+from streamd.engine.longform.segments import COLUMNS_PER_FRAME, column_at
+from streamd.types import Frames
 from streamd.vad.energy import level_db
 from streamd.vad.gate import Gate
 from streamd.vad.segmenter import Segmenter
@@ -15,10 +15,14 @@ MERGED_PAUSE = 100
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Columns of log-mel from `start` to `end`, exclusive."""
+    """Columns of log-mel from `start` to `end`, exclusive.
+
+    `silent_end`: there is a pause behind it, so that a text which reaches its end is complete.
+    """
 
     start: int
     end: int
+    silent_end: bool = False
 
 
 def whole(n_columns: int) -> list[Clip]:
@@ -32,7 +36,7 @@ def clips_at(points_ms: Sequence[int], n_columns: int) -> list[Clip]:
     `points_ms` are start, end, start, end, ...; the last end may be missing, all of them are the
     whole recording. Source: openai/whisper ``transcribe.py`` (``clip_timestamps``).
     """
-    points = [min(column_of(ms), n_columns) for ms in points_ms] or [0]
+    points = [min(column_at(ms / 1000), n_columns) for ms in points_ms] or [0]
     if len(points) % 2:
         points.append(n_columns)
     clips = (Clip(start, end) for start, end in zip(points[::2], points[1::2], strict=True))
@@ -66,8 +70,16 @@ class SpeechClips:
         """
         self._segmenter.flush(doubtful=self._gate.doubtful)
         spans = [(u.start, u.end) for u in self._segmenter.utterances if u.end is not None]
-        columns = FRAME_MS // COLUMN_MS
-        clips = [Clip(columns * a, min(columns * b, n_columns)) for a, b in _merged(spans, longest)]
+        merged = _merged(spans, longest)
+        starts = {start for start, _ in merged}  # an utterance without a pause goes on in the next
+        clips = (
+            Clip(
+                COLUMNS_PER_FRAME * start,
+                min(COLUMNS_PER_FRAME * end, n_columns),
+                silent_end=end not in starts,
+            )
+            for start, end in merged
+        )
         return [clip for clip in clips if clip.start < clip.end]
 
 

@@ -19,7 +19,6 @@ class LongformOptions:
     prepend_punctuations, append_punctuations : marks that are joined to the word behind and before
     hallucination_silence_ms : pass over silence of more than this around words that look dreamt up;
         None: do not. Needs `word_timestamps`.
-    least_rest_ms : the rest of a clip is another window only if it is this long
     """
 
     condition_on_previous_text: bool = True
@@ -29,4 +28,3 @@ class LongformOptions:
     prepend_punctuations: str = PREPENDED
     append_punctuations: str = APPENDED
     hallucination_silence_ms: int | None = None
-    least_rest_ms: int = 10

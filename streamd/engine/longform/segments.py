@@ -1,21 +1,25 @@
 """From the tokens of one window to segments, and to where the next window starts.
 
-Times are milliseconds since the recording began, as integers: all the seconds that openai/whisper
-computes here are multiples of 10 ms (5 where it halves one), so nothing is rounded. Knows nothing
-of models. Source: openai/whisper ``transcribe.py``.
+Inside these modules times are seconds since the recording began, as floats, and computed in
+openai-whisper's order: words often last exactly as long as a rule allows, and then its rounding
+decides. To everybody else they are whole milliseconds. Knows nothing of models. Source:
+openai/whisper ``transcribe.py``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from streamd.mel.spectrogram import HOP
 from streamd.search.decode import Decoded
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import FRAME_MS
+from streamd.types import FRAME, SAMPLE_RATE
 
-COLUMN_MS = 10
-"""One column of log-mel, the unit in which windows are placed."""
-_COLUMNS = FRAME_MS // COLUMN_MS
+COLUMNS_PER_S = SAMPLE_RATE // HOP
+"""Columns of log-mel, in which windows are placed."""
+COLUMNS_PER_FRAME = FRAME // HOP
+FRAME_S = FRAME / SAMPLE_RATE
+"""One timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +35,14 @@ class Stretch:
         return self.seek + self.n_columns
 
     @property
-    def start_ms(self) -> int:
+    def start_s(self) -> float:
         """When it begins."""
-        return self.seek * COLUMN_MS
+        return self.seek * HOP / SAMPLE_RATE
 
     @property
-    def end_ms(self) -> int:
-        """When it ends."""
-        return self.end * COLUMN_MS
+    def length_s(self) -> float:
+        """How long it is."""
+        return self.n_columns * HOP / SAMPLE_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,19 @@ class SpokenWord:
     """One word; `text` keeps its leading blank and its punctuation, `prob` is 0..1."""
 
     text: str
-    start_ms: int
-    end_ms: int
+    start_s: float
+    end_s: float
     prob: float
+
+    @property
+    def start_ms(self) -> int:
+        """When it starts."""
+        return round(1000 * self.start_s)
+
+    @property
+    def end_ms(self) -> int:
+        """When it ends."""
+        return round(1000 * self.end_s)
 
     @property
     def duration_ms(self) -> int:
@@ -65,8 +79,8 @@ class Segment:
     """
 
     seek: int
-    start_ms: int
-    end_ms: int
+    start_s: float
+    end_s: float
     text: str
     tokens: tuple[int, ...]
     probs: tuple[float, ...]
@@ -79,8 +93,18 @@ class Segment:
 
     @property
     def seek_ms(self) -> int:
-        """When its window began."""
-        return self.seek * COLUMN_MS
+        """When its window begins."""
+        return ms_of(self.seek)
+
+    @property
+    def start_ms(self) -> int:
+        """When it starts."""
+        return round(1000 * self.start_s)
+
+    @property
+    def end_ms(self) -> int:
+        """When it ends."""
+        return round(1000 * self.end_s)
 
 
 class Split(NamedTuple):
@@ -103,34 +127,43 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     cuts = [i + 1 for i in range(len(tokens) - 1) if is_time[i] and is_time[i + 1]]
     if not cuts:
         times = [token for token in tokens if token >= begin]
-        length_ms = stretch.n_columns * COLUMN_MS
+        length_s = stretch.length_s
         if times and times[-1] != begin:
-            length_ms = (times[-1] - begin) * FRAME_MS
-        whole = _segment(decoded, tokenizer, stretch, span=(0, len(tokens)), ms=(0, length_ms))
+            length_s = (times[-1] - begin) * FRAME_S
+        span = (0, len(tokens))
+        whole = _segment(decoded, tokenizer, stretch, span=span, seconds=(0.0, length_s))
         return Split([whole], stretch.end, complete)
     if complete:
         cuts.append(len(tokens))
     segments = []
-    for first, last in zip([0, *cuts[:-1]], cuts, strict=True):
-        ms = tuple((tokens[i] - begin) * FRAME_MS for i in (first, last - 1))
-        segments.append(
-            _segment(decoded, tokenizer, stretch, span=(first, last), ms=(ms[0], ms[1]))
-        )
-    seek = stretch.end if complete else stretch.seek + (tokens[cuts[-1] - 1] - begin) * _COLUMNS
+    for span in zip([0, *cuts[:-1]], cuts, strict=True):
+        first, last = (tokens[i] - begin for i in (span[0], span[1] - 1))
+        seconds = (first * FRAME_S, last * FRAME_S)
+        segments.append(_segment(decoded, tokenizer, stretch, span=span, seconds=seconds))
+    seek = (
+        stretch.end
+        if complete
+        else stretch.seek + COLUMNS_PER_FRAME * (tokens[cuts[-1] - 1] - begin)
+    )
     return Split(segments, seek, complete)
 
 
-def end_of_words_ms(segments: Sequence[Segment]) -> int | None:
+def end_of_words_s(segments: Sequence[Segment]) -> float | None:
     """When the last word ends; without words, when the last segment does."""
     for segment in reversed(segments):
         if segment.words:
-            return segment.words[-1].end_ms
-    return segments[-1].end_ms if segments else None
+            return segment.words[-1].end_s
+    return segments[-1].end_s if segments else None
 
 
-def column_of(ms: int) -> int:
+def column_at(seconds: float) -> int:
     """The column at a time, which may lie between two."""
-    return round(ms / COLUMN_MS)
+    return round(seconds * COLUMNS_PER_S)
+
+
+def ms_of(column: int) -> int:
+    """When a column begins."""
+    return column * 1000 // COLUMNS_PER_S
 
 
 def _segment(
@@ -139,14 +172,14 @@ def _segment(
     stretch: Stretch,
     *,
     span: tuple[int, int],
-    ms: tuple[int, int],
+    seconds: tuple[float, float],
 ) -> Segment:
-    """The tokens of `span`, said at `ms` since the window began."""
+    """The tokens of `span`, said from `seconds` to `seconds` after the window's beginning."""
     tokens = decoded.tokens[slice(*span)]
     return Segment(
         seek=stretch.seek,
-        start_ms=stretch.start_ms + ms[0],
-        end_ms=stretch.start_ms + ms[1],
+        start_s=stretch.start_s + seconds[0],
+        end_s=stretch.start_s + seconds[1],
         text=tokenizer.decode(tokens),
         tokens=tokens,
         probs=decoded.token_probs[slice(*span)],

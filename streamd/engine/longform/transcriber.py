@@ -31,6 +31,8 @@ from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
 from streamd.types import Word
 
+LEAST_SILENT_REST = 100
+"""Columns (1 s): less of a clip that ends in silence is no window of its own."""
 _TOO_HOT = 0.5
 """Text that was drawn at a higher temperature is not a prompt for what follows."""
 
@@ -79,13 +81,12 @@ class Transcriber(Generic[FeaturesT]):
             The inference runtime failed.
         """
         reading = _Reading(self._engine, self._tokenizer, self._decoding, self._options)
-        least_rest = column_at(self._options.least_rest_ms / 1000)
         n_full = 2 * self._engine.dims.n_audio_ctx
         for clip in clips:
-            seek = clip.start
+            seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, mel.n_columns - seek, clip.end - seek))
-                segments, following = reading.window(mel, stretch, language)
+                segments, following = reading.window(mel, stretch, clip, language)
                 # openai-whisper would look at the same window for ever
                 seek = max(following, seek + 1)
                 heard = _within(segments, mel.n_columns / COLUMNS_PER_S)
@@ -114,9 +115,9 @@ class _Reading(Generic[FeaturesT]):
         self._last_speech_s = 0.0
 
     def window(
-        self, mel: RecordingMel, stretch: Stretch, language: str
+        self, mel: RecordingMel, stretch: Stretch, clip: Clip, language: str
     ) -> tuple[list[Segment], int]:
-        """The segments of one window, and the column to go on at."""
+        """The segments of one window of a clip, and the column to go on at."""
         n_ctx = encoder_positions(
             -(-stretch.n_columns // 2), self._decoding, self._engine.dims.n_audio_ctx
         )
@@ -126,6 +127,8 @@ class _Reading(Generic[FeaturesT]):
         if self._is_silent(decoded):
             return [], stretch.end
         found = split(decoded, self._tokenizer, stretch)
+        if clip.silent_end and found.seek >= clip.end:
+            found = found._replace(complete=True)  # though its last word may end before
         if self._options.word_timestamps:
             timed = self._timed(found, features, stretch, language)
             kept = self._without_dreams(timed, stretch, mel.n_columns)
