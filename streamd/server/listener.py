@@ -40,7 +40,7 @@ class Server:
     ) -> None:
         self.port = 0
         """The port that it listens on, also if any was asked for."""
-        self.url = ""
+        self.url = self.page = ""
         """The address for clients of this machine."""
         self._entrance = entrance
         self._tls = entrance.tls()
@@ -107,7 +107,9 @@ class Server:
         except (OSError, OverflowError) as error:
             raise BindError(_explain(error, host, port)) from error
         self.port = next(iter(listening.sockets)).getsockname()[1]
-        self.url = f"{'wss' if self._tls else 'ws'}://{host}:{self.port}{STREAM_PATH}"
+        secure = "s" if self._tls else ""
+        self.url = f"ws{secure}://{host}:{self.port}{STREAM_PATH}"
+        self.page = f"http{secure}://{host}:{self.port}/"
         return listening
 
     async def close(self, listening: ws.Server) -> None:
@@ -246,14 +248,14 @@ def _library_logger() -> logging.Logger:
     And less its details: they would show the tokens, and whatever is said.
     """
     logger = logging.getLogger("websockets.streamd")
-    logger.setLevel(logging.INFO)
     logger.addFilter(_is_ours_to_know)
     return logger
 
 
 def _is_ours_to_know(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, WebSocketException | EOFError | OSError)
+    harmless = isinstance(error, WebSocketException | EOFError | OSError)
+    return record.levelno >= logging.INFO and not harmless
 
 
 def _explain(error: Exception, host: str, port: int) -> str:

@@ -1,6 +1,7 @@
 """What a load balancer, Prometheus and a browser with TLS get."""
 
 import asyncio
+import logging
 import ssl
 import subprocess
 from pathlib import Path
@@ -212,3 +213,12 @@ async def test_no_token_is_logged(caplog):
                 pass
     ours = [record for record in caplog.records if "client" not in record.name]
     assert not any("-word" in record.getMessage() for record in ours)
+
+
+async def test_who_comes_and_goes_is_not_told_unless_asked_for(caplog):
+    caplog.set_level("WARNING")  # what the libraries may say without -vv
+    async with serving(CountingStreams()) as server:
+        await get(server.port, "/healthz")
+        async with client(server.port, logger=logging.getLogger("client")) as listener:
+            await listener.get()
+    assert [record.name for record in caplog.records if "client" not in record.name] == []
