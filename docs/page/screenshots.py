@@ -1,0 +1,64 @@
+"""Make the pictures of docs/page.md: screenshots.py, with the package's environment and Chromium.
+
+A daemon captions the bundled recording; the browser looks at it, at the same moment of it each
+time.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from playwright.async_api import Page, async_playwright
+
+HERE = Path(__file__).parent
+RECORDING = HERE.parents[1] / "models" / "demo" / "recording.flac"
+MOMENT_S = 17
+ADDRESS = "http://127.0.0.1:8790"
+
+
+async def main() -> None:
+    """All pictures, in the time that the recording takes to that moment."""
+    daemon = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "streamd.cli", "-m", "demo", "--port", "8790", str(RECORDING)],
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+
+        async def visit(path: str, width: int, height: int, *, scheme: str = "dark") -> Page:
+            context = await browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            )
+            page = await context.new_page()
+            await page.goto(ADDRESS + path)
+            return page
+
+        await asyncio.sleep(MOMENT_S)
+        dark = await visit("/", 1280, 720)
+        light = await visit("/", 1280, 720, scheme="light")
+        await light.click("#confidence")
+        phone = await visit("/", 390, 780)
+        contrast = await visit("/", 1280, 720)
+        await contrast.click("#contrast")
+        for _ in range(2):
+            await contrast.click("#larger")
+        overlay = await visit("/overlay?bg=%2335566b&size=44", 1280, 360)
+        pictures = {
+            "dark": dark,
+            "light": light,
+            "phone": phone,
+            "contrast": contrast,
+            "overlay": overlay,
+        }
+        await overlay.locator("#lines:not(.silent)").wait_for(timeout=30_000)
+        await asyncio.sleep(1)
+        for name, page in pictures.items():
+            await page.screenshot(path=HERE / f"{name}.png")
+        await browser.close()
+    daemon.terminate()
+    await daemon.wait()
+
+
+asyncio.run(main())
