@@ -18,6 +18,7 @@ from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
 from streamd.commit.words import HEARD_OUT
 from streamd.events import Gap, Lag, SessionEvent
+from streamd.session.language import Language
 from streamd.session.options import SessionOptions
 from streamd.session.prompt import Prompt
 from streamd.session.segment import Segment, usable
@@ -56,6 +57,7 @@ class Session:
         self._segment: Segment | None = None
         self._pending: tuple[Window, Segment] | None = None
         self._prompt = Prompt(self._options.context_tokens, keep=self._options.keep_context)
+        self._language = Language(self._options.language_after)
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._heard = 0  # the end of the newest accepted window
@@ -144,7 +146,18 @@ class Session:
         end, last = due
         if not last:
             segment.next_due = end + self._options.step
-        window = self._window(segment, max(end, segment.anchor), last=last)
+        end = max(end, segment.anchor)
+        window = Window(
+            start=segment.anchor,
+            end=end,
+            samples=self._ring.read(segment.anchor, end),
+            prompt=self._prompt.tokens,
+            prefix=segment.prefix,
+            draft=segment.draft,
+            last=last,
+            language=self._language.known,
+            listen=self._language.listen(end - segment.utterance.start),
+        )
         self._pending = (window, segment)
         return window
 
@@ -155,6 +168,7 @@ class Session:
         segment, self._pending = self._pending[1], None
         self._heard = max(self._heard, window.end)
         segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
+        self._language.learn(hypothesis, window.end - segment.utterance.start)
         events = self._lag(window)
         if not window.last:
             pause = segment.utterance.pause
@@ -176,18 +190,8 @@ class Session:
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
             self._prompt.begin(silence=start - self._final_until)
+            self._language.begin()
         return self._segment
-
-    def _window(self, segment: Segment, end: int, *, last: bool) -> Window:
-        return Window(
-            start=segment.anchor,
-            end=end,
-            samples=self._ring.read(segment.anchor, end),
-            prompt=self._prompt.tokens,
-            prefix=segment.prefix,
-            draft=segment.draft,
-            last=last,
-        )
 
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
@@ -256,9 +260,8 @@ class Session:
     def _lag(self, window: Window) -> list[SessionEvent]:
         """Tell when more than two steps (at least a second) of audio came during one window."""
         behind = self.now - window.end
-        if window.last or behind < max(2 * self._options.step, 50):
-            return []
-        return [Lag(lag_ms=ms_from_frames(behind))]
+        far = not window.last and behind >= max(2 * self._options.step, 50)
+        return [Lag(lag_ms=ms_from_frames(behind))] if far else []
 
     def _lose(self, n_lost: int) -> Gap:
         """The engine is so far behind that audio was overwritten before it was transcribed.

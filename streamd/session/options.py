@@ -17,5 +17,7 @@ class SessionOptions:
     """Committed tokens before the window that the decoder gets as its prompt."""
     keep_context: bool = False
     """Whether the prompt reaches back into the utterances before this one."""
+    language_after: int = 100
+    """So much of an utterance says which language it is in; then it is held."""
     backlog: int = 30_000
     """Audio kept for an engine that is behind; what goes beyond is lost and reported (`Gap`)."""
