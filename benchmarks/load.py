@@ -74,7 +74,9 @@ async def subscribers(n: int) -> dict[str, float]:
     async with serving.server(config, every) as server:
         assert server is not None
         command = [sys.executable, __file__, "--listen", f"ws://127.0.0.1:{server.port}", str(n)]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, limit=2**26
+        )
         assert process.stdout
         # the one that everybody gets who connects
         hub.publish(Partial(seg=1, rev=0, start_ms=0, end_ms=0, text="0", stable=0))

@@ -29,11 +29,12 @@ _CERTAIN = np.float32(30.0)
 
 @dataclass(slots=True)
 class Costs:
-    """Seconds inside the engine, and passes of the decoder."""
+    """Seconds inside the engine, passes of the decoder; CPU seconds of all threads, in all."""
 
     encode_s: float = 0.0
     decode_s: float = 0.0
     passes: int = 0
+    cpu_s: float = 0.0
 
 
 @dataclass(slots=True)
