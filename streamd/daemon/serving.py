@@ -98,7 +98,7 @@ def reload(config: Config, running: Server) -> None:
 
 def announce(running: Server) -> None:
     """Tell people and the service manager that clients may come."""
-    log.info("listening on %s, page at %s", running.url, running.page)
+    log.info("listening on %s and %s", running.url, running.page)
     notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
 
 
