@@ -133,7 +133,8 @@ _ONLY_LIVE = (
     *("source", "device", "realtime"),
     *("endpoint-sentence-ms", "endpoint-unfinished-ms", "endpoint-empty-ms", "pre-final-ms"),
     *("tokens-per-second", "loop-word-repeats", "loop-phrase-words", "loop-stuck-tokens"),
-    "loop-compression",
+    *("loop-compression", "entropy-threshold", "final-logprob-threshold"),
+    *("language-after-ms", "language-prob", "language-margin"),
 )
 """Options that mean nothing where files are written down."""
 

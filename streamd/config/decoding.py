@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from streamd.config.group import Group, Share
+from streamd.config.group import Group, Ms, Share
 from streamd.config.option import Opt
 
 
@@ -25,6 +25,15 @@ class Decoding(Group, frozen=True, kw_only=True):
             allowed="auto or a code like en, de, yue",
         ),
     ] = "en"
+    language_after_ms: Annotated[
+        Ms, Opt("of an utterance, after which auto decides on its language", unit="ms", rare=True)
+    ] = 2_000
+    language_prob: Annotated[
+        Share, Opt("probability from which auto believes in another language", rare=True)
+    ] = 0.5
+    language_margin: Annotated[
+        Share, Opt("and by how much it must be likelier than the one before", rare=True)
+    ] = 0.2
     task: Annotated[
         Literal["transcribe", "translate"],
         Opt(
@@ -35,6 +44,14 @@ class Decoding(Group, frozen=True, kw_only=True):
     beam_size: Annotated[
         int, Meta(ge=1, le=32), Opt("beams of a final; 1: greedy", flags=("-bs",))
     ] = 1
+    patience: Annotated[
+        float, Meta(ge=0.1, le=10.0), Opt("ends the beam search later the higher it is", rare=True)
+    ] = 1.0
+    length_penalty: Annotated[
+        float,
+        Meta(ge=-1.0, le=1.0),
+        Opt("favours long beams, 0 to 1; -1: the mean of their tokens counts", rare=True),
+    ] = -1.0
     best_of: Annotated[
         int,
         Meta(ge=1, le=32),
@@ -59,6 +76,19 @@ class Decoding(Group, frozen=True, kw_only=True):
         Meta(ge=-100.0, le=0.0),
         Opt("a less probable text is tried again", flags=("-lpt", "--logprob-thold"), rare=True),
     ] = -1.0
+    final_logprob_threshold: Annotated[
+        float, Meta(ge=-100.0, le=0.0), Opt("the same for a final of a stream", rare=True)
+    ] = -1.25
+    entropy_threshold: Annotated[
+        float,
+        Meta(ge=0.0, le=10.0),
+        Opt(
+            "a final whose last 32 tokens have less is tried again",
+            unit="nats",
+            flags=("-et", "--entropy-thold"),
+            rare=True,
+        ),
+    ] = 2.8
     no_speech_threshold: Annotated[
         Share,
         Opt(
@@ -69,6 +99,9 @@ class Decoding(Group, frozen=True, kw_only=True):
     ] = 0.6
     prompt: Annotated[
         str, Opt("text that the model sees before the first word", flags=("--initial-prompt",))
+    ] = ""
+    hotwords: Annotated[
+        str, Opt("words and names to expect, told to the model for every window")
     ] = ""
     suppress_tokens: Annotated[
         tuple[Annotated[int, Meta(ge=-1)], ...],
@@ -81,8 +114,10 @@ class Decoding(Group, frozen=True, kw_only=True):
         Opt("tokens per window, at most; 0: by length", flags=("-mt",), rare=True),
     ] = 0
     tokens_per_second: Annotated[
-        float, Meta(ge=1.0, le=50.0), Opt("tokens that a second of audio may have", rare=True)
-    ] = 6.5
+        float,
+        Meta(ge=0.0, le=50.0),
+        Opt("tokens that a second of audio may have; 0: 6.5 in English, else 13", rare=True),
+    ] = 0.0
     loop_word_repeats: Annotated[
         int, Meta(ge=2, le=100), Opt("the same word that often is a loop", rare=True)
     ] = 8

@@ -51,6 +51,7 @@ def session_factory(config: Config) -> Callable[[], Session]:
         mask_words=config.streaming.mask_words,
         context_tokens=config.streaming.context_tokens,
         keep_context=config.streaming.keep_context,
+        language_after=frames_from_ms(config.decoding.language_after_ms),
         backlog=frames_from_ms(config.streaming.backlog_ms),
     )
     return lambda: Session(gate(config), Segmenter(endpoint), _policy(config), options)
@@ -166,10 +167,12 @@ def recognizer(config: Config, model: Model, runs: Engine[Any] | None = None) ->
     ConfigError : the model does not know the language or the task
     EngineError : the runtime refuses the model
     """
-    options = decoding_options(config, model)
-    prompt = config.decoding.prompt
     return Recognizer(
-        runs or engine(config, model), tokenizer(config, model), options, initial_prompt=prompt
+        runs or engine(config, model),
+        tokenizer(config, model),
+        decoding_options(config, model),
+        initial_prompt=config.decoding.prompt,
+        hotwords=config.decoding.hotwords,
     )
 
 
@@ -233,13 +236,19 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
     n_attempts = 1 + math.floor((hottest - o.temperature) / o.temperature_inc + 1e-9)
     return DecodingOptions(
         language=None if o.language == "auto" else o.language,
+        language_prob=o.language_prob,
+        language_margin=o.language_margin,
         beam_size=o.beam_size,
+        patience=o.patience,
+        length_penalty=None if o.length_penalty < 0 else o.length_penalty,
         best_of=o.best_of,
         temperatures=tuple(
             round(o.temperature + i * o.temperature_inc, 4) for i in range(n_attempts)
         ),
         compression_ratio_threshold=o.compression_threshold,
         logprob_threshold=o.logprob_threshold,
+        final_logprob_threshold=o.final_logprob_threshold,
+        entropy_threshold=o.entropy_threshold,
         no_speech_threshold=o.no_speech_threshold,
         suppress_blank=o.suppress_blank,
         suppress_tokens=_suppressed(o.suppress_tokens, model),
