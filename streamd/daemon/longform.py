@@ -114,7 +114,7 @@ class Writer:
         mel = recording.mel
         mel.finish()
         # Short windows cost a model that was trained for them less, and gain others nothing.
-        spoken = recording.clips(longest=0 if self._short else N_AUDIO_CTX)
+        spoken = recording.clips(longest=0 if self._short else 2 * N_AUDIO_CTX)
         clips = spoken
         if clips is None:
             clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)

@@ -1,6 +1,6 @@
 """Which parts of a recording are transcribed: those that the user names, or those with speech."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamd.engine.longform.segments import COLUMNS_PER_FRAME, column_at
@@ -9,8 +9,8 @@ from streamd.vad.energy import level_db
 from streamd.vad.gate import Gate
 from streamd.vad.segmenter import Segmenter
 
-MERGED_PAUSE = 100
-"""Frames (2 s): a longer silence is left out; within a window Whisper copes with shorter ones."""
+MERGED_PAUSE = 200
+"""Columns (2 s): a longer silence is left out; within a window Whisper copes with shorter ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,16 @@ class SpeechClips:
         """The speech in what was fed, which ends here.
 
         Neighbours that a short pause separates are one clip if it is not longer than `longest`
-        frames: fewer windows, and more context for each (as in m-bain/whisperX).
+        columns: fewer windows, and more context for each (as in m-bain/whisperX).
         """
         self._segmenter.flush(doubtful=self._gate.doubtful)
-        spans = [(u.start, u.end) for u in self._segmenter.utterances if u.end is not None]
-        merged = _merged(spans, longest)
-        starts = {start for start, _ in merged}  # an utterance without a pause goes on in the next
-        clips = (
-            Clip(
-                COLUMNS_PER_FRAME * start,
-                min(COLUMNS_PER_FRAME * end, n_columns),
-                silent_end=end not in starts,
-            )
-            for start, end in merged
-        )
+        clips: list[Clip] = []
+        for utterance in self._segmenter.utterances:
+            if utterance.pause == utterance.start:
+                continue  # it was cut in the pause that ended it
+            start, end = (COLUMNS_PER_FRAME * at for at in (utterance.start, utterance.end or 0))
+            if clips and start - clips[-1].end <= MERGED_PAUSE and end - clips[-1].start <= longest:
+                start = clips.pop().start
+            silent_end = utterance.pause is not None or end >= n_columns
+            clips.append(Clip(start, min(end, n_columns), silent_end))
         return [clip for clip in clips if clip.start < clip.end]
-
-
-def _merged(spans: Iterable[tuple[int, int]], longest: int) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in spans:
-        if merged and start - merged[-1][1] <= MERGED_PAUSE and end - merged[-1][0] <= longest:
-            merged[-1] = (merged[-1][0], end)
-        else:
-            merged.append((start, end))
-    return merged
