@@ -10,7 +10,7 @@ import msgspec
 
 from streamd.config import Config, Output
 from streamd.engine import store
-from streamd.engine.catalog import OFFERED, entry, megabytes
+from streamd.engine.catalog import Entry, megabytes, offered
 from streamd.engine.store import imports
 from streamd.engine.store.places import Places, places
 from streamd.engine.store.repository import Repository, repository_of
@@ -41,33 +41,34 @@ def with_model(config: Config) -> Config:
 
 def best_here(config: Config, here: Places) -> str | None:
     """The model that is used when none is named, if any is here but the bundled one."""
-    translate = config.decoding.task == "translate"
-    return store.best(here, language=config.decoding.language, translate=translate)
+    return store.best(here, language=config.decoding.language, translate=_translates(config))
+
+
+def _translates(config: Config) -> bool:
+    return config.decoding.task == "translate"
 
 
 def _automatic(config: Config, here: Places) -> str:
     if name := best_here(config, here):
         log.info("using %s, the best model here; --model names another", name)
         return name
-    if _offer(config.output, here):
-        return OFFERED
-    log.info("no model for any words is here yet; streamd models get %s downloads one", OFFERED)
+    usual = offered(language=config.decoding.language, translate=_translates(config))
+    if _offer(usual, config.output, here):
+        return usual.name
+    log.info("no suitable model is here yet; streamd models get %s downloads one", usual.name)
     return _LAST_RESORT
 
 
-def _offer(output: Output, here: Places) -> bool:
+def _offer(usual: Entry, output: Output, here: Places) -> bool:
     """Ask once in the life of the store whether to download the usual model; do it if so."""
-    offered = entry(OFFERED)
-    if offered is None or here.offline or imports.was_declined(here.imported):
+    if here.offline or imports.was_declined(here.imported) or not _can_ask(output):
         return False
-    if not _can_ask(output):
-        return False
-    size = megabytes(offered.n_bytes)
-    question = f"streamd: no model is here yet. Download {OFFERED} ({size}) from {here.host}?"
+    name, size = usual.name, megabytes(usual.n_bytes)
+    question = f"streamd: no suitable model is here yet. Download {name} ({size}) from {here.host}?"
     if not _agreed(question):
         imports.decline(here.imported)
         return False
-    _get(OFFERED, Repository(offered.repository), here, output)
+    _get(name, Repository(usual.repository), here, output)
     return True
 
 

@@ -1,6 +1,7 @@
 """``streamd models``: what there is, what can be had; get, import and remove."""
 
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from streamd.engine import store
 from streamd.engine.catalog import CATALOG, Entry, entry, megabytes
 from streamd.engine.store import cache, imports
 from streamd.engine.store.download import look_up
-from streamd.engine.store.places import Places, places
+from streamd.engine.store.places import Places, expanded, places
 from streamd.engine.store.repository import repository_of
 from streamd.errors import ModelError
 
@@ -45,8 +46,8 @@ def add(path: str, name: str = "") -> None:
     ------
     ModelError : it is no model, or the name is taken or none
     """
-    source = Path(path).expanduser().resolve()
-    if not source.exists():
+    source = expanded(path).resolve()
+    if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
     name = name or imports.default_name(source)
     if name in store.BUNDLED or entry(name):
@@ -61,9 +62,17 @@ def remove(name: str) -> None:
 
     Raises
     ------
-    ModelError : it is not here, or not in the store
+    ModelError : it is not here, not in the store, or cannot be deleted
     """
-    here = places()
+    try:
+        size = _removed(name, places())
+    except OSError as error:
+        raise ModelError(f"{name} cannot be removed ({error.strerror or error})") from error
+    log.info("removed %s, %s", name, size)
+
+
+def _removed(name: str, here: Places) -> str:
+    """How large it was."""
     if imported := imports.find(here.imported, name):
         size = _size(imported)
         imports.remove(here.imported, name)
@@ -74,7 +83,7 @@ def remove(name: str) -> None:
         raise ModelError(f"{name} is not in the store, so it is not streamd's to remove")
     else:
         raise ModelError(f"{name} is not here; streamd models list shows what is")
-    log.info("removed %s, %s", name, size)
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +143,7 @@ def _languages(each: Entry) -> str:
 
 def _size(model: Path) -> str:
     """Of what the loader reads."""
-    return megabytes(sum(path.stat().st_size for path in imports.needed(model)))
+    try:
+        return megabytes(sum(path.stat().st_size for path in imports.needed(model)))
+    except ModelError:
+        return "damaged"

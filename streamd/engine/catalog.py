@@ -78,8 +78,7 @@ CATALOG = (
 ALSO_CALLED = {"large": "large-v3", "turbo": "large-v3-turbo"}
 """OpenAI's other names."""
 
-OFFERED = "base.en"
-"""What is offered to whoever has no model yet."""
+_OFFERED = ("base.en", "base")
 
 
 def suits(each: Entry, *, language: str, translate: bool) -> bool:
@@ -87,6 +86,15 @@ def suits(each: Entry, *, language: str, translate: bool) -> bool:
     if translate:  # large-v3-turbo was not taught to translate (openai/whisper, README)
         return each.n_languages > ENGLISH and each.name != "large-v3-turbo"
     return each.n_languages > ENGLISH or language == "en"
+
+
+def offered(*, language: str, translate: bool) -> Entry:
+    """What is offered to whoever has no model that `suits`."""
+    return next(
+        each
+        for each in CATALOG
+        if each.name in _OFFERED and suits(each, language=language, translate=translate)
+    )
 
 
 def entry(name: str) -> Entry | None:

@@ -17,6 +17,7 @@ from streamd.cli.downloading import ProgressLine, download_line
 from streamd.config import load
 from streamd.engine.catalog import CATALOG, megabytes
 from streamd.engine.store import imports, load_model
+from streamd.engine.store.lock import alone
 from streamd.engine.store.places import places
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +65,11 @@ def at_terminal(answer: str, *args: str) -> tuple[int, str]:
                 break
     os.close(parent)
     return process.returncode, shown.decode()
+
+
+def in_store() -> list[str]:
+    """All that lies where imports lie but the lock."""
+    return [path.name for path in places().imported.iterdir() if path.name != ".lock"]
 
 
 def rows(capsys) -> dict[str, str]:
@@ -132,6 +138,10 @@ def test_other_files_in_the_cache_are_not_models(serving, capsys):
         ("remove demo", "demo is not in the store, so it is not streamd's to remove"),
         ("remove some/none", "some/none is not here; streamd models list shows what is"),
         ("remove ..", ".. is not in the store"),
+        ("get ~nobody-of-that-name/x", "model '~nobody-of-that-name/x' not found"),
+        (f"get {'x' * 300}", f"model '{'x' * 300}' not found"),
+        (f"import {'x' * 300}", f"{'x' * 300}: no such file or folder"),
+        ("import ~nobody-of-that-name/x", "~nobody-of-that-name/x: no such file or folder"),
         ("import nowhere", "nowhere: no such file or folder"),
         (f"import {SOUND}", f"{SOUND}: no checkpoint of openai-whisper or whisper.cpp"),
         (f"import {ROOT}/models/demo", "demo is another model's name; streamd models import PATH"),
@@ -142,7 +152,7 @@ def test_other_files_in_the_cache_are_not_models(serving, capsys):
 def test_what_cannot_be_done_is_one_line(words, expected, serving, capsys):
     assert main(["models", *words.split()]) == 4
     assert capsys.readouterr().err.startswith(f"streamd: {expected}")
-    assert not list(places().imported.glob("*"))
+    assert not list(places().imported.glob("[!.]*"))
 
 
 # -- import ----------------------------------------------------------------------------------
@@ -160,7 +170,7 @@ def test_an_imported_folder_is_a_model_by_name(serving, folder, capsys):
     assert main(["models", "import", str(folder), "mine"]) == 4
     assert "mine is imported already" in capsys.readouterr().err
     assert main(["models", "remove", "mine"]) == 0
-    assert not list(places().imported.iterdir())
+    assert in_store() == []
 
 
 @pytest.mark.parametrize("name", [(), ("mine",)])
@@ -188,7 +198,63 @@ def test_an_import_that_fails_leaves_nothing(serving, folder, monkeypatch, tmp_p
     assert done.returncode == 4
     expected = f"streamd: {folder} cannot be copied to {places().imported} (File too large)\n"
     assert done.stderr == expected
-    assert not list(places().imported.iterdir())
+    assert in_store() == []
+
+
+def test_a_second_import_waits_for_the_first(serving, folder):
+    half_done = places().imported / ".half-done"
+    half_done.mkdir(parents=True)
+    command = [PROGRAM, "models", "import", str(folder), "mine"]
+    with alone(places().imported / ".lock", ""):
+        second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert second.stderr
+        waits = "streamd: another process is importing a model; waiting for it\n"
+        assert second.stderr.readline() == waits
+        assert half_done.exists(), "it is the first one's"
+    _, said = second.communicate()
+    assert said == "streamd: mine, 0.5 MB, is imported; use it with --model mine\n"
+    assert in_store() == ["mine"]
+
+
+def test_an_import_that_is_interrupted_leaves_nothing(serving, folder, monkeypatch):
+    def interrupted(source, target):
+        Path(target).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", interrupted)
+        assert main(["models", "import", str(folder), "mine"]) == 130
+    assert in_store() == []
+
+
+def test_what_an_import_left_that_was_killed_goes_with_the_next(serving, folder):
+    half_done = places().imported / ".half-done"
+    half_done.mkdir(parents=True)
+    (half_done / "model.safetensors").touch()
+    assert main(["models", "import", str(folder), "mine", "-q"]) == 0
+    assert in_store() == ["mine"]
+
+
+def test_a_hidden_file_can_be_imported(serving, tmp_path):
+    path = ggml.write(checkpoint("few"), tmp_path).rename(tmp_path / ".model.bin")
+    assert main(["models", "import", str(path), "mine", "-q"]) == 0
+    assert load_model("mine").name == "mine"
+
+
+def test_a_damaged_import_is_listed_and_can_be_removed(serving, folder, capsys):
+    main(["models", "import", str(folder), "mine", "-q"])
+    (places().imported / "mine" / "model.safetensors").unlink()
+    assert "damaged" in rows(capsys)["mine"]
+    assert main(["models", "remove", "mine"]) == 0
+    assert in_store() == []
+
+
+def test_what_cannot_be_removed_is_one_line(serving, folder, capsys):
+    places().imported.mkdir()
+    (places().imported / "mine").symlink_to(folder)
+    assert main(["models", "remove", "mine"]) == 4
+    assert capsys.readouterr().err.startswith("streamd: mine cannot be removed (")
+    assert load_model("mine")
 
 
 # -- which one is used -------------------------------------------------------------------------
@@ -258,7 +324,7 @@ def test_no_model_at_all_is_the_demo_model_and_says_so(serving):
     assert done.returncode == 0
     first, *others = done.stderr.splitlines()
     hint = "streamd models get base.en downloads one"
-    assert first == f"streamd: no model for any words is here yet; {hint}"
+    assert first == f"streamd: no suitable model is here yet; {hint}"
     assert f"streamd: {load_model('demo').notice}" in others
     assert not serving.seen, "nobody was asked"
 
@@ -295,7 +361,7 @@ def test_who_is_quiet_is_not_asked(serving):
     assert "base.en" not in shown
 
 
-QUESTION = "no model is here yet. Download base.en (293 MB) from "
+QUESTION = "no suitable model is here yet. Download base.en (293 MB) from "
 
 
 def test_a_first_model_is_offered_and_used_from_then_on(serving):
@@ -305,6 +371,15 @@ def test_a_first_model_is_offered_and_used_from_then_on(serving):
     code, shown = at_terminal("", "transcribe", str(SOUND))
     assert "using base.en, the best model here; --model names another" in shown
     assert code == 0
+
+
+@pytest.mark.parametrize("words", ["-l de", "-l auto", "-tr"])
+def test_what_is_offered_knows_the_language(words, serving):
+    serving.repos["openai/whisper-base"] = serving.repos["some/tiny"]
+    assert main(["models", "get", "base.en", "-q"]) == 0
+    _, shown = at_terminal("\n", "transcribe", *words.split(), str(SOUND))
+    assert "no suitable model is here yet. Download base (293 MB) from " in shown
+    assert load_model("base").name == "base"
 
 
 def test_a_first_model_is_offered_only_once(serving):

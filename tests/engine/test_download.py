@@ -311,8 +311,29 @@ def test_a_hub_in_trouble(serving, status):
 
 def test_no_network(monkeypatch):
     assert "127.0.0.1:1 cannot be reached (" in refusal()
-    monkeypatch.setenv("HF_ENDPOINT", "not an address")
+    for address in ("not an address", "http://[", "http://a:b"):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        assert "cannot be reached" in refusal()
+    monkeypatch.setenv("HF_ENDPOINT", "https://127.0.0.1:1")
+    monkeypatch.setenv("HTTPS_PROXY", "no-scheme://x")
     assert "cannot be reached" in refusal()
+
+
+def test_no_password_is_told(serving, monkeypatch):
+    address = serving.endpoint.removeprefix("http://")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://me:hidden@{address}")
+    serving.repos["some/tiny"].gated = True
+    assert f"accept its terms at http://{address}/some/tiny, then" in refusal()
+    assert places().host == address
+    serving.status = 500
+    assert "hidden" not in refusal()
+
+
+def test_a_token_that_is_none(serving, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "töken")
+    with pytest.raises(ModelError, match=r"HF_TOKEN, .* is no token") as caught:
+        get()
+    assert "ken" not in str(caught.value).replace("token", "").replace("TOKEN", "")
 
 
 def test_offline(serving, monkeypatch):

@@ -6,6 +6,7 @@ and those downloaded from the hub, in this order. What lies on the disk decides 
 nothing of engines.
 """
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from streamd.engine.formats import ggml, huggingface, openai, own
 from streamd.engine.formats.files import read_json
 from streamd.engine.model import Model
 from streamd.engine.store import cache, imports
-from streamd.engine.store.places import Places, places
+from streamd.engine.store.places import Places, expanded, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
 
@@ -45,7 +46,7 @@ def load_model(name: str) -> Model:
     path = find(name, places())
     if path is None:
         raise not_here(name)
-    label = name if path != Path(name).expanduser() else _label(path)
+    label = name if path != expanded(name) else _label(path)
     model = _load_folder(path, label) if path.is_dir() else _load_file(path, label)
     known = entry(name)
     if known and known.min_audio_ctx:
@@ -67,8 +68,9 @@ def find(name: str, here: Places) -> Path | None:
     """The folder or file of a model, if it is on this machine."""
     if name in BUNDLED:
         return asset(name)
-    path = Path(name).expanduser()
-    if name and (path.is_dir() or path.is_file()):
+    path = expanded(name)
+    # Unlike those of Path, these say no of a path that is too long or may not be looked at.
+    if name and (os.path.isdir(path) or os.path.isfile(path)):
         return path
     repository = repository_of(name)
     downloaded = cache.find(here.cache, repository) if repository else None

@@ -8,14 +8,11 @@ Xet, the hub's second protocol, is not used: the hub serves every file over plai
 there a range can be asked for.
 """
 
-import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -26,11 +23,10 @@ from streamd.engine.catalog import megabytes
 from streamd.engine.formats import huggingface
 from streamd.engine.store import cache
 from streamd.engine.store.hub import Hub, reason
+from streamd.engine.store.lock import alone
 from streamd.engine.store.places import Places
 from streamd.engine.store.repository import INDEX, Listing, RemoteFile, Repository, read_listing
 from streamd.errors import ModelError
-
-log = logging.getLogger(__name__)
 
 _PAUSES_S = (1, 2, 4)
 """Before each new try that follows one in which nothing came."""
@@ -93,26 +89,13 @@ def fetch(
     folder = cache.storage(here.cache, offer.repository)
     lock = here.cache / ".locks" / folder.name / "streamd.lock"
     with hub.one_line():
-        lock.parent.mkdir(parents=True, exist_ok=True)
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
-        with _alone(lock, offer.repository):
+        with alone(lock, f"downloading {offer.repository}"):
             _Download(hub, offer.listing, told, pause).run()
             snapshot = cache.put(here.cache, offer.repository, offer.listing)
             if cache.find(here.cache, offer.repository) != snapshot:
                 raise ModelError(f"{offer.repository}: {INDEX} names files that are not there")
             return snapshot
-
-
-@contextmanager
-def _alone(lock: Path, repository: Repository) -> Iterator[None]:
-    """Meanwhile, no other process downloads it."""
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("another process is downloading %s; waiting for it", repository)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class _Download:

@@ -50,6 +50,8 @@ class Hub:
         """The hub's answer, if it is one."""
         sent = {"User-Agent": f"streamd/{__version__}", **(headers or {})}
         if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
+            if not token.isascii():
+                raise ModelError("HF_TOKEN, or what hf auth login kept, is no token of a hub")
             sent["Authorization"] = f"Bearer {token}"
         timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
         with get_session().stream("GET", url, headers=sent, timeout=timeout_s) as response:
@@ -64,7 +66,7 @@ class Hub:
         if code == "GatedRepo":
             return ModelError(
                 f"{self.repository} is gated: accept its terms at "
-                f"{self.here.endpoint}/{self.repository.id}, then set HF_TOKEN or run hf auth login"
+                f"{self.here.site}/{self.repository.id}, then set HF_TOKEN or run hf auth login"
             )
         if code == "RevisionNotFound":
             return ModelError(
@@ -91,7 +93,8 @@ class Hub:
         logging.getLogger("huggingface_hub").handlers.clear()
         try:
             yield
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            # ValueError: an address of a proxy that is none.
             raise ModelError(
                 f"{self.repository}: {self.here.host} cannot be reached ({reason(error)}); "
                 "check the network, or name a model that is here (streamd models list)"

@@ -3,6 +3,7 @@
 A folder holds a copy of what the loader reads and nothing else, under the names that it had.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from streamd.engine.formats.safetensors import shards
+from streamd.engine.store.lock import alone
 from streamd.engine.store.repository import CONFIG, GENERATION, INDEX, VOCABULARIES, WEIGHTS
 from streamd.errors import ModelError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 _OWN_VOCABULARY = "vocab.tiktoken"
-_DECLINED = ".declined"
+# Names that `find` does not accept:
+_LOCK, _DECLINED, _HALF_DONE = ".lock", ".declined", ".half-done"
 
 
 def find(models: Path, name: str) -> Path | None:
@@ -23,7 +26,7 @@ def find(models: Path, name: str) -> Path | None:
     folder = models / name
     if not _NAME.fullmatch(name) or not folder.is_dir():
         return None
-    files = [path for path in folder.iterdir() if path.is_file() and path.name[0] != "."]
+    files = [path for path in folder.glob("[!.]*") if path.is_file()]
     return files[0] if len(files) == 1 else folder
 
 
@@ -52,20 +55,31 @@ def add(models: Path, source: Path, name: str) -> None:
             f"{name!r} is no name for a model: letters, digits, dots, dashes and underscores; "
             "say another, streamd models import PATH NAME"
         )
-    if (models / name).exists():
-        raise ModelError(f"{name} is imported already; remove it first, or import as another name")
-    new = models / f".{name}.new"  # of no name that `find` accepts
     try:
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        for path in needed(source):
-            shutil.copyfile(path, new / path.name)
-        new.rename(models / name)
+        with alone(models / _LOCK, "importing a model"):
+            _copy(source, models / name, models / _HALF_DONE)
     except OSError as error:
-        shutil.rmtree(new, ignore_errors=True)
         raise ModelError(
             f"{source} cannot be copied to {models} ({error.strerror or error})"
         ) from error
+
+
+def _copy(source: Path, folder: Path, half_done: Path) -> None:
+    if os.path.lexists(folder):
+        raise ModelError(
+            f"{folder.name} is imported already; remove it first, or import as another name"
+        )
+    shutil.rmtree(half_done, ignore_errors=True)  # a process may have died
+    try:
+        half_done.mkdir()
+        for path in needed(source):
+            copy = half_done / path.name.lstrip(".")
+            shutil.copyfile(path, copy)
+            with copy.open("rb") as whole:
+                os.fsync(whole.fileno())  # else a power failure could leave the name alone
+        half_done.rename(folder)
+    finally:
+        shutil.rmtree(half_done, ignore_errors=True)
 
 
 def needed(source: Path) -> list[Path]:
@@ -79,7 +93,7 @@ def needed(source: Path) -> list[Path]:
 
 
 def remove(models: Path, name: str) -> None:
-    """Delete the copy."""
+    """Delete the copy. Raises `OSError`."""
     shutil.rmtree(models / name)
 
 

@@ -8,11 +8,11 @@ because importing that library takes longer than all else that a start does befo
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 VARIABLE = "STREAMD_STORE"
 """Names the folder of imported models."""
@@ -32,9 +32,14 @@ class Places:
     offline: bool
 
     @property
+    def site(self) -> str:
+        """The hub's address, for people: without the password that may stand in it."""
+        return re.sub(r"//[^/]*@", "//", self.endpoint)
+
+    @property
     def host(self) -> str:
         """The hub's name, for people."""
-        return urlsplit(self.endpoint).netloc or self.endpoint
+        return self.site.partition("://")[2].partition("/")[0] or self.site
 
 
 def places(environ: Mapping[str, str] = os.environ) -> Places:
@@ -62,4 +67,9 @@ def _imported(environ: Mapping[str, str]) -> Path:
 
 
 def _path(text: str) -> Path:
-    return Path(os.path.expandvars(text)).expanduser()
+    return expanded(os.path.expandvars(text))
+
+
+def expanded(text: str) -> Path:
+    """The path that a user wrote; `Path.expanduser` would raise for ``~`` and no user's name."""
+    return Path(os.path.expanduser(text))
