@@ -225,6 +225,102 @@ def test_the_language_is_detected_when_none_is_named():
     assert named.language == "en"
 
 
+def speaks(**probs: float) -> Predict:
+    """Says " ja" whatever the language; start-of-transcript is followed by these languages."""
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits, alignment = script(b" ja")(context)
+        if context == (257,):
+            for code, prob in probs.items():
+                logits[258 + MULTILINGUAL.languages.index(code)] = np.log(prob)
+        return logits, alignment
+
+    return predict
+
+
+MULTILINGUAL = Tokenizer(vocabulary(), N_VOCAB, multilingual=True)
+
+
+def told(engine: ScriptedEngine) -> set[tuple[int, ...]]:
+    """The start-of-transcript sequences that its decoders were given."""
+    return {context[-4:] for context in engine.given if context[-1] == 362}
+
+
+def test_a_language_that_is_known_is_not_asked_for():
+    engine = ScriptedEngine(speaks(de=0.9), speaks(de=0.9))
+    ours = Recognizer(engine, MULTILINGUAL, PLAIN)
+    found = ours.recognize(window(language="fr", listen=False))
+    assert (found.language, found.language_prob) == ("fr", 1.0)
+    assert len(engine.decoders) == 1
+    french = 258 + MULTILINGUAL.languages.index("fr")
+    assert told(engine) == {(257, french, MULTILINGUAL.transcribe, 362)}
+
+
+@pytest.mark.parametrize(
+    ("probs", "before", "language"),
+    [
+        ({"de": 0.9, "en": 0.1}, "", "de"),
+        ({"de": 0.4, "en": 0.3, "fr": 0.3}, "", "de"),
+        ({"de": 0.55, "en": 0.3, "fr": 0.15}, "en", "de"),
+        ({"de": 0.55, "en": 0.4, "fr": 0.05}, "en", "en"),
+        ({"de": 0.45, "en": 0.15, "fr": 0.4}, "en", "en"),
+    ],
+)
+def test_another_language_must_be_clear(probs, before, language):
+    engine = ScriptedEngine(speaks(**probs), speaks(**probs))
+    found = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window(language=before))
+    assert found.language == language
+    assert found.language_prob == pytest.approx(probs[language], abs=1e-3)
+
+
+def test_the_language_of_the_options_needs_no_hearing():
+    engine = ScriptedEngine(speaks(de=0.9), speaks(de=0.9))
+    ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language="fr"))
+    found = ours.recognize(window(language="en"))
+    assert (found.language, found.language_prob) == ("fr", 1.0)
+
+
+def test_a_translation_is_asked_for_and_is_in_english():
+    translating = Tokenizer(vocabulary(), N_VOCAB, multilingual=True, task="translate")
+    engine = ScriptedEngine(speaks(ja=0.9), speaks(ja=0.9))
+    found = Recognizer(engine, translating, PLAIN).recognize(window())
+    assert found.language == "ja"
+    assert told(engine) == {
+        (257, 258 + translating.languages.index("ja"), translating.translate, 362)
+    }
+    assert [word.text for word in found.words] == [" ja"]
+    plain = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window())
+    assert [word.text for word in plain.words] == [" j", "a"], "Japanese has no blanks"
+
+
+def test_languages_other_than_english_may_have_more_tokens_in_a_second():
+    endless = script(b" abcdefghijklmnopqrstuvwxyz", range(0, 300, 8), end=False)
+    counts = {}
+    for code in ("en", "de"):
+        engine = ScriptedEngine(endless, endless)
+        ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language=code, loops=None))
+        counts[code] = len(ours.recognize(window(50)).tokens)
+    assert counts == {"en": 15, "de": 21}  # ceil(1 s * 6.5 or 13) + 8
+
+
+def test_hotwords_stand_before_what_was_said_in_every_window():
+    engine = ScriptedEngine(script(b" ab"), script(b" ab"))
+    ours = Recognizer(engine, TOKENIZER, PLAIN, initial_prompt="so", hotwords=" Lisa ")
+    for prompt in (b"", b" m"):
+        ours.recognize(window(prompt=tuple(prompt)))
+        assert (360, *b" Lisa", *b" so", *prompt, 257, 362) in engine.given
+
+
+def test_a_final_that_looks_like_a_guess_is_not_drawn_again_at_once():
+    for prob, n_fallbacks in ((0.32, 0), (0.26, 5)):  # log: -1.14 and -1.35
+        ours, _ = recognizer(script(b" ab", prob=prob), best_of=2)
+        ours.recognize(window(last=True))
+        assert ours.counters.fallbacks == n_fallbacks
+    strict, _ = recognizer(script(b" ab", prob=0.32), best_of=2, final_logprob_threshold=-1.0)
+    strict.recognize(window(last=True))
+    assert strict.counters.fallbacks == 5
+
+
 # -- on the demo model -----------------------------------------------------------------------------
 
 

@@ -56,6 +56,13 @@ def test_the_first_that_passes_is_taken(poor):
     assert asked == [0.2, 0.4]
 
 
+def test_few_different_tokens_are_repetitive():
+    monotonous = decoded(tokens=(1, 2, 3, 4) * 12)
+    varied = decoded(tokens=tuple(range(48)), temperature=0.2)
+    assert fallback(monotonous, {0.2: varied}) == (varied, [0.2])
+    assert fallback(decoded(tokens=(1,) * 32), {})[1] == []  # a short text may be
+
+
 @pytest.mark.parametrize("silent", [{"avg_logprob": -1.01}, {"blank": True}])
 def test_silence_is_not_tried_again(silent):
     quiet = decoded(no_speech_prob=0.61, **silent)
