@@ -73,14 +73,14 @@ def _biases() -> np.ndarray:
     return biases
 
 
-def _suppressed(model: str, *, timestamps: bool = True) -> dict[str, str]:
+def unwritten(model: str, options: dict[str, Any]) -> dict[str, str]:
     """What streamd never writes: languages, and where they are not wanted timestamps.
 
     Then the token that forbids them is not written either.
     """
     n_text, n_vocab = (N_TEXT_TOKENS, DIMS["n_vocab"]) if model == "random" else (1004, 2612)
     never = [*range(n_text + 2, n_text + 101)]
-    if not timestamps:
+    if "without_timestamps" in options:
         never += range(n_vocab - 1502, n_vocab)
     return {"suppress_tokens": ",".join(map(str, [-1, *never]))}
 
@@ -118,11 +118,5 @@ _RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("long", {"language": "de", "max_initial_timestamp": None, "without_timestamps": True}),
     ("short", {"language": "de"} | _WORDS),
 ]
-CASES = {
-    name: [
-        (sound, _suppressed(name, timestamps="without_timestamps" not in options) | options)
-        for sound, options in cases
-    ]
-    for name, cases in (("demo", _DEMO), ("random", _RANDOM))
-}
+CASES = {"demo": _DEMO, "random": _RANDOM}
 """(sound, options of ``whisper.transcribe``) of each model."""

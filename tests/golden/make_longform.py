@@ -35,7 +35,7 @@ def main() -> None:
         model, tokenizer = load()
         speak(name, tokenizer)
         for sound, options in longform.CASES[name]:
-            result = transcribe(model, sound, options)
+            result = transcribe(model, sound, options | longform.unwritten(name, options))
             document["cases"].append({"model": name, "sound": sound, "options": options, **result})
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     (HERE / "longform.json").write_text(text.replace("},{", "},\n{") + "\n")

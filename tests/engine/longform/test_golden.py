@@ -63,7 +63,6 @@ def transcribe(name: str, sound: str, options: dict[str, Any]) -> tuple[str, lis
     decoding = DecodingOptions(
         timestamps=not o.pop("without_timestamps", False),
         temperatures=(temperature,) if isinstance(temperature, float) else tuple(temperature),
-        suppress_tokens=tuple(map(int, o.pop("suppress_tokens").split(","))),
         best_of=o.pop("best_of", 1),  # openai-whisper's default outside its command line
         loops=None,
         audio_ctx=1500,
