@@ -179,7 +179,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--step 0 transcribe a.wav", "command transcribe must be the first word"),
         ("speech", "speech: no such command or file"),
         ("transcribe", "transcribe needs FILE..."),
-        ("models", "models needs list|get|import|remove"),
+        ("models", "models needs list|get|import|check|remove"),
         ("models get", "models get needs NAME"),
         ("models import a b c", "models import cannot use c"),
         ("models list --step 500", "models list has no option --step"),
