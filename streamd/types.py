@@ -16,6 +16,8 @@ SAMPLE_RATE = 16_000
 FRAME = 320
 """Samples in a frame: 20 ms at 16 kHz, one encoder position."""
 FRAME_MS = 20
+ODD = "odd"
+"""What a hypothesis is suspected of whose words look dreamt: believed where somebody spoke."""
 N_AUDIO_CTX = 1500
 """Frames in Whisper's whole encoder context: 30 s."""
 

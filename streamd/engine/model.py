@@ -52,8 +52,8 @@ class Model:
     `min_audio_ctx` is the shortest encoder context, in frames, on which the model is usable.
     `suppress_tokens` are never to be written, `begin_suppress_tokens` not first; None: the usual,
     annotations, and a blank or the end. `timestamps`: it knows timestamp tokens; `prompts`: text
-    from before a window helps it. `notice` is what a user must know before trusting its text, or
-    empty.
+    from before a window helps it; `word_times`: they are good enough to tell by a word's length
+    that nobody said it. `notice` is what a user must know before trusting its text, or empty.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Model:
     begin_suppress_tokens: tuple[int, ...] | None = None
     timestamps: bool = True
     prompts: bool = True
+    word_times: bool = True
     notice: str = ""
 
 

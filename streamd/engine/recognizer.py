@@ -14,13 +14,14 @@ import numpy as np
 
 from streamd.engine import Engine, FeaturesT
 from streamd.mel import MelCache
+from streamd.search.anomaly import is_anomalous
 from streamd.search.decode import Context, Decoded, decode, slots_needed
 from streamd.search.fallback import is_silence, with_fallback
 from streamd.search.language import detect_language, spoken
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_heard, tighten
-from streamd.types import SAMPLE_RATE, Hypothesis, Window, Word
+from streamd.types import ODD, SAMPLE_RATE, Hypothesis, Window, Word
 
 _CTX_STEP = 64
 """Encoder contexts are multiples of this: few shapes for a runtime to plan."""
@@ -82,7 +83,8 @@ class Recognizer(Generic[FeaturesT]):
         with beam search and temperature fallback as the options say. If a short encoder context
         does not work out, the window is encoded once more at full context, without the prompt and
         the draft, which may be what misled the decoder. What still looks wrong is marked `suspect`:
-        "no_speech" (without words), "loop" (said once) or "no_end" (stopped at the token limit).
+        "no_speech" (without words), "loop" (said once), "no_end" (stopped at the token limit) or
+        "odd" (words that look dreamt).
 
         Raises
         ------
@@ -181,6 +183,8 @@ class Recognizer(Generic[FeaturesT]):
         elif not decoded.ended:
             suspect = "no_end"
         words = () if suspect == "no_speech" else self._words(window, decoded)
+        if not suspect and self._quick.word_times and is_anomalous(words):
+            suspect = ODD
         return Hypothesis(
             words=words,
             tokens=tuple(token for word in words for token in word.tokens),

@@ -1,14 +1,15 @@
-"""Sentences that Whisper learnt from the ends of subtitled films, and writes where nobody speaks.
+"""What Whisper writes where nobody speaks.
 
-They are only taken for phantoms where the gate heard next to no voice: somebody may well say "thank
-you for watching".
+Sentences that it learnt from the ends of subtitled films, and words that the recognizer finds odd.
+Both are only taken for phantoms where the gate heard next to no voice: somebody may well say "thank
+you for watching", and odd words are often right.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from streamd.commit.words import normalised
-from streamd.types import Hypothesis
+from streamd.types import ODD, Hypothesis
 
 MOST_VOICED = 0.2
 """The share of voiced frames under a sentence from which on it is believed."""
@@ -30,12 +31,14 @@ PHANTOMS = frozenset(
 
 
 def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]) -> Hypothesis:
-    """The hypothesis, without its words if they are one of the phantoms and nobody spoke them.
+    """The hypothesis, without its words if they are phantoms and nobody spoke them.
 
     `voiced_share` gives the share of voiced frames between two frames of the stream.
     """
-    words = hypothesis.words
+    words, odd = hypothesis.words, hypothesis.suspect == ODD
     said = " ".join(normalised(word.text) for word in words)
-    if said not in PHANTOMS or voiced_share(words[0].start, words[-1].end) >= MOST_VOICED:
+    if not odd and said not in PHANTOMS:
         return hypothesis
-    return replace(hypothesis, words=(), tokens=(), suspect="phantom")
+    if words and voiced_share(words[0].start, words[-1].end) < MOST_VOICED:
+        return replace(hypothesis, words=(), tokens=(), suspect="phantom")
+    return replace(hypothesis, suspect="") if odd else hypothesis

@@ -12,7 +12,7 @@ from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import FRAME, Mel, Window, text_of
+from streamd.types import FRAME, ODD, Mel, Window, text_of
 
 FULL = 1500
 PLAIN = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)
@@ -319,6 +319,22 @@ def test_a_final_that_looks_like_a_guess_is_not_drawn_again_at_once():
     strict, _ = recognizer(script(b" ab", prob=0.32), best_of=2, final_logprob_threshold=-1.0)
     strict.recognize(window(last=True))
     assert strict.counters.fallbacks == 5
+
+
+@pytest.mark.parametrize(
+    ("frames", "prob", "suspect"),
+    [
+        ([20, 30, 40, 90, 100, 110, 150], 0.9, ""),
+        ([20, 20, 20, 20, 20, 20, 20], 0.9, ODD),  # nobody says two words in no time
+        ([20, 30, 40, 90, 100, 110, 150], 0.14, ODD),
+    ],
+)
+def test_words_that_look_dreamt_are_odd(frames, prob, suspect):
+    options = {"logprob_threshold": -9.0, "audio_ctx": FULL}
+    ours, _ = recognizer(script(b" ab cd", frames), script(b" ab cd", frames, prob=prob), **options)
+    assert ours.recognize(window()).suspect == suspect
+    rough, _ = recognizer(script(b" ab cd", frames), word_times=False)
+    assert rough.recognize(window()).suspect == ""
 
 
 # -- on the demo model -----------------------------------------------------------------------------

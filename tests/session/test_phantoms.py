@@ -1,11 +1,13 @@
 """Phrases from the ends of films are believed only where somebody spoke."""
 
+from dataclasses import replace
+
 import pytest
 from fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 from streamd.events import Final
 from streamd.session.phantoms import PHANTOMS, believable
-from streamd.types import Hypothesis, Window, Word
+from streamd.types import ODD, Hypothesis, Window, Word
 
 
 def saying(text: str, start: int, end: int) -> Hypothesis:
@@ -29,6 +31,16 @@ def test_every_phantom_is_recognised_where_nobody_spoke(phrase):
 def test_other_words_and_no_words_are_left_alone():
     for hypothesis in (saying("thank you", 0, 50), Hypothesis()):
         assert believable(hypothesis, lambda start, end: 0.0) is hypothesis
+
+
+def test_odd_words_are_dropped_only_where_nobody_spoke():
+    odd = replace(saying("ab cd", 0, 50), suspect=ODD)
+    dropped = believable(odd, lambda start, end: 0.1)
+    assert (dropped.words, dropped.tokens, dropped.suspect) == ((), (), "phantom")
+    believed = believable(odd, lambda start, end: 0.2)
+    assert (believed.words, believed.suspect) == (odd.words, "")
+    loop = replace(odd, suspect="loop")
+    assert believable(loop, lambda start, end: 0.0) is loop
 
 
 @pytest.mark.parametrize("spoken", [True, False])

@@ -28,6 +28,7 @@ class _Config(msgspec.Struct):
     min_audio_ctx: int = MIN_AUDIO_CTX
     timestamps: bool = True
     prompts: bool = True
+    word_times: bool = True
     notice: str = ""
 
 
@@ -61,5 +62,6 @@ def load(folder: Path, name: str) -> Model:
         min_audio_ctx=config.min_audio_ctx,
         timestamps=config.timestamps,
         prompts=config.prompts,
+        word_times=config.word_times,
         notice=config.notice,
     )
