@@ -353,6 +353,16 @@ def test_a_person_may_refuse(serving, answer):
     assert serving.paths() == ["/api/models/some/tiny/revision/main"]
 
 
+def test_the_most_detailed_log_tells_no_secret(serving, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_hidden")
+    assert "hidden" not in run("models", "get", "some/tiny", "-vv").stderr
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setenv("HF_ENDPOINT", serving.endpoint.replace("//", "//me:hidden@"))
+    done = run("models", "get", "openai/whisper-base.en", "-vv")
+    assert done.returncode == 0
+    assert "hidden" not in done.stderr
+
+
 def test_who_is_quiet_is_not_asked(serving):
     code, shown = at_terminal("", "models", "get", "-q", "some/tiny")
     assert (code, shown) == (0, "")

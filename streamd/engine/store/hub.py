@@ -91,6 +91,9 @@ class Hub:
             )
         # The library would write to standard error itself, past our handler.
         logging.getLogger("huggingface_hub").handlers.clear()
+        # These would tell addresses whole, with the signatures and passwords that stand in them.
+        for name in ("httpx2", "httpcore2"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         try:
             yield
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
