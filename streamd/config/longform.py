@@ -23,6 +23,12 @@ class Longform(Group, frozen=True, kw_only=True):
     carry_initial_prompt: Annotated[
         bool, Opt("give --prompt to every window, not only to the first")
     ] = False
+    prefix: Annotated[
+        str, Opt("text that the first window begins with; it is not written again", rare=True)
+    ] = ""
+    max_initial_timestamp_ms: Annotated[
+        Ms, Opt("latest beginning of a window's first segment; 0: any", unit="ms", rare=True)
+    ] = 1_000
     clip_timestamps_ms: Annotated[
         tuple[Annotated[int, Meta(ge=0)], ...],
         Opt("only these parts: START,END,START,END...; instead of --vad", unit="ms"),

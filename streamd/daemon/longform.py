@@ -164,11 +164,12 @@ class Writer:
         return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
 
     def _decoding(self, model: Model) -> DecodingOptions:
-        options = build.decoding_options(self._config, model)
+        options, o = build.decoding_options(self._config, model), self._config.longform
         all_positions = 0 if self._short else model.dims.n_audio_ctx
         return replace(
             options,
-            timestamps=model.timestamps and not self._config.longform.without_timestamps,
+            timestamps=model.timestamps and not o.without_timestamps,
+            max_initial_timestamp=frames_from_ms(o.max_initial_timestamp_ms) or None,
             audio_ctx=options.audio_ctx or all_positions,
             loops=None,
         )
@@ -179,6 +180,8 @@ class Writer:
             condition_on_previous_text=model.prompts and o.condition_on_previous_text,
             initial_prompt=self._config.decoding.prompt,
             carry_initial_prompt=o.carry_initial_prompt,
+            prefix=o.prefix,
+            hotwords=self._config.decoding.hotwords,
             word_timestamps=o.word_timestamps,
             prepend_punctuations=o.prepend_punctuations,
             append_punctuations=o.append_punctuations,

@@ -14,6 +14,10 @@ class LongformOptions:
     condition_on_previous_text : the text so far is the prompt of the next window
     initial_prompt : text before the first window
     carry_initial_prompt : ... and before all others
+    prefix : text that the first window begins with and that is not written again (openai-whisper
+        begins every window with it; SYSTRAN/faster-whisper the first, as here)
+    hotwords : words to expect, before the prompt of every window but one with a prefix
+        (SYSTRAN/faster-whisper)
     word_timestamps : words with times, from which also follows where the next window starts; on,
         since subtitles and confidences need them
     prepend_punctuations, append_punctuations : marks that are joined to the word behind and before
@@ -24,6 +28,8 @@ class LongformOptions:
     condition_on_previous_text: bool = True
     initial_prompt: str = ""
     carry_initial_prompt: bool = False
+    prefix: str = ""
+    hotwords: str = ""
     word_timestamps: bool = True
     prepend_punctuations: str = PREPENDED
     append_punctuations: str = APPENDED

@@ -105,9 +105,10 @@ class _Reading(Generic[FeaturesT]):
     ) -> None:
         self._engine, self._tokenizer = engine, tokenizer
         self._decoding, self._options = decoding, options
-        initial = options.initial_prompt.strip()
+        self._hotwords = tokenizer.encode_prompt(options.hotwords)
+        self._prefix = tokenizer.encode_prompt(options.prefix)[: engine.dims.n_text_ctx // 2 - 1]
         self._prompt = Prompt(
-            tokenizer.encode(f" {initial}") if initial else (),
+            tokenizer.encode_prompt(options.initial_prompt),
             carry=options.carry_initial_prompt,
             longest=engine.dims.n_text_ctx // 2 - 1,
         )
@@ -124,6 +125,7 @@ class _Reading(Generic[FeaturesT]):
         shown = mel.window(stretch.seek, stretch.n_columns, width=2 * n_ctx)
         features = self._engine.encode(shown, n_ctx)
         decoded = self._decode(features, language)
+        self._prefix = ()
         if self._is_silent(decoded):
             return [], stretch.end
         found = split(decoded, self._tokenizer, stretch)
@@ -149,7 +151,9 @@ class _Reading(Generic[FeaturesT]):
         context = Context(
             max_tokens=options.max_tokens or n_text_ctx // 2,
             prompt=self._prompt.tokens,
+            prefix=self._prefix,
             language=language,
+            hotwords=() if self._prefix else self._hotwords,
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
         for temperature in options.temperatures:
