@@ -1,16 +1,32 @@
 """From the configuration to the stations: sessions as users have them."""
 
 import tracemalloc
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streamd.config import load
 from streamd.daemon import build
+from streamd.engine import ModelDimensions
+from streamd.engine.model import Model, only_language
 from streamd.engine.store import load_model
+from streamd.engine.vocabulary import openai_vocabulary
+from streamd.errors import ConfigError
+from streamd.search.tokenizer import LANGUAGES
 from streamd.session import Session
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
+
+
+@dataclass
+class _Engine:
+    """Runs nothing."""
+
+    dims: ModelDimensions
+
+
+NO_ENGINE = _Engine(ModelDimensions(80, 1500, 8, 1, 1, 51_865, 448, 8, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -41,6 +57,63 @@ def test_the_usual_suppression_is_the_models_own(option, own, expected):
     options = build.decoding_options(load({"suppress-tokens": option}, {}), model)
     assert options.suppress_tokens == expected
     assert options.begin_suppress_tokens == own
+
+
+def shaped(n_vocab: int) -> Model:
+    """A model with one of OpenAI's vocabularies, and no weights to speak of."""
+    dims = ModelDimensions(80, 1500, 8, 1, 1, n_vocab, 448, 8, 1, 1)
+    return Model(
+        name="tiny",
+        dims=dims,
+        weights={},
+        vocabulary=openai_vocabulary(Path("tiny"), n_vocab),
+        alignment_heads=((0, 0),),
+        language=only_language(dims),
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_vocab", "given", "complaint"),
+    [
+        (51_864, {"language": "de"}, "--language de: the model tiny knows en only; choose another"),
+        (51_864, {"task": "translate"}, "--translate: the model tiny knows en only"),
+        (51_865, {"language": "yue"}, "unknown language 'yue'; the model knows en zh de es"),
+        (51_865, {"language": "xx"}, "unknown language 'xx'; the model knows en zh de es"),
+    ],
+)
+def test_a_language_that_the_model_lacks_gets_one_line(n_vocab, given, complaint):
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        build.recognizer(load(given, {}), shaped(n_vocab), NO_ENGINE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("n_vocab", "given", "language"),
+    [
+        (51_864, {"language": "auto"}, "en"),
+        (51_864, {"language": "en"}, "en"),
+        (51_865, {"language": "su", "task": "translate"}, "su"),
+        (51_866, {"language": "yue"}, "yue"),
+        (51_866, {"language": "auto"}, "en"),
+    ],
+)
+def test_a_language_that_the_model_knows_is_taken(n_vocab, given, language):
+    tokenizer = build.tokenizer(load(given, {}), shaped(n_vocab))
+    start = tokenizer.sot_sequence_for(language)
+    assert tokenizer.language == language
+    assert start[0] == tokenizer.sot
+    if n_vocab > 51_864:
+        task = tokenizer.translate if given.get("task") else tokenizer.transcribe
+        assert start == (tokenizer.sot, tokenizer.sot + 1 + LANGUAGES.index(language), task)
+    assert build.recognizer(load(given, {}), shaped(n_vocab), NO_ENGINE) is not None
+
+
+def test_openai_s_options_of_the_search_are_ours():
+    given = {"patience": "2", "length-penalty": "0.5", "beam-size": "5", "best-of": "3"}
+    options = build.decoding_options(load(given, {}), shaped(51_865))
+    assert (options.patience, options.length_penalty) == (2.0, 0.5)
+    assert (options.beam_size, options.best_of) == (5, 3)
+    assert build.decoding_options(load({}, {}), shaped(51_865)).length_penalty is None
 
 
 def sound(kind: str, n_frames: int) -> np.ndarray:
