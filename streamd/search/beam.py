@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamd.search.paths import Cache, Path, Started, log_softmax, text_prob
+from streamd.search.paths import Cache, Path, Started, log_softmax, token_prob
 from streamd.search.rules import Row, Rules
 
 
@@ -76,7 +76,7 @@ def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
         if token == rules.eot:
             continued.append(path.end(logprob))
         else:
-            continued.append(path.append(token, logprob, text_prob(probs, token)))
+            continued.append(path.append(token, logprob, token_prob(probs, token, logprob)))
     return continued
 
 

@@ -47,7 +47,7 @@ class Decoded:
     Attributes
     ----------
     tokens : text tokens, and timestamps if they were sampled; no end-of-text
-    token_probs : each token's probability among the text tokens
+    token_probs : each text token's probability among the text tokens, a timestamp's under the rules
     avg_logprob : mean log probability under the rules, end-of-text included
     no_speech_prob : probability that the window holds no speech
     blank : the decoder would have ended at once, had the rules let it

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streamd.search.paths import Cache, Path, Started, log_softmax, text_prob
+from streamd.search.paths import Cache, Path, Started, log_softmax, token_prob
 from streamd.search.rules import Row, Rules
 
 
@@ -124,4 +124,4 @@ def _take(path: Path, row: Row, allowed: Row, token: int, *, rules: Rules) -> Pa
     if token == rules.eot:
         return path.end(logprob)
     probs = np.exp(log_softmax(row[: rules.eot]))
-    return path.append(token, logprob, text_prob(probs, token))
+    return path.append(token, logprob, token_prob(probs, token, logprob))

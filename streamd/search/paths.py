@@ -5,6 +5,7 @@ copies keys or values: paths that share a beginning share its slots, and slots t
 holds are given out again. Source of the layout: tree attention, as in SpecInfer (Miao et al. 2023).
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -24,7 +25,7 @@ class Path:
     most) cover every token that was run: those that were given, and `tokens` except perhaps the
     last. A row shows where the decoder listened when it chose the *next* token. `logprobs` are
     under the rules and have one more entry than `tokens`, end-of-text, if the path `ended`; `probs`
-    are among the text tokens alone.
+    are those of `token_prob`.
     """
 
     slots: tuple[int, ...] = ()
@@ -147,10 +148,10 @@ def log_softmax(row: Row) -> NDArray[np.float32]:
     return logprobs
 
 
-def text_prob(probs: Row, token: int) -> float:
-    """A token's share of `probs`, those among the text tokens alone; 1 for any other token.
+def token_prob(probs: Row, token: int, logprob: float) -> float:
+    """A text token's share of `probs`, those among the text tokens alone; any other's own.
 
     A word's confidence is the mean of these, as in openai/whisper ``timing.py``: the rules and the
-    end of text do not count.
+    end of text do not count. `logprob` is under the rules.
     """
-    return float(probs[token]) if token < len(probs) else 1.0
+    return float(probs[token]) if token < len(probs) else math.exp(logprob)

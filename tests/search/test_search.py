@@ -81,6 +81,17 @@ def test_a_right_draft_costs_one_pass():
     assert decoder.passes == [2 + len(truth)]
 
 
+def test_a_timestamp_s_probability_is_the_one_it_was_chosen_by():
+    options = replace(GREEDY, timestamps=True)
+    predict = hashed(5)
+    found = decode(ContextDecoder(predict, 600), TOKENIZER, options=options, context=Context(30))
+    row, _ = predict(TOKENIZER.sot_sequence)
+    chosen = np.exp(log_softmax(make_rules(TOKENIZER, options)(row, ())))
+    assert found.tokens[0] >= TOKENIZER.timestamp_begin
+    assert found.token_probs[0] == pytest.approx(float(chosen[found.tokens[0]]))
+    assert 0 < found.token_probs[0] < 1
+
+
 def test_timestamps_are_verified_too():
     options = DecodingOptions(timestamps=True, suppress_tokens=())
     plain = run(hashed(1), Context(20), options)
