@@ -1,6 +1,7 @@
 """From the options about output to what writes it, for all commands that show captions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from streamd.sinks.film import Film
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sinks.look import Look, confidence_ramp, stamper
 from streamd.sinks.terminal import is_terminal, open_captions
+
+_FILM = "mp4"
 
 
 def open_display(
@@ -50,26 +53,27 @@ def open_files(output: Output, file: str = "") -> list[Sink]:
     Raises
     ------
     ConfigError
-        one cannot be made
+        one cannot be made, or would replace the sound
     """
+    wanted = {**{Path(path): _format(path) for path in output.output}, **_in_folder(output, file)}
+    _spare_the_sound(wanted, file)
     if output.output_dir:
         try:
             Path(output.output_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             culprit = f"--output-dir: {output.output_dir}"
             raise ConfigError(f"{culprit} cannot be made: {error.strerror}") from None
-    paths = (*map(Path, output.output), *_in_folder(output, file))
     with ExitStack() as undo:
         sinks = []
-        for path in paths:
-            sinks.append(sink := _sink(path, _layout(output), file))
+        for path, name in wanted.items():
+            sinks.append(sink := _sink(path, name, _layout(output), file))
             undo.callback(sink.close)
         undo.pop_all()
     return sinks
 
 
 def check_files(output: Output, files: Sequence[str]) -> None:
-    """Refuse transcripts of several sound files that would overwrite each other.
+    """Refuse transcripts of several sound files that would overwrite each other, or a sound.
 
     Raises
     ------
@@ -80,31 +84,44 @@ def check_files(output: Output, files: Sequence[str]) -> None:
         raise ConfigError("-o holds one transcript: name a folder with --output-dir instead")
     seen: dict[Path, str] = {}
     for file in files:
-        for path in _in_folder(output, file):
+        wanted = _in_folder(output, file)
+        for other in files:
+            _spare_the_sound((*map(Path, output.output), *wanted), other)
+        for path in wanted:
             if path in seen:
                 raise ConfigError(f"{seen[path]} and {file} would both become {path}: rename one")
             seen[path] = file
 
 
-def _in_folder(output: Output, file: str) -> Iterator[Path]:
-    """The transcripts that are named after their sound file."""
+def _spare_the_sound(paths: Iterable[Path], file: str) -> None:
+    """A film's sound may be a film, and have the name that the new one would get."""
+    for path in paths:
+        if file and path.exists() and os.path.exists(file) and path.samefile(file):
+            raise ConfigError(
+                f"{path} is what is to be transcribed, and would be replaced: "
+                "name another file with -o, or another folder with --output-dir"
+            )
+
+
+def _in_folder(output: Output, file: str) -> dict[Path, str]:
+    """The transcripts that are named after their sound file, each with its format."""
     if not (output.output_dir or output.output_format):
-        return
+        return {}
     named = output.output_format or ("all",)
     names = (*FORMATS, *named) if "all" in named else named
     stem = {"": "live", "-": "stdin"}.get(file) or Path(file).stem
-    for name in dict.fromkeys(names):
-        if name != "all":
-            yield Path(output.output_dir, stem + suffix(name))
+    return {Path(output.output_dir, stem + suffix(name)): name for name in names if name != "all"}
 
 
-def _sink(path: Path, layout: Layout, file: str) -> Sink:
-    """What writes the format that the file's name names; the configuration allows no others."""
-    if path.suffix == ".mp4":
+def _format(path: str) -> str:
+    """The format that a file's name names; the configuration allows no others."""
+    return max((name for name in (*FORMATS, _FILM) if path.endswith(suffix(name))), key=len)
+
+
+def _sink(path: Path, name: str, layout: Layout, file: str) -> Sink:
+    if name == _FILM:
         return Film(path, layout, sound=file if file != "-" else "")
-    endings = {suffix(name): name for name in FORMATS}
-    ending = max(filter(path.name.endswith, endings), key=len)
-    return FileSink(path, FORMATS[endings[ending]](layout))
+    return FileSink(path, FORMATS[name](layout))
 
 
 def _layout(output: Output) -> Layout:

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,37 @@ def test_transcripts_must_not_overwrite_each_other():
         check_files(Output(output=("a.srt",)), ["a.mp3", "b.mp3"])
     with pytest.raises(ConfigError, match=r"x/a\.mp3 and y/a\.wav would both become out/a\.srt"):
         check_files(Output(output_dir="out", output_format=("srt",)), ["x/a.mp3", "y/a.wav"])
+
+
+def test_the_format_asked_for_counts_and_not_the_ending_of_the_sound(tmp_path):
+    folder = tmp_path / "out"
+    made(Output(output_dir=str(folder), output_format=("json", "json-full")), "talk.full.mp3")
+    assert '"segments"' in (folder / "talk.full.json").read_text()
+    assert '"transcription"' in (folder / "talk.full.full.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "output", [Output(output=("./a.mp4",)), Output(output_format=("all", "mp4"))]
+)
+def test_a_film_does_not_replace_the_one_that_it_is_made_of(tmp_path, monkeypatch, output):
+    monkeypatch.chdir(tmp_path)
+    Path("a.mp4").write_bytes(b"precious")
+    for refused in (open_files, lambda output, file: check_files(output, [file])):
+        with pytest.raises(ConfigError, match=r"^a.mp4 is what is to be transcribed, and would"):
+            refused(output, "a.mp4")
+    assert Path("a.mp4").read_bytes() == b"precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_nor_the_sound_of_another_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("b.mp4").touch()
+    Path("a.mp4").symlink_to("b.mp4")
+    with pytest.raises(ConfigError, match=r"^a.mp4 is what is to be transcribed"):
+        check_files(Output(output_format=("mp4",)), ["x/a.mp3", "b.mp4"])
+    os.mkfifo("pipe")
+    with pytest.raises(ConfigError, match=r"^out.mp4: a film needs the sound"):
+        open_files(Output(output=("out.mp4",)), "pipe")
+    Path("out.mp4").mkdir()
+    with pytest.raises(ConfigError, match=r"^out.mp4: cannot be written: Is a directory"):
+        open_files(Output(output=("out.mp4",)), "b.mp4")

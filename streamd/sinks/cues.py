@@ -8,7 +8,7 @@ Pure; knows nothing of file formats.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import NamedTuple
 
 from streamd.events import Event, Final
@@ -166,7 +166,7 @@ def _cut(pieces: Sequence[Piece], layout: Layout) -> int:
     n = _room(pieces, layout)
     if n == len(pieces):
         return n
-    cells = _cells(pieces)
+    cells = _cells(pieces[: n + _ORPHAN_CELLS])  # of what comes behind, more does not matter
 
     def worth(k: int) -> float:
         orphan = 0.5 if cells[-1] - cells[k] < _ORPHAN_CELLS else 0.0
@@ -222,13 +222,17 @@ def _best_way(
     pieces: Sequence[Piece], cells: Sequence[int], shorter: Sequence[_Way], i: int, *, limit: int
 ) -> _Way:
     """The best way from piece `i` on, with one line more than the ways of `shorter`."""
+
+    def fits(k: int) -> bool:
+        return k == i + 1 or _length(pieces, cells, i, k) <= limit
+
     ways = (
         _Way(
             max(_length(pieces, cells, i, k), shorter[k].longest),
             _break(pieces, k) + shorter[k].worth,
             (k, *shorter[k].ends),
         )
-        for k in range(i + 1, len(shorter))
+        for k in takewhile(fits, range(i + 1, len(shorter)))
     )
     return min(ways, key=lambda way: (way.longest > limit, way.longest - 10 * way.worth))
 

@@ -41,10 +41,12 @@ class Film:
     """
 
     def __init__(self, path: Path, layout: Layout, *, sound: str) -> None:
-        if not sound:
+        if not sound or Path(sound).is_fifo():
             raise ConfigError(
                 f"{path}: a film needs the sound: name one sound file, no microphone or pipe"
             )
+        if path.is_dir():
+            raise ConfigError(f"{path}: cannot be written: Is a directory")
         ffmpeg = shutil.which("ffmpeg")
         if ffmpeg is None:
             raise ConfigError(

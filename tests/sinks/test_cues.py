@@ -144,3 +144,17 @@ def test_moments_fill_the_cue_and_name_each_word_in_turn(said):
         assert all(
             start_ms >= piece.start_ms for start_ms, _, piece in moments if piece is not None
         )
+
+
+def test_the_work_grows_with_the_text_and_no_faster(monkeypatch):
+    measured = 0
+
+    def counted(text):
+        nonlocal measured
+        measured += 1
+        return width(text)
+
+    monkeypatch.setattr("streamd.sinks.cues.width", counted)
+    n_words = 3000
+    assert len(list(cues(final("word, " * n_words)))) > 100
+    assert measured < 50 * n_words
