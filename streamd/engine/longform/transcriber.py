@@ -84,12 +84,13 @@ class Transcriber(Generic[FeaturesT]):
         n_full = 2 * self._engine.dims.n_audio_ctx
         for clip in clips:
             seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
+            audible = clip.end if clip.silent_end else mel.n_columns
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, mel.n_columns - seek, clip.end - seek))
                 segments, following = reading.window(mel, stretch, clip, language)
                 # openai-whisper would look at the same window for ever
                 seek = max(following, seek + 1)
-                heard = _within(segments, mel.n_columns / COLUMNS_PER_S)
+                heard = _within(segments, audible / COLUMNS_PER_S)
                 yield Heard(heard, ms_of(min(seek, clip.end)))
 
 
@@ -223,7 +224,7 @@ class _Reading(Generic[FeaturesT]):
 
 
 def _within(segments: Sequence[Segment], end_s: float) -> tuple[Segment, ...]:
-    """What can be heard in the recording: the model may place text into the padding behind it."""
+    """What can have been heard: the model may place text into the padding behind the audio."""
     return tuple(
         replace(
             segment,

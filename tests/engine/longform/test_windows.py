@@ -85,6 +85,10 @@ def test_every_window_is_visited(n_columns, points_ms, engine, timestamps, words
             assert first < following <= end  # nothing twice at the same place, nothing left out
         assert clip.end - seen[-1][1] < (LEAST_SILENT_REST if silent_end else 1)
     _check_times(heard, n_columns)
+    if silent_end:
+        within = [(10 * clip.start, 10 * clip.end) for clip in clips]
+        for segment in (segment for window in heard for segment in window.segments):
+            assert any(start <= segment.seek_ms and segment.end_ms <= end for start, end in within)
 
 
 @given(recordings, engines, st.integers(1, 4_000), st.booleans())
