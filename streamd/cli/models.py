@@ -77,6 +77,8 @@ def _removed(name: str, here: Places) -> str:
         size = _size(imported)
         imports.remove(here.imported, name)
     elif (repository := repository_of(name)) and cache.storage(here.cache, repository).exists():
+        if repository.revision != "main":  # they share files
+            raise ModelError(f"revisions go together; run: streamd models remove {repository.id}")
         size = megabytes(cache.n_bytes(here.cache, repository))
         cache.remove(here.cache, repository)
     elif store.find(name, here):
@@ -126,7 +128,7 @@ def _rows(here: Places, default: str) -> Iterator[Row]:
         yield Row(name, size, "English", "bundled", "ships with streamd", name == default)
     for name, path in imports.every(here.imported):
         yield Row(name, _size(path), "", "imported", "", name == default)
-    downloaded = {repository.id: snapshot for repository, snapshot in cache.whispers(here.cache)}
+    downloaded = {str(repository): snapshot for repository, snapshot in cache.whispers(here.cache)}
     for each in CATALOG:
         snapshot = downloaded.pop(each.repository, None)
         size = _size(snapshot) if snapshot else megabytes(each.n_bytes)

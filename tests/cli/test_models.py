@@ -111,6 +111,18 @@ def test_what_was_got_is_listed_and_can_be_removed(serving, capsys):
     assert not list(places().cache.rglob("*.safetensors"))
 
 
+def test_a_revision_is_listed_and_goes_with_the_others(serving, capsys):
+    serving.repos["some/tiny"].revisions = ("main", "refs/pr/7")
+    for name in ("some/tiny@refs/pr/7", "some/tiny"):
+        assert main(["models", "get", name, "-q"]) == 0
+    assert list(rows(capsys))[1:3] == ["some/tiny", "some/tiny@refs/pr/7"]
+    assert main(["models", "remove", "some/tiny@refs/pr/7"]) == 4
+    expected = "streamd: revisions go together; run: streamd models remove some/tiny\n"
+    assert capsys.readouterr().err == expected
+    assert main(["models", "remove", "some/tiny", "-q"]) == 0
+    assert list(rows(capsys))[1] == "large-v3-turbo"
+
+
 def test_what_broke_off_can_be_removed(serving):
     serving.repos["some/tiny"].served["model.safetensors"] = b""
     serving.repos["some/tiny"].listed = [

@@ -71,9 +71,11 @@ def _is_whole(folder: Path) -> bool:
 
 
 def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
-    """Every Whisper model that is there whole, at its branch ``main``."""
-    for folder in sorted(cache.glob(_PREFIX + "*--*")):
-        repository = repository_of(folder.name.removeprefix(_PREFIX).replace("--", "/", 1))
+    """Every Whisper model that is there whole, at each branch or tag that is known."""
+    for reference in sorted(cache.glob(_PREFIX + "*--*/refs/**/*")):
+        _, folder, _, *revision = reference.relative_to(cache.parent).parts
+        name = folder.removeprefix(_PREFIX).replace("--", "/", 1)
+        repository = repository_of(f"{name}@{'/'.join(revision)}")
         snapshot = repository and find(cache, repository)
         if repository and snapshot:
             with suppress(ModelError):
