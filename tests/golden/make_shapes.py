@@ -68,10 +68,10 @@ def cases(name: str) -> dict[str, Any]:
         "sample": [
             decode(model, "cards", 384, {"temperature": t, "best_of": n, **more}, seed=seed)
             for seed, (t, n, more) in enumerate(
-                [(0.2, 5, PLAIN), (0.6, 5, {}), (1.0, 5, {"length_penalty": 0.5}), (1.0, 2, PLAIN)]
+                [(0.2, 3, PLAIN), (0.6, 5, {}), (1.0, 3, {"length_penalty": 0.5}), (1.0, 2, PLAIN)]
             )
         ],
-        "words": [word_times(model, tokenizer, clip) for clip in ("lamp", "cards")],
+        "words": [word_times(model, tokenizer, clip) for clip in ("cards", "digits")],
     }
     greedy, beam = found["decode"][0]["tokens"], found["decode"][2]["tokens"]
     suppressed = PLAIN | {"suppress_tokens": [-1, greedy[0], greedy[2]]}
@@ -82,8 +82,8 @@ def cases(name: str) -> dict[str, Any]:
         decode(model, "digits", 1500, {"beam_size": 5}),
     ]
     found["fallback"] = [
-        fallback(model, "lamp", {"best_of": 5}),
-        fallback(model, "cards", {"best_of": 3, "beam_size": 5}),
+        fallback(model, "digits", {"best_of": 3}),
+        fallback(model, "digits", {"best_of": 2, "beam_size": 5}),
     ]
     if model.is_multilingual:
         found["language"] = [languages(model, tokenizer, clip) for clip in make_golden.CLIPS]
@@ -102,7 +102,7 @@ def options(name: str, tokenizer: Tokenizer) -> list[dict[str, Any]]:
             BEAM | {"length_penalty": 1.0},
             {"max_initial_timestamp": None} | prompt,
             {"max_initial_timestamp": 0.1, "beam_size": 2},
-            {"suppress_tokens": "", "suppress_blank": False},
+            {"suppress_tokens": [0, 831], "suppress_blank": False},
             PLAIN | {"prompt": tokenizer.encode(" seven of hearts" * 80)},
             prefix | {"beam_size": 5},
         ]
@@ -119,8 +119,8 @@ def load(name: str) -> tuple[Whisper, Tokenizer]:
     shapes = {key: tuple(values.shape) for key, values in model.state_dict().items()}
     weights = shaped_weights(name, shapes)
     model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()})
-    if name in whisper._ALIGNMENT_HEADS:  # noqa: SLF001 - as load_model does
-        model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])  # noqa: SLF001
+    if name in whisper._ALIGNMENT_HEADS:
+        model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
     language = "de" if model.is_multilingual else None
     tokenizer = get_tokenizer(
         model.is_multilingual, num_languages=model.num_languages, language=language
@@ -153,7 +153,14 @@ def fallback(model: Whisper, clip: str, chosen: dict[str, Any]) -> dict[str, Any
     limit = round(first["compression_ratio"] - 0.02, 2)
     fix_chance(seed := 5)
     sound, _ = soundfile.read(HERE / f"{clip}.flac", dtype="float32")
-    result = whisper.transcribe(
+    attempts = []
+
+    def decode_and_note(mel: torch.Tensor, settings: whisper.DecodingOptions) -> Any:
+        attempts.append(whisper.decode(model, mel, settings))
+        return attempts[-1]
+
+    model.decode = decode_and_note
+    whisper.transcribe(
         model,
         whisper.pad_or_trim(sound),  # zeros behind the sound, not behind its spectrogram
         temperature=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
@@ -164,9 +171,11 @@ def fallback(model: Whisper, clip: str, chosen: dict[str, Any]) -> dict[str, Any
         fp16=False,
         **chosen,
     )
-    (segment,) = result["segments"]
-    fields = ("tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob")
-    found = {field: segment[field] for field in fields}
+    del model.decode
+    others = [i for i, attempt in enumerate(attempts) if i and attempt.temperature == 0]
+    taken = attempts[others[0] - 1 if others else -1]  # the last one of the first window
+    fields = ("tokens", "temperature", "avg_logprob", "compression_ratio")
+    found = {field: getattr(taken, field) for field in fields}
     return {"clip": clip, "options": chosen, "seed": seed, "limit": limit} | found
 
 
@@ -181,10 +190,10 @@ def word_times(model: Whisper, tokenizer: Tokenizer, clip: str) -> dict[str, Any
 
 
 def languages(model: Whisper, tokenizer: Tokenizer, clip: str) -> dict[str, Any]:
-    """The probability of each language, in the order of their tokens."""
+    """The probability of each language."""
     mel = make_golden.log_mel(clip, model.dims.n_mels, 384)
     _, probs = whisper.decoding.detect_language(model, mel, tokenizer)
-    rounded = [float(f"{probs[code]:.6g}") for code in tokenizer.all_language_codes]
+    rounded = {code: float(f"{probs[code]:.6g}") for code in sorted(probs)}
     return {"clip": clip, "n_ctx": 384, "language": max(probs, key=probs.get), "probs": rounded}
 
 

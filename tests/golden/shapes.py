@@ -20,6 +20,8 @@ class Shape:
     dims: tuple[int, ...]
     eot_bias: float
     """Raises the logit of the end of text, so that some texts end."""
+    timestamp_bias: float = -7.0
+    """Lowers those of the timestamps, of which there are many, so that some are text."""
 
     @property
     def n_text_tokens(self) -> int:
@@ -28,12 +30,12 @@ class Shape:
 
 
 SHAPES = {
-    "tiny.en": Shape((80, 1500, 384, 6, 4, 51_864, 448, 384, 6, 4), 2.0),
+    "tiny.en": Shape((80, 1500, 384, 6, 4, 51_864, 448, 384, 6, 4), 1.5, -5.5),
     "tiny": Shape((80, 1500, 384, 6, 4, 51_865, 448, 384, 6, 4), 3.5),
     # large-v3's bands and vocabulary (Cantonese is its 100th language) at tiny's width
     "v3": Shape((128, 1500, 384, 6, 2, 51_866, 448, 384, 6, 2), 2.5),
     # distil-whisper's: a deep encoder, two layers of decoder
-    "distil": Shape((80, 1500, 384, 6, 6, 51_864, 448, 384, 6, 2), 2.5),
+    "distil": Shape((80, 1500, 384, 6, 6, 51_864, 448, 384, 6, 2), 4.0),
 }
 GAINS = {
     ".mlp.2.weight": 2,
@@ -42,7 +44,6 @@ GAINS = {
     ".cross_attn.out.weight": 3,
 }
 """Of the decoder: let it look sharply, and say what it hears rather than where it is."""
-TIMESTAMP_BIAS = -7.0
 N_SPECIALS_BEFORE_TIMESTAMPS = {51_864: 107, 51_865: 107, 51_866: 108}
 """From end-of-text to notimestamps, by the size of the vocabulary."""
 
@@ -76,5 +77,5 @@ def _biases(shape: Shape) -> np.ndarray:
     biases[eot] = shape.eot_bias
     timestamp_begin = eot + N_SPECIALS_BEFORE_TIMESTAMPS[n_vocab]
     biases[timestamp_begin - 2] = 0  # nospeech
-    biases[timestamp_begin:] = TIMESTAMP_BIAS
+    biases[timestamp_begin:] = shape.timestamp_bias
     return biases
