@@ -1,0 +1,83 @@
+"""Audio on its way from a source: nothing is lost, and what is left out is told."""
+
+import numpy as np
+import pytest
+
+from streamd.daemon.control import Control
+from streamd.daemon.pump import pump
+from streamd.sources import Lost
+from streamd.types import FRAME
+
+
+class Source:
+    """Gives what it was given; `live` sources are never held back."""
+
+    def __init__(self, items, *, live: bool) -> None:
+        self.live, self.stopped = live, False
+        self._items = items
+
+    async def __aiter__(self):
+        for item in self._items:
+            if callable(item):
+                item()
+            elif not self.stopped:
+                yield item
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def feed(self, frames) -> None:
+        self.heard.append(len(frames))
+
+    def gap(self, duration_ms: int, why: str) -> None:
+        self.heard.append((duration_ms, why))
+
+    async def flush(self) -> None:
+        self.heard.append("flush")
+
+    async def room(self) -> None:
+        self.heard.append("room")
+
+
+def frames(n: int) -> np.ndarray:
+    return np.zeros((n, FRAME), np.float32)
+
+
+@pytest.fixture
+def control():
+    return Control()
+
+
+async def heard(items, control, *, live: bool = True) -> list[object]:
+    listener = Listener()
+    await pump(Source(items, live=live), listener, control)
+    return listener.heard
+
+
+async def test_a_pause_is_a_gap_and_what_was_said_before_is_final(control):
+    pause = control.toggle_pause
+    items = [frames(3), pause, frames(10), frames(15), pause, frames(2)]
+    assert await heard(items, control) == [3, "flush", (500, "paused"), 2]
+    assert await heard([pause, frames(50)], control) == ["flush", (1000, "paused")]
+
+
+async def test_who_can_wait_is_made_to(control):
+    assert await heard([frames(3), frames(4)], control, live=False) == ["room", 3, "room", 4]
+
+
+async def test_lost_audio_is_told(control):
+    assert await heard([Lost(70, "overrun"), frames(1)], control) == [(70, "overrun"), 1]
+
+
+async def test_a_stop_ends_the_source(control):
+    def stop() -> None:  # without the signals of `Control.stop`
+        control.stopped.set()
+        control.on_stop()
+
+    assert await heard([frames(1), stop, frames(2)], control) == [1]
+    assert await heard([frames(1)], control) == []
