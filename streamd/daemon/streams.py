@@ -236,8 +236,9 @@ class Streams:
         return stream
 
     def _keep_no_more(self, error: StreamdError) -> None:
-        """What cannot be kept must not be said: `transcribe` ends."""
+        """What cannot be kept must not be said, nor taken for said: `transcribe` ends."""
         self._failure = self._failure or error
+        self.fail(self._failure)  # before a speaker is told that it may forget its audio
         self._wake()
 
     def _wake(self) -> None:

@@ -105,6 +105,7 @@ class Conversation:
             self._line.close()
             await writer
         finally:
+            self._line.close()
             writer.cancel()
             await asyncio.wait({writer})
             if self._uplink is not None and self._uplink.is_held_by(self._replaced):
@@ -114,11 +115,6 @@ class Conversation:
         """The client is back on another connection, before we noticed that this one is broken."""
         self._error = WireError("replaced", "another connection feeds this session now")
         self._line.close()
-
-    async def finish(self) -> None:
-        """The server ends: make final what the client said. Its connection closes after that."""
-        if self._uplink is not None:
-            await self._uplink.finish(SHUTDOWN)
 
     def end(self) -> None:
         """The server ends: end the transcript, even if the session goes on without us."""
@@ -148,6 +144,8 @@ class Conversation:
             async for event in self._line:
                 if (wanted := self._wanted(event)) is not None:
                     await self._peer.send(_encode(wanted))
+                    # A send that need not wait lets nobody else in, and a replay may be long.
+                    await asyncio.sleep(0)
             ends = isinstance(event, Eos) and event.reason == SHUTDOWN
             code, reason = (1001, SHUTDOWN) if ends else (1000, "")
             if self._line.slow:

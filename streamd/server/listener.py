@@ -115,12 +115,9 @@ class Server:
     async def close(self, listening: ws.Server) -> None:
         """Let nobody in, make everything final, say `eos` to everybody; cut off who is too slow."""
         listening.close(close_connections=False)
-        finals = [conversation.finish() for conversation in self._conversations.values()]
-        finals.append(self._uplinks.finish(SHUTDOWN))
         try:
             async with asyncio.timeout(self._bounds.shutdown_ms / 1000):
-                # What fails in there fails in the conversation too, and is reported there.
-                await asyncio.gather(*finals, return_exceptions=True)
+                await self._uplinks.finish(SHUTDOWN)
         except TimeoutError:
             _log.warning("the last words of some clients could not be transcribed in time")
         for conversation in self._conversations.values():

@@ -15,7 +15,7 @@ from streamd.errors import WireError
 from streamd.events import Ack, Fault, Flushed, Started
 from streamd.server.peer import Bounds
 from streamd.server.streams import MAX_FEED_FRAMES, Ingest, Streams
-from streamd.server.wire import Start, Stop, decode_command
+from streamd.server.wire import Flush, Start, Stop, decode_command
 
 _MAX_OVER = 64
 """Sessions whose speaker is told that they are over if it comes back."""
@@ -78,16 +78,20 @@ class Uplink:
                 raise WireError("replaced", "another connection feeds this session now")
             if self._finishing is not None:
                 return None
-            if isinstance(message, bytes):
-                return await self._hear(message)
-            command = decode_command(message)
-            if isinstance(command, Start):
-                return self._begin(command)
+            command = message if isinstance(message, bytes) else decode_command(message)
+            answer: Fault | Started | None = None
+            if isinstance(command, bytes):
+                answer = await self._hear(command)
+            elif isinstance(command, Start):
+                answer = self._begin(command)
+        if isinstance(command, Flush):
+            await self.ingest.flush()
+            return Flushed(id=command.id, seq=self.ingest.hub.seq)
         if isinstance(command, Stop):
             await self.finish("stop")
-            return None
-        await self.ingest.flush()
-        return Flushed(id=command.id, seq=self.ingest.hub.seq)
+        elif 0 < self._max_session_ms <= self.heard_ms:
+            await self.finish("limit")
+        return answer
 
     def ack(self) -> Ack | None:
         """What a client that counts samples need not keep any more, if there is news, each second.
@@ -107,8 +111,9 @@ class Uplink:
         await self._finishing
 
     async def _finish(self, reason: str) -> None:
-        if self._start is not None and len(frames := self._framer.flush()):
-            self.ingest.feed(frames)
+        async with self._busy:  # what is being fed is counted already, so it has to be heard
+            if self._start is not None and len(frames := self._framer.flush()):
+                self.ingest.feed(frames)
         if self._start is not None and self._start.samples is not None:
             await self.ingest.flush()
             self._tell(Ack(samples=self._heard))
@@ -153,18 +158,11 @@ class Uplink:
         self._heard += len(pcm) // n_bytes
         for begin in range(0, len(frames), MAX_FEED_FRAMES):
             await self.ingest.room()
-            if self._finishing is not None:
-                return None
             self.ingest.feed(frames[begin : begin + MAX_FEED_FRAMES])
-        await self._end_if_too_long(start.rate)
         if not self._framer.n_invalid or self._complained:
             return None
         self._complained = True
         return Fault(code="bad_audio", message="samples that are no numbers are taken as silence")
-
-    async def _end_if_too_long(self, rate: int) -> None:
-        if 0 < self._max_session_ms <= self._heard * 1000 // rate:
-            await self.finish("limit")
 
 
 class Uplinks:
@@ -220,11 +218,12 @@ class Uplinks:
             await self._end(uplink, reason)
 
     async def finish(self, reason: str) -> None:
-        """End the sessions whose client is away."""
-        waiting, self._waiting = self._waiting, {}
-        for task in waiting.values():
+        """End all sessions, also those whose client is away. What fails is reported elsewhere."""
+        for task in self._waiting.values():
             task.cancel()
-        await asyncio.gather(*(self._uplinks[session].finish(reason) for session in waiting))
+        self._waiting.clear()
+        uplinks = self._uplinks.values()
+        await asyncio.gather(*(up.finish(reason) for up in uplinks), return_exceptions=True)
 
     async def _expire(self, uplink: Uplink) -> None:
         await asyncio.sleep(self._bounds.resume_ms / 1000)

@@ -17,6 +17,8 @@ from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
 
 MAX_CHANNELS = 8
+MAX_SAMPLES = 2**53
+"""Of a session: centuries; JavaScript counts no further, and times are told in 64 bits."""
 
 CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -96,7 +98,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     encoding: Encoding = Encoding.S16
     rate: int = 16_000
     channels: int = 1
-    samples: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    samples: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)] | None = None
 
 
 class Flush(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="flush"):

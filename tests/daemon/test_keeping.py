@@ -124,8 +124,11 @@ async def test_what_cannot_be_kept_is_told_to_everybody_and_ends_the_program(tmp
     with monkeypatch.context() as disk:
         disk.setattr(os, "write", fail)
         streams[0].feed(scripted_audio(SPEECH))
+        # It must not be told that all is well: its last words are not in the journal.
+        stop = asyncio.create_task(streams[0].finish("stop"))
         with pytest.raises(StreamdError, match="No space left") as failure:
             await daemon.task
+        await stop
     daemon.streams.fail(failure.value)
     for subscription in heard:
         *_, fault, eos = [event async for event in subscription]

@@ -152,6 +152,8 @@ BAD_MESSAGES = {
     "unknown encoding": ('{"type":"start","encoding":"mp3"}', "bad_message", 1007),
     "no channel": ('{"type":"start","channels":0}', "bad_message", 1007),
     "long id": ('{"type":"flush","id":"' + "x" * 201 + '"}', "bad_message", 1007),
+    "endless": ('{"type":"start","samples":9007199254740993}', "bad_message", 1007),
+    "before the start": ('{"type":"start","samples":-1}', "bad_message", 1007),
     "slow rate": ('{"type":"start","rate":3999}', "bad_rate", 1008),
     "fast rate": ('{"type":"start","rate":192001}', "bad_rate", 1008),
     "odd bytes": (b"\0\0\0", "bad_audio", 1007),

@@ -1,8 +1,11 @@
+import asyncio
+
 import pytest
 from serving import CountingStreams, client, serving
 from websockets.asyncio.client import connect
 
 from streamd.events import Final, Partial, TimedWord, Vad
+from streamd.server.peer import Peer
 
 
 def final(seg: int) -> Final:
@@ -89,6 +92,26 @@ async def test_after_replays_what_was_missed_then_the_current_partial():
     async with serving(streams) as server, client(server.port, "after=2") as listener:
         messages = await listener.until("partial")
         assert [message.get("seq") for message in messages] == [4, 3, 4, None]
+
+
+async def test_a_long_replay_lets_the_others_go_on(monkeypatch):
+    streams, n_before_a_turn = CountingStreams(), []
+    for seg in range(900):
+        streams.live.publish(final(seg))
+    send, n_sent = Peer.send, 0
+
+    async def counted(peer: Peer, text: bytes) -> None:
+        nonlocal n_sent
+        n_sent += 1
+        if n_sent == 2:  # the replay begins
+            asyncio.get_running_loop().call_soon(lambda: n_before_a_turn.append(n_sent))
+        await send(peer, text)
+
+    monkeypatch.setattr(Peer, "send", counted)
+    async with serving(streams) as server, client(server.port, "after=0") as listener:
+        await listener.get()
+        assert [(await listener.get())["seq"] for _ in range(900)] == list(range(1, 901))
+    assert n_before_a_turn == [2]
 
 
 async def test_another_epoch_is_announced_and_everything_replayed():

@@ -43,13 +43,60 @@ async def test_everybody_hears_eos_and_the_last_words():
 async def test_who_is_waiting_for_room_does_not_hold_it_up():
     streams = CountingStreams()
     async with AsyncExitStack() as clients:
-        async with serving(streams) as server:
+        async with serving(streams, shutdown_ms=50, send_deadline_ms=300) as server:
             speaker = await entered(clients, server.port, "role=ingest&session=talk")
             ingest = streams.ingests["talk"]
             ingest.has_room.clear()
             await speaker.say(bytes(640))
             await ingest.waiting_for_room.wait()
         assert (await speaker.rest())[-1]["reason"] == "shutdown"
+
+
+async def closing(server: AsyncExitStack) -> asyncio.Task[None]:
+    """The end of the server, as far as it gets by itself."""
+    end = asyncio.create_task(server.aclose())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return end
+
+
+async def test_what_is_acknowledged_at_the_end_was_heard():
+    streams, stack = CountingStreams(), AsyncExitStack()
+    server = await stack.enter_async_context(serving(streams))
+    async with client(server.port, "role=ingest&session=talk") as speaker:
+        await speaker.say({"type": "start", "samples": 0})
+        await speaker.until("started")
+        ingest = streams.ingests["talk"]
+        ingest.has_room.clear()
+        await speaker.say(bytes(640 * 130 + 200))
+        await ingest.waiting_for_room.wait()
+        end = await closing(stack)
+        ingest.has_room.set()
+        await end
+        ack, eos = await speaker.rest()
+    assert (ack, eos["reason"]) == ({"type": "ack", "samples": 130 * 320 + 100}, "shutdown")
+    assert ingest.n_fed == 131
+
+
+async def test_the_last_words_of_who_was_waited_for_too_long_are_not_lost():
+    streams, stack = CountingStreams(), AsyncExitStack()
+    server = await stack.enter_async_context(serving(streams, resume_ms=1))
+    async with client(server.port, "role=ingest&session=talk") as speaker:
+        await speaker.say({"type": "start", "samples": 0})
+        await speaker.until("started")
+        ingest = streams.ingests["talk"]
+        ingest.may_finish.clear()
+        async with client(server.port, "session=talk&partials=0") as friend:
+            await friend.get()
+            await speaker.say(bytes(640 * 3))
+            await ingest.until(lambda ingest: ingest.n_fed == 3)
+            speaker.connection.transport.abort()
+            await ingest.asked_to_flush.wait()
+            end = await closing(stack)
+            ingest.may_finish.set()
+            await end
+            final, eos = await friend.rest()
+    assert (final["text"], eos["reason"]) == ("3 frames", "disconnect")
 
 
 async def test_an_engine_that_hangs_does_not_hold_it_up():
