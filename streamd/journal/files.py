@@ -72,8 +72,10 @@ def entries(path: Path) -> Iterator[tuple[int, Entry]]:
     offset = 0
     with path.open("rb") as file:
         for line in file:
+            if not line.endswith(b"\n"):
+                return  # torn, or another process is just writing it
             try:
-                entry = _decode(line) if line.endswith(b"\n") else None
+                entry: Entry | None = _decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 entry = None
             if entry is None:

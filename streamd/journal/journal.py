@@ -70,6 +70,7 @@ class Journal:
         self._size = 0
         self._offsets: list[int] = []  # of each final in the newest file
         self._dirty = False
+        self._day = files[-1].start[:8] if files else ""  # of the newest file
         if files:
             self._recover()
         else:
@@ -165,6 +166,10 @@ class Journal:
 
     def _begin_file(self) -> None:
         start = self._rules.stamp()
+        self._day = start[:8]
+        # Files are sorted by it: also if the clock was put back, this one is the newest.
+        newest = max((file.start for file in files_in(self._folder, self.session)), default="")
+        start = start if start > newest else f"{newest}0"
         name = f"{self.session}~{start}~{self.epoch}~{self.seq}.jsonl"
         path = self._folder / name
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -187,7 +192,7 @@ class Journal:
 
     def _write(self, event: Final | Gap | Eos | None) -> int:
         """Write an entry, into a new file if this one is full; give the offset of its line."""
-        is_of_today = self._files[-1].start[:8] == self._rules.stamp()[:8]
+        is_of_today = self._day == self._rules.stamp()[:8]
         if self._size >= self._rules.rotate_bytes or not is_of_today:
             self._begin_file()
             expire(self._folder, self._rules)

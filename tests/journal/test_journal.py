@@ -1,5 +1,6 @@
 """Finals on disk: nothing is lost, doubled or altered, wherever the process dies."""
 
+import io
 import os
 import shutil
 import stat
@@ -226,6 +227,45 @@ def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
         events = [replay.pop() for _ in range(5)]
     assert events[1] == Missed(from_seq=3, to_seq=4, why="retention")
     assert [event.seq for event in events if isinstance(event, Final)] == [2, 5, 6, 7]
+
+
+def test_a_clock_that_is_put_back_changes_no_order(tmp_path):
+    now = 30 * DAY_S
+    rules = Rules(clock=lambda: now)
+    with Folder(tmp_path, rules) as folder:
+        first = filled(folder.open("talk"), 1)
+        now = 10 * DAY_S
+        filled(first, 2)
+        first.end("stop")
+        second = filled(folder.open("talk"), 1)
+        n_files = len(files_in(tmp_path))
+        filled(second, 2)
+        assert len(files_in(tmp_path)) == n_files  # a day is a day
+    now = 20 * DAY_S
+    with Folder(tmp_path, rules) as folder:
+        again = filled(folder.open("talk"), 1)
+        assert (again.epoch, seqs(again)) == (second.epoch, [1, 2, 3, 4])
+    assert [event.seq for event in transcript(tmp_path, "talk")] == [1, 2, 3, 4]
+    assert [event.seq for event in transcript(tmp_path, "talk", first.epoch)] == [1, 2, 3]
+
+
+def test_a_line_that_grows_while_it_is_read_is_not_damaged(tmp_path, monkeypatch):
+    with Folder(tmp_path) as folder:
+        filled(folder.open("talk"), 2)
+    (file,) = files_in(tmp_path)
+    content = file.path.read_bytes()
+
+    class Growing(io.BytesIO):
+        """Ends in the middle of a line; what is read behind that is the rest of it."""
+
+        def __init__(self) -> None:
+            super().__init__(content[:-9])
+
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(size) or content[-9:][:size]
+
+    monkeypatch.setattr(Path, "open", lambda *_: Growing())
+    assert [event.seq for event in transcript(tmp_path, "talk")] == [1]
 
 
 def test_a_transcript_is_of_one_run(tmp_path):
