@@ -68,7 +68,8 @@ class Window:
     `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the
     last hypothesis, to be verified; `last`: the window ends the utterance (if the silence behind it
     lasts), every word that comes back will be committed, so decode with full checks; `language`:
-    code of the one spoken before, or empty; `listen`: the audio may say that it is another now.
+    code of the one spoken before, or empty; `listen`: the audio may say that it is another now;
+    `min_ctx`: encode it on at least so many positions.
     """
 
     start: int
@@ -80,6 +81,7 @@ class Window:
     last: bool = False
     language: str = ""
     listen: bool = True
+    min_ctx: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Hypothesis:
     prefix. `language` is spoken with probability `language_prob`, which is 1 unless the audio was
     asked. `suspect` names the guard that distrusts the result ("loop", "no_speech", ...) or is
     empty: such words are never agreed upon, and unless the window is `last` they are not shown.
+    `failed_ctx`: encoder positions that were too few for the window, or 0.
     """
 
     words: tuple[Word, ...] = ()
@@ -102,6 +105,7 @@ class Hypothesis:
     temperature: float = 0.0
     accepted_draft: int = 0
     suspect: str = ""
+    failed_ctx: int = 0
 
 
 def text_of(words: Sequence[Word]) -> str:

@@ -35,6 +35,7 @@ class Counters:
     """What a recognizer did so far.
 
     `retries`: windows that were encoded again at full context because the short one failed;
+    `mended`: those of them with which that helped, so that the context is to blame;
     `fallbacks`: decodes beyond a window's first temperature; `drafted`, `accepted`: tokens.
     """
 
@@ -42,6 +43,7 @@ class Counters:
     encodes: int = 0
     encoded_frames: int = 0
     retries: int = 0
+    mended: int = 0
     fallbacks: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -95,20 +97,24 @@ class Recognizer(Generic[FeaturesT]):
         options = self._thorough if window.last else self._quick
         rng = np.random.default_rng([options.seed, window.start, window.end])
         n_full = self._engine.dims.n_audio_ctx
-        n_ctx = encoder_positions(window.end - window.start, options, n_full)
+        n_ctx = encoder_positions(window.end - window.start, options, n_full, floor=window.min_ctx)
         view = self._view(window, n_ctx)
         decoded = self._decode(view, options, options.temperatures[0], rng)
+        failed_ctx = 0
         if n_ctx < n_full and self._fails(decoded, window):
             self.counters.retries += 1
             view = self._view(replace(window, draft=()), n_full, told=False)
             decoded = self._decode(view, options, options.temperatures[0], rng)
+            if not self._fails(decoded, window):
+                self.counters.mended += 1
+                failed_ctx = n_ctx
 
         def again(temperature: float) -> Decoded:
             self.counters.fallbacks += 1
             return self._decode(view, options, temperature, rng)
 
         hypothesis = self._hypothesis(window, with_fallback(decoded, again, options))
-        return replace(hypothesis, language_prob=view.language_prob)
+        return replace(hypothesis, language_prob=view.language_prob, failed_ctx=failed_ctx)
 
     def _view(self, window: Window, n_ctx: int, *, told: bool = True) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start, n_ctx=n_ctx)
@@ -220,12 +226,17 @@ class Recognizer(Generic[FeaturesT]):
         )
 
 
-def encoder_positions(n_frames: int, options: DecodingOptions, longest: int) -> int:
-    """Encoder positions for so many frames; enough silence behind them to see that they end."""
+def encoder_positions(
+    n_frames: int, options: DecodingOptions, longest: int, *, floor: int = 0
+) -> int:
+    """Encoder positions for so many frames; enough silence behind them to see that they end.
+
+    A context that the options fix stays as it is; `floor` is for those that go by the length.
+    """
     n_ctx = options.audio_ctx
     if n_ctx == 0:
         steps = math.ceil((n_frames + options.audio_ctx_pad) / _CTX_STEP)
-        n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor)
+        n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor, floor)
     return min(max(n_ctx, n_frames), longest)
 
 

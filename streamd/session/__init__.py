@@ -18,6 +18,7 @@ from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
 from streamd.commit.words import HEARD_OUT
 from streamd.events import Gap, Lag, SessionEvent
+from streamd.session.context import ContextFloor
 from streamd.session.language import Language
 from streamd.session.options import SessionOptions
 from streamd.session.prompt import Prompt
@@ -32,8 +33,6 @@ __all__ = ["Session", "SessionOptions"]
 
 LONG_GAP = 250
 """Of a longer gap (frames) only so much is taken for silence, and what ends any utterance."""
-FORCE_AFTER, FORCE_AGE = 400, 100
-"""When nothing could be committed for so long, words of this age are committed unseen twice."""
 
 
 class Session:
@@ -57,7 +56,7 @@ class Session:
         self._segment: Segment | None = None
         self._pending: tuple[Window, Segment] | None = None
         self._prompt = Prompt(self._options.context_tokens, keep=self._options.keep_context)
-        self._language = Language(self._options.language_after)
+        self._language, self._floor = Language(self._options.language_after), ContextFloor()
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._heard = 0  # the end of the newest accepted window
@@ -157,6 +156,7 @@ class Session:
             last=last,
             language=self._language.known,
             listen=self._language.listen(end - segment.utterance.start),
+            min_ctx=self._floor.positions,
         )
         self._pending = (window, segment)
         return window
@@ -169,6 +169,7 @@ class Session:
         self._heard = max(self._heard, window.end)
         segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
+        self._floor.learn(window, hypothesis)
         events = self._lag(window)
         if not window.last:
             pause = segment.utterance.pause
@@ -202,8 +203,7 @@ class Session:
             return []
         words = hypothesis.words
         n = self._policy.commit(words, now=end, silence=silence)
-        if n == 0 and end - segment.anchor > max(FORCE_AFTER, self._options.length * 3 // 2):
-            n = sum(1 for word in words if word.end <= end - FORCE_AGE)
+        n = n or segment.overdue(words, end, self._options.length)
         segment.revise(words, n)
         if end - segment.anchor > self._options.length:
             self._prompt.remember(segment.trim(self._segmenter, end), hypothesis)

@@ -14,6 +14,9 @@ from streamd.session.phantoms import believable
 from streamd.types import Hypothesis, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter, Utterance
 
+FORCE_AFTER, FORCE_AGE = 400, 100
+"""When nothing could be committed for so long, words of this age are committed unseen twice."""
+
 
 @dataclass(slots=True)
 class Segment:
@@ -63,6 +66,12 @@ class Segment:
             return None
         end = now - (now - self.next_due) % step  # the newest boundary: missed steps merge
         return (end, False) if end > self.anchor else None
+
+    def overdue(self, words: Sequence[Word], end: int, length: int) -> int:
+        """How many of the newest words, heard up to frame `end`, cannot wait for agreement."""
+        if end - self.anchor <= max(FORCE_AFTER, length * 3 // 2):
+            return 0
+        return sum(1 for word in words if word.end <= end - FORCE_AGE)
 
     def revise(self, words: Sequence[Word], n: int) -> None:
         """Commit the first `n` of the newest words; the others are the new tail."""

@@ -87,6 +87,22 @@ def test_encoder_context(n_frames, options, n_ctx):
     assert ours.counters.encoded_frames == n_ctx
 
 
+@pytest.mark.parametrize(
+    ("n_frames", "min_ctx", "options", "n_ctx"),
+    [
+        (250, 512, {}, 512),
+        (600, 512, {}, 768),
+        (250, 1500, {}, 1500),
+        (250, 768, {"audio_ctx": 512}, 512),
+    ],
+)
+def test_a_stream_s_floor_counts_unless_the_context_is_fixed(n_frames, min_ctx, options, n_ctx):
+    ours, engine = recognizer(script(b" a", [0, 0, 0]), **options)
+    found = ours.recognize(window(n_frames, min_ctx=min_ctx))
+    assert engine.contexts == [n_ctx]
+    assert found.failed_ctx == 0
+
+
 def test_words_are_in_the_stream_s_time():
     ours, _ = recognizer(script(b" ab cd", [20, 30, 40, 90, 100, 110, 150]))
     found = ours.recognize(window())
@@ -127,7 +143,8 @@ def test_a_short_context_that_fails_is_tried_in_full_once(why, last):
     known = {"prompt": tuple(b" m"), "prefix": tuple(PREFIX), "draft": tuple(b" no")}
     found = ours.recognize(window(last=last, **known))
     assert engine.contexts == [384, FULL]
-    assert ours.counters.retries == 1
+    assert (ours.counters.retries, ours.counters.mended) == (1, 1)
+    assert found.failed_ctx == 384
     assert text_of(found.words) == "ab cd"
     assert found.suspect == ""
     # neither prompt nor draft, but the prefix
@@ -142,6 +159,8 @@ def test_a_loop_that_stays_is_said_once_and_suspected():
     assert engine.contexts == [384, FULL]
     assert (text_of(found.words), found.suspect) == ("no", "loop")
     assert found.tokens == tuple(b" no")
+    # the full context is no better: a longer one next time would only cost more
+    assert (ours.counters.retries, ours.counters.mended, found.failed_ctx) == (1, 0, 0)
 
 
 def test_an_endless_text_is_suspected():
