@@ -1,0 +1,145 @@
+"""A stream through a model with many languages: heard once in each utterance, and held.
+
+The model has random weights, so the languages mean nothing; that they are heard, held and told to
+the decoder is what is tested. Its probabilities are proved against openai-whisper's elsewhere.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+from golden import load
+from golden.random_model import N_TEXT_TOKENS, random_weights
+
+from streamd.config import load as configure
+from streamd.daemon import build
+from streamd.engine.recognizer import Recognizer
+from streamd.engine.reference import ReferenceDecoder, ReferenceEngine, ReferenceFeatures
+from streamd.engine.weights import parameter_shapes
+from streamd.events import Final
+from streamd.mel import log_mel
+from streamd.search.language import detect_language
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.types import FRAME, Hypothesis, Window
+
+N_CTX = 512
+DIMS = replace(load.model("random").dims, n_audio_ctx=N_CTX)
+"""A short context is the whole: no window is encoded a second time."""
+OPTIONS = DecodingOptions(
+    logprob_threshold=-99.0,
+    final_logprob_threshold=-99.0,
+    no_speech_threshold=1.0,
+    compression_ratio_threshold=99.0,
+    temperatures=(0.0,),
+    tokens_per_second=50.0,
+    loops=None,
+    word_times=False,
+    audio_ctx=N_CTX,
+)
+"""Random text fails every guard."""
+
+
+@cache
+def engine() -> ReferenceEngine:
+    weights = random_weights(parameter_shapes(DIMS))
+    # The last layer norm's first feature is constant: a bias, of the end of text alone.
+    weights["decoder.ln.weight"][0], weights["decoder.ln.bias"][0] = 0, 8
+    weights["decoder.token_embedding.weight"][:, 0] = 0
+    weights["decoder.token_embedding.weight"][N_TEXT_TOKENS, 0] = 0.5
+    return ReferenceEngine(DIMS, weights, alignment_heads=load.model("random").alignment_heads)
+
+
+@dataclass
+class Counting:
+    """The engine; counts the decoders that can do no more than hear the language."""
+
+    n_detections: int = 0
+    dims = DIMS
+
+    def encode(self, mel: np.ndarray, n_ctx: int) -> ReferenceFeatures:
+        return engine().encode(mel, n_ctx)
+
+    def decoder(self, features: ReferenceFeatures, n_slots: int) -> ReferenceDecoder:
+        self.n_detections += n_slots == 1
+        return engine().decoder(features, n_slots)
+
+
+@dataclass
+class Heard:
+    windows: list[Window] = field(default_factory=list)
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+    finals: list[Final] = field(default_factory=list)
+    n_detections: int = 0
+
+
+@cache
+def stream(language: str | None) -> Heard:
+    """Three clips with pauses between them."""
+    model, heard, counting = load.model("random"), Heard(), Counting()
+    tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
+    recognizer = Recognizer(counting, tokenizer, replace(OPTIONS, language=language))
+    session = build.session_factory(configure({"step": "1000"}, {}))()
+    events = []
+
+    def drain() -> None:
+        while (window := session.next_window()) is not None:
+            heard.windows.append(window)
+            heard.hypotheses.append(recognizer.recognize(window))
+            events.extend(session.accept(window, heard.hypotheses[-1]))
+
+    for clip in ("lamp", "cards", "lamp"):
+        sound = np.trim_zeros(load.samples(clip, 600), "b")
+        frames = np.concatenate([sound, np.zeros(160 * FRAME + -len(sound) % FRAME, np.float32)])
+        for block in np.split(frames.reshape(-1, FRAME), range(5, len(frames) // FRAME, 5)):
+            events += session.feed(block)
+            drain()
+    events += session.flush()
+    drain()
+    heard.finals = [event for event in events if isinstance(event, Final)]
+    heard.n_detections = counting.n_detections
+    return heard
+
+
+def test_it_is_heard_once_in_each_utterance_and_held():
+    heard = stream(None)
+    known, n_listened = "", 0
+    assert len({window.start for window in heard.windows}) >= 3
+    for window, hypothesis in zip(heard.windows, heard.hypotheses, strict=True):
+        assert window.language == known
+        if not window.listen:
+            assert hypothesis.language == known
+            assert hypothesis.language_prob == 1.0
+        else:
+            n_listened += 1
+            assert 0 < hypothesis.language_prob < 1
+            if window.end - window.start >= 100 and not hypothesis.suspect:
+                known = hypothesis.language
+    assert known
+    assert n_listened < len(heard.windows) // 2
+    assert heard.n_detections == n_listened
+
+
+def test_finals_tell_it():
+    heard = stream(None)
+    assert heard.finals
+    spoken = {h.language for h in heard.hypotheses}
+    assert {final.language for final in heard.finals} <= spoken
+
+
+def test_it_is_what_the_model_says():
+    heard = stream(None)
+    window, hypothesis = heard.windows[0], heard.hypotheses[0]
+    model = load.model("random")
+    tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
+    padded = np.pad(window.samples, (0, N_CTX * FRAME - len(window.samples)))
+    features = engine().encode(log_mel(padded, DIMS.n_mels), N_CTX)
+    probs = detect_language(engine().decoder(features, 1), tokenizer)
+    assert next(iter(probs)) == hypothesis.language
+    assert np.isclose(probs[hypothesis.language], hypothesis.language_prob, atol=1e-4)
+
+
+def test_a_language_that_was_named_is_never_heard():
+    heard = stream("fr")
+    assert heard.n_detections == 0
+    assert {hypothesis.language for hypothesis in heard.hypotheses} == {"fr"}
