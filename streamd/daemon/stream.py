@@ -23,7 +23,7 @@ class Stream:
         wake: Callable[[], None],
         failed: Callable[[StreamdError], None],
     ) -> None:
-        """`room`: frames that may wait before a source has to; `wake`: called when work is here.
+        """`room`: frames that may wait before a source has to; `wake`: called when a window is due.
 
         `failed`: called when what was said could not be kept.
         """
@@ -52,7 +52,6 @@ class Stream:
         except StreamdError as error:
             self._failed(error)
         self._publish(self.session.feed(frames))
-        self._wake()
 
     def next_window(self) -> Window | None:
         """The session's next window; see `Session.next_window`."""
@@ -64,7 +63,6 @@ class Stream:
     def gap(self, duration_ms: int, why: str) -> None:
         """Take note of audio that was lost on the way here."""
         self._publish(self.session.gap(duration_ms, why))
-        self._wake()
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> None:
         """Take what the recognizer heard in a window of this session."""
@@ -73,12 +71,13 @@ class Stream:
         self._notify()
 
     def _look(self) -> None:
-        """Note since when a window is due."""
+        """Note since when a window is due, and say so; in silence nobody is woken."""
         if not self.session.due:
             self.due_since = None
             self._notify()
         elif self.due_since is None:
             self.due_since = asyncio.get_running_loop().time()
+            self._wake()
 
     async def room(self) -> None:
         """Return once the engine has caught up so far that more audio is welcome.
@@ -95,7 +94,6 @@ class Stream:
     async def flush(self) -> None:
         """Make everything that was said so far final; the session goes on."""
         self._publish(self.session.flush())
-        self._wake()
         await self._until(lambda: self.session.idle)
 
     def settle(self) -> int:

@@ -17,7 +17,8 @@ from streamd.sources.blocking import Background
 from streamd.sources.frames import Ended, FrameStream
 
 _PACED_BLOCK_MS = 40
-_FAST_BLOCK_MS = 1000
+_READ_MS = 1000
+"""Read at a time: a thread that is woken for each block of 40 ms costs as much as listening."""
 _HEADER_SLACK_MS = 100
 """Lengths in mp3 headers are estimates."""
 
@@ -82,7 +83,7 @@ class FileSource:
         self.duration_ms: int | None = None
         self._clock = clock or LoopClock()
         self._started_ms: float | None = None
-        self._n_read = 0
+        self._n_read = self._n_given = 0
         self._failure: SourceError | None = None
         self._stopped = False
         self._background: Background[NDArray[np.float32]] = Background()
@@ -91,8 +92,8 @@ class FileSource:
         self._file = await asyncio.to_thread(_open, self.name)
         self._rate_hz = self._file.samplerate
         self.duration_ms = self._file.frames * 1000 // self._rate_hz
-        block_ms = _PACED_BLOCK_MS if self.live else _FAST_BLOCK_MS
-        self._block = self._rate_hz * block_ms // 1000
+        self._block = self._rate_hz * (_PACED_BLOCK_MS if self.live else _READ_MS) // 1000
+        self._ahead = np.empty((0, self._file.channels), np.float32)
         try:
             framer = Framer(self._rate_hz, self._file.channels)
         except SourceError as error:
@@ -111,7 +112,7 @@ class FileSource:
         return self._frames
 
     def stop(self) -> None:
-        """End behind the block that is being read now."""
+        """End behind what was given out."""
         self._stopped = True
 
     async def _next_block(self) -> Block | Lost | Ended:
@@ -119,7 +120,10 @@ class FileSource:
             await self._until_due()
         if self._stopped:
             return Ended()
-        block = await self._background.run(self._read)
+        if not len(self._ahead):
+            self._ahead = await self._background.run(self._read)
+        block, self._ahead = self._ahead[: self._block], self._ahead[self._block :]
+        self._n_given += len(block)
         return block if len(block) else Ended(self._failure)
 
     async def _until_due(self) -> None:
@@ -127,17 +131,18 @@ class FileSource:
         now_ms = self._clock.now_ms()
         if self._started_ms is None:
             self._started_ms = now_ms
-        due_ms = self._started_ms + (self._n_read + self._block) * 1000 / self._rate_hz
+        due_ms = self._started_ms + (self._n_given + self._block) * 1000 / self._rate_hz
         if due_ms > now_ms and not self._stopped:
             await self._clock.sleep_ms(due_ms - now_ms)
 
     def _read(self) -> NDArray[np.float32]:
-        """Read the next block, (n, channels); empty at the end. Runs in a thread."""
+        """Read what comes next, (n, channels); empty at the end. Runs in a thread."""
         if self._failure:
             return np.empty((0, self._file.channels), np.float32)
         # When the decoder gives up inside a block, soundfile raises and does not say how much it
         # had decoded into it: what is still NaN then was not.
-        space = np.full((self._block, self._file.channels), np.nan, np.float32)
+        n = self._rate_hz * _READ_MS // 1000
+        space = np.full((n, self._file.channels), np.nan, np.float32)
         try:
             block: NDArray[np.float32] = self._file.read(out=space)
         except soundfile.LibsndfileError:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from streamd.errors import SourceError
 from streamd.sources.file import FileSource
+from streamd.sources.frames import Ended
 from streamd.types import FRAME, SAMPLE_RATE
 
 N_RAMP = 60_000
@@ -96,8 +97,8 @@ async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate
     realtime = FileSource(path, realtime=True, clock=ManualClock())
     async with realtime:
         blocks = []
-        while len(block := await asyncio.to_thread(realtime._read)):
-            blocks.append(block.copy())
+        while not isinstance(block := await realtime._next_block(), Ended):
+            blocks.append(block)
     assert len(blocks) > 90
     decoded = np.concatenate(blocks)
     assert decoded.shape == whole.shape
