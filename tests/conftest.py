@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -30,6 +31,19 @@ def empty_store(tmp_path_factory):
         patch.setenv("STREAMD_CACHE", str(folder / "cache"))
         patch.setenv("STREAMD_MODEL", "demo")
         yield
+
+
+@pytest.fixture(autouse=True)
+def loud_logs():
+    """A program that was run in this process may have set what is logged; the next test hears all.
+
+    Which tests came before must not matter.
+    """
+    root, ours = logging.getLogger(), logging.getLogger("streamd")
+    before = root.level, ours.level
+    yield
+    root.setLevel(before[0])
+    ours.setLevel(before[1])
 
 
 @pytest.fixture

@@ -241,6 +241,13 @@ def test_several_starts_at_once(folder):
     assert how("demo") == "prepared"
 
 
+def test_what_somebody_may_be_reading_is_not_replaced(tmp_path):
+    for content in ("first", "second"):
+        put_folder(tmp_path / "a", lambda place, text=content: (place / "file").write_text(text))
+    assert (tmp_path / "a" / "file").read_text() == "first"
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+
+
 def test_the_longest_unused_go_first(tmp_path):
     now = 1_000_000_000
     for age, name in enumerate(("newest", "middle", "oldest", "kept")):

@@ -24,6 +24,7 @@ RUNTIME_FAILURES = (
     ort.Fail,
     ort.InvalidArgument,
     ort.InvalidGraph,
+    ort.NoSuchFile,
     ort.NotImplemented,
     ort.RuntimeException,
     RuntimeError,  # what a run with bound memory raises for all of these

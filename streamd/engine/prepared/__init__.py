@@ -103,9 +103,7 @@ def _in_memory(model: Model, threads: int, precision: Choice) -> Opened:
 def _read(place: Path, threads: int) -> tuple[Model, OnnxEngine] | None:
     """What was prepared, if it is whole and of our own making; else there is nothing left of it."""
     try:
-        if not is_ours(place):
-            return None
-        found = entry.read(place, threads=threads)
+        found = entry.read(place, threads=threads) if is_ours(place) else None
     except EngineError:
         found = None  # damaged where it was not looked at
     except OSError:

@@ -69,8 +69,8 @@ def put_file(path: Path, content: bytes) -> None:
 def put_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Have `fill` write a folder's files; it appears with all of them or not at all.
 
-    What was there of that name is replaced, unless another process was faster: then its folder
-    stays, which says the same.
+    What is there of that name stays: another process was faster, and may be reading it. Whoever
+    finds it damaged takes it away first (`discard`).
 
     Raises
     ------
@@ -83,12 +83,10 @@ def put_folder(path: Path, fill: Callable[[Path], None]) -> None:
         fill(new)
         for file in new.iterdir():
             _on_disk(file)
-        discard(path)
-        with suppress(FileExistsError):
-            new.rename(path)
-    except OSError as error:
+        new.rename(path)
+    except OSError:
         if not path.is_dir():  # else another process was faster
-            raise error from None
+            raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
