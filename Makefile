@@ -19,7 +19,7 @@ demo: $(INSTALLED) ## live captions of the bundled recording
 	$(BIN)/streamd --model demo --step 500 --length 5000 models/demo/recording.flac
 
 test: $(INSTALLED) ## all tests that need no system package
-	PYTHONASYNCIODEBUG=1 $(BIN)/pytest
+	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
 lint: $(INSTALLED) ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check
