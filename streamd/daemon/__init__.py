@@ -144,7 +144,7 @@ async def _caption(
             async with source:
                 if source is sources[0]:
                     opened()
-                await pump(source, live, control)
+                await pump(source, live, control, calm_ms=lambda: live.calm_ms)
         except SourceError as error:
             await live.flush()
             live.fail(Fault(code="source", message=str(error), fatal=True))

@@ -7,6 +7,9 @@ from streamd.daemon.control import Control
 from streamd.sources import Lost, Source
 from streamd.types import Frames, ms_from_frames
 
+LONGEST_REST_MS = 120
+"""As long as the usual voice gate needs to open: who looks no more often finds speech as soon."""
+
 
 class Listener(Protocol):
     """Takes one stream of audio."""
@@ -33,15 +36,15 @@ async def pump(
     listener: Listener,
     control: Control,
     *,
-    fed: Callable[[], object] = lambda: None,
+    calm_ms: Callable[[], int] = lambda: 0,
 ) -> None:
     """From the source to the listener, until the source ends or the user stops it.
 
-    `fed` is called whenever the listener has got more audio.
+    `calm_ms`: audio that the listener can make nothing of before all of it is there.
     """
     control.on_stop = source.stop
     if control.stopped.is_set():
-        return
+        source.stop()  # what a pipe holds by now is still heard
     n_skipped = 0
     async for item in source:
         if isinstance(item, Lost):
@@ -57,6 +60,6 @@ async def pump(
             if not source.live:
                 await listener.room()
             listener.feed(item)
-            fed()
+        source.at_least_ms = min(calm_ms(), LONGEST_REST_MS)
     if n_skipped:
         listener.gap(ms_from_frames(n_skipped), "paused")

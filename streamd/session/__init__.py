@@ -17,13 +17,13 @@ import numpy as np
 from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
 from streamd.commit.words import HEARD_OUT
-from streamd.events import Gap, Lag, SessionEvent
+from streamd.events import Gap, SessionEvent
 from streamd.session.context import ContextFloor
 from streamd.session.language import Language
 from streamd.session.options import SessionOptions
 from streamd.session.prompt import Prompt
 from streamd.session.segment import Segment, usable
-from streamd.session.timeline import Timeline
+from streamd.session.timeline import Timeline, lag
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
 from streamd.vad.energy import level_db
 from streamd.vad.gate import Gate
@@ -82,6 +82,11 @@ class Session:
     def idle(self) -> bool:
         """Whether everything said so far is final."""
         return not self._segmenter.utterances
+
+    @property
+    def calm(self) -> int:
+        """Nothing can come of fewer frames than this: they may as well be fed at once."""
+        return self._gate.calm if self.idle else 0
 
     @property
     def settled_ms(self) -> int:
@@ -170,7 +175,7 @@ class Session:
         segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         self._floor.learn(window, hypothesis)
-        events = self._lag(window)
+        events = lag(window, now=self.now, step=self._options.step)
         if not window.last:
             pause = segment.utterance.pause
             silence = 0 if pause is None else max(0, window.end - pause)
@@ -256,12 +261,6 @@ class Session:
             return taken_back
         self._seg, self._rev = self._seg + 1, 0
         return [final]
-
-    def _lag(self, window: Window) -> list[SessionEvent]:
-        """Tell when more than two steps (at least a second) of audio came during one window."""
-        behind = self.now - window.end
-        far = not window.last and behind >= max(2 * self._options.step, 50)
-        return [Lag(lag_ms=ms_from_frames(behind))] if far else []
 
     def _lose(self, n_lost: int) -> Gap:
         """The engine is so far behind that audio was overwritten before it was transcribed.

@@ -10,7 +10,8 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, Partial, SessionEvent, Vad
+from streamd.events import Final, Gap, Lag, Partial, SessionEvent, Vad
+from streamd.types import Window, ms_from_frames
 
 
 class Timeline:
@@ -49,3 +50,10 @@ class Timeline:
                 for word in event.words
             ),
         )
+
+
+def lag(window: Window, *, now: int, step: int) -> list[SessionEvent]:
+    """Tell when more than two steps (at least a second) of audio came during one window."""
+    behind = now - window.end
+    far = not window.last and behind >= max(2 * step, 50)
+    return [Lag(lag_ms=ms_from_frames(behind))] if far else []

@@ -1,6 +1,10 @@
 """Blocks that a live source has captured and nobody has consumed yet."""
 
 from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streamd.audio.pcm import Block
 from streamd.sources import Lost
@@ -33,17 +37,28 @@ class Backlog:
             self._n_samples += len(item)
         self._items.append(item)
 
-    def take(self) -> Block | Lost | Ended | None:
-        """Give the oldest item, None when there is none. What is `Ended` stays so."""
-        if not self._items:
+    def take(self, at_least: int = 0) -> Block | Lost | Ended | None:
+        """Give the oldest item, None when there is none. What is `Ended` stays so.
+
+        Blocks are joined until there are `at_least` so many samples; None while these may yet come.
+        """
+        blocks: list[NDArray[Any]] = []  # all of one type
+        missing = at_least
+        for item in self._items:
+            if isinstance(item, Lost | Ended):
+                break
+            blocks.append(item)
+            missing -= len(item)
+            if missing <= 0:
+                break
+        else:
             return None
-        item = self._items[0]
-        if isinstance(item, Ended):
-            return item
-        self._items.popleft()
-        if not isinstance(item, Lost):
-            self._n_samples -= len(item)
-        return item
+        for _ in blocks:
+            self._items.popleft()
+        self._n_samples -= at_least - missing
+        if blocks:
+            return np.concatenate(blocks)
+        return item if isinstance(item, Ended) else self._items.popleft()
 
     def _note_dropped(self) -> None:
         """Put the loss, whole now that it is over, where the blocks were missed."""

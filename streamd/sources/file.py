@@ -81,6 +81,7 @@ class FileSource:
         self.name = str(path)
         self.live = realtime
         self.duration_ms: int | None = None
+        self.at_least_ms = 0
         self._clock = clock or LoopClock()
         self._started_ms: float | None = None
         self._n_read = self._n_given = 0
@@ -92,7 +93,6 @@ class FileSource:
         self._file = await asyncio.to_thread(_open, self.name)
         self._rate_hz = self._file.samplerate
         self.duration_ms = self._file.frames * 1000 // self._rate_hz
-        self._block = self._rate_hz * (_PACED_BLOCK_MS if self.live else _READ_MS) // 1000
         self._ahead = np.empty((0, self._file.channels), np.float32)
         try:
             framer = Framer(self._rate_hz, self._file.channels)
@@ -116,22 +116,24 @@ class FileSource:
         self._stopped = True
 
     async def _next_block(self) -> Block | Lost | Ended:
+        block_ms = max(_PACED_BLOCK_MS, self.at_least_ms) if self.live else _READ_MS
+        n = self._rate_hz * block_ms // 1000
         if self.live:
-            await self._until_due()
+            await self._until_due(n)
         if self._stopped:
             return Ended()
         if not len(self._ahead):
             self._ahead = await self._background.run(self._read)
-        block, self._ahead = self._ahead[: self._block], self._ahead[self._block :]
+        block, self._ahead = self._ahead[:n], self._ahead[n:]
         self._n_given += len(block)
         return block if len(block) else Ended(self._failure)
 
-    async def _until_due(self) -> None:
-        """Wait until a microphone would have captured the next block."""
+    async def _until_due(self, n: int) -> None:
+        """Wait until a microphone would have captured the next `n` samples."""
         now_ms = self._clock.now_ms()
         if self._started_ms is None:
             self._started_ms = now_ms
-        due_ms = self._started_ms + (self._n_given + self._block) * 1000 / self._rate_hz
+        due_ms = self._started_ms + (self._n_given + n) * 1000 / self._rate_hz
         if due_ms > now_ms and not self._stopped:
             await self._clock.sleep_ms(due_ms - now_ms)
 

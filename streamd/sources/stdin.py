@@ -52,6 +52,7 @@ class StdinSource:
         self.name = "stdin"
         self.live = False
         self.duration_ms: int | None = None
+        self.at_least_ms = 0  # without consequence: it is not live
         self._file = file
         self._decoder = PcmDecoder(encoding, channels)
         self._frames = FrameStream(Framer(rate_hz, channels), self._next_block)

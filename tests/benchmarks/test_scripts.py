@@ -98,3 +98,16 @@ def test_the_bars_are_those_of_the_model(peers, capsys):
 def test_a_worker_that_dies_is_named(peers, tmp_path):
     with pytest.raises(RuntimeError, match=r"streamd ended: .*nothing"):
         peers.Worker("streamd", tmp_path / "nothing", 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_programs_that_hear_nobody_run_no_encoder():
+    table, told = run("idle.py", "--seconds", "1")
+    assert [row["hears"] for row in told["idle"]] == [
+        "nothing (serve)",
+        "digital silence",
+        "quiet noise",
+    ]
+    assert not any(row["windows"] for row in told["idle"])
+    assert told["idle"][0]["heard_s"] == 0 < told["idle"][1]["heard_s"]
+    assert table.count("never ran") == 3

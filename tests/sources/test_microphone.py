@@ -170,3 +170,38 @@ async def test_a_device_that_was_plugged_in_later_is_found(fake):
             pass
     async with Microphone("New", look_again=True) as microphone:
         assert microphone.name == "New"
+
+
+async def test_in_silence_the_loop_is_woken_only_for_what_is_wanted(fake):
+    async with Microphone() as microphone:
+        frames = aiter(microphone)
+        microphone.at_least_ms = 120
+        asking = asyncio.ensure_future(anext(frames))
+        for k in range(5):
+            fake.streams[0].deliver(np.full(320, k / 100))
+            await asyncio.sleep(0)
+        assert not microphone._arrival.is_set()
+        fake.streams[0].deliver(np.full(320, 0.05))
+        assert np.allclose((await asking)[:, 0], np.arange(6) / 100)
+        microphone.at_least_ms = 0
+        fake.streams[0].deliver(np.full(320, 0.06))
+        assert len(await anext(frames)) == 1
+
+
+async def test_what_is_held_back_in_silence_comes_when_it_ends(fake):
+    async with Microphone() as microphone:
+        microphone.at_least_ms = 120
+        for at in range(0, 3200, 320):
+            fake.streams[0].deliver(RAMP[at : at + 320])
+        assert np.array_equal(audio(await drain(microphone)), RAMP[:3200])
+
+
+async def test_what_is_held_back_in_silence_comes_before_the_device_is_gone(fake):
+    captured = []
+    async with Microphone() as microphone:
+        microphone.at_least_ms = 120
+        fake.streams[0].deliver(np.full(320, 0.5))
+        fake.streams[0].vanish()
+        with pytest.raises(SourceError, match="is gone"):
+            await collect(microphone, captured)
+    assert len(audio(captured)) == 320

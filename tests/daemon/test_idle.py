@@ -1,0 +1,51 @@
+"""Where nobody speaks nothing is computed and nobody is woken."""
+
+import numpy as np
+import pytest
+
+from streamd.bench.eventlog import Began, Decoded
+from streamd.bench.replay import replay
+from streamd.config import load
+from streamd.daemon import build
+from streamd.daemon.keeping import Kept
+from streamd.daemon.opening import open_model
+from streamd.daemon.stream import Stream
+from streamd.server import Metrics
+from streamd.types import FRAME, Frames
+
+CONFIG = load({"model": "demo", "threads": "1"}, {})
+
+
+def silence(seconds: int, level: float) -> Frames:
+    noise = np.random.default_rng(7).standard_normal((seconds * 50, FRAME))
+    return (noise * level).astype(np.float32)
+
+
+@pytest.mark.parametrize("level", [0.0, 10 ** (-70 / 20), 10 ** (-50 / 20), 10 ** (-20 / 20)])
+def test_no_encoder_runs_in_silence_and_noise(level):
+    recognizer = build.recognizer(CONFIG, *open_model(CONFIG))
+    sound = silence(60, level)
+    began = Began(name="", model="demo", clock="free", step_ms=500, audio_ms=60_000)
+    (log,) = replay(recognizer, build.session_factory(CONFIG), [sound], began=began)
+    assert recognizer.counters.encodes == recognizer.counters.windows == 0
+    assert not [entry for entry in log if isinstance(entry, Decoded)]
+
+
+async def test_nobody_is_woken_before_a_window_is_due():
+    woken = []
+    kept = Kept("s", None, recordings=None, metrics=Metrics(version="", model=""))
+    new_session = build.session_factory(CONFIG)
+    stream = Stream(
+        new_session(), kept, room=500, wake=lambda: woken.append(1), failed=lambda error: None
+    )
+    stream.begin()
+    for frame in silence(10, 1e-3):
+        stream.feed(frame[None])
+    assert (woken, stream.calm_ms, stream.due_since) == ([], 120, None)
+    t = np.arange(3 * 50 * FRAME) / 16_000
+    syllables = 0.1 * np.sign(np.sin(2 * np.pi * 120 * t)) * np.maximum(0, np.sin(5 * np.pi * t))
+    for frame in syllables.astype(np.float32).reshape(-1, FRAME):
+        stream.feed(frame[None])
+    assert woken
+    assert stream.calm_ms == 0
+    assert stream.next_window() is not None
