@@ -1,0 +1,278 @@
+"""What bad and many clients cost: the delay of those who behave, and the server's memory.
+
+    python benchmarks/server.py [--seconds 30] [--only NAME...]
+
+A server in a process of its own, with the daemon's sessions and without an engine, publishes finals
+twenty times a second; five listeners in this process note how late they come. Meanwhile, in a third
+process: nothing; a subscriber that is stopped (SIGSTOP); one that reads a byte a second; 500
+subscribers at once; 1000 that connect and go; 20 at a time that have all finals replayed again and
+again. Prints a table and, last, a JSON line.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import msgspec
+import numpy as np
+from websockets.asyncio.client import connect
+
+from streamd.bench.machine import machine
+from streamd.config import load
+from streamd.daemon import build, serving
+from streamd.daemon.streams import Streams
+from streamd.events import Final
+from streamd.server import LIVE, watch
+
+PERIOD_S = 0.05
+N_LISTENERS = 5
+N_BEFORE = 1000
+"""Finals that can be replayed; without a journal that many are kept."""
+ADDRESS = "/v1/stream?session=live"
+
+
+async def serve(n_letters: int) -> None:
+    """The server's process: publishes until its standard input ends."""
+    config = load({"port": "0", "max-subscribers": "10000"}, {})
+    every = Streams(build.session_factory(config), room=500, max_ingest=0)
+    hub = every.add(LIVE).hub
+    ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    async with serving.server(config, every) as server:
+        assert server is not None
+        said = Final(seg=0, start_ms=0, end_ms=0, text="x" * 100, language="en")
+        for _ in range(N_BEFORE):
+            hub.publish(said)
+        print(server.port, flush=True)
+        while not ended.done():
+            text = f"{time.monotonic():.6f} {'x' * n_letters}"
+            hub.publish(msgspec.structs.replace(said, text=text))
+            await asyncio.sleep(PERIOD_S)
+        hub.close("end")
+
+
+def resident_mb(pid: int) -> float:
+    """Linux only."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def tell(n_clients: int) -> None:
+    """So many were let in."""
+    print(n_clients, flush=True)
+
+
+async def nobody(port: int) -> None:
+    """For comparison."""
+    tell(0)
+
+
+async def deaf(port: int) -> None:
+    """Connects and reads nothing, or nothing any more once it is stopped."""
+    async with connect(f"ws://127.0.0.1:{port}{ADDRESS}", max_queue=1, proxy=None) as connection:
+        await connection.recv()
+        tell(1)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+async def slow(port: int) -> None:
+    """Reads a byte a second, with a small window, until it is cut off."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.connect(("127.0.0.1", port))
+    key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+    raw.sendall(f"GET {ADDRESS} HTTP/1.1\r\nHost: localhost\r\n{upgrade}{key}\r\n".encode())
+    with suppress(OSError):
+        while raw.recv(1) != b"{":  # of hello
+            pass
+        tell(1)
+        while raw.recv(1):
+            time.sleep(1)  # noqa: ASYNC251 - there is nothing else in this process
+
+
+async def crowd(port: int, n: int = 500) -> None:
+    """All at once; each listens until it is over."""
+    n_in = 0
+
+    async def one() -> None:
+        nonlocal n_in
+        async with connect(
+            f"ws://127.0.0.1:{port}{ADDRESS}", proxy=None, open_timeout=60
+        ) as connection:
+            await connection.recv()
+            n_in += 1
+            if n_in == n:
+                tell(n)
+            async for _ in connection:
+                pass
+
+    await asyncio.gather(*(one() for _ in range(n)))
+
+
+async def passers_by(port: int, n: int = 1000) -> None:
+    """One after the other, ten at a time; every second one goes without a word."""
+
+    async def some() -> None:
+        for number in range(n // 10):
+            async with connect(f"ws://127.0.0.1:{port}{ADDRESS}", proxy=None) as connection:
+                await connection.recv()
+                if number % 2:
+                    connection.transport.abort()
+
+    await asyncio.gather(*(some() for _ in range(10)))
+    tell(n)
+
+
+async def readers(port: int, n: int = 20) -> None:
+    """Have everything replayed, again and again."""
+    n_in = 0
+
+    async def one() -> None:
+        nonlocal n_in
+        while True:
+            url = f"ws://127.0.0.1:{port}{ADDRESS}&after=0"
+            async with connect(url, proxy=None, max_queue=None) as connection:
+                for _ in range(N_BEFORE):
+                    await connection.recv(decode=False)
+            n_in += 1
+            if n_in == n:
+                tell(n)
+
+    await asyncio.gather(*(one() for _ in range(n)))
+
+
+SCENES: dict[str, tuple[Callable[[int], Coroutine[Any, Any, None]], int]] = {
+    "nobody else": (nobody, 100),
+    "stopped": (deaf, 50_000),
+    "byte a second": (slow, 50_000),
+    "500 at once": (crowd, 100),
+    "1000 come and go": (passers_by, 100),
+    "20 replays": (readers, 100),
+}
+"""Who disturbs, and how many letters a final has besides."""
+
+
+@asynccontextmanager
+async def another(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run this program in another process, which ends with the context."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, __file__, *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL if arguments[0] == "--disturb" else None,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def cut_off(port: int) -> int:
+    """How many clients the server has cut off as too slow."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        figure = answer.read().partition(b"\nstreamd_slow_disconnects_total ")[2].split()[0]
+    return int(float(figure))
+
+
+async def measure(name: str, seconds: float) -> dict[str, Any]:
+    """One scene."""
+    delays: list[float] = []
+    holes = 0
+
+    async def listen(url: str) -> None:
+        nonlocal holes
+        seq = 0
+        async with aclosing(watch(url)) as events:
+            async for event in events:
+                if isinstance(event, Final):
+                    delays.append((time.monotonic() - float(event.text.split()[0])) * 1000)
+                    holes += seq not in (0, event.seq - 1)
+                    seq = event.seq
+
+    async with another("--serve", str(SCENES[name][1])) as server:
+        assert server.stdout
+        assert server.stdin
+        port = int(await server.stdout.readline())
+        listeners = [
+            asyncio.create_task(listen(f"ws://127.0.0.1:{port}")) for _ in range(N_LISTENERS)
+        ]
+        await asyncio.sleep(2)  # at ease
+        before_mb, peak_mb = resident_mb(server.pid), 0.0
+        async with another("--disturb", name, str(port)) as others:
+            assert others.stdout
+            await others.stdout.readline()
+            n_clients = asyncio.create_task(others.stdout.readline())
+            delays.clear()
+            cpu_s, began_s = cpu_of(server.pid), time.monotonic()
+            while (now_s := time.monotonic()) < began_s + seconds or not n_clients.done():
+                peak_mb = max(peak_mb, resident_mb(server.pid))
+                await asyncio.sleep(0.25)
+            share = (cpu_of(server.pid) - cpu_s) / (now_s - began_s)
+            counted = list(delays)
+        await asyncio.sleep(1)
+        after_mb = resident_mb(server.pid)
+        n_cut = await asyncio.to_thread(cut_off, port)
+        server.stdin.close()
+        await asyncio.gather(*listeners)
+    return {
+        "scene": name,
+        "clients": int(n_clients.result()),
+        "cut_off": n_cut,
+        "events": len(counted),
+        "holes": holes,
+        "median_ms": round(float(np.median(counted)), 1),
+        "p95_ms": round(float(np.percentile(counted, 95)), 1),
+        "p99_ms": round(float(np.percentile(counted, 99)), 1),
+        "before_mb": round(before_mb, 1),
+        "peak_mb": round(peak_mb, 1),
+        "after_mb": round(after_mb, 1),
+        "server_cpu": round(share, 3),
+    }
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process until now; Linux only."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=30, help="of each scene")
+    parser.add_argument("--only", nargs="+", choices=SCENES, default=list(SCENES))
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--disturb", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve is not None:
+        asyncio.run(serve(args.serve))
+        return
+    if args.disturb:
+        name, port = args.disturb
+        print("begun", flush=True)
+        asyncio.run(SCENES[name][0](int(port)))
+        return
+    rows = []
+    for name in args.only:
+        rows.append(row := asyncio.run(measure(name, args.seconds)))
+        if len(rows) == 1:
+            print("".join(f"{k:>{18 if k == 'scene' else 11}}" for k in row))
+        cells = (f"{v:>{18 if k == 'scene' else 11}}" for k, v in row.items())
+        print("".join(cells), flush=True)
+    print(json.dumps({"machine": msgspec.to_builtins(machine()), "server": rows}))
+
+
+if __name__ == "__main__":
+    main()
