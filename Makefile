@@ -6,11 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
+WEBSOCKETS := build/websockets-15
+INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --no-deps --target
 SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint check system-packages test-system docs clean
+.PHONY: help demo test test-websockets lint check system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,6 +22,12 @@ demo: $(INSTALLED) ## live captions of the bundled recording
 
 test: $(INSTALLED) ## all tests that need no system package
 	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile
+
+test-websockets: $(INSTALLED) ## the server and its clients with the oldest websockets that we support
+	test -d $(WEBSOCKETS) || $(INSTALL_INTO) $(WEBSOCKETS).new websockets==15.0.1
+	test -d $(WEBSOCKETS) || mv $(WEBSOCKETS).new $(WEBSOCKETS)
+	PYTHONPATH=$(WEBSOCKETS) $(BIN)/python -c 'import websockets; assert websockets.__version__ == "15.0.1"'
+	PYTHONPATH=$(WEBSOCKETS) $(BIN)/pytest --numprocesses auto --dist loadfile tests/server tests/clients/test_subscribers.py tests/clients/test_speak.py
 
 lint: $(INSTALLED) ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check
