@@ -82,7 +82,9 @@ export class Listening {
       this.#socket = null;
       if (refused?.code === "bad_query") return this.status("refused", refused.message);
       this.status(this.transcript.ended === null ? "lost" : "ended", refused?.message);
-      // Also behind an end: the session may be begun again under the same name.
+      // Also behind an end: the session may be begun again under the same name. No hurry then, unless
+      // it is the server that is begun again.
+      if (![null, "shutdown"].includes(this.transcript.ended)) this.#waitMs = LONGEST_WAIT_MS;
       this.#timer = setTimeout(() => this.#connect(), this.#waitMs * (0.75 + Math.random() / 2));
       this.#waitMs = Math.min(2 * this.#waitMs, LONGEST_WAIT_MS);
     };

@@ -132,7 +132,7 @@ export class Sending {
       } else if (message.type === "eos") {
         over = message.reason !== "shutdown" && message.reason !== "disconnect";
       } else if (message.type === "error" && message.fatal && !PASSING.has(message.code)) {
-        if (message.code === "session_over") this.#anew(message.heard_ms ?? 0);
+        if (message.code === "session_over") over = this.#anew(message.heard_ms ?? 0);
         else refused = message.message;
       }
     };
@@ -170,10 +170,19 @@ export class Sending {
     while (this.#blocks.length > 0 && this.#first + this.#blocks[0].length <= samples) this.#drop();
   }
 
-  /** The session did not wait for us any longer: what it has not heard begins another one. */
+  /**
+   * The session did not wait for us any longer: what it has not heard begins another one. Returns
+   * whether there is nothing more to say.
+   */
   #anew(heardMs) {
-    this.#acknowledged((heardMs * RATE) / 1000);
+    const heard = (heardMs * RATE) / 1000;
+    this.#acknowledged(heard);
+    if (this.#blocks.length > 0 && this.#first < heard) {
+      this.#blocks[0] = this.#blocks[0].subarray(heard - this.#first);
+      this.#n -= heard - this.#first;
+    }
     this.#session = this.#epoch = null;
     this.#first = 0;
+    return this.#stopped && this.#n <= RATE / 1000; // `heard_ms` is rounded down
   }
 }

@@ -10,6 +10,7 @@ const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
 const SIZES_REM = [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6.5, 8];
 const LATE_MS = 2000;
+const MOST_LINES = 1000;
 
 // -- settings that stay ---------------------------------------------------------------------------
 
@@ -156,6 +157,9 @@ function changed(kind) {
     // A screen reader says what is said from now on; a replay of hours it must not read aloud.
     $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
     $("log").append(rendered(item));
+    // Hours of lines make a page slow. What goes can still be copied and downloaded; whoever has
+    // scrolled up to read keeps it.
+    while (following && $("log").childElementCount > MOST_LINES) $("log").firstElementChild.remove();
     $("hint").hidden = true;
   }
   if (transcript.partial !== null) $("hint").hidden = true;

@@ -121,6 +121,27 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html():
         assert wrong == []
 
 
+async def test_hours_of_lines_leave_the_page_but_not_the_download():
+    streams = CountingStreams()
+    for n in range(1000):
+        streams.live.publish(final(f"line {n}", 1000 * n, seg=n))
+    async with serving(streams) as server, browser() as context:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        log = page.locator("#log > *")
+        await expect(log).to_have_count(1000, timeout=30_000)
+        for n in range(1000, 1005):
+            streams.live.publish(final(f"line {n}", 1000 * n, seg=n))
+        await expect(log.last).to_contain_text("line 1004")
+        assert await log.count() == 1000
+        await expect(log.first).to_contain_text("line 5")
+        async with page.expect_download() as download:
+            await page.locator("[data-format=txt]").evaluate("button => button.click()")
+        path = await (await download.value).path()
+        text = await asyncio.to_thread(path.read_text)
+        assert text.splitlines() == [f"line {n}" for n in range(1005)]
+        assert wrong == []
+
+
 async def test_a_lost_connection_and_a_restart_lose_and_double_nothing():
     streams = CountingStreams()
     async with (

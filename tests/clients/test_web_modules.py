@@ -1,0 +1,83 @@
+"""What the page's modules do when the server says no, in Node with a fake websocket and clock."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright._impl._driver import compute_driver_executable
+
+WEB = Path(__file__).parents[2] / "clients" / "web"
+
+WORLD = """
+const sockets = [], timers = [];
+globalThis.WebSocket = class {
+  constructor(url) { this.url = new URL(url); this.sent = []; sockets.push(this); }
+  send(data) { this.sent.push(data); }
+  close() {}
+  hear(message) { this.onmessage({ data: JSON.stringify(message) }); }
+};
+globalThis.setTimeout = (then, ms) => timers.push({ then, ms });
+globalThis.location = { href: "http://localhost/", protocol: "http:", hash: "" };
+globalThis.sessionStorage = { getItem: () => null };
+const hello = { type: "hello", session: "talk", epoch: "e", seq: 0 };
+"""
+
+
+def node(program: str) -> object:
+    path = compute_driver_executable()[0]
+    command = [path, "--input-type=module", "-e", WORLD + program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("reason", "least", "most"), [("stop", 7500, 12_500), ("shutdown", 0, 700)]
+)
+def test_a_session_that_is_over_is_not_asked_for_twice_a_second(reason, least, most):
+    waits = node(f"""
+    const {{ Listening }} = await import("{WEB / "connection.js"}");
+    const {{ Transcript }} = await import("{WEB / "transcript.js"}");
+    new Listening("talk", new Transcript(), {{ changed() {{}}, status() {{}} }});
+    for (let n = 0; n < 3; n++) {{
+      sockets.at(-1).hear(hello);
+      sockets.at(-1).hear({{ type: "eos", seq: 0, reason: "{reason}" }});
+      sockets.at(-1).onclose();
+      timers.at(-1).then();
+    }}
+    console.log(JSON.stringify(timers.map((timer) => timer.ms)));
+    """)
+    assert len(waits) == 3
+    assert all(least <= ms <= most for ms in waits)
+
+
+@pytest.mark.parametrize(
+    ("heard_ms", "stopped", "again"),
+    [(200, True, []), (150, True, [800]), (0, True, [1600, 1600]), (150, False, [800])],
+)
+def test_a_session_that_did_not_wait_goes_on_only_with_what_it_has_not_heard(
+    heard_ms, stopped, again
+):
+    said = node(f"""
+    const {{ Sending }} = await import("{WEB / "microphone.js"}");
+    const sending = new Sending({{ named() {{}}, failed() {{}} }}, () => {{}});
+    sockets[0].hear(hello);
+    sockets[0].hear({{ type: "started", samples: 0 }});
+    sending.send(new Int16Array(1600));
+    sending.send(new Int16Array(1600));
+    sockets[0].onclose();
+    if ({json.dumps(stopped)}) sending.stop();
+    timers.at(-1).then();
+    const fault = {{ type: "error", fatal: true, code: "session_over", heard_ms: {heard_ms} }};
+    sockets[1].hear(fault);
+    sockets[1].onclose();
+    let audio = [];
+    if (timers.length === 2) {{
+      timers.at(-1).then();
+      sockets[2].hear({{ ...hello, session: "new" }});
+      sockets[2].hear({{ type: "started", samples: 0 }});
+      audio = sockets[2].sent.filter((data) => typeof data !== "string").map((b) => b.length);
+    }}
+    console.log(JSON.stringify(audio));
+    """)
+    assert said == again
