@@ -5,12 +5,14 @@ configuration's business, so that a slip is reported alike wherever it was made.
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from streamd.cli.command import Command
+from streamd.cli.elsewhere import refuse_foreign
 from streamd.config import OPTIONS, Option, suggestion
 from streamd.errors import ConfigError
 
@@ -55,7 +57,8 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     command, words = _command(argv, commands[0], named)
     # What stands behind -- is cut off here: Python's versions differ in how argparse treats it.
     split = words.index("--") if "--" in words else len(words)
-    namespace, rest = _parser(command).parse_known_args(words[:split])
+    refuse_foreign(words[:split])
+    namespace, rest = _parser(command).parse_known_args(_with_lists(words[:split]))
     _refuse_unknown(rest, command)
     values = vars(namespace)
     asked_for = {name: values.pop(name) for name in ACTIONS}
@@ -80,6 +83,17 @@ def _command(
         if command := named.get(" ".join(argv[:n_words])):
             return command, list(argv[n_words:])
     return default, list(argv)
+
+
+def _with_lists(words: Sequence[str]) -> list[str]:
+    """Hang lists such as -1,50257 on the flag before them; argparse knows only single numbers."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1].startswith("--") and re.fullmatch(r"-\d+(,-?\d+)+", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 class _Parser(argparse.ArgumentParser):

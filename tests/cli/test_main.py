@@ -124,6 +124,13 @@ def test_numbers_below_zero_and_lists(run):
     assert config.decoding.suppress_tokens == (-1, 50257)
 
 
+def test_a_list_may_begin_with_a_number_below_zero(run):
+    config = config_of(run, "--suppress-tokens", "-1,50257", "--length-penalty", "-1", "a.wav")
+    assert config.decoding.suppress_tokens == (-1, 50257)
+    assert config.decoding.length_penalty == -1
+    assert config.input.files == ("a.wav",)
+
+
 def test_serve_takes_no_audio_from_here(run):
     config = config_of(run, "serve", "--port", "0", command="serve")
     assert not config.input.source
@@ -189,6 +196,13 @@ def test_file_named_like_a_command(run, tmp_path):
             "--without-timestamps a.wav",
             "streamd without a command has no option --without-timestamps",
         ),
+        ("-osrt a.wav", "-osrt is whisper.cpp's; streamd has --output-format srt"),
+        (
+            "-mc 0 a.wav",
+            "-mc is whisper.cpp's; streamd has --context-tokens live, "
+            "--no-condition-on-previous-text for transcribe",
+        ),
+        ("transcribe --fp16=False", "--fp16 is openai-whisper's; streamd has --precision"),
         ("serve a.wav", "serve cannot use a.wav"),
         ("serve --no-server", "serve has no option --no-server"),
         ("--no-server --no-source", "--server: without a server and a source there is no audio"),
