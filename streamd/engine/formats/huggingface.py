@@ -44,10 +44,15 @@ _RENAMED = (
 """Their part of a name -> OpenAI's, in this order."""
 
 
+class _Kind(msgspec.Struct):
+    """What every ``config.json`` of transformers says."""
+
+    model_type: str
+
+
 class _Config(msgspec.Struct):
     """``config.json``."""
 
-    model_type: str
     vocab_size: int
     num_mel_bins: int
     d_model: int
@@ -96,7 +101,7 @@ def load(folder: Path, name: str) -> Model:
     ModelError
         Its files are missing, damaged or of another architecture.
     """
-    config = read_json(folder / "config.json", _Config)
+    config = _config(folder / "config.json")
     dims = _dims(folder / "config.json", config)
     path = folder / "generation_config.json"
     generation = read_json(path, _Generation) if path.exists() else _Generation()
@@ -127,7 +132,14 @@ def read_dimensions(path: Path) -> ModelDimensions:
     ModelError
         It is damaged, or of another architecture.
     """
-    return _dims(path, read_json(path, _Config))
+    return _dims(path, _config(path))
+
+
+def _config(path: Path) -> _Config:
+    kind = read_json(path, _Kind).model_type
+    if kind != "whisper":
+        raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
+    return read_json(path, _Config)
 
 
 def _dims(path: Path, config: _Config) -> ModelDimensions:
@@ -144,8 +156,7 @@ def _dims(path: Path, config: _Config) -> ModelDimensions:
         n_text_layer=config.decoder_layers,
     )
     usual = (
-        config.model_type == "whisper"
-        and config.encoder_ffn_dim == config.decoder_ffn_dim == 4 * config.d_model
+        config.encoder_ffn_dim == config.decoder_ffn_dim == 4 * config.d_model
         and config.activation_function == "gelu"
         and not config.scale_embedding
     )
