@@ -61,8 +61,7 @@ class Decoding(Group, frozen=True, kw_only=True):
         Share, Opt("temperature of the first attempt", flags=("-tp",), rare=True)
     ] = 0.0
     temperature_inc: Annotated[
-        Annotated[float, Meta(ge=0.01, le=1.0)],
-        Opt("added for each further attempt", flags=("-tpi",), rare=True),
+        Share, Opt("added for each further attempt; 0: no further ones", flags=("-tpi",), rare=True)
     ] = 0.2
     fallback: Annotated[
         bool,

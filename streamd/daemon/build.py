@@ -29,7 +29,7 @@ from streamd.sources import Source
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
-from streamd.types import N_AUDIO_CTX, frames_from_ms
+from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms
 from streamd.vad import Vad
 from streamd.vad.energy import AnySound
 from streamd.vad.gate import Gate, GateOptions
@@ -164,9 +164,10 @@ def recognizer(config: Config, model: Model, runs: Engine[Any] | None = None) ->
 
     Raises
     ------
-    ConfigError : the model does not know the language or the task
+    ConfigError : the model does not know the language or the task, or hears less than a window
     EngineError : the runtime refuses the model
     """
+    _check_windows(config, model)
     return Recognizer(
         runs or engine(config, model),
         tokenizer(config, model),
@@ -174,6 +175,19 @@ def recognizer(config: Config, model: Model, runs: Engine[Any] | None = None) ->
         initial_prompt=config.decoding.prompt,
         hotwords=config.decoding.hotwords,
     )
+
+
+def _check_windows(config: Config, model: Model) -> None:
+    """Refuse windows that are longer than what the model hears at once, if that is less than 30 s."""
+    ms = model.dims.n_audio_ctx * FRAME_MS
+    windows = {
+        "--max-utterance-ms": config.vad.max_utterance_ms,
+        "--length": config.streaming.length_ms,
+    }
+    too_long = [name for name, window_ms in windows.items() if window_ms > ms]
+    if too_long:
+        cure = " and ".join(f"{name} {ms}" for name in too_long)
+        raise ConfigError(f"the model {model.name} hears only {ms} ms at once: set {cure}")
 
 
 def engine(config: Config, model: Model) -> Engine[Any]:
@@ -233,7 +247,8 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
     if model.language is not None and o.task == "translate":
         raise ConfigError(f"--translate: the model {model.name} knows {model.language} only")
     hottest = 1.0 if o.fallback else o.temperature
-    n_attempts = 1 + math.floor((hottest - o.temperature) / o.temperature_inc + 1e-9)
+    rise = (hottest - o.temperature) / o.temperature_inc if o.temperature_inc else 0.0
+    n_attempts = 1 + math.floor(rise + 1e-9)
     return DecodingOptions(
         language=None if o.language == "auto" else o.language,
         language_prob=o.language_prob,
@@ -271,6 +286,9 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
 
 def _suppressed(tokens: tuple[int, ...], model: Model) -> tuple[int, ...]:
     """-1 stands for what the model's own files want to be suppressed, if they say it."""
+    if unknown := [token for token in tokens if token >= model.dims.n_vocab]:
+        last = model.dims.n_vocab - 1
+        raise ConfigError(f"--suppress-tokens {unknown[0]}: {model.name}'s tokens end at {last}")
     own = model.suppress_tokens
     if -1 not in tokens or own is None:
         return tokens

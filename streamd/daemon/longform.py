@@ -37,6 +37,8 @@ def check(config: Config) -> None:
         raise ConfigError(
             "--hallucination-silence-threshold-ms looks at words: leave --no-word-timestamps away"
         )
+    if config.output.highlight_words and not longform.word_timestamps:
+        raise ConfigError("--highlight-words needs words: leave --no-word-timestamps away")
     points = longform.clip_timestamps_ms
     if list(points) != sorted(points):
         raise ConfigError(f"--clip-timestamps-ms must not go back, got {_listed(points)}")

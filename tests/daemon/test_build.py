@@ -59,6 +59,33 @@ def test_the_usual_suppression_is_the_models_own(option, own, expected):
     assert options.begin_suppress_tokens == own
 
 
+def test_a_token_that_the_model_lacks_cannot_be_suppressed():
+    with pytest.raises(ConfigError, match="^--suppress-tokens 2612: demo's tokens end at 2611$"):
+        build.decoding_options(load({"suppress-tokens": "3,2612"}, {}), load_model("demo"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"temperature": "0.5"}, (0.5, 0.7, 0.9)),
+        ({"temperature-inc": "0"}, (0.0,)),
+        ({"temperature": "1"}, (1.0,)),
+    ],
+)
+def test_temperatures_rise_to_1_at_most(given, expected):
+    assert build.decoding_options(load(given, {}), load_model("demo")).temperatures == expected
+
+
+def test_a_model_that_hears_less_than_a_window_is_refused_with_the_cure():
+    model = load_model("demo")
+    model = replace(model, dims=replace(model.dims, n_audio_ctx=128))
+    engine = _Engine(model.dims)
+    with pytest.raises(ConfigError, match="set --max-utterance-ms 2560 and --length 2560$"):
+        build.recognizer(load({}, {}), model, engine)
+    cured = load({"max-utterance-ms": "2560", "length": "2560"}, {})
+    assert build.recognizer(cured, model, engine)
+
+
 def shaped(n_vocab: int) -> Model:
     """A model with one of OpenAI's vocabularies, and no weights to speak of."""
     dims = ModelDimensions(80, 1500, 8, 1, 1, n_vocab, 448, 8, 1, 1)

@@ -110,6 +110,10 @@ def test_the_model_is_asked_only_for_what_it_knows(demo):
             {"word-timestamps": "false", "hallucination-silence-threshold-ms": "900"},
             "--hallucination-silence-threshold-ms looks at words",
         ),
+        (
+            {"word-timestamps": "false", "highlight-words": "true"},
+            "--highlight-words needs words",
+        ),
         ({"clip-timestamps-ms": "0,900,800"}, "must not go back, got 0,900,800"),
     ],
 )
