@@ -61,6 +61,27 @@ def test_every_listener_gets_every_event_or_a_newer_one():
     assert row["events"] > 0
 
 
+def test_crowds_cost_the_others_nothing_that_was_said():
+    scenes = ["500 at once", "1000 come and go"]
+    _, told = run("server.py", "--seconds", "1", "--only", *scenes)
+    assert [(row["scene"], row["clients"]) for row in told["server"]] == [
+        ("500 at once", 500),
+        ("1000 come and go", 1000),
+    ]
+    for row in told["server"]:
+        assert row["events"] > 0
+        assert (row["holes"], row["cut_off"]) == (0, 0)
+        assert row["after_mb"] < row["before_mb"] + 64
+
+
+def test_a_short_soak_loses_nothing():
+    _, told = run("soak.py", "--minutes", "0.4", "--pace", "10", "--listeners", "2")
+    row = told["soak"]
+    assert (row["samples_sent"], row["samples_lost"], row["seq_holes"]) == (384_000, 0, 0)
+    assert (row["gaps"], row["other_than_journal"], row["commit_violations"]) == (0, 0, 0)
+    assert row["finals"] > 3
+
+
 @pytest.fixture(scope="module")
 def peers() -> ModuleType:
     spec = importlib.util.spec_from_file_location("peers", BENCHMARKS / "peers.py")
