@@ -59,11 +59,11 @@ class Composer:
         cap = min(n - RATE_HZ // 10, int(LONGEST_S * RATE_HZ))
         if u < 0.07:
             return self._silence(n)
-        if u < 0.16:
+        if u < 0.14:
             told = self._sentence(n, cap)
             if told is not None:
                 return self._air(self._cut(told))
-        if u < 0.19:
+        if u < 0.15:
             style = Style(self._pick(sorted(self._voices.unknown)), "words", 1.0)
         else:
             style = self._style()
@@ -84,7 +84,7 @@ class Composer:
                 self._pick(v.digit_people if self.r.random() < 0.75 else v.counters), "digits", 0.02
             )
         if kind == "human words":
-            return Style(self._pick(v.people), self._pick(["words", "phrases"]), 0.08)
+            return Style(self._pick(v.people), self._pick(["words", "phrases"]), 0.04)
         if kind == "human spliced":
             return Style(self._pick(v.makers), "spliced", 0.02)
         voice = self._pick(v.fluent if kind == "fluent" else v.robots)
@@ -152,6 +152,8 @@ class Composer:
             * min(1, room_for / RATE_HZ / 3)
         )
         alone = r.random() < (0.3 if n <= 512 * FRAME else 0.08)
+        if alone and style.outside < 1:  # or a strange voice alone would be taken for strange words
+            style = replace(style, outside=0.0)
         for clip in self._say(style, 1 if alone else 60):
             if style.run_together:
                 clip = _bare(clip)
