@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from streamd import __version__, stdio
 from streamd.cli.arguments import Request, parse
@@ -54,10 +55,14 @@ def _run(request: Request, commands: Sequence[Command]) -> int:
     if request.action == "version":
         stdio.put(sys.stdout, f"streamd {__version__}\n")
         return 0
-    config = load(request.given, os.environ, config_file=request.config_file)
+    config_file, operands = request.config_file, request.operands
+    if request.command.writes_config:
+        operands = (config_file,)
+        config_file = config_file if Path(config_file).exists() else ""
+    config = load(request.given, os.environ, config_file=config_file)
     if request.action == "print-config":
         stdio.put(sys.stdout, as_toml(config))
         return 0
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)
-    return request.command.run(config, request.operands)
+    return request.command.run(config, operands)

@@ -18,7 +18,8 @@ class Command:
     a command of that word itself. `operand` is how the help writes the operands: ``[FILE...]``,
     ``FILE...``, ``URL``, ``PATH [NAME]`` or nothing.
     `options` are those that it has, those of a group together. `preset` says in what the command
-    differs from the plain one, as the command line would say it.
+    differs from the plain one, as the command line would say it. One that `writes_config` gets the
+    path behind ``--config``, or nothing, as its only operand; the file need not be there.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Command:
     operand: str = ""
     options: tuple[Option, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
+    writes_config: bool = False
 
     @property
     def least_operands(self) -> int:

@@ -111,6 +111,15 @@ def _bench(config: Config, operands: tuple[str, ...]) -> int:
     return 0
 
 
+def _calibrate(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli.calibrate import report
+    from streamd.cli.choosing import with_model
+
+    for line in report(with_model(config), *operands):
+        stdio.put(sys.stdout, f"{line}\n")
+    return 0
+
+
 def _doctor(config: Config, operands: tuple[str, ...]) -> int:
     from streamd.cli.doctor import examine
 
@@ -210,7 +219,7 @@ COMMANDS = (
     ),
     Command(
         name="export",
-        summary="write a session of the journal down again; without SESSION: which there are",
+        summary="write a session of the journal down, or list them",
         run=_export,
         operand="[SESSION]",
         options=_options("output", "journal"),
@@ -222,6 +231,14 @@ COMMANDS = (
         run=_bench,
         operand="[FILE...]",
         options=_options("streaming", "vad", "decoding", *_SAID),
+    ),
+    Command(
+        name="calibrate",
+        summary="find the shortest safe encoder context for a voice",
+        run=_calibrate,
+        operand="FILE...",
+        options=_options("streaming", "vad", "decoding", *_SAID),
+        writes_config=True,
     ),
     Command(
         name="doctor",

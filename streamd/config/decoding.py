@@ -136,8 +136,10 @@ class Decoding(Group, frozen=True, kw_only=True):
         int, Meta(ge=0, le=1_500), Opt("positions added to the audio's length", rare=True)
     ] = 128
     audio_ctx_floor: Annotated[
-        int, Meta(ge=64, le=1_500), Opt("positions, at least", rare=True)
-    ] = 384
+        int,
+        Meta(ge=0, le=1_500),
+        Opt("positions, at least; 0: 384, or what the model needs", rare=True),
+    ] = 0
     threads: Annotated[
         int,
         Meta(ge=0, le=256),

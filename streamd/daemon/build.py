@@ -15,7 +15,7 @@ from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.config import Config
 from streamd.engine import Engine
-from streamd.engine.model import Model
+from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.engine.onnx import prepare
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.recognizer import Recognizer
@@ -280,7 +280,7 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
         word_times=model.word_times,
         audio_ctx=o.audio_ctx,
         audio_ctx_pad=o.audio_ctx_pad,
-        audio_ctx_floor=max(o.audio_ctx_floor, model.min_audio_ctx),
+        audio_ctx_floor=o.audio_ctx_floor or max(MIN_AUDIO_CTX, model.min_audio_ctx),
     )
 
 

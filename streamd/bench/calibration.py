@@ -1,0 +1,169 @@
+"""Finds the shortest encoder context that reads a voice as the full one does.
+
+A self-agreement test: no transcript is needed. The recordings go through a session whose windows
+are read at full context; then the same windows are read at shorter ones, longest first. Nobody
+knows a source that did this; the padding and floors are those that others found to matter
+(whisper.cpp#1855, #1951; voxtype#130; FUTO's whisper-acft).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamd.bench.words import n_edits, spoken
+from streamd.engine import Engine
+from streamd.engine.recognizer import Recognizer, encoder_positions
+from streamd.errors import ConfigError
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.session import Session
+from streamd.types import Frames, Hypothesis, Window, text_of
+
+LADDER = ((512, 768), (256, 512), (128, 384), (64, 320), (64, 256), (32, 192))
+"""Padding and floor, in encoder positions, longest first."""
+MAX_DISAGREEMENT = 0.003
+"""Of the words, so many may differ from those at full context (design of the streaming policy)."""
+MAX_GUARDED = 0.05
+"""Of the windows, so many may need the guard: where two in ten do, a stream's floor rises anyway
+(`streamd.session.context`), and at one in twenty that happens to 9 % of all tens of windows."""
+EDGE = 13
+"""Words that end so close to the end of a window that goes on are not compared: they are cut off,
+no context reads them reliably, and none is promised. 260 ms, as the usual `--hold-ms`."""
+MOST_WINDOWS = 400
+"""More are not read: 3 minutes of speech."""
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """What one context does; `positions` and `window_ms` are means over the windows."""
+
+    pad: int
+    floor: int
+    positions: int
+    words: int
+    differ: int
+    windows: int
+    guarded: int
+    window_ms: float
+
+    @property
+    def safe(self) -> bool:
+        """Whether the text is that of the full context, and the guard seldom to thank for it."""
+        few_differ = self.differ <= MAX_DISAGREEMENT * self.words
+        return few_differ and self.guarded <= MAX_GUARDED * self.windows
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A window as it was read at some context."""
+
+    n_ctx: int
+    words: list[str]
+    n_whole: int
+    guarded: bool
+    took_s: float
+
+
+@dataclass(slots=True)
+class Calibration:
+    """Reads windows at several contexts, each window at each length only once."""
+
+    engine: Engine[Any]
+    tokenizer: Tokenizer
+    options: DecodingOptions
+    _windows: list[Window] = field(default_factory=list)
+    _readings: dict[tuple[int, int], _Reading] = field(default_factory=dict)
+
+    def listen(self, sounds: Sequence[Frames], new_session: Callable[[], Session]) -> None:
+        """Cut the sounds into windows as sessions do, and read these at full context.
+
+        Raises
+        ------
+        ConfigError : nobody speaks in them
+        """
+        for sound in sounds:
+            self._listen(sound, new_session())
+        if not any(reading.words for reading in self._readings.values()):
+            raise ConfigError("no speech was recognized: record a minute of yourself, and use that")
+
+    def rungs(self) -> Iterator[Rung]:
+        """The full context, then shorter ones; to be called when there are windows."""
+        n_full = self.engine.dims.n_audio_ctx
+        for pad, floor in ((n_full, n_full), *LADDER):
+            options = replace(self.options, audio_ctx_pad=pad, audio_ctx_floor=floor)
+            rows = []
+            for n, window in enumerate(self._windows):
+                n_ctx = encoder_positions(window.end - window.start, options, n_full)
+                rows.append((self._read(n, n_ctx), self._read(n, n_full)))
+            yield Rung(
+                pad=pad,
+                floor=floor,
+                positions=round(float(np.mean([short.n_ctx for short, _ in rows]))),
+                words=sum(full.n_whole for _, full in rows),
+                differ=sum(_n_differ(short, full) for short, full in rows),
+                windows=len(rows),
+                guarded=sum(short.guarded for short, _ in rows),
+                window_ms=round(float(np.mean([short.took_s for short, _ in rows])) * 1000, 1),
+            )
+
+    def _listen(self, sound: Frames, session: Session) -> None:
+        n_full = self.engine.dims.n_audio_ctx
+
+        def read() -> None:
+            while (window := session.next_window()) is not None:
+                self._windows.append(window)
+                hypothesis = self._recognize(len(self._windows) - 1, n_full)
+                session.accept(window, hypothesis)
+
+        for frame in sound:
+            if len(self._windows) >= MOST_WINDOWS:
+                return
+            session.feed(frame[None])
+            read()
+        session.flush()
+        read()
+
+    def _read(self, n: int, n_ctx: int) -> _Reading:
+        if (n, n_ctx) not in self._readings:
+            self._recognize(n, n_ctx)
+        return self._readings[n, n_ctx]
+
+    def _recognize(self, n: int, n_ctx: int) -> Hypothesis:
+        """Read window `n`; greedily, so that only the context can make a difference."""
+        options = replace(self.options, audio_ctx=n_ctx, beam_size=1, temperatures=(0.0,))
+        recognizer = Recognizer(self.engine, self.tokenizer, options)
+        begun_s = time.perf_counter()
+        hypothesis = recognizer.recognize(self._windows[n])
+        took_s = time.perf_counter() - begun_s
+        window = self._windows[n]
+        until = window.end if window.last else window.end - EDGE
+        whole = [word for word in hypothesis.words if word.end <= until]
+        self._readings[n, n_ctx] = _Reading(
+            n_ctx,
+            spoken(text_of(hypothesis.words)),
+            len(spoken(text_of(whole))),
+            recognizer.counters.retries > 0,
+            took_s,
+        )
+        return hypothesis
+
+
+def _n_differ(short: _Reading, full: _Reading) -> int:
+    """Edits between what the full context reads before the edge, and the short one's beginning."""
+    whole = full.words[: full.n_whole]
+    if full.n_whole == len(full.words):
+        return n_edits(whole, short.words)
+    return min(n_edits(whole, short.words[:n]) for n in range(len(short.words) + 1))
+
+
+def shortest_safe(rungs: Sequence[Rung]) -> Rung:
+    """The last rung, longest first, before one that is not safe; the full context is safe."""
+    best = rungs[0]
+    for rung in rungs[1:]:
+        if not rung.safe:
+            break
+        best = rung
+    return best

@@ -1,0 +1,80 @@
+"""``streamd calibrate``: what it prints, and what it does to the configuration file."""
+
+from pathlib import Path
+
+import pytest
+
+from streamd.bench.calibration import Rung
+from streamd.cli import main
+from streamd.cli.calibrate import write
+from streamd.config import load
+from streamd.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+BEST = Rung(
+    pad=64, floor=320, positions=320, words=9, differ=0, windows=9, guarded=0, window_ms=1.0
+)
+WHY = "found by streamd calibrate for demo"
+
+
+def test_the_demo_model_and_a_file_that_is_not_there_yet(capsys, tmp_path):
+    path = tmp_path / "streamd.toml"
+    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "demo", "-t", "1", "-q"]
+    assert main([*command, "--config", str(path)]) == 0
+    out, _ = capsys.readouterr()
+    head, full, *rows, said, written = out.splitlines()
+    assert head.split() == ["context", "pad", "floor", "differ", "guard", "window"]
+    assert full.split()[:5] == ["1500", "1500", "1500", "0", "of"]
+    assert full.endswith("full")
+    assert len(rows) == 6
+    assert written == f"written to {path}"
+    decoding = load({}, {}, config_file=str(path)).decoding
+    found = f"audio-ctx-pad {decoding.audio_ctx_pad}, audio-ctx-floor {decoding.audio_ctx_floor}"
+    assert said.startswith(f"demo: {found} are safe: ")
+
+
+def test_without_a_file_it_is_only_told(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "demo", "-t", "1", "-q"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.endswith("not written anywhere: --config FILE says where to\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fixed_context_cannot_be_calibrated(capsys):
+    assert main(["calibrate", "x.wav", "-m", "demo", "-ac", "512", "-q"]) == 2
+    assert "--audio-ctx 512 fixes the encoder's context" in capsys.readouterr().err
+
+
+def test_what_else_is_in_the_file_stays(tmp_path):
+    path = tmp_path / "streamd.toml"
+    path.write_text(
+        '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "demo"\n'
+        "audio-ctx-floor = 512  # old\n\n[vad]\nvad = 'off'\n"
+    )
+    write(path, BEST, WHY)
+    assert path.read_text() == (
+        '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "demo"\n'
+        f"audio-ctx-floor = 320 # {WHY}\n"
+        f"audio-ctx-pad = 64 # {WHY}\n\n[vad]\nvad = 'off'\n"
+    )
+    decoding = load({}, {}, config_file=str(path)).decoding
+    assert (decoding.audio_ctx_pad, decoding.audio_ctx_floor) == (64, 320)
+
+
+@pytest.mark.parametrize("before", ["", "# nothing yet\n", "[vad]\nvad = 'off'\n"])
+def test_a_file_without_the_section_gets_it(tmp_path, before):
+    path = tmp_path / "streamd.toml"
+    path.write_text(before)
+    write(path, BEST, WHY)
+    assert path.read_text().startswith(before)
+    assert load({}, {}, config_file=str(path)).decoding.audio_ctx_floor == 320
+
+
+def test_a_file_that_cannot_be_written_or_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"--config: cannot write .*nowhere"):
+        write(tmp_path / "nowhere" / "streamd.toml", BEST, WHY)
+    path = tmp_path / "torn.toml"
+    path.write_text("[decoding\n")
+    with pytest.raises(ConfigError, match=r"torn\.toml: not a TOML file"):
+        write(path, BEST, WHY)
