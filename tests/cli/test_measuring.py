@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from engine.checkpoints import checkpoint, write_own
 
 from streamd.cli import main
 from streamd.cli.bench import bundled, report
@@ -54,6 +55,14 @@ def test_weights_that_have_no_golden_vectors_are_checked_without(tmp_path, capsy
     assert main(["models", "check", str(folder), "-t", "1", "-q"]) == 0
     out, _ = capsys.readouterr()
     assert "golden vectors       none for these weights" in out
+
+
+def test_a_model_that_hears_little_at_once_is_compared_and_plays_no_clip(tmp_path, capsys):
+    folder = write_own(checkpoint("tiny"), tmp_path)
+    assert main(["models", "check", str(folder), "-t", "1", "-q"]) == 0
+    out, _ = capsys.readouterr()
+    assert "against numpy" in out
+    assert out.endswith("it hears only 2560 ms at once\n")
 
 
 PEAKS = [Peak("encoder.blocks.0", 100.0), Peak("decoder.blocks.0", 7e4)]
