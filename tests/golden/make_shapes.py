@@ -71,7 +71,12 @@ def cases(name: str) -> dict[str, Any]:
                 [(0.2, 3, PLAIN), (0.6, 5, {}), (1.0, 3, {"length_penalty": 0.5}), (1.0, 2, PLAIN)]
             )
         ],
-        "words": [word_times(model, tokenizer, clip) for clip in ("cards", "digits")],
+        # tiny's heads hear half of the longer clip as well with one token as with any other:
+        # normalised, that is the noise of rounding, and so are the times
+        "words": [
+            word_times(model, tokenizer, clip)
+            for clip in ("cards", "digits")[: 2 - (name == "tiny")]
+        ],
     }
     greedy, beam = found["decode"][0]["tokens"], found["decode"][2]["tokens"]
     suppressed = PLAIN | {"suppress_tokens": [-1, greedy[0], greedy[2]]}
@@ -182,19 +187,21 @@ def fallback(model: Whisper, clip: str, chosen: dict[str, Any]) -> dict[str, Any
 def word_times(model: Whisper, tokenizer: Tokenizer, clip: str) -> dict[str, Any]:
     """As in make_golden.py, with the alignment heads that belong to the model's name."""
     tokens = tokenizer.encode(TEXT)
-    mel = make_golden.log_mel(clip, model.dims.n_mels, 384)
+    n_ctx = make_golden.CLIPS[clip]
+    mel = make_golden.log_mel(clip, model.dims.n_mels, n_ctx)
     n_frames = make_golden.n_samples(clip) // 320
     words = find_alignment(model, tokenizer, tokens, mel, num_frames=2 * n_frames)
     times = [[w.word, round(w.start * 50), round(w.end * 50), float(w.probability)] for w in words]
-    return {"clip": clip, "n_ctx": 384, "n_frames": n_frames, "tokens": tokens, "words": times}
+    return {"clip": clip, "n_ctx": n_ctx, "n_frames": n_frames, "tokens": tokens, "words": times}
 
 
 def languages(model: Whisper, tokenizer: Tokenizer, clip: str) -> dict[str, Any]:
     """The probability of each language."""
-    mel = make_golden.log_mel(clip, model.dims.n_mels, 384)
+    n_ctx = make_golden.CLIPS[clip]
+    mel = make_golden.log_mel(clip, model.dims.n_mels, n_ctx)
     _, probs = whisper.decoding.detect_language(model, mel, tokenizer)
     rounded = {code: float(f"{probs[code]:.6g}") for code in sorted(probs)}
-    return {"clip": clip, "n_ctx": 384, "language": max(probs, key=probs.get), "probs": rounded}
+    return {"clip": clip, "n_ctx": n_ctx, "language": max(probs, key=probs.get), "probs": rounded}
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ SHAPES = {
     # large-v3's bands and vocabulary (Cantonese is its 100th language) at tiny's width
     "v3": Shape((128, 1500, 384, 6, 2, 51_866, 448, 384, 6, 2), 2.5),
     # distil-whisper's: a deep encoder, two layers of decoder
-    "distil": Shape((80, 1500, 384, 6, 6, 51_864, 448, 384, 6, 2), 4.0),
+    "distil": Shape((80, 1500, 384, 6, 6, 51_864, 448, 384, 6, 2), 8.5),
 }
 GAINS = {
     ".mlp.2.weight": 2,
