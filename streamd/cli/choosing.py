@@ -10,10 +10,11 @@ import msgspec
 
 from streamd.config import Config, Output
 from streamd.engine import store
-from streamd.engine.catalog import Entry, megabytes, offered
+from streamd.engine.catalog import ENGLISH, Entry, entry, megabytes, offered
 from streamd.engine.store import imports
 from streamd.engine.store.places import Places, places
 from streamd.engine.store.repository import Repository, repository_of
+from streamd.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +28,15 @@ def with_model(config: Config) -> Config:
     ------
     ModelError
         the named model is not here and cannot or shall not be downloaded
+    ConfigError
+        it is not here, and would not know the language
     """
     here = places()
     name = config.decoding.model
     if not name:
         name = _automatic(config, here)
     elif store.find(name, here) is None:
+        _refuse_wrong_language(name, config)
         _get_named(name, here, config.output)
     return msgspec.structs.replace(
         config, decoding=msgspec.structs.replace(config.decoding, model=name)
@@ -46,6 +50,17 @@ def best_here(config: Config, here: Places) -> str | None:
 
 def _translates(config: Config) -> bool:
     return config.decoding.task == "translate"
+
+
+def _refuse_wrong_language(name: str, config: Config) -> None:
+    """Before anything is downloaded; a model that is here says itself what it knows."""
+    language, known = config.decoding.language, entry(name)
+    if known is None or known.n_languages > ENGLISH:
+        return
+    if _translates(config) or language not in ("auto", "en"):
+        usual = offered(language=language, translate=_translates(config))
+        asked = "--translate" if _translates(config) else f"--language {language}"
+        raise ConfigError(f"{asked}: the model {name} knows en only; take one such as {usual.name}")
 
 
 def _automatic(config: Config, here: Places) -> str:

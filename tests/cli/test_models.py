@@ -16,7 +16,7 @@ from streamd.cli.choosing import with_model
 from streamd.cli.downloading import ProgressLine, download_line
 from streamd.config import load
 from streamd.engine.catalog import CATALOG, megabytes
-from streamd.engine.store import imports, load_model
+from streamd.engine.store import find, imports, load_model
 from streamd.engine.store.lock import alone
 from streamd.engine.store.places import places
 
@@ -329,6 +329,17 @@ def test_without_the_hub_a_missing_model_is_one_line(serving, monkeypatch):
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.count("\n") == 1
     assert "streamd models get openai/whisper-base.en" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"), [("-l de", "--language de"), ("-l en -tr", "--translate")]
+)
+def test_a_model_that_lacks_the_language_is_not_downloaded(words, asked, serving, capsys):
+    serving.repos["openai/whisper-tiny.en"] = serving.repos["some/tiny"]
+    assert main(["-m", "tiny.en", *words.split(), "-q"]) == 2
+    expected = f"streamd: {asked}: the model tiny.en knows en only; take one such as base\n"
+    assert capsys.readouterr().err == expected
+    assert find("tiny.en", places()) is None
 
 
 def test_no_model_at_all_is_the_demo_model_and_says_so(serving):
