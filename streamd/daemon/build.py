@@ -178,7 +178,7 @@ def recognizer(config: Config, model: Model, runs: Engine[Any] | None = None) ->
 
 
 def _check_windows(config: Config, model: Model) -> None:
-    """Refuse windows that are longer than what the model hears at once, if that is less than 30 s."""
+    """Refuse windows longer than what the model hears at once, if that is less than 30 s."""
     ms = model.dims.n_audio_ctx * FRAME_MS
     windows = {
         "--max-utterance-ms": config.vad.max_utterance_ms,

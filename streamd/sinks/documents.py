@@ -204,7 +204,8 @@ def _segment(final: Final, number: int) -> Segment:
 
 def _lead(final: Final) -> str:
     """What stands before the text when it is joined to other text, as the model writes it."""
-    return "" if final.language in SPACELESS else " "
+    # The language is the spoken one; what is written may be its translation into English.
+    return "" if final.language in SPACELESS and not final.text.isascii() else " "
 
 
 def _words(final: Final) -> Iterator[Word]:

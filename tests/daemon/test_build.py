@@ -60,7 +60,7 @@ def test_the_usual_suppression_is_the_models_own(option, own, expected):
 
 
 def test_a_token_that_the_model_lacks_cannot_be_suppressed():
-    with pytest.raises(ConfigError, match="^--suppress-tokens 2612: demo's tokens end at 2611$"):
+    with pytest.raises(ConfigError, match=r"^--suppress-tokens 2612: demo's tokens end at 2611$"):
         build.decoding_options(load({"suppress-tokens": "3,2612"}, {}), load_model("demo"))
 
 
@@ -80,7 +80,7 @@ def test_a_model_that_hears_less_than_a_window_is_refused_with_the_cure():
     model = load_model("demo")
     model = replace(model, dims=replace(model.dims, n_audio_ctx=128))
     engine = _Engine(model.dims)
-    with pytest.raises(ConfigError, match="set --max-utterance-ms 2560 and --length 2560$"):
+    with pytest.raises(ConfigError, match=r"set --max-utterance-ms 2560 and --length 2560$"):
         build.recognizer(load({}, {}), model, engine)
     cured = load({"max-utterance-ms": "2560", "length": "2560"}, {})
     assert build.recognizer(cured, model, engine)

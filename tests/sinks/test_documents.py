@@ -104,6 +104,11 @@ def test_languages_without_blanks_are_joined_without():
     assert result["segments"][0]["words"][0]["word"] == "東京"
 
 
+def test_a_translation_has_blanks_whatever_was_spoken():
+    events = [spoken("good", seq=1, language="ja"), spoken("morning", seq=2, language="ja")]
+    assert json.loads(written("json", *events))["text"] == " good morning"
+
+
 def test_a_reader_of_openai_whispers_results_takes_it():
     finals = spoken(SPEECH), spoken("Over there.", start_ms=40_000, seq=2)
     subtitles = pysubs2.load_from_whisper(json.loads(written("json", *finals)))
