@@ -111,7 +111,8 @@ def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
     scores = alignment[:, :, :n_frames]
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    spread = np.maximum(weights.std(axis=0, keepdims=True), np.float32(1e-10))
+    spread = weights.std(axis=0, keepdims=True)
+    spread[spread == 0] = 1.0  # all look away alike: nothing stands out there
     weights = (weights - weights.mean(axis=0, keepdims=True)) / spread
     reach = _MEDIAN_WIDTH // 2
     if n_frames > reach:

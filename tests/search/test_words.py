@@ -13,7 +13,7 @@ from streamd.search.decode import Context, Decoded, decode
 from streamd.search.dtw import cumulative, warp
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
-from streamd.search.words import find_words, merge_punctuation, n_heard, tighten
+from streamd.search.words import attention, find_words, merge_punctuation, n_heard, tighten
 from streamd.types import FRAME, Word
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
@@ -127,6 +127,20 @@ def test_punctuation_belongs_to_a_word(texts, merged):
     words = merge_punctuation([word(text, i, i + 1) for i, text in enumerate(texts)])
     assert [word.text for word in words] == merged
     assert b"".join(bytes(word.tokens) for word in words) == "".join(texts).encode()
+
+
+def test_frames_that_hardly_any_token_looks_at_count_like_others():
+    """openai-whisper normalises them however little they get; the path depends on it."""
+    scores = np.zeros((3, 1, 30), np.float32)
+    scores[:, 0, 10:20] = np.log([[1.0], [2.0], [4.0]]) - 30  # weights of 1e-14
+    found = attention(scores, 30)
+    np.testing.assert_allclose(found[:, 14], [-1.069, -0.267, 1.336], atol=1e-3)
+
+
+def test_frames_that_nobody_looks_at_favour_nobody():
+    scores = np.zeros((3, 1, 30), np.float32)
+    scores[:, 0, 10:20] = -1000  # weights of 0
+    assert (attention(scores, 30) == 0).all()
 
 
 def test_words_that_attend_to_padding_were_not_heard():
