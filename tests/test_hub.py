@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from streamd.events import Eos, Fault, Final, Missed, Partial, SessionEvent, Vad
+from streamd.events import Ack, Eos, Fault, Final, Missed, Partial, SessionEvent, Vad
 from streamd.hub import Hub, Subscription
 
 
@@ -41,6 +41,20 @@ def test_a_newer_partial_replaces_the_unsent_one_and_moves_behind_what_came_betw
     hub.publish(Vad(speech=False, t_ms=40))
     hub.publish(partial(0, 1))
     assert drain(subscription) == [Vad(speech=False, t_ms=40), partial(0, 1)]
+
+
+def test_who_is_sent_acks_faster_than_it_reads_is_not_slow_and_gets_the_newest():
+    subscription = Hub("live", bound=2).subscribe()
+    for n in range(3):
+        subscription.offer(Ack(samples=n))
+    subscription.offer(Vad(speech=True, t_ms=0))
+    subscription.offer(Ack(samples=3))
+    subscription.offer(Vad(speech=False, t_ms=40))
+    assert drain(subscription) == [
+        Vad(speech=True, t_ms=0),
+        Ack(samples=3),
+        Vad(speech=False, t_ms=40),
+    ]
 
 
 def test_a_final_drops_the_partial_of_its_segment_only():

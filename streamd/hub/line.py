@@ -2,14 +2,14 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
-from types import TracebackType
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Self
 
-from streamd.events import Eos, Final, Partial, SessionEvent, Stats
+from streamd.events import Ack, Eos, Final, Partial, SessionEvent, Stats
 
-_PARTIAL, _STATS = 0, -1
-"""Keys of what a newer one replaces in a subscriber's line; all other keys count up from 1."""
+_REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Partial: 0, Stats: -1, Ack: -2})
+"""What a newer one replaces in a subscriber's line, by key; all other keys count up from 1."""
 
 
 class Subscription(AsyncIterator[SessionEvent]):
@@ -21,7 +21,7 @@ class Subscription(AsyncIterator[SessionEvent]):
 
     Parameters
     ----------
-    bound : how many events other than the partial may wait
+    bound : how many events may wait, besides those that a newer one replaces
     replay : what comes first; it does not wait in the line, but is fetched when it is its turn
     partials, stats : whether these are wanted at all
     """
@@ -55,19 +55,18 @@ class Subscription(AsyncIterator[SessionEvent]):
     def offer(self, event: SessionEvent) -> None:
         """Put an event at the end of this subscriber's line, for it alone.
 
-        A newer partial takes the place of an unsent one, a final drops the partial of its segment.
-        An event that finds the line full closes the subscription as slow.
+        A newer partial (`Stats`, `Ack`) takes the place of an unsent one, a final drops the partial
+        of its segment. An event that finds the line full closes the subscription as slow.
         """
         if self._closed:
             return
-        if isinstance(event, Partial | Stats):
-            if self._wanted[type(event)]:
-                key = _PARTIAL if isinstance(event, Partial) else _STATS
+        if (key := _REPLACED.get(type(event))) is not None:
+            if self._wanted.get(type(event), True):
                 self._line[key] = event
                 self._line.move_to_end(key)
         else:
             self._drop_outdated_partial(event)
-            n_replaceable = (_PARTIAL in self._line) + (_STATS in self._line)
+            n_replaceable = sum(key in self._line for key in _REPLACED.values())
             if len(self._line) - n_replaceable >= self._bound:
                 self._forget()
                 self.slow = self._closed = True
@@ -94,9 +93,9 @@ class Subscription(AsyncIterator[SessionEvent]):
         self._replay = iter(())
 
     def _drop_outdated_partial(self, event: SessionEvent) -> None:
-        partial = self._line.get(_PARTIAL)
+        partial = self._line.get(_REPLACED[Partial])
         if partial is not None and outdates(event, partial):
-            del self._line[_PARTIAL]
+            del self._line[_REPLACED[Partial]]
 
     async def __anext__(self) -> SessionEvent:
         while (event := self.pop()) is None:

@@ -159,6 +159,7 @@ class Uplink:
         for begin in range(0, len(frames), MAX_FEED_FRAMES):
             await self.ingest.room()
             self.ingest.feed(frames[begin : begin + MAX_FEED_FRAMES])
+            await asyncio.sleep(0)  # who sends hours of silence at once must not hold up the rest
         if not self._framer.n_invalid or self._complained:
             return None
         self._complained = True

@@ -2,7 +2,10 @@ import asyncio
 
 import numpy as np
 import pytest
-from serving import CountingStreams, DeafClient, client, serving
+from serving import CountingIngest, CountingStreams, DeafClient, client, serving
+
+from streamd.hub import Hub
+from streamd.server.uplink import Uplink
 
 FRAME_BYTES = 640
 
@@ -114,6 +117,17 @@ async def test_a_second_of_audio_at_most_is_fed_at_once_and_only_when_there_is_r
         await speaker.say({"type": "stop"})
         await speaker.rest()
     assert [len(frames) for frames in ingest.frames] == [50, 50, 30]
+
+
+async def test_who_sends_much_at_once_holds_up_nobody():
+    ingest = CountingIngest(Hub("talk"))
+    speaking = asyncio.create_task(Uplink(ingest, max_session_ms=0).take(s16(500)))
+    seen = set()
+    while not speaking.done():
+        seen.add(ingest.n_fed)
+        await asyncio.sleep(0)
+    await speaking
+    assert seen >= set(range(0, 500, 50))
 
 
 async def test_a_client_that_waits_for_us_is_not_taken_for_dead():
