@@ -96,9 +96,7 @@ class Calibration:
             options = replace(self.options, audio_ctx_pad=pad, audio_ctx_floor=floor)
             rows = []
             for n, window in enumerate(self._windows):
-                n_ctx = encoder_positions(
-                    window.end - window.start, options, n_full, fixed=self.engine.fixed_contexts
-                )
+                n_ctx = encoder_positions(window.end - window.start, options, n_full)
                 rows.append((self._read(n, n_ctx), self._read(n, n_full)))
             yield Rung(
                 pad=pad,

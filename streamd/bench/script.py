@@ -72,7 +72,7 @@ class ScriptedEngine(Generic[FeaturesT]):
     """An `Engine` that runs another one and says what the script says."""
 
     def __init__(self, engine: Engine[FeaturesT], script: Script) -> None:
-        self.dims, self.fixed_contexts = engine.dims, engine.fixed_contexts
+        self.dims = engine.dims
         self.costs = Costs()
         self._engine, self._script = engine, script
 

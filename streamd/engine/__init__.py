@@ -42,8 +42,6 @@ class Engine(Protocol, Generic[FeaturesT]):
     """A loaded model on some runtime."""
 
     dims: ModelDimensions
-    fixed_contexts: tuple[int, ...]
-    """Encoder contexts that it has, ascending, the trained one last; empty: any up to that one."""
 
     def encode(self, mel: Mel, n_ctx: int) -> FeaturesT:
         """Encode (n_mels, 2 * n_ctx) log-mel into opaque features, cross-attention K/V included."""

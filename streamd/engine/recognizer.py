@@ -7,7 +7,6 @@ streaming systems that `streamd.search.loops` names.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -98,13 +97,7 @@ class Recognizer(Generic[FeaturesT]):
         options = self._thorough if window.last else self._quick
         rng = np.random.default_rng([options.seed, window.start, window.end])
         n_full = self._engine.dims.n_audio_ctx
-        n_ctx = encoder_positions(
-            window.end - window.start,
-            options,
-            n_full,
-            floor=window.min_ctx,
-            fixed=self._engine.fixed_contexts,
-        )
+        n_ctx = encoder_positions(window.end - window.start, options, n_full, floor=window.min_ctx)
         view = self._view(window, n_ctx)
         decoded = self._decode(view, options, options.temperatures[0], rng)
         failed_ctx = 0
@@ -234,24 +227,17 @@ class Recognizer(Generic[FeaturesT]):
 
 
 def encoder_positions(
-    n_frames: int,
-    options: DecodingOptions,
-    longest: int,
-    *,
-    floor: int = 0,
-    fixed: Sequence[int] = (),
+    n_frames: int, options: DecodingOptions, longest: int, *, floor: int = 0
 ) -> int:
     """Encoder positions for so many frames; enough silence behind them to see that they end.
 
     A context that the options fix stays as it is; `floor` is for those that go by the length.
-    Where there are only `fixed` contexts (see `Engine`), it is the next one of them.
     """
     n_ctx = options.audio_ctx
     if n_ctx == 0:
         steps = math.ceil((n_frames + options.audio_ctx_pad) / _CTX_STEP)
         n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor, floor)
-    n_ctx = min(max(n_ctx, n_frames), longest)
-    return next((context for context in fixed if context >= n_ctx), n_ctx)
+    return min(max(n_ctx, n_frames), longest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,6 @@ class ReferenceFeatures:
 class ReferenceEngine:
     """A Whisper model on numpy; an `Engine` (streamd/engine/__init__.py)."""
 
-    fixed_contexts: tuple[int, ...] = ()
-
     def __init__(
         self,
         dims: ModelDimensions,

@@ -35,7 +35,6 @@ class Brittle:
     wrong: bytes = b" oh no"
     ends: bool = True
     dims: ModelDimensions = DIMS
-    fixed_contexts: tuple[int, ...] = ()
     contexts: list[int] = field(default_factory=list)
 
     def encode(self, mel: Mel, n_ctx: int) -> Predict:

@@ -94,7 +94,7 @@ def test_the_encoder_alone_is_run_at_its_context(parts):
     engine, *_ = parts
 
     class Noted:
-        dims, fixed_contexts = engine.dims, ()
+        dims = engine.dims
         seen: ClassVar[list[int]] = []
 
         def encode(self, mel, n_ctx):

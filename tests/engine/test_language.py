@@ -56,7 +56,6 @@ class Counting:
 
     n_detections: int = 0
     dims = DIMS
-    fixed_contexts = ()
 
     def encode(self, mel: np.ndarray, n_ctx: int) -> ReferenceFeatures:
         return engine().encode(mel, n_ctx)

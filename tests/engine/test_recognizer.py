@@ -28,7 +28,6 @@ class ScriptedEngine:
     short: Predict
     full: Predict
     dims: ModelDimensions = DIMS
-    fixed_contexts: tuple[int, ...] = ()
     contexts: list[int] = field(default_factory=list)
     decoders: list[ContextDecoder] = field(default_factory=list)
     given: list[tuple[int, ...]] = field(default_factory=list)
@@ -102,18 +101,6 @@ def test_a_stream_s_floor_counts_unless_the_context_is_fixed(n_frames, min_ctx, 
     found = ours.recognize(window(n_frames, min_ctx=min_ctx))
     assert engine.contexts == [n_ctx]
     assert found.failed_ctx == 0
-
-
-@pytest.mark.parametrize(
-    ("n_frames", "options", "n_ctx"),
-    [(250, {}, 512), (384, {}, 512), (400, {}, 1500), (250, {"audio_ctx": 256}, 256)],
-)
-def test_an_engine_with_fixed_contexts_gets_the_next_one(n_frames, options, n_ctx):
-    ours, engine = recognizer(script(b" a", [0, 0, 0]), **options)
-    engine.fixed_contexts = (256, 512, FULL)
-    ours.recognize(window(n_frames))
-    assert engine.contexts == [n_ctx]
-    assert ours.counters.encoded_frames == n_ctx
 
 
 def test_words_are_in_the_stream_s_time():

@@ -121,10 +121,7 @@ class _Reading(Generic[FeaturesT]):
     ) -> tuple[list[Segment], int]:
         """The segments of one window of a clip, and the column to go on at."""
         n_ctx = encoder_positions(
-            -(-stretch.n_columns // 2),
-            self._decoding,
-            self._engine.dims.n_audio_ctx,
-            fixed=self._engine.fixed_contexts,
+            -(-stretch.n_columns // 2), self._decoding, self._engine.dims.n_audio_ctx
         )
         shown = mel.window(stretch.seek, stretch.n_columns, width=2 * n_ctx)
         features = self._engine.encode(shown, n_ctx)

@@ -32,8 +32,6 @@ class OnnxFeatures:
 class OnnxEngine:
     """A Whisper model on ONNX Runtime; an `Engine` (streamd/engine/__init__.py)."""
 
-    fixed_contexts: tuple[int, ...] = ()
-
     def __init__(
         self,
         dims: ModelDimensions,

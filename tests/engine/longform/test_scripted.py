@@ -62,8 +62,6 @@ class ScriptedSearch:
 class Engine:
     """Its features, and its decoder, are how many columns of a window hold sound."""
 
-    fixed_contexts = ()
-
     def __init__(self, dims: ModelDimensions) -> None:
         self.dims = dims
 

@@ -20,7 +20,6 @@ class Engine:
     """Writes "ab" in every window, behind any prefix, and keeps what its decoders were given."""
 
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
-    fixed_contexts = ()
     given: list[tuple[int, ...]] = field(default_factory=list)
 
     def encode(self, mel: np.ndarray, n_ctx: int) -> None:

@@ -27,7 +27,6 @@ class Engine:
     eot_bias: float
     timestamp_cost: float
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
-    fixed_contexts = ()
 
     def encode(self, mel: np.ndarray, n_ctx: int) -> int:
         assert mel.shape == (2 * n_ctx,)
