@@ -1,12 +1,14 @@
 """How many streams until steps are late, how many listeners until events are.
 
-    python benchmarks/load.py [--dims base.en] [--streams 1 2 4 8] [--plot FILE.svg] [NAME=VALUE...]
+    python benchmarks/load.py [--dims base.en] [--streams 1 2 4 8] [--workers 2] [--threads 1]
+        [--clock real] [--plot FILE.svg] [NAME=VALUE...]
     python benchmarks/load.py --subscribers 10 100 300
 
-Streams: continuous speech, one engine, simulated clock (streamd/bench/load.py
-and replay.py). Subscribers: a
-server here, listeners in another process, two events a second; the delay is from publishing to the
-listener's hand. Each ends with the first count that is late. Prints a table and, last, a JSON line.
+Streams: continuous speech, one engine, as many recognizers and threads as ``serve`` takes, or so
+many workers of so many threads each; in real time, or on a clock that neighbours disturb less
+(streamd/bench/load.py and replay.py). Subscribers: a server here, listeners in another process, two
+events a second; the delay is from publishing to the listener's hand. Each ends with the first count
+that is late. Prints a table and, last, a JSON line.
 """
 
 import argparse
@@ -42,23 +44,23 @@ PERIOD_S = 0.5
 def streams(args: argparse.Namespace) -> list[Load]:
     """Growing numbers of streams."""
     given = dict(option.split("=", 1) for option in args.option)
-    config = load({"model": "demo"} | given, {})
+    own = {"model": "demo", "source": "false", "workers": args.workers, "threads": args.threads}
+    config = load(own | given, {})
     model, engine = opened(config, args.dims)
     tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
-    recognizer = ScriptedRecognizer(engine, tokenizer, options)
-    measure_load(recognizer, n_streams=1, seconds=3)  # the runtime warms up
-    print(
-        f"{model.name}\n{'streams':>8} {'median':>8} {'p95':>8} {'missed':>8} {'apart':>8}", end=""
-    )
-    print(f" {'busy':>6} {'window':>8}")
+    n_workers, n_threads = build.workers(config), build.threads(config)
+    recognizers = [ScriptedRecognizer(engine, tokenizer, options) for _ in range(n_workers)]
+    measure_load(recognizers, n_streams=n_workers, seconds=3, clock=args.clock)  # warms up
+    print(f"{model.name}, {n_workers} recognizers, {n_threads} threads each, {args.clock} clock")
+    print(f"{'streams':>8} {'median':>8} {'p95':>8} {'missed':>8} {'apart':>8}", end="")
+    print(f" {'busy':>6} {'window':>8} {'context':>8}")
     rows: list[Load] = []
     for n in args.streams:
-        rows.append(
-            row := measure_load(recognizer, n_streams=n, seconds=args.seconds, clock=args.clock)
-        )
+        row = measure_load(recognizers, n_streams=n, seconds=args.seconds, clock=args.clock)
+        rows.append(row)
         print(
             f"{n:8} {row.median_ms:8.0f} {row.p95_ms:8.0f} {row.missed:8.1%} {row.apart_ms:8.0f}"
-            f" {row.busy:6.1%} {row.window_ms:8.1f}",
+            f" {row.busy:6.1%} {row.window_ms:8.1f} {row.ctx:8.0f}",
             flush=True,
         )
         if row.missed > LATE and not args.all:
@@ -128,7 +130,9 @@ def main() -> None:
     parser.add_argument("--dims", default="", help="random weights of this size")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 20])
     parser.add_argument("--seconds", type=int, default=20, help="of sound in each stream")
-    parser.add_argument("--clock", choices=["virtual", "cpu"], default="virtual")
+    parser.add_argument("--workers", default="0", help="windows at a time; 0: as serve has it")
+    parser.add_argument("--threads", default="0", help="of each window; 0: as serve has it")
+    parser.add_argument("--clock", choices=["real", "virtual", "cpu"], default="real")
     parser.add_argument("--all", action="store_true", help="go on when steps are late")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--subscribers", type=int, nargs="+")

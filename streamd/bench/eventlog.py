@@ -35,8 +35,9 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
 class Decoded(msgspec.Struct, frozen=True, kw_only=True, tag="decoded"):
     """A window that was transcribed from `begun_ms` to `t_ms`.
 
-    `start_ms`, `end_ms`: its audio; `last`: for a final; `cpu_ms`: of all threads; `retries`: how
-    often the short encoder context had to be replaced by the full one.
+    `start_ms`, `end_ms`: its audio; `last`: for a final; `cpu_ms`: of all threads, those that work
+    on another window included; `retries`: how often the short encoder context had to be replaced by
+    the full one.
     """
 
     t_ms: float

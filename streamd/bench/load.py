@@ -1,8 +1,9 @@
 """How many streams one engine serves: all of them speak without a pause.
 
 A partial is in time if it is there within a step of its audio's end and no step was merged into it;
-then a stream that speaks for ever stays live. Streams and engine are the daemon's, on a simulated
-clock, so the work of the event loop is not counted; the words are a script's.
+then a stream that speaks for ever stays live. Streams, recognizers and engine are the daemon's; the
+words are a script's. On the real clock all of it runs as it does in a daemon, on the others the
+work of the event loop is not counted, and each recognizer computes alone.
 """
 
 from collections.abc import Sequence
@@ -25,11 +26,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What `streams` at once got; times in ms from a partial's last audio to the partial.
 
     `missed`: the share of steps without a partial in time. `apart_ms`: how much later, in the mean,
-    the worst stream was served than the best. `busy`: the share of the time in which the engine
-    worked.
+    the worst stream was served than the best. `busy`: the share of the time in which the
+    recognizers (`workers`) worked; `ctx`: encoder positions of a window, in the mean.
     """
 
     streams: int
+    workers: int
     steps: int
     median_ms: float
     p95_ms: float
@@ -37,28 +39,29 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     apart_ms: float
     busy: float
     window_ms: float
+    ctx: float
 
 
 def measure_load(
-    recognizer: ScriptedRecognizer,
+    recognizers: Sequence[ScriptedRecognizer],
     *,
     n_streams: int,
     seconds: int = 20,
     step_ms: int = 500,
-    clock: Clock = "virtual",
+    clock: Clock = "real",
 ) -> Load:
-    """Run so many streams for so long; `recognizer` is used up to now by nobody else."""
+    """Run so many streams for so long; each of `recognizers` serves one window at a time."""
     config = load({"vad": "off", "step": str(step_ms)}, {})
     frames = noise(seconds * SAMPLE_RATE // FRAME).reshape(-1, FRAME)
     began = Began(
         name="noise", model="scripted", clock=clock, step_ms=step_ms, audio_ms=seconds * 1000
     )
     new_session = build.session_factory(config)
-    logs = replay(recognizer, new_session, [frames] * n_streams, began=began)
-    return summary(logs, step_ms)
+    logs = replay(recognizers, new_session, [frames] * n_streams, began=began)
+    return summary(logs, step_ms, workers=len(recognizers))
 
 
-def summary(logs: Sequence[Log], step_ms: int) -> Load:
+def summary(logs: Sequence[Log], step_ms: int, *, workers: int = 1) -> Load:
     """What the logs of streams that ran together say."""
     latencies = [_latencies(log) for log in logs]
     every = np.array([ms for stream in latencies for ms in stream])
@@ -69,13 +72,15 @@ def summary(logs: Sequence[Log], step_ms: int) -> Load:
     duration_ms = max(entry.t_ms for entry in windows) - min(entry.begun_ms for entry in windows)
     return Load(
         streams=len(logs),
+        workers=workers,
         steps=len(every) + n_merged,
         median_ms=round(float(np.median(every)), 1),
         p95_ms=round(float(np.percentile(every, 95)), 1),
         missed=round((n_missed + n_merged) / (len(every) + n_merged), 4),
         apart_ms=round(max(means) - min(means), 1),
-        busy=round(sum(window.compute_ms for window in windows) / duration_ms, 3),
+        busy=round(sum(window.compute_ms for window in windows) / duration_ms / workers, 3),
         window_ms=round(float(np.median([window.compute_ms for window in windows])), 2),
+        ctx=round(float(np.mean([window.encoded_frames for window in windows])), 1),
     )
 
 

@@ -42,15 +42,17 @@ class Recognizer(Protocol):
 
 
 def replay(
-    recognizer: Recognizer,
+    recognizers: Sequence[Recognizer],
     new_session: Callable[[], Session],
     streams: Sequence[Frames],
     *,
     began: Began,
 ) -> list[Log]:
-    """Play each of `streams` to a session of its own, all of them to one recognizer.
+    """Play each of `streams` to a session of its own, all of them to the same recognizers.
 
-    They begin evenly spread over a step. `began` describes the run; its clock is obeyed.
+    They begin evenly spread over a step. `began` describes the run; its clock is obeyed. Of several
+    recognizers each works in a thread of its own on the real clock; on the others each computes
+    alone, as if there were a core for each and they shared no memory.
 
     Returns
     -------
@@ -60,11 +62,11 @@ def replay(
     stopwatch = _STOPWATCHES[began.clock]
     factory = None if began.clock == "real" else lambda: VirtualLoop(stopwatch)
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_replay(recognizer, new_session, streams, began))
+        return runner.run(_replay(recognizers, new_session, streams, began))
 
 
 async def _replay(
-    recognizer: Recognizer,
+    recognizers: Sequence[Recognizer],
     new_session: Callable[[], Session],
     sounds: Sequence[Frames],
     began: Began,
@@ -72,10 +74,10 @@ async def _replay(
     loop = asyncio.get_running_loop()
     zero_s = loop.time()
     now_ms = lambda: (loop.time() - zero_s) * 1000  # noqa: E731 - one use, one line
-    watched = _Watched(recognizer, now_ms, _STOPWATCHES[began.clock])
+    watched = [_Watched(each, now_ms, _STOPWATCHES[began.clock]) for each in recognizers]
     streams = Streams(new_session, room=sys.maxsize, max_ingest=0)
     cpu_s = time.process_time()
-    engine = loop.create_task(streams.transcribe(watched))
+    engine = loop.create_task(streams.transcribe(*watched))
     spacing_ms = began.step_ms / len(sounds)
     players = [
         _Player(streams.add(f"s{n}"), frames, zero_s + n * spacing_ms / 1000)
@@ -89,8 +91,10 @@ async def _replay(
     )
     logs: list[Log] = []
     for n, player in enumerate(players):
-        # the recognizer does not know whose windows it gets
-        entries = [*player.log, *(watched.log if n == 0 else ())]
+        # a recognizer does not know whose windows it gets
+        entries: list[Said | Decoded] = [*player.log]
+        if n == 0:
+            entries += [entry for each in watched for entry in each.log]
         logs.append([began, *sorted(entries, key=lambda entry: entry.t_ms), ended])
     return logs
 

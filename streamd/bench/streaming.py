@@ -36,7 +36,7 @@ class Bench:
             audio_ms=recording.audio_ms,
         )
         new_session = build.session_factory(self._config)
-        (log,) = replay(self.live, new_session, [recording.frames], began=began)
+        (log,) = replay([self.live], new_session, [recording.frames], began=began)
         return log
 
     def timed(self, recording: Recording) -> tuple[Recording, float | None]:

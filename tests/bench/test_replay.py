@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -83,7 +84,7 @@ def test_a_failure_of_the_computation_is_not_lost():
 
 def test_a_stream_is_logged_from_its_first_partial_to_its_end():
     frames = scripted_audio(SPEECH)
-    (log,) = replay(Counted(), scripted_session, [frames], began=began("free", len(frames)))
+    (log,) = replay([Counted()], scripted_session, [frames], began=began("free", len(frames)))
     events = [entry.event for entry in log if isinstance(entry, Said)]
     assert isinstance(events[-1], Eos)
     assert [e.text for e in events if isinstance(e, Final)] == [" ".join(w.text for w in SAID)]
@@ -101,7 +102,7 @@ def test_a_stream_is_logged_from_its_first_partial_to_its_end():
 
 def test_streams_begin_spread_over_a_step_and_have_their_own_time():
     frames = scripted_audio(SPEECH)
-    logs = replay(Counted(), scripted_session, [frames] * 4, began=began("free", len(frames)))
+    logs = replay([Counted()], scripted_session, [frames] * 4, began=began("free", len(frames)))
     finals = [
         [(e.t_ms, e.event.text) for e in log if isinstance(e, Said) and isinstance(e.event, Final)]
         for log in logs
@@ -111,6 +112,35 @@ def test_streams_begin_spread_over_a_step_and_have_their_own_time():
         [e for e in log if isinstance(e, Said) and isinstance(e.event, Partial)] for log in logs
     ]
     assert [len(partials) for partials in shown] == [len(shown[0])] * 4
+
+
+@dataclass
+class Meeting:
+    """Answers no window before the other recognizer has got one, too."""
+
+    came: threading.Event
+    other: threading.Event
+    inner: Counted = field(default_factory=Counted)
+
+    @property
+    def counters(self):
+        return self.inner.counters
+
+    def recognize(self, window):
+        self.came.set()
+        assert self.other.wait(30)
+        return self.inner.recognize(window)
+
+
+def test_several_recognizers_work_at_the_same_time():
+    frames = scripted_audio([True] * (5 * WORD) + [False] * 60)
+    a, b = threading.Event(), threading.Event()
+    both = [Meeting(a, b), Meeting(b, a)]
+    logs = replay(both, scripted_session, [frames] * 2, began=began("real", len(frames)))
+    windows = [entry for log in logs for entry in log if isinstance(entry, Decoded)]
+    assert len(windows) * 384 == sum(each.counters.encoded_frames for each in both)
+    first, second = sorted(windows, key=lambda window: window.begun_ms)[:2]
+    assert second.begun_ms < first.t_ms
 
 
 def noise(path, seconds=1.0, rate=16_000, channels=1):

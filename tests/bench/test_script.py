@@ -106,7 +106,7 @@ def test_the_encoder_alone_is_run_at_its_context(parts):
 
 
 def test_streams_at_once_miss_nothing_while_computing_is_free(recognizer):
-    load_ = measure_load(recognizer, n_streams=3, seconds=6, clock="free")
+    load_ = measure_load([recognizer], n_streams=3, seconds=6, clock="free")
     assert (load_.streams, load_.missed, load_.busy) == (3, 0.0, 0.0)
     assert load_.steps >= 3 * 9
     assert load_.p95_ms <= 40
@@ -127,7 +127,16 @@ def test_a_late_or_merged_step_is_missed():
 
 def test_the_plot_is_an_image_of_all_rows():
     row = Load(
-        streams=1, steps=1, median_ms=60, p95_ms=90, missed=0, apart_ms=1, busy=0.1, window_ms=50
+        streams=1,
+        workers=1,
+        steps=1,
+        median_ms=60,
+        p95_ms=90,
+        missed=0,
+        apart_ms=1,
+        busy=0.1,
+        window_ms=50,
+        ctx=384,
     )
     image = ElementTree.fromstring(plot([row, row]))
     lines = image.findall("{*}polyline")
