@@ -22,11 +22,11 @@ from streamd.journal.files import (
     JournalError,
     Run,
     entries,
-    files_in,
     runs,
     transcript,
 )
-from streamd.journal.journal import Journal, Rules, expire, sync
+from streamd.journal.index import Index
+from streamd.journal.journal import Journal, Rules, sync
 
 __all__ = [
     "AUTO",
@@ -71,7 +71,7 @@ class Folder:
     """
 
     def __init__(self, path: Path, rules: Rules | None = None) -> None:
-        self._path, self._rules = path, rules or Rules()
+        self._rules = rules or Rules()
         self._open: list[Journal] = []
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,7 +83,9 @@ class Folder:
         except OSError:
             os.close(self._lock)
             raise ConfigError(f"--journal: another streamd writes {path}") from None
-        expire(path, self._rules)
+        self._index = Index(path)
+        self._expires_s = 0.0
+        self._expire()
 
     def open(self, session: str) -> Journal:
         """The journal of a session: continued if its last run did not end, or else a new one.
@@ -94,18 +96,24 @@ class Folder:
         ------
         JournalError : it cannot be written
         """
-        expire(self._path, self._rules)
+        self._expire()
         journal = self.recall(session)
         if journal is None or journal.ended:
             started = datetime.fromtimestamp(self._rules.clock(), UTC)
             head = Head(session=session, epoch=secrets.token_hex(4), started=started)
-            journal = Journal(self._path, (), head, self._rules)
+            journal = Journal(self._index, (), head, self._rules)
             self._open.append(journal)
         return journal
 
+    def _expire(self) -> None:
+        """Remove what is too old, if nobody has looked within the hour: there may be many files."""
+        if self._rules.clock() >= self._expires_s:
+            self._expires_s = self._rules.clock() + 3600
+            self._rules.expire(self._index)
+
     def heard_ms(self, session: str, epoch: str) -> int | None:
         """How much was heard in a run of a session that is over; None if it is not, or unknown."""
-        run = [file for file in files_in(self._path, session) if file.epoch == epoch]
+        run = [file for file in self._index.of(session) if file.epoch == epoch]
         for file in sorted(run, key=lambda file: file.seq)[-1:]:
             for _, last in [*entries(file.path)][-1:]:
                 return last.settled_ms if isinstance(last.event, Eos) else None
@@ -119,13 +127,13 @@ class Folder:
         JournalError : it cannot be written
         """
         self._open = [journal for journal in self._open if not journal.closed]
-        while files := files_in(self._path, session):
+        while files := self._index.of(session):
             run = sorted((f for f in files if f.epoch == files[-1].epoch), key=lambda f: f.seq)
             path = run[-1].path
             try:
                 _, first = next(entries(path), (0, Entry()))
                 if isinstance(first.event, Head):
-                    journal = Journal(self._path, run, first.event, self._rules)
+                    journal = Journal(self._index, run, first.event, self._rules)
                     if journal.ended:
                         journal.close()
                     else:
@@ -134,7 +142,7 @@ class Folder:
             except JournalError as error:
                 _log.warning("%s; the session begins anew", error)
                 return None
-            path.unlink()  # it was torn before it began
+            path.unlink(missing_ok=True)  # it was torn before it began
         return None
 
     def unsynced(self) -> list[int]:

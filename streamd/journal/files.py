@@ -65,12 +65,18 @@ def files_in(folder: Path, session: str | None = None) -> list[File]:
 def entries(path: Path) -> Iterator[tuple[int, Entry]]:
     """The lines of a file, each with the offset behind it, up to one that is torn.
 
+    There are none if the file has been removed meanwhile.
+
     Raises
     ------
     JournalError : a line in the middle is damaged, which no crash explains
     """
     offset = 0
-    with path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except FileNotFoundError:
+        return
+    with opened as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return  # torn, or another process is just writing it

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from streamd.events import Eos, Final, Gap
-from streamd.journal.files import Entry, File, Head, JournalError, entries, files_in, finals
+from streamd.journal.files import Entry, File, Head, JournalError, entries, finals
+from streamd.journal.index import Index
 
 Fsync = Literal["always", "interval", "never"]
 _DAY_S = 86_400
@@ -32,17 +32,23 @@ class Rules:
     `sync` (a second apart, say), or when the system likes to. A crash of the process alone, even
     `kill -9`, loses nothing in any case. `keep_days`: files that nothing was written to for so long
     are removed; 0 keeps them. `rotate_bytes`: size at which a file is full; it is also full when
-    the day (UTC) ends. `clock`: seconds since 1970.
+    the day (UTC) ends. Whoever asks for a session has its newest file read, and everybody waits for
+    that. `clock`: seconds since 1970.
     """
 
     fsync: Fsync = "interval"
     keep_days: int = 0
-    rotate_bytes: int = 16 << 20
+    rotate_bytes: int = 2 << 20
     clock: Callable[[], float] = time.time
 
     def stamp(self) -> str:
         """The time, for a file's name."""
         return datetime.fromtimestamp(self.clock(), UTC).strftime(_STAMP)
+
+    def expire(self, index: Index) -> None:
+        """Remove the files that are too old. One that is open began a day ago at most."""
+        if self.keep_days:
+            index.expire(self.clock() - self.keep_days * _DAY_S)
 
 
 class Journal:
@@ -50,6 +56,7 @@ class Journal:
 
     Parameters
     ----------
+    index : of the folder
     files : those that there are, oldest first; the newest is gone on with, torn lines are cut off
     head : of the newest file, or of the one to be made if there is none
 
@@ -58,14 +65,14 @@ class Journal:
     JournalError : a file is damaged, or cannot be written
     """
 
-    def __init__(self, folder: Path, files: Sequence[File], head: Head, rules: Rules) -> None:
+    def __init__(self, index: Index, files: Sequence[File], head: Head, rules: Rules) -> None:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
         self.settled_ms = self._written_ms = 0
         """Set it before a final is published; it is written along."""
         self.ended = ""
         """The reason why the session is over, empty while it is not."""
-        self._folder, self._files, self._rules = folder, tuple(files), rules
+        self._index, self._files, self._rules = index, tuple(files), rules
         self._file = -1
         self._size = 0
         self._offsets: list[int] = []  # of each final in the newest file
@@ -159,7 +166,10 @@ class Journal:
                 self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
             self.ended = event.reason if isinstance(event, Eos) else ""
             self._size = end
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise JournalError(f"{path}: cannot be gone on with: {error.strerror}") from error
         if torn := os.fstat(self._file).st_size - self._size:
             os.ftruncate(self._file, self._size)
             _log.info("%s: cut off %d bytes of a torn line", path, torn)
@@ -168,10 +178,10 @@ class Journal:
         start = self._rules.stamp()
         self._day = start[:8]
         # Files are sorted by it: also if the clock was put back, this one is the newest.
-        newest = max((file.start for file in files_in(self._folder, self.session)), default="")
+        newest = self._index.newest(self.session)
         start = start if start > newest else f"{newest}0"
         name = f"{self.session}~{start}~{self.epoch}~{self.seq}.jsonl"
-        path = self._folder / name
+        path = self._index.folder / name
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
             file = os.open(path, flags, 0o600)
@@ -179,7 +189,9 @@ class Journal:
             raise JournalError(f"{path}: cannot be made: {error.strerror}") from error
         self.close()
         self._file, self._size, self._offsets = file, 0, []
-        self._files = (*self._files, File(self.session, start, self.epoch, self.seq, path))
+        begun = File(self.session, start, self.epoch, self.seq, path)
+        self._files = (*self._files, begun)
+        self._index.add(begun)
         head = Head(
             session=self.session,
             epoch=self.epoch,
@@ -195,7 +207,7 @@ class Journal:
         is_of_today = self._day == self._rules.stamp()[:8]
         if self._size >= self._rules.rotate_bytes or not is_of_today:
             self._begin_file()
-            expire(self._folder, self._rules)
+            self._rules.expire(self._index)
         offset = self._size
         self._put(Entry(settled_ms=self.settled_ms, event=event))
         return offset
@@ -214,14 +226,6 @@ class Journal:
             raise JournalError(f"{path}: cannot be written: {error.strerror}") from error
         self._size += n_done
         self._written_ms = entry.settled_ms
-
-
-def expire(folder: Path, rules: Rules) -> None:
-    """Remove the files that are too old. One that is open began a day ago at most."""
-    limit = rules.clock() - rules.keep_days * _DAY_S
-    for file in files_in(folder) if rules.keep_days else ():
-        if file.path.stat().st_mtime < limit:
-            file.path.unlink()
 
 
 def sync(files: Iterable[int]) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Missed
 from streamd.hub import Hub
-from streamd.journal import Folder, Journal, JournalError, Rules, transcript
+from streamd.journal import Folder, Journal, JournalError, Rules, runs, transcript
 from streamd.journal.files import files_in
 
 DAY_S = 86_400
@@ -227,6 +227,71 @@ def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
         events = [replay.pop() for _ in range(5)]
     assert events[1] == Missed(from_seq=3, to_seq=4, why="retention")
     assert [event.seq for event in events if isinstance(event, Final)] == [2, 5, 6, 7]
+
+
+def test_old_sessions_are_removed_when_others_begin(tmp_path):
+    now = DAY_S * 20_000.0
+    with Folder(tmp_path, Rules(keep_days=2, clock=lambda: now)) as folder:
+        filled(folder.open("old"), 1).end("stop")
+        (file,) = files_in(tmp_path)
+        os.utime(file.path, (now, now))
+        now += 3 * DAY_S
+        assert folder.open("new").seq == 0
+        assert [file.session for file in files_in(tmp_path)] == ["new"]
+
+
+def test_asking_for_any_session_does_not_read_the_folder(tmp_path, monkeypatch):
+    with Folder(tmp_path) as folder:
+        filled(folder.open("talk"), 1)
+
+        def fail(*_: object) -> None:
+            raise AssertionError("the folder is read")
+
+        for name in ("listdir", "scandir"):
+            monkeypatch.setattr(os, name, fail)
+        assert folder.recall("nobody") is None
+        assert folder.heard_ms("nobody", "e") is None
+        assert folder.recall("talk").seq == 1
+        filled(folder.open("other"), 1)
+
+
+def test_files_that_somebody_else_removes_are_not_missed(tmp_path, monkeypatch):
+    now = DAY_S * 20_000.0
+    rules = Rules(keep_days=2, rotate_bytes=1, clock=lambda: now)  # a file for each final
+    with Folder(tmp_path, rules) as folder:
+        journal = filled(folder.open("talk"), 4)
+        said = transcript(tmp_path, "talk")
+        assert next(said).seq == 1
+        files = files_in(tmp_path)
+        for file in files[2:4]:
+            file.path.unlink()
+        assert [event.seq for event in said] == [4]
+        assert [run.session for run in runs(tmp_path)] == ["talk"]
+        monkeypatch.setattr(Path, "exists", lambda path: True)  # it was there a moment ago
+        now += 3 * DAY_S
+        assert folder.open("new").seq == 0
+        monkeypatch.undo()
+        for file in files_in(tmp_path):
+            file.path.unlink()
+        assert (folder.recall("talk"), folder.heard_ms("talk", journal.epoch)) == (None, None)
+        assert folder.open("talk").epoch != journal.epoch
+
+
+def test_a_file_that_vanishes_while_it_is_opened_begins_the_session_anew(tmp_path, monkeypatch):
+    with Folder(tmp_path) as folder:
+        epoch = filled(folder.open("talk"), 1).epoch
+    real = os.open
+
+    def vanish(path, flags, *mode, **options):
+        if str(path).endswith(".jsonl") and not flags & os.O_CREAT:
+            Path(path).unlink(missing_ok=True)
+        return real(path, flags, *mode, **options)
+
+    with Folder(tmp_path) as folder:
+        monkeypatch.setattr(os, "open", vanish)
+        journal = folder.open("talk")
+        monkeypatch.undo()
+        assert (journal.epoch != epoch, journal.seq) == (True, 0)
 
 
 def test_a_clock_that_is_put_back_changes_no_order(tmp_path):
