@@ -23,7 +23,7 @@ from streamd.mel import log_mel
 from streamd.search.decode import Context, decode, slots_needed
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import FRAME, SAMPLE_RATE, Samples
+from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
 
 FLOAT16_MAX = 65_504.0
 """Half precision holds no larger number."""
@@ -127,16 +127,15 @@ def compare(model: Model, engine: Engine[Any], tokenizer: Tokenizer) -> tuple[Nu
     heads = model.alignment_heads
     reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, notice=notice)
     tokens = (*tokenizer.sot_sequence, tokenizer.notimestamps, *tokenizer.encode(" one two three"))
-    wanted, found = (_run(each, tokens) for each in (reference, engine))
-    logits, alignment = (_difference(a, b) for a, b in zip(wanted, found, strict=True))
-    agreed = float((wanted[0].argmax(axis=1) == found[0].argmax(axis=1)).mean())
-    return Numerics(logits, alignment, agreed), [Peak(*row) for row in peaks.items()]
+    mel = _mel(model, clips()[0].samples, _N_CTX)
+    wanted, found = (forward(each, mel, tokens) for each in (reference, engine))
+    return numerics(wanted, found), [Peak(*row) for row in peaks.items()]
 
 
-def _run(engine: Engine[Any], tokens: Sequence[int]) -> tuple[Array, Array]:
+def forward(engine: Engine[Any], mel: Mel, tokens: Sequence[int]) -> tuple[Array, Array]:
     """Logits and alignment of all tokens: most in one pass, the last ones one by one."""
-    features = engine.encode(_mel(engine, clips()[0].samples, _N_CTX), _N_CTX)
-    decoder = engine.decoder(features, len(tokens))
+    n_ctx = mel.shape[1] // 2
+    decoder = engine.decoder(engine.encode(mel, n_ctx), len(tokens))
     first = max(1, len(tokens) - _N_STEPS)
     rows = []
     for start, end in ((0, first), *((i, i + 1) for i in range(first, len(tokens)))):
@@ -148,14 +147,21 @@ def _run(engine: Engine[Any], tokens: Sequence[int]) -> tuple[Array, Array]:
     return np.concatenate(logits), np.concatenate(alignment)
 
 
+def numerics(wanted: tuple[Array, Array], found: tuple[Array, Array]) -> Numerics:
+    """How far one result of `forward` is from another."""
+    logits, alignment = (_difference(a, b) for a, b in zip(wanted, found, strict=True))
+    agreed = float((wanted[0].argmax(axis=1) == found[0].argmax(axis=1)).mean())
+    return Numerics(logits, alignment, agreed)
+
+
 def _difference(wanted: Array, found: Array) -> float:
     """NaN if there is one in either."""
     return float(np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)))
 
 
-def _mel(engine: Engine[Any], samples: Samples, n_ctx: int) -> Array:
+def _mel(model: Model | Engine[Any], samples: Samples, n_ctx: int) -> Array:
     samples = samples[: n_ctx * FRAME]
-    return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), engine.dims.n_mels)
+    return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), model.dims.n_mels)
 
 
 def _read(path: Path) -> Samples:
