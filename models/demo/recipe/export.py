@@ -1,7 +1,8 @@
-"""Write the model's files from a training state: ``export.py STATE SHARDS OUT [--model FOLDER]``.
+"""Write the model's files from a training state: ``export.py STATE SHARDS OUT [--with STATE ...]``.
 
-The weights are the running average, rounded to float16, under openai-whisper's names. The heads for
-word times are chosen on the development speaker. OUT may be the folder of the model itself.
+The weights are the running average, rounded to float16, under openai-whisper's names; of several
+states, the mean. The heads for word times are chosen on the development speaker. OUT may be the
+folder of the model itself.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ def choose_heads(decoder: Decoder, shards: Path, most: int = 4) -> tuple[list[li
     return [[head // HEADS, head % HEADS] for head in best], error(best)
 
 
+def mean(states: list[Path]) -> dict[str, torch.Tensor]:
+    """Average the weights of trainings, each of which went on from another."""
+    every = [load_weights(state) for state in states]
+    return {name: torch.stack([one[name] for one in every]).mean(0) for name in every[0]}
+
+
 def _known(path: Path) -> dict[str, object]:
     """Read what the model's configuration says besides, such as its notice."""
     known: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
@@ -59,12 +66,13 @@ def main() -> None:
     parser.add_argument("state", type=Path)
     parser.add_argument("shards", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--with", dest="others", type=Path, nargs="+", default=[])
     parser.add_argument("--model", type=Path, default=Path(__file__).parents[1])
     args = parser.parse_args()
     torch.set_num_threads(1)
     tokens = Tokens(args.model / "vocab.tiktoken")
     network = build(tokens)
-    network.load_state_dict(load_weights(args.state), strict=False)
+    network.load_state_dict(mean([args.state, *args.others]), strict=False)
     names = [name for name, _ in network.named_parameters()]
     weights = {
         name: network.state_dict()[name] for name in [*names, "encoder.positional_embedding"]
