@@ -1,0 +1,228 @@
+"""An evaluator of saved ML programs: what Core ML will compute, on a machine without Core ML.
+
+It proves the graph, not Core ML: in float32 it must agree with `engine/reference.py` to rounding,
+with half precision after every operation to what such rounding costs. It cannot say whether Core ML
+accepts a package, where it runs it, or how fast.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamd.engine.coreml.interpreter.constants import DECODERS
+from streamd.engine.coreml.interpreter.half import rounded
+from streamd.engine.coreml.interpreter.operations import (
+    MOVES,
+    OPERATIONS,
+    Array,
+    Result,
+    UnsupportedError,
+)
+from streamd.engine.coreml.interpreter.saved import (
+    Function,
+    Operation,
+    Program,
+    Tensor,
+    Value,
+    read_program,
+)
+from streamd.errors import ModelError
+
+State = dict[str, Array]
+"""A state's tensors by name, float32; the functions of one package can share one."""
+Notice = Callable[[Operation, Array], object]
+"""Is told of every value that an operation computes."""
+
+_LISTS = "values"
+"""The parameter that takes a list of tensors, even if it is a list of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An operation, ready to run: what to call, with what, and what nobody needs behind it."""
+
+    operation: Operation
+    compute: Callable[..., Result]
+    constants: Mapping[str, Any]
+    values: Mapping[str, tuple[str, ...]]
+    dead: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A function, ready to run; `constants` are those that stand in lists of tensors."""
+
+    signature: Function
+    constants: Mapping[str, Array]
+    steps: Sequence[_Step]
+
+
+class Interpreter:
+    """The functions of one package; constants are decoded once for all of them.
+
+    The package's files must stay where they are: its weights are mapped.
+    """
+
+    def __init__(self, package: Path) -> None:
+        """Read the package. Raises `ModelError` if it is none, damaged, or has an odd operation."""
+        self.program: Program = read_program(package)
+        self._known: dict[tuple[Any, ...], Array] = {}
+        self._plans = {
+            name: self._plan(function) for name, function in self.program.functions.items()
+        }
+
+    def make_state(self, function: str) -> State:
+        """The function's states, all zero."""
+        states = self.program.functions[function].states
+        return {state.name: np.zeros(state.shape, np.float32) for state in states}
+
+    def run(
+        self,
+        function: str,
+        inputs: Mapping[str, Array],
+        state: State | None = None,
+        *,
+        half: bool = False,
+        notice: Notice = lambda operation, value: None,
+    ) -> dict[str, Array]:
+        """Evaluate a function.
+
+        Parameters
+        ----------
+        inputs : all of the function's inputs by name, of the shapes that it says
+        state : all of its states; where it writes one, it puts a new array there
+        half : round inputs and every result to half precision, as the Neural Engine stores them
+        notice : is told of each result, before anything else sees it
+
+        Returns
+        -------
+        the outputs by name, float32, in the order of the package
+
+        Raises
+        ------
+        ValueError
+            The inputs or states are not those of the function: a bug of the caller.
+        ModelError
+            An operation does not give the shape that the package says, or is not supported.
+        """
+        plan, state = self._plans[function], {} if state is None else state
+        _check("input", plan.signature.inputs, inputs)
+        _check("state", plan.signature.states, state)
+        values = {name: np.asarray(array, np.float32) for name, array in inputs.items()}
+        if half:
+            values = {name: rounded(array) for name, array in values.items()}
+        values |= plan.constants
+        for step in plan.steps:
+            if step.operation.kind == "write_state":
+                state[step.operation.name] = values[step.values["data"][0]]
+                continue
+            for tensor, result in zip(
+                step.operation.outputs, self._results(function, step, values, state), strict=True
+            ):
+                if result.shape != tensor.shape:
+                    raise self._error(
+                        function, step.operation, f"gives {result.shape}, not {tensor.shape}"
+                    )
+                if half and tensor.dtype == "float16" and step.operation.kind not in MOVES:
+                    result = rounded(result)
+                notice(step.operation, result)
+                values[tensor.name] = result
+            for name in step.dead:
+                del values[name]
+        return {name: values[name] for name in plan.signature.outputs}
+
+    def constant(self, function: str, operation: Operation) -> Array:
+        """What a ``constexpr_...`` operation of the function decodes to, as float32.
+
+        Raises
+        ------
+        ModelError
+            It is of a form that streamd does not write.
+        """
+        constants = self.program.functions[function].constants
+        if any(name not in constants for (name,) in operation.inputs.values()):
+            raise self._error(function, operation, "decodes what is itself encoded")
+        given = {each: constants[name] for each, (name,) in operation.inputs.items()}
+        key = (operation.kind, *sorted((each, id(value)) for each, value in given.items()))
+        if key not in self._known:
+            try:
+                exact = DECODERS[operation.kind](**given)
+            except UnsupportedError as error:
+                raise self._error(function, operation, f"is not supported: {error}") from error
+            half = operation.outputs[0].dtype == "float16"
+            self._known[key] = rounded(exact) if half else exact
+        return self._known[key]
+
+    def _plan(self, function: Function) -> _Plan:
+        constants = {name: self._ready(value) for name, value in function.constants.items()}
+        running = []
+        for operation in function.operations:
+            if operation.kind in DECODERS:
+                constants[operation.name] = self.constant(function.name, operation)
+            else:
+                running.append(operation)
+        states = {state.name for state in function.states}
+        needed = {*function.outputs, *states, *constants}
+        steps: list[_Step] = []
+        for operation in reversed(running):
+            known = {
+                parameter: constants[names[0]]
+                for parameter, names in operation.inputs.items()
+                if parameter != _LISTS and names[0] in constants
+            }
+            given = {each: names for each, names in operation.inputs.items() if each not in known}
+            touched = {name for names in given.values() for name in names}
+            dead = (touched | {tensor.name for tensor in operation.outputs}) - needed
+            needed |= touched
+            compute = self._compute(function, operation)
+            steps.append(_Step(operation, compute, known, given, tuple(dead)))
+        listed = {name for step in steps for name in step.values.get(_LISTS, ())} & constants.keys()
+        arrays = {name: np.asarray(constants[name]) for name in listed}
+        return _Plan(function, arrays, steps[::-1])
+
+    def _compute(self, function: Function, operation: Operation) -> Callable[..., Result]:
+        if operation.kind in ("read_state", "write_state"):
+            return np.asarray  # never called: states are the interpreter's own
+        if operation.kind not in OPERATIONS:
+            raise self._error(function.name, operation, "is not supported")
+        return OPERATIONS[operation.kind]
+
+    def _results(
+        self, function: str, step: _Step, values: Mapping[str, Array], state: State
+    ) -> Sequence[Array]:
+        operation = step.operation
+        if operation.kind == "read_state":
+            return [state[step.values["input"][0]]]
+        given = {
+            parameter: [values[name] for name in names] if parameter == _LISTS else values[names[0]]
+            for parameter, names in step.values.items()
+        }
+        try:
+            results = step.compute(**step.constants, **given)
+        except UnsupportedError as error:
+            raise self._error(function, operation, f"is not supported: {error}") from error
+        return results if isinstance(results, list) else [results]
+
+    def _ready(self, value: Value) -> Value:
+        """Numbers of half precision as float32, each array once."""
+        if isinstance(value, str) or value.dtype != np.float16:
+            return value
+        key = ("float16", id(value))
+        if key not in self._known:
+            self._known[key] = value.astype(np.float32)
+        return self._known[key]
+
+    def _error(self, function: str, operation: Operation, what: str) -> ModelError:
+        return ModelError(
+            f"{self.program.path}: {function}: {operation.kind} {operation.name} {what}"
+        )
+
+
+def _check(what: str, expected: Sequence[Tensor], found: Mapping[str, Array]) -> None:
+    shapes = {tensor.name: tensor.shape for tensor in expected}
+    given = {name: np.shape(array) for name, array in found.items()}
+    if shapes != given:
+        raise ValueError(f"{what}s {given} for a function of {shapes}")

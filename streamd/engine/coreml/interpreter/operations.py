@@ -1,0 +1,249 @@
+"""What each operation of an ML program computes, in float32 numpy.
+
+Just the operations that streamd's packages have. Written from the definitions in the documentation
+of coremltools' MIL operators, not from streamd's builder. Knows no program and no rounding.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engine.coreml.interpreter.erf import erf
+
+Array = NDArray[np.float32]
+Integers = NDArray[np.integer[Any]]
+Result = Array | list[Array]
+Flags = NDArray[np.bool_]
+
+_NO_PADDING = np.zeros(4, np.int32)
+_ONES = np.ones(2, np.int32)
+
+
+class UnsupportedError(Exception):
+    """An operation, or one of its variants, that no package of streamd has."""
+
+
+def conv(  # noqa: PLR0913 - these are MIL's parameters
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    strides: Integers = _ONES,
+    pad_type: str = "valid",
+    pad: Integers = _NO_PADDING,
+    dilations: Integers = _ONES,
+    groups: Integers | int = 1,
+) -> Array:
+    """Correlate (n, c, h, w) with kernels (o, c, kh, kw): a matrix product for each tap."""
+    if (
+        pad_type not in ("valid", "custom")
+        or int(groups) != 1
+        or (np.asarray(dilations) != 1).any()
+    ):
+        raise UnsupportedError(f"conv with pad_type {pad_type}, {groups} groups, or dilations")
+    if pad_type == "custom":
+        top, bottom, left, right = (int(i) for i in pad)
+        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    n, c, h, w = x.shape
+    o, _, kh, kw = weight.shape
+    down, right = (int(i) for i in strides)
+    height, width = (h - kh) // down + 1, (w - kw) // right + 1
+    y = np.zeros((n, o, height * width), np.float32)
+    for i in range(kh):
+        for j in range(kw):
+            taps = x[:, :, i : i + down * (height - 1) + 1 : down]
+            taps = taps[..., j : j + right * (width - 1) + 1 : right]
+            y += weight[:, :, i, j] @ taps.reshape(n, c, height * width)
+    if bias is not None:
+        y += bias[:, None]
+    return y.reshape(n, o, height, width)
+
+
+def layer_norm(
+    x: Array,
+    axes: Integers,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    epsilon: Array | float = 1e-5,
+) -> Array:
+    """Normalise over `axes` to mean 0 and variance 1, then scale and shift."""
+    over = tuple(int(axis) % x.ndim for axis in axes)
+    shape = [size if axis in over else 1 for axis, size in enumerate(x.shape)]
+    centred = x - x.mean(over, keepdims=True)
+    variance = np.square(centred).mean(over, keepdims=True)
+    y: Array = centred / np.sqrt(variance + np.float32(epsilon))
+    if gamma is not None:
+        y = y * gamma.reshape(shape)
+    return y if beta is None else y + beta.reshape(shape)
+
+
+def softmax(x: Array, axis: Integers | int = -1) -> Array:
+    """Softmax over one axis."""
+    y: Array = np.exp(x - x.max(int(axis), keepdims=True))
+    y /= y.sum(int(axis), keepdims=True)
+    return y
+
+
+def gelu(x: Array, mode: str = "EXACT") -> Array:
+    """``x * Phi(x)``, or its approximation by a tanh."""
+    if mode == "EXACT":
+        return x * (np.float32(0.5) + np.float32(0.5) * erf(x * np.float32(0.5**0.5)))
+    if mode == "TANH_APPROXIMATION":
+        inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
+        approximated: Array = x * np.float32(0.5) * (1 + np.tanh(inner))
+        return approximated
+    raise UnsupportedError(f"gelu in mode {mode}")
+
+
+def einsum(values: Sequence[Array], equation: str) -> Array:
+    """The one equation that the Neural Engine has of its own."""
+    if equation != "nchw,nwhu->nchu":
+        raise UnsupportedError(f"einsum {equation}")
+    x, y = (value.transpose(0, 2, 1, 3) for value in values)
+    product: Array = x @ y
+    return product.transpose(0, 2, 1, 3)
+
+
+def matmul(
+    x: Array, y: Array, transpose_x: Flags | bool = False, transpose_y: Flags | bool = False
+) -> Array:
+    """Matrix product of the last two axes, each transposed first if asked for."""
+    product: Array = np.matmul(
+        x.swapaxes(-1, -2) if transpose_x else x, y.swapaxes(-1, -2) if transpose_y else y
+    )
+    return product
+
+
+def split(
+    x: Array,
+    axis: Integers | int,
+    num_splits: Integers | None = None,
+    split_sizes: Integers | None = None,
+) -> list[Array]:
+    """Cut an axis into equal parts or into parts of given sizes."""
+    if split_sizes is None:
+        assert num_splits is not None
+        return np.split(x, int(num_splits), int(axis))
+    return np.split(x, np.cumsum(split_sizes)[:-1], int(axis))
+
+
+def slice_by_index(  # noqa: PLR0913 - these are MIL's parameters
+    x: Array,
+    begin: Integers,
+    end: Integers,
+    stride: Integers | None = None,
+    begin_mask: Flags | None = None,
+    end_mask: Flags | None = None,
+    squeeze_mask: Flags | None = None,
+) -> Array:
+    """A part of a tensor; where a mask is set, the slice reaches to that end of the axis."""
+    index: list[slice | int] = []
+    for axis in range(len(begin)):
+        first = None if begin_mask is not None and begin_mask[axis] else int(begin[axis])
+        last = None if end_mask is not None and end_mask[axis] else int(end[axis])
+        if squeeze_mask is not None and squeeze_mask[axis]:
+            index.append(int(begin[axis]))
+        else:
+            index.append(slice(first, last, 1 if stride is None else int(stride[axis])))
+    return x[tuple(index)]
+
+
+def concat(
+    values: Sequence[Array], axis: Integers | int, interleave: Flags | bool = False
+) -> Array:
+    """Put tensors behind each other along an axis."""
+    if interleave:
+        raise UnsupportedError("concat that interleaves")
+    return np.concatenate(values, int(axis))
+
+
+def pad(x: Array, pad: Integers, mode: str = "constant", constant_val: Array | float = 0) -> Array:
+    """Surround with a constant: `pad` has a pair of sizes for each of the last axes."""
+    if mode != "constant":
+        raise UnsupportedError(f"pad in mode {mode}")
+    pairs = np.asarray(pad).reshape(-1, 2).tolist()
+    before = [[0, 0]] * (x.ndim - len(pairs))
+    return np.pad(x, before + pairs, constant_values=float(constant_val))
+
+
+def reduce_mean(x: Array, axes: Integers, keep_dims: Flags | bool = False) -> Array:
+    """Mean over `axes`."""
+    mean: Array = x.mean(tuple(int(a) for a in axes), keepdims=bool(keep_dims))
+    return mean
+
+
+def reduce_sum(x: Array, axes: Integers, keep_dims: Flags | bool = False) -> Array:
+    """Sum over `axes`."""
+    total: Array = x.sum(tuple(int(a) for a in axes), keepdims=bool(keep_dims))
+    return total
+
+
+def rsqrt(x: Array, epsilon: Array | float = 1e-12) -> Array:
+    """``1 / sqrt(x + epsilon)``."""
+    root: Array = 1 / np.sqrt(x + np.float32(epsilon))
+    return root
+
+
+def transpose(x: Array, perm: Integers) -> Array:
+    """Axes in another order; copied, so that what follows multiplies contiguous matrices."""
+    return np.ascontiguousarray(x.transpose([int(axis) for axis in perm]))
+
+
+def reshape(x: Array, shape: Integers) -> Array:
+    """The same values in another shape."""
+    return x.reshape([int(size) for size in shape])
+
+
+def expand_dims(x: Array, axes: Integers) -> Array:
+    """New axes of size 1."""
+    return np.expand_dims(x, tuple(int(axis) for axis in axes))
+
+
+def squeeze(x: Array, axes: Integers) -> Array:
+    """Without these axes of size 1."""
+    return np.squeeze(x, tuple(int(axis) for axis in axes))
+
+
+def identity(x: Array) -> Array:
+    """The value itself, under another name."""
+    return x
+
+
+def cast(x: Array, dtype: str) -> Array:
+    """To another floating-point type; the rounding is the interpreter's."""
+    if dtype not in ("fp16", "fp32"):
+        raise UnsupportedError(f"cast to {dtype}")
+    return x
+
+
+def add(x: Array, y: Array) -> Array:
+    """Sum, element by element."""
+    return x + y
+
+
+def sub(x: Array, y: Array) -> Array:
+    """Difference, element by element."""
+    return x - y
+
+
+def mul(x: Array, y: Array) -> Array:
+    """Product, element by element."""
+    return x * y
+
+
+OPERATIONS: Mapping[str, Callable[..., Result]] = {
+    each.__name__: each
+    for each in (
+        *(conv, layer_norm, softmax, gelu, einsum, matmul, split, slice_by_index, concat, pad),
+        *(reduce_mean, reduce_sum, rsqrt, transpose, reshape, expand_dims, squeeze, identity),
+        *(cast, add, sub, mul),
+    )
+}
+"""By MIL's names; so are the parameters."""
+
+MOVES = frozenset(
+    {"read_state", "split", "slice_by_index", "concat", "pad", "transpose", "reshape"}
+    | {"expand_dims", "squeeze", "identity"}
+)
+"""Operations whose results are values that they were given: there is nothing to round."""

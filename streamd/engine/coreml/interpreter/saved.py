@@ -1,0 +1,219 @@
+"""A saved ML program (``.mlpackage``) as plain values: functions, operations, types, constants.
+
+It reads the files that Core ML will read, with coremltools' protobuf classes and none of its
+converters: what is checked is what was saved. Knows nothing of what an operation computes. Formats:
+apple/coremltools ``mlmodel/format/{Model,MIL}.proto`` and ``modelpackage``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
+from numpy.typing import NDArray
+
+from streamd.engine.coreml.interpreter.blobs import Blobs, stored_dtype
+from streamd.engine.coreml.tools import coremltools
+from streamd.errors import ModelError
+
+Value = NDArray[Any] | str
+"""A constant, in the type in which it is stored; numbers of less than a byte have a byte each."""
+
+_Message = Any
+"""Of protobuf, which has no types to offer."""
+
+DYNAMIC = -1
+"""The size of an axis that is known only at run time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named value of the program; `dtype` is MIL's name in lower case: ``float16``, ``int32``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation; its inputs are names of constants, states or earlier values."""
+
+    kind: str
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called: as its first output, or as the state that it writes."""
+        return self.outputs[0].name if self.outputs else "".join(self.inputs.get("input", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function: `operations` are in order and without constants, ``constexpr_*`` included."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    operations: tuple[Operation, ...]
+    constants: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A package: equal constants of several functions are the same arrays.
+
+    `n_weight_bytes` is the size of the file of weights.
+    """
+
+    path: Path
+    functions: Mapping[str, Function]
+    n_weight_bytes: int
+
+
+class _Item(msgspec.Struct, frozen=True):
+    path: str
+
+
+class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
+    item_info_entries: dict[str, _Item]
+    root_model_identifier: str
+
+
+def read_program(package: Path) -> Program:
+    """Read a package.
+
+    Raises
+    ------
+    ModelError
+        It is no ML program, or is damaged; or coremltools is not installed.
+    """
+    try:
+        manifest = msgspec.json.decode((package / "Manifest.json").read_bytes(), type=_Manifest)
+        root = manifest.item_info_entries[manifest.root_model_identifier].path
+        file = package / "Data" / root
+        model = coremltools().proto.Model_pb2.Model.FromString(file.read_bytes())
+        if not model.HasField("mlProgram"):
+            raise ModelError(f"{package}: its model is no ML program")
+        weights = file.parent / "weights" / "weight.bin"
+        blobs = Blobs(weights) if weights.exists() else None
+        functions = {
+            name: _Reader(package, name, blobs).function(function)
+            for name, function in sorted(model.mlProgram.functions.items())
+        }
+    except (OSError, KeyError, DecodeError, msgspec.MsgspecError) as error:
+        raise ModelError(
+            f"{package} is no Core ML package, or damaged ({error}); build it again"
+        ) from error
+    _check_description(package, model.description, functions)
+    return Program(package, functions, weights.stat().st_size if blobs else 0)
+
+
+def _check_description(
+    package: Path, described: _Message, functions: Mapping[str, Function]
+) -> None:
+    """What the package says of its functions to who loads it must be what they are."""
+    names = {each.name: each for each in described.functions} or {"main": described}
+    if names.keys() != functions.keys():
+        raise ModelError(f"{package} describes {sorted(names)} and has {sorted(functions)}")
+    for name, function in functions.items():
+        said = {
+            feature.name: tuple(feature.type.multiArrayType.shape)
+            for feature in names[name].input
+            if feature.type.multiArrayType.WhichOneof("ShapeFlexibility") is None
+        }
+        said |= {
+            state.name: tuple(state.type.stateType.arrayType.shape) for state in names[name].state
+        }
+        true = {tensor.name: tensor.shape for tensor in (*function.inputs, *function.states)}
+        wrong = [key for key, shape in said.items() if true.get(key) != shape]
+        outputs = {feature.name for feature in names[name].output}
+        if wrong or outputs != set(function.outputs):
+            odd = wrong or sorted(outputs ^ set(function.outputs))
+            raise ModelError(f"{package}: {name} is not as described: {', '.join(odd)}")
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one function."""
+
+    package: Path
+    name: str
+    blobs: Blobs | None
+
+    def function(self, function: _Message) -> Function:
+        block = function.block_specializations[function.opset]
+        signature = [self._tensor(each) for each in function.inputs]
+        states = {each.name for each in function.inputs if each.type.HasField("stateType")}
+        constants: dict[str, Value] = {}
+        operations = []
+        for each in block.operations:
+            if each.type == "const":
+                constants[each.outputs[0].name] = self._value(each.attributes["val"])
+            else:
+                operations.append(self._operation(each, constants))
+        return Function(
+            name=self.name,
+            inputs=tuple(tensor for tensor in signature if tensor.name not in states),
+            states=tuple(tensor for tensor in signature if tensor.name in states),
+            outputs=tuple(block.outputs),
+            operations=tuple(operations),
+            constants=constants,
+        )
+
+    def _operation(self, operation: _Message, constants: dict[str, Value]) -> Operation:
+        """Values that stand in the operation itself become constants."""
+        label = operation.outputs[0].name if operation.outputs else operation.type
+        inputs = {}
+        for parameter, argument in operation.inputs.items():
+            names = []
+            for i, each in enumerate(argument.arguments):
+                names.append(each.name or f"{label}.{parameter}.{i}")
+                if each.HasField("value"):
+                    constants[names[-1]] = self._value(each.value)
+            inputs[parameter] = tuple(names)
+        for parameter, value in operation.attributes.items():
+            if parameter != "name":
+                inputs[parameter] = (f"{label}.{parameter}",)
+                constants[inputs[parameter][0]] = self._value(value)
+        outputs = tuple(self._tensor(output) for output in operation.outputs)
+        return Operation(operation.type, inputs, outputs)
+
+    def _tensor(self, named: _Message) -> Tensor:
+        kind = named.type
+        if kind.HasField("stateType"):
+            kind = kind.stateType.wrappedType
+        if not kind.HasField("tensorType"):
+            raise ModelError(f"{self.package}: {self.name}: {named.name} is no tensor")
+        return Tensor(named.name, _dtype(kind.tensorType), _shape(kind.tensorType))
+
+    def _value(self, value: _Message) -> Value:
+        kind = value.type.tensorType
+        dtype, shape = _dtype(kind), _shape(kind)
+        if value.HasField("blobFileValue"):
+            if self.blobs is None:
+                raise ModelError(f"{self.package} has no weights; build it again")
+            return self.blobs.array(value.blobFileValue.offset, dtype, shape)
+        tensor = value.immediateValue.tensor
+        field = tensor.WhichOneof("value")
+        values = getattr(tensor, field).values
+        if field == "strings":
+            return str(values[0])
+        if field == "bytes":
+            return np.frombuffer(values, stored_dtype(dtype)).reshape(shape)
+        return np.array(values, stored_dtype(dtype)).reshape(shape)
+
+
+def _dtype(tensor: _Message) -> str:
+    return str(coremltools().proto.MIL_pb2.DataType.Name(tensor.dataType)).lower()
+
+
+def _shape(tensor: _Message) -> tuple[int, ...]:
+    return tuple(
+        axis.constant.size if axis.HasField("constant") else DYNAMIC for axis in tensor.dimensions
+    )
