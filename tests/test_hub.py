@@ -57,6 +57,13 @@ def test_who_is_sent_acks_faster_than_it_reads_is_not_slow_and_gets_the_newest()
     ]
 
 
+def test_who_has_left_does_not_listen():
+    hub = Hub("live")
+    with hub.subscribe(), hub.subscribe():
+        assert hub.listeners == 2
+    assert hub.listeners == 0
+
+
 def test_a_final_drops_the_partial_of_its_segment_only():
     hub = Hub("live")
     subscription = hub.subscribe()

@@ -150,6 +150,11 @@ class Decoding(Group, frozen=True, kw_only=True):
         Meta(ge=0, le=256),
         Opt("windows at a time; 0: one, or for serve two of a thread each", rare=True),
     ] = 0
+    engine_deadline_ms: Annotated[
+        int,
+        Meta(ge=0),
+        Opt("time for one window, after which the engine is dead; 0: any", unit="ms", rare=True),
+    ] = 120_000
     precision: Annotated[
         Literal["auto", "float32", "int8"],
         Opt("of the model's weights; auto: int8 where that is faster", rare=True),

@@ -6,6 +6,7 @@ session, then the process exits with 0. Only the second interrupt is impatient.
 """
 
 import asyncio
+import atexit
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from functools import partial
 from streamd.config import Config
 from streamd.daemon import build, serving
 from streamd.daemon.control import Control, until_first_error
+from streamd.daemon.inference import HangError
 from streamd.daemon.opening import open_model
 from streamd.daemon.pump import pump
 from streamd.daemon.recordings import write_down
@@ -54,6 +56,7 @@ async def run(config: Config) -> int:
             new_session,
             room=ROOM,
             max_ingest=config.server.max_streams,
+            deadline_s=config.decoding.engine_deadline_ms / 1000,
             places=places,
             metrics=serving.metrics(config),
         )
@@ -116,6 +119,9 @@ async def _engine(config: Config, streams: Streams) -> None:
         await streams.transcribe(*recognizers)
     except Exception as error:
         streams.fail(error)
+        if isinstance(error, HangError):
+            # In the end Python would tear the runtime down under its thread, which crashes.
+            atexit.register(os._exit, error.exit_code)
         raise
 
 

@@ -15,6 +15,9 @@ from streamd.session.timeline import Timeline
 from streamd.sinks.recording import Recording
 from streamd.types import Frames, ms_from_frames
 
+_N_RECENT = 100
+"""Finals in memory of a session whose journal has them all: minutes, for whoever reconnects."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -48,7 +51,7 @@ class Kept:
         self, name: str, journal: Journal | None, *, recordings: Path | None, metrics: Metrics
     ) -> None:
         self.journal = journal
-        self.hub = Hub(name, archive=journal)
+        self.hub = Hub(name) if journal is None else Hub(name, _N_RECENT, archive=journal)
         self.lost_ms = 0
         """In gaps."""
         self.began_ms = 0

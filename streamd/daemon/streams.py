@@ -1,17 +1,17 @@
 """All sessions of the process on one engine: who is fed, whose turn it is, who hears what.
 
 Everything here runs on the event loop's thread, except `Recognizer.recognize`, which runs in
-threads of its own, one window of a session at a time. There is no work queue: when a recognizer is
-free, the sessions are asked for a window, the one first that has waited longest. So beyond what the
-machine can do, everybody's steps get longer, evenly.
+threads of its own (`inference`), one window of a session at a time. There is no work queue: when a
+recognizer is free, the sessions are asked for a window, the one first that has waited longest. So
+beyond what the machine can do, everybody's steps get longer, evenly.
 """
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
+from streamd.daemon.inference import InferenceThread, Recognizer
 from streamd.daemon.keeping import Kept, Places
+from streamd.daemon.memory import trim
 from streamd.daemon.stream import Stream
 from streamd.errors import StreamdError, WireError
 from streamd.events import Fault
@@ -21,18 +21,13 @@ from streamd.server import Metrics
 from streamd.session import Session
 from streamd.types import Hypothesis, Window, ms_from_frames
 
-__all__ = ["Stream", "Streams"]
+__all__ = ["Recognizer", "Stream", "Streams"]
 
 MAX_ENDED = 16
-"""Ended sessions that can still be listened to."""
+"""Ended sessions that can still be listened to, besides those in a journal."""
 
-
-class Recognizer(Protocol):
-    """Hears what is said in a window."""
-
-    def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window; slow, called in another thread, for one window at a time."""
-        ...
+_TRIM_S = 300
+"""Every so often memory is given back, which costs milliseconds then and in the next window."""
 
 
 class Streams:
@@ -43,6 +38,7 @@ class Streams:
     new_session : makes the pure core of a session
     room : frames of backlog at which sources that can wait are made to
     max_ingest : sessions that clients may feed at a time
+    deadline_s : for how long a recognizer may have a window until it is given up; 0: for ever
     places : where what was said is kept
     metrics : what counts, for `/metrics`
     """
@@ -53,6 +49,7 @@ class Streams:
         *,
         room: int,
         max_ingest: int,
+        deadline_s: float = 0.0,
         places: Places | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -61,9 +58,11 @@ class Streams:
         self.metrics = metrics or Metrics(version="", model="")
         self._is_loaded = False
         self._busy_s = 0.0  # of the engine, in this second
+        self._untrimmed_s = 0  # since memory was given back, if the engine was busy
         self._failure: StreamdError | None = None
-        self._room, self._max_ingest = room, max_ingest
+        self._room, self._max_ingest, self._deadline_s = room, max_ingest, deadline_s
         self._streams: dict[str, Stream] = {}
+        self._ended: dict[str, Hub] = {}
         self._own: set[str] = set()
         self._recalled: set[str] = set()  # from the journal, without a speaker until now
         self._work = asyncio.Event()
@@ -80,8 +79,10 @@ class Streams:
         """The hub of a session that can be heard, or None.
 
         Those of an earlier process are found in the journal. If they were not over, their listeners
-        wait for the speaker to come back.
+        wait for the speaker to come back; when the last of them has gone, they are forgotten.
         """
+        if (ended := self._ended.get(session)) is not None:
+            return ended
         stream = self._streams.get(session)
         if stream is None and (journal := self._places.recall(session)) is not None:
             stream = self._add(session, journal)
@@ -92,8 +93,8 @@ class Streams:
         return stream.hub if stream else None
 
     def names(self) -> list[str]:
-        """The sessions that can be heard, oldest first."""
-        return list(self._streams)
+        """The sessions that can be heard, those first that have ended."""
+        return [*self._ended, *self._streams]
 
     def open(self, session: str, *, epoch: str | None = None) -> Stream:
         """Begin a session that a client will feed, or go on with one of an earlier process.
@@ -157,20 +158,22 @@ class Streams:
 
         Raises
         ------
-        EngineError : a recognizer failed
+        EngineError : a recognizer failed, or has not come back from a window
         StreamdError : what was said cannot be kept
         """
         self._is_loaded = True
-        with ThreadPoolExecutor(len(recognizers), thread_name_prefix="inference") as pool:
-            workers = [asyncio.create_task(self._serve(each, pool)) for each in recognizers]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                for worker in workers:
-                    worker.cancel()
+        await asyncio.to_thread(trim)  # of what loading the model took
+        threads = [InferenceThread(each, deadline_s=self._deadline_s) for each in recognizers]
+        workers = [asyncio.create_task(self._serve(thread)) for thread in threads]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker, thread in zip(workers, threads, strict=True):
+                worker.cancel()
+                thread.close()
 
-    async def _serve(self, recognizer: Recognizer, pool: ThreadPoolExecutor) -> None:
-        """Transcribe one window after the other with this recognizer."""
+    async def _serve(self, thread: InferenceThread) -> None:
+        """Transcribe one window after the other in this thread."""
         loop = asyncio.get_running_loop()
         while True:
             work = self._work
@@ -182,7 +185,7 @@ class Streams:
                 continue
             stream, window = due
             begin_s = loop.time()
-            hypothesis = await loop.run_in_executor(pool, recognizer.recognize, window)
+            hypothesis = await thread.recognize(window)
             self._count(window, hypothesis, loop.time() - begin_s)
             stream.accept(window, hypothesis)
             self._wake()  # the session may want another window, and another worker may have it
@@ -201,8 +204,13 @@ class Streams:
         """
         while True:
             await asyncio.sleep(1)
+            self.forget()
             going_on = [s for s in self._streams.values() if not s.hub.closed]
             busy_s, self._busy_s = self._busy_s, 0.0
+            self._untrimmed_s += bool(busy_s or self._untrimmed_s)
+            if self._untrimmed_s >= _TRIM_S:
+                self._untrimmed_s = 0
+                await asyncio.to_thread(trim)
             for stream in going_on:
                 stream.tell_stats(busy_s / len(going_on))
             hubs = [stream.hub for stream in self._streams.values()]
@@ -222,7 +230,8 @@ class Streams:
             stream.fail(self._broken)
 
     def _add(self, name: str, journal: Journal | None) -> Stream:
-        self._forget_ended()
+        self.forget()
+        self._ended.pop(name, None)
         stream = Stream(
             self._new_session(),
             Kept(name, journal, recordings=self._places.recordings, metrics=self.metrics),
@@ -254,8 +263,18 @@ class Streams:
                 return stream, window
         return None
 
-    def _forget_ended(self) -> None:
-        """Keep the last ended sessions, so that late listeners still get their finals."""
-        ended = [name for name, stream in self._streams.items() if stream.hub.closed]
-        for name in ended[:-MAX_ENDED]:
-            del self._streams[name]
+    def forget(self) -> None:
+        """Let go of what nobody needs: all but the text of sessions that ended, and the oldest.
+
+        Also what an earlier process left unfinished, once nobody listens: it is in the journal.
+        """
+        unheard = [name for name in self._recalled if not self._streams[name].hub.listeners]
+        for name in unheard:
+            self._recalled.remove(name)
+            self._streams.pop(name).end("forgotten", goes_on=True)
+        over = [n for n, s in self._streams.items() if s.hub.closed and n not in self._own]
+        for name in over:
+            self._recalled.discard(name)
+            self._ended[name] = self._streams.pop(name).hub
+        for name in list(self._ended)[:-MAX_ENDED]:
+            del self._ended[name]

@@ -89,7 +89,7 @@ class Hub:
     @property
     def listeners(self) -> int:
         """How many hear it."""
-        return len(self._subscriptions)
+        return sum(not subscription.closed for subscription in self._subscriptions)
 
     @property
     def queued(self) -> int:

@@ -165,6 +165,35 @@ async def test_who_listens_before_the_speaker_is_back_waits_for_it(tmp_path):
     await second.die()
 
 
+async def test_unfinished_sessions_are_forgotten_when_nobody_listens_and_go_on_all_the_same(
+    tmp_path,
+):
+    first = Daemon(tmp_path)
+    names = [f"s{n}" for n in range(3)]
+    spoken = [first.streams.open(name) for name in names]
+    for stream in spoken:
+        await said(stream)
+    await first.die()
+
+    second = Daemon(tmp_path)
+    files = len(os.listdir("/dev/fd"))
+    staying = second.streams.hub("s0").subscribe(after=0)
+    for name in names[1:]:
+        with second.streams.hub(name).subscribe(after=0) as visit:
+            assert isinstance(visit.pop(), Final)
+    second.streams.forget()
+    assert second.streams.names() == ["s0"]
+    assert len(os.listdir("/dev/fd")) == files + 1
+    staying.close()
+    second.streams.forget()
+    assert second.streams.names() == []
+    assert len(os.listdir("/dev/fd")) == files
+    for stream in spoken:
+        again = second.streams.open(stream.hub.session, epoch=stream.hub.epoch)
+        assert [final.seq for final in await said(again)] == [1, 2]
+    await second.die()
+
+
 async def test_what_was_said_in_a_session_that_is_over_can_still_be_heard(tmp_path):
     first = Daemon(tmp_path)
     stream = first.streams.open("talk")

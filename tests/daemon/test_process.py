@@ -44,6 +44,12 @@ def cards(tmp_path_factory) -> Path:
     return path
 
 
+def test_an_engine_that_does_not_come_back_in_time_ends_the_program(cards):
+    done = run("--no-server", "--fast", "--engine-deadline-ms", "1", str(cards))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(b"streamd: the engine has not come back")
+
+
 def test_a_file_becomes_text_on_a_pipe_and_in_files(cards, tmp_path):
     done = run(
         "--fast",

@@ -36,9 +36,14 @@ class Stalling(ScriptedRecognizer):
         return super().recognize(window)
 
 
-def new_streams(room: int = 500, max_ingest: int = 8, **options: int) -> Streams:
+def new_streams(
+    room: int = 500, max_ingest: int = 8, deadline_s: float = 0.0, **options: int
+) -> Streams:
     return Streams(
-        lambda: scripted_session(SessionOptions(**options)), room=room, max_ingest=max_ingest
+        lambda: scripted_session(SessionOptions(**options)),
+        room=room,
+        max_ingest=max_ingest,
+        deadline_s=deadline_s,
     )
 
 
@@ -192,6 +197,38 @@ async def test_a_dead_engine_is_told_to_every_listener():
     assert late.hub.closed
 
 
+async def test_an_engine_that_does_not_come_back_is_dead():
+    class Hanging:
+        def __init__(self) -> None:
+            self.go = threading.Event()
+
+        def recognize(self, window: Window) -> Hypothesis:
+            self.go.wait()
+            return Hypothesis(words=(), tokens=())
+
+    streams, engine = new_streams(deadline_s=0.01), Hanging()
+    stream = streams.open("a")
+    heard = asyncio.create_task(collect(stream))
+    await asyncio.sleep(0)
+    stream.feed(scripted_audio(SPEECH))
+    # Another one that lives does not hide it; and nobody waits for the thread.
+    with pytest.raises(EngineError, match="not come back") as failure:
+        await streams.transcribe(engine, ScriptedRecognizer())
+    streams.fail(failure.value)
+    *_, fault, eos = await heard
+    assert (fault.code, fault.fatal, eos.reason) == ("engine", True, "error")
+    engine.go.set()
+
+
+async def test_an_engine_that_takes_its_time_lives(serving):
+    streams = new_streams(deadline_s=30)
+    serving(streams, Stalling(0.02))
+    stream = streams.open("a")
+    stream.feed(scripted_audio(SPEECH))
+    await stream.finish("stop")
+    assert [f.text for f in await finals(stream)] == [SAID]
+
+
 async def collect(stream: Stream) -> list:
     with stream.hub.subscribe() as events:
         return [event async for event in events]
@@ -218,9 +255,19 @@ async def test_an_ended_session_can_still_be_heard_for_a_while(serving):
     streams = new_streams()
     serving(streams, ScriptedRecognizer())
     for i in range(20):
-        await streams.open(f"s{i}").finish("stop")
-    assert streams.hub("s19") is not None
+        stream = streams.open(f"s{i}")
+        stream.feed(scripted_audio(SPEECH))
+        await stream.finish("stop")
+    streams.forget()
+    names = [f"s{i}" for i in range(4, 20)]
+    assert streams.names() == names
     assert streams.hub("s0") is None
+    assert [event async for event in streams.hub("s4").subscribe(0)][-1] == Eos(
+        seq=1, reason="stop"
+    )
+    assert streams.state() == []  # their audio and all that belongs to it is gone
+    streams.open("s4")
+    assert streams.names() == [name for name in names if name != "s4"] + ["s4"]
 
 
 async def test_room_does_not_wait_for_a_session_that_must_hear_more(serving):
