@@ -4,9 +4,9 @@
 
 A speaker paced like a microphone, though faster (clients/python/speak.py), the demo model, a
 journal, one listener that stays and some that come and go. Lost samples: what was sent and is not
-acknowledged in the end. Memory: the daemon's resident size, and its slope behind the first fifth,
-per hour of audio. Needs Linux's /proc. Prints a table and, last, a JSON line; fails if anything is
-lost.
+acknowledged in the end. Memory: the daemon's resident size at each tenth of the audio, at most, and
+its slope over the second half, in MB per hour of audio: at first caches fill up. Needs Linux's
+/proc. Prints a table and, last, a JSON line; fails if anything is lost.
 """
 
 import argparse
@@ -139,9 +139,10 @@ class Soak:
         """The figures."""
         finals = [entry.event for entry in self.said if isinstance(entry.event, Final)]
         kept = [event for event in transcript(journal, "soak") if isinstance(event, Final)]
-        settled = [point for point in self.memory if point[0] > self.args.minutes / 60 / 5]
-        hours, sizes = zip(*(settled or self.memory), strict=True)
+        half = self.args.minutes / 60 / 2
+        hours, sizes = np.array([point for point in self.memory if point[0] >= half]).T
         slope = float(np.polyfit(hours, sizes, 1)[0]) if len(hours) > 2 else float("nan")
+        tenths = [self.memory[len(self.memory) * n // 10][1] for n in range(10)]
         others = [e.event for e in self.said if isinstance(e.event, Gap | Missed)]
         return {
             "audio_min": round(self.sent / RATE / 60, 1),
@@ -157,8 +158,7 @@ class Soak:
             "commit_violations": commit_violations(self.said),
             "last_final_end_s": finals[-1].end_ms / 1000 if finals else None,
             "visits": self.visits,
-            "rss_first_mb": round(sizes[0], 1),
-            "rss_last_mb": round(sizes[-1], 1),
+            "rss_mb": [round(size) for size in (*tenths, self.memory[-1][1])],
             "rss_peak_mb": round(max(size for _, size in self.memory), 1),
             "rss_slope_mb_per_hour": round(slope, 2),
         }
