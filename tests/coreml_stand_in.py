@@ -1,0 +1,176 @@
+"""Takes coremltools' place in a worker, on machines without Core ML: computes with the interpreter.
+
+It has the part of coremltools that the worker uses, and is stricter: arrays must be float32, of the
+shapes and with just the names that the package says, and must outlive the prediction (see
+`passes.new_inputs`). What a worker did is written down, and what shall go wrong is read from files:
+`Faults` is the tests' end of that.
+"""
+
+import enum
+import json
+import os
+import shutil
+import signal
+import time
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from streamd.engine.coreml.interpreter import Interpreter, rounded
+
+FOLDER = "COREML_STAND_IN"
+"""The variable that names the folder of `Faults`."""
+_HALF = "COREML_STAND_IN_HALF" in os.environ
+"""Whether to round everything to half precision, as the Neural Engine does."""
+
+
+class ComputeUnit(enum.Enum):
+    CPU_ONLY = 0
+    CPU_AND_GPU = 1
+    CPU_AND_NE = 2
+    ALL = 3
+
+
+@dataclass
+class Faults:
+    """What workers shall do wrong, and what they did; both in a folder."""
+
+    folder: Path
+
+    def add(self, what: str, **where) -> None:
+        """`what`: "kill", "hang", "fail", "lie" or "delay".
+
+        `at`: "predict" or "load"; `unit`: of ComputeUnit; `function`: how its name begins;
+        `after`: so many such calls in the process go well; `once`: in one process only.
+        """
+        rule = {"what": what, "at": "predict", "unit": "", "function": "", "after": 0, "once": True}
+        n = len(list(self.folder.glob("fault-*")))
+        (self.folder / f"fault-{n}").write_text(json.dumps(rule | where))
+
+    def done(self) -> list[list[str]]:
+        """Of each call of Core ML: "load" or "predict", compute unit, function."""
+        log = self.folder / "log"
+        return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@cache
+def _folder() -> Path | None:
+    name = os.environ.get(FOLDER)
+    return Path(name) if name else None
+
+
+_calls: dict[Path, int] = {}
+
+
+def _happens(at: str, unit: str, function: str) -> str:
+    """Write the call down; the name of the fault that is due, if any."""
+    if _folder() is None:
+        return ""
+    with (_folder() / "log").open("a") as log:
+        log.write(f"{at} {unit} {function}\n")
+    for file in sorted(_folder().glob("fault-*")):
+        try:
+            rule = json.loads(file.read_text())
+        except FileNotFoundError:
+            continue  # another process had it
+        if (rule["at"], rule["unit"] or unit) != (at, unit):
+            continue
+        if not function.startswith(rule["function"]):
+            continue
+        _calls[file] = _calls.get(file, 0) + 1
+        if _calls[file] <= rule["after"]:
+            continue
+        if rule["once"]:
+            file.unlink()
+        return rule["what"]
+    return ""
+
+
+def _suffer(fault: str) -> None:
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "hang":
+        while True:
+            time.sleep(60)
+    elif fault == "delay":
+        time.sleep(0.02)
+    elif fault == "fail":
+        raise RuntimeError("Unable to compute the prediction using a neural network model.")
+
+
+@cache
+def _interpreter(path: str) -> Interpreter:
+    return Interpreter(Path(path))
+
+
+class MLState:
+    def __init__(self, path: str, function: str) -> None:
+        self.path = path
+        self.values = _interpreter(path).make_state(function)
+
+    def read_state(self, name: str) -> np.ndarray:
+        return self.values[name].copy()
+
+    def write_state(self, name: str, value: np.ndarray) -> None:
+        _check({name: self.values[name].shape}, {name: value})
+        self.values[name] = rounded(value) if _HALF else value.copy()
+
+
+class CompiledMLModel:
+    def __init__(
+        self, path: str, compute_units: ComputeUnit = ComputeUnit.ALL, function_name=None
+    ) -> None:
+        assert isinstance(path, str) and path.endswith(".mlmodelc"), path
+        assert isinstance(compute_units, ComputeUnit)
+        self._path, self._unit = path, compute_units.name
+        self._interpreter = _interpreter(path)
+        self._function = function_name or "main"
+        signature = self._interpreter.program.functions[self._function]
+        self._inputs = {tensor.name: tensor.shape for tensor in signature.inputs}
+        self._states = {tensor.name: tensor.shape for tensor in signature.states}
+        self._given: list[weakref.ref] = []
+        _suffer(_happens("load", self._unit, self._function))
+
+    def make_state(self) -> MLState:
+        return MLState(self._path, self._function)
+
+    def predict(self, data: dict[str, np.ndarray], state: MLState | None = None) -> dict:
+        fault = _happens("predict", self._unit, self._function)
+        _suffer(fault)
+        if any(array() is None for array in self._given):
+            os.kill(os.getpid(), signal.SIGSEGV)  # as apple/coremltools #2827
+        _check(self._inputs, data)
+        self._given = [weakref.ref(array) for array in data.values()]
+        if state is None:
+            assert not self._states, f"{self._function} needs a state"
+        else:
+            assert self._states and state.path == self._path, "a state of another package"
+        values = None if state is None else state.values
+        found = self._interpreter.run(self._function, data, values, half=_HALF)
+        if fault == "lie":
+            found = {name: array * 1.1 for name, array in found.items()}
+        return found
+
+
+def _check(expected: dict[str, tuple[int, ...]], given: dict[str, np.ndarray]) -> None:
+    assert type(given) is dict
+    for name, array in given.items():
+        assert type(array) is np.ndarray and array.dtype == np.float32, (name, type(array))
+        assert np.abs(array).max() <= 65504, f"{name} is too large for half precision"
+    assert {name: array.shape for name, array in given.items()} == expected
+
+
+def _compile_model(model: str, destination_path: str) -> None:
+    assert model.endswith(".mlpackage")
+    assert destination_path.endswith(".mlmodelc")
+    _suffer(_happens("compile", "any", Path(model).stem))
+    shutil.copytree(model, destination_path, copy_function=os.link)
+
+
+models = SimpleNamespace(
+    CompiledMLModel=CompiledMLModel, utils=SimpleNamespace(compile_model=_compile_model)
+)
