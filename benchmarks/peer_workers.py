@@ -205,6 +205,7 @@ PEERS = {
     "streamd": Streamd,
     "streamd-undrafted": partial(Streamd, draft=False),
     "whisper.cpp": WhisperCpp,
+    "whisper.cpp native": WhisperCpp,
     "faster-whisper": FasterWhisper,
     "openai-whisper": OpenAiWhisper,
 }

@@ -9,9 +9,9 @@ wait it says how much they take from others. A step is what ``--step 500 --lengt
 twice a second: 5 s of audio, a hypothesis of 20 tokens, 2 threads.
 
 The wheel of pywhispercpp is built for any x86-64; what ``pip install --no-binary pywhispercpp
---no-deps --target DIR pywhispercpp`` builds for this machine is faster: ``--whisper-cpp DIR``.
-Needs the dependency group ``peers``. Prints the bars and, last, one JSON line. ``--texts`` compares
-what all read in the bundled recording instead.
+--no-deps --target DIR pywhispercpp`` builds for this machine is faster, and with ``--native DIR``
+it takes part, too. Needs the dependency group ``peers``. Prints the bars and, last, one JSON line.
+``--texts`` compares what all read in the bundled recording instead.
 """
 
 import argparse
@@ -36,6 +36,8 @@ HERE = Path(__file__).resolve().parent
 RECORDING = HERE.parent / "models/demo/recording.flac"
 CUT = 384
 """The encoder context that streamd chooses for 5 s."""
+BUILDS = ("whisper.cpp", "whisper.cpp native")
+"""The wheel for any x86-64, and what was built for this machine."""
 
 
 class Worker:
@@ -132,23 +134,23 @@ def warm_start(folder: Path) -> dict[str, float]:
 STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "streamd": ("streamd", {"do": "step", "ctx": 0}),
     "streamd, no draft": ("streamd-undrafted", {"do": "step", "ctx": 0}),
-    "whisper.cpp": ("whisper.cpp", {"do": "step", "ctx": 0}),
-    f"whisper.cpp, audio_ctx {CUT}": ("whisper.cpp", {"do": "step", "ctx": CUT}),
+    **{name: (name, {"do": "step", "ctx": 0}) for name in BUILDS},
+    **{f"{name}, audio_ctx {CUT}": (name, {"do": "step", "ctx": CUT}) for name in BUILDS},
     "faster-whisper int8": ("faster-whisper", {"do": "step", "ctx": 0}),
     "faster-whisper int8, 8 s chunks": ("faster-whisper", {"do": "step", "ctx": 400}),
     "openai-whisper": ("openai-whisper", {"do": "step", "ctx": 0}),
 }
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     f"{name}: encoder, 1500": (name, {"do": "encode"})
-    for name in ("streamd", "whisper.cpp", "faster-whisper", "openai-whisper")
+    for name in ("streamd", *BUILDS, "faster-whisper", "openai-whisper")
 }
-BUSY = ("streamd", f"whisper.cpp, audio_ctx {CUT}", "faster-whisper int8")
+BUSY = ("streamd", *(f"{name}, audio_ctx {CUT}" for name in BUILDS), "faster-whisper int8")
 
 
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """All programs with one model: milliseconds, ratios, memory."""
     kinds = {
-        label: kind for label, kind in (STEPS | ENCODERS).items() if kind[0] not in args.without
+        label: kind for label, kind in (STEPS | ENCODERS).items() if kind[0] not in left_out(args)
     }
     names = {name for name, _ in kinds.values()}
     Worker("streamd", folder, args.threads).close()  # prepares the model, once for the machine
@@ -159,7 +161,9 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         }
         rows = turns(workers, kinds, args.rounds)
         with busy(os.cpu_count() or 1):
-            besides = turns(workers, {label: STEPS[label] for label in BUSY}, args.rounds)
+            besides = turns(
+                workers, {label: kinds[label] for label in BUSY if label in kinds}, args.rounds
+            )
         starts = [warm_start(folder) for _ in range(3)][1:]
         about = {name: worker.ready["about"] for name, worker in workers.items()}
     ours = {False: rows["streamd"], True: rows["streamd: encoder, 1500"]}
@@ -191,9 +195,14 @@ def times(theirs: list[dict[str, Any]], ours: list[dict[str, Any]], what: str) -
     return round(median(a[what] / b[what] for a, b in zip(theirs, ours, strict=True)), 2)
 
 
+def left_out(args: argparse.Namespace) -> list[str]:
+    """The programs that take no part."""
+    return args.without if args.native else [*args.without, BUILDS[1]]
+
+
 def site(name: str, args: argparse.Namespace) -> str:
     """Where the program's packages are, if not where ours are."""
-    return str(args.whisper_cpp) if name == "whisper.cpp" else ""
+    return str(args.native) if name == BUILDS[1] else ""
 
 
 def workers_rss(rows: Row, name: str) -> float:
@@ -229,20 +238,21 @@ def show(result: dict[str, Any]) -> None:
 def bars(result: dict[str, Any]) -> list[tuple[str, float, float, str]]:
     """What is demanded of this model: what, reached, bar, and whether more or less is better."""
     table, base = result["table"], result["model"] == "base.en"
-    cut = table[f"whisper.cpp, audio_ctx {CUT}"]["times_streamd"]
-    fast = table["faster-whisper int8"]["times_streamd"]
-    rows = [
-        (f"step, against whisper.cpp with audio_ctx {CUT}, times", cut, 5, "more"),
-        ("step, against faster-whisper int8, times", fast, 5, "more"),
-    ]
+    builds = [name for name in BUILDS if name in table]
+    at = {label: row["times_streamd"] for label, row in table.items()}
+    rows: list[tuple[str, float, float, str]] = [
+        (f"step, against {name} with audio_ctx {CUT}, times", at[f"{name}, audio_ctx {CUT}"], 5,
+         "more") for name in builds
+    ]  # fmt: skip
+    rows.append(("step, against faster-whisper int8, times", at["faster-whisper int8"], 5, "more"))
     if not base:
         return rows
     memory = result["memory_mb"]
     return [
-        ("step, against whisper.cpp, times", table["whisper.cpp"]["times_streamd"], 20, "more"),
+        *((f"step, against {name}, times", at[name], 20, "more") for name in builds),
         *rows,
-        ("encoder, against whisper.cpp's, times",
-         table["whisper.cpp: encoder, 1500"]["times_streamd"], 4, "more"),
+        *((f"encoder, against that of {name}, times", at[f"{name}: encoder, 1500"], 4, "more")
+          for name in builds),
         ("slower while both cores are busy, times", result["busy"]["streamd"], 3, "less"),
         ("resident memory, share of whisper.cpp's",
          memory["streamd"] / memory["whisper.cpp"], 1, "less"),
@@ -284,10 +294,10 @@ def main() -> None:
     parser.add_argument("--dims", nargs="+", default=["base.en", "small.en"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
-    others = sorted({name for name, _ in STEPS.values()} - {"streamd", "whisper.cpp"})
+    others = sorted({name for name, _ in STEPS.values()} - {"streamd", *BUILDS})
     parser.add_argument("--without", nargs="+", default=[], choices=others)
     parser.add_argument("--texts", action="store_true", help="compare what the demo model reads")
-    parser.add_argument("--whisper-cpp", default="", help="folder with another pywhispercpp")
+    parser.add_argument("--native", default="", help="folder with another pywhispercpp")
     args = parser.parse_args()
     if args.texts:
         print(json.dumps({"texts": texts(args.weights / "demo", args)}))

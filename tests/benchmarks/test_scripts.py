@@ -116,6 +116,19 @@ def test_the_bars_are_those_of_the_model(peers, capsys):
     assert capsys.readouterr().out.count("NOT MET") == 4
 
 
+def test_both_builds_of_whisper_cpp_are_judged_if_both_were_measured(peers):
+    result = measured("base.en", 6.0)
+    theirs = {label: row for label, row in result["table"].items() if "whisper.cpp" in label}
+    result["table"] |= {
+        label.replace("whisper.cpp", "whisper.cpp native"): row | {"times_streamd": 3.0}
+        for label, row in theirs.items()
+    }
+    reached = {what: times for what, times, *_ in peers.bars(result)}
+    assert reached["encoder, against that of whisper.cpp, times"] == 6.0
+    assert reached["encoder, against that of whisper.cpp native, times"] == 3.0
+    assert len(reached) == 10
+
+
 def test_a_worker_that_dies_is_named(peers, tmp_path):
     with pytest.raises(RuntimeError, match=r"streamd ended: .*nothing"):
         peers.Worker("streamd", tmp_path / "nothing", 1)
