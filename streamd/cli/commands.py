@@ -90,6 +90,13 @@ def _models_remove(config: Config, operands: tuple[str, ...]) -> int:
     return 0
 
 
+def _models_build(config: Config, operands: tuple[str, ...]) -> int:
+    from streamd.cli.building import build
+
+    build(config, *operands)
+    return 0
+
+
 def _models_check(config: Config, operands: tuple[str, ...]) -> int:
     import msgspec
 
@@ -176,6 +183,13 @@ MODELS = (
         options=_options("language", "threads", "precision", *_SAID),
     ),
     Command(
+        name="models build",
+        summary="make a model's packages for the Neural Engine and GPU of a Mac",
+        run=_models_build,
+        operand="NAME",
+        options=_options("building", "engine", *_SAID),
+    ),
+    Command(
         name="models remove",
         summary="delete a downloaded or imported model",
         run=_models_remove,
@@ -190,7 +204,7 @@ COMMANDS = (
         summary="live captions of what the microphone hears, or of FILEs (- is raw PCM on stdin)",
         run=_live,
         operand="[FILE...]",
-        options=tuple(o for o in OPTIONS.values() if o.group != "longform"),
+        options=tuple(o for o in OPTIONS.values() if o.group not in ("longform", "building")),
     ),
     Command(
         name="serve",

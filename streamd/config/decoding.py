@@ -160,5 +160,5 @@ class Decoding(Group, frozen=True, kw_only=True):
         Opt("of the model's weights; auto: int8 where that is faster", rare=True),
     ] = "auto"
     engine: Annotated[
-        Literal["auto", "onnx", "reference"], Opt("what runs the model", rare=True)
+        Literal["auto", "onnx", "coreml", "reference"], Opt("what runs the model", rare=True)
     ] = "auto"

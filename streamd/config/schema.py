@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from streamd.config.building import Building
 from streamd.config.decoding import Decoding
 from streamd.config.group import FrameMs, Group, Ms, Share
 from streamd.config.longform import Longform
@@ -154,6 +155,7 @@ class Config(Group, frozen=True, kw_only=True):
     vad: Vad = Vad()
     decoding: Decoding = Decoding()
     longform: Longform = Longform()
+    building: Building = Building()
     output: Output = Output()
     server: Server = Server()
     journal: Journal = Journal()

@@ -186,7 +186,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--step 0 transcribe a.wav", "command transcribe must be the first word"),
         ("speech", "speech: no such command or file"),
         ("transcribe", "transcribe needs FILE..."),
-        ("models", "models needs list|get|import|check|remove"),
+        ("models", "models needs list|get|import|check|build|remove"),
         ("models get", "models get needs NAME"),
         ("models import a b c", "models import cannot use c"),
         ("models list --step 500", "models list has no option --step"),
@@ -249,6 +249,7 @@ def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, c
     run("--help-all")
     full = capsys.readouterr().out
     run("transcribe", "--help-all")
+    run("models", "build", "--help-all")
     both = (full + capsys.readouterr().out).replace("\n", " ")
     for option in OPTIONS.values():
         assert option.opt.positional or f"{option.shown_flags[-1]} " in both

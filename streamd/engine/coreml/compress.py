@@ -59,11 +59,14 @@ def _centres(
     # To begin with, each stands for as much of the values' cube root density: best for many centres
     # (Panter and Dite 1951), so few rounds are needed.
     share = np.cumsum(np.cbrt(counts * np.gradient(values) ** 2))
-    centres = values[np.searchsorted(share, share[-1] * (np.arange(n) + 0.5) / n)]
+    centres: NDArray[np.float64] = values[
+        np.searchsorted(share, share[-1] * (np.arange(n) + 0.5) / n)
+    ]
     for _ in range(_N_ROUNDS):
         cuts = np.concatenate([[0], np.searchsorted(values, _borders(centres)), [len(values)]])
         inside = np.diff(mass[cuts])
-        moved = np.divide(np.diff(moment[cuts]), inside, out=centres.copy(), where=inside > 0)
+        moved = centres.copy()
+        np.divide(np.diff(moment[cuts]), inside, out=moved, where=inside > 0)
         if np.array_equal(moved, centres):
             break
         centres = moved

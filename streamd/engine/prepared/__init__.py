@@ -20,7 +20,7 @@ from streamd.engine.onnx import OnnxEngine, Precision
 from streamd.engine.onnx.prepare import build
 from streamd.engine.prepared import entry
 from streamd.engine.prepared.folder import cache_folder, discard, is_ours, prune, put_folder
-from streamd.engine.prepared.identity import Identity
+from streamd.engine.prepared.identity import Identity, called
 from streamd.engine.prepared.machine import machine
 from streamd.engine.prepared.precision import Choice, choose_precision
 from streamd.engine.store import find, load_model
@@ -65,7 +65,7 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
         return _in_memory(load_model(name), threads, precision)
     if dims := identity.known.dims:
         chosen = choose_precision(dims, precision, threads=threads).precision
-        place = _place(folder, identity.known.digest, called=_called(name, path), precision=chosen)
+        place = _place(folder, identity.known.digest, called=called(name, path), precision=chosen)
         if found := _read(place, threads):
             identity.remember(dims)
             return Opened(*found, chosen, "prepared")
@@ -73,7 +73,7 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
     chosen = choose_precision(model.dims, precision, threads=threads).precision
     if not identity.remember(model.dims):
         return _in_memory(model, threads, chosen)  # somebody is changing the files
-    place = _place(folder, identity.known.digest, called=_called(name, path), precision=chosen)
+    place = _place(folder, identity.known.digest, called=called(name, path), precision=chosen)
     return _prepare(model, place, threads=threads, precision=chosen)
 
 
@@ -114,11 +114,6 @@ def _read(place: Path, threads: int) -> tuple[Model, OnnxEngine] | None:
     with suppress(OSError):
         os.utime(place)  # in use: the last to be pruned
     return found
-
-
-def _called(name: str, path: Path) -> str:
-    """What a model is called, and its files: what they do not say follows from it."""
-    return f"{'' if Path(name).expanduser() == path else name} {path.resolve().name}"
 
 
 def _place(folder: Path, digest: str, *, called: str, precision: Precision) -> Path:

@@ -81,8 +81,8 @@ def put_folder(path: Path, fill: Callable[[Path], None]) -> None:
     new = Path(tempfile.mkdtemp(dir=path.parent, prefix=_NEW))
     try:
         fill(new)
-        for file in new.iterdir():
-            _on_disk(file)
+        for entry in new.rglob("*"):
+            _on_disk(entry)
         new.rename(path)
     except OSError:
         if not path.is_dir():  # else another process was faster
@@ -113,17 +113,21 @@ def prune(folder: Path, *, keep: Path, max_bytes: int) -> None:
                 if age_s > _ABANDONED_S:
                     shutil.rmtree(entry, ignore_errors=True)
             elif entry != keep:
-                used.append((age_s, sum(file.stat().st_size for file in entry.iterdir()), entry))
-    n_bytes = sum(file.stat().st_size for file in keep.iterdir())
+                used.append((age_s, _n_bytes(entry), entry))
+    n_bytes = _n_bytes(keep)
     for _, size, entry in sorted(used):
         n_bytes += size
         if n_bytes > max_bytes:
             discard(entry)
 
 
-def _on_disk(file: Path) -> None:
+def _n_bytes(folder: Path) -> int:
+    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+
+
+def _on_disk(entry: Path) -> None:
     """Wait until the content has reached the disk: a crash must not leave a file of zeros."""
-    descriptor = os.open(file, os.O_RDONLY)
+    descriptor = os.open(entry, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

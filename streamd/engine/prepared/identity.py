@@ -66,6 +66,11 @@ class Identity:
         return True
 
 
+def called(name: str, path: Path) -> str:
+    """What a model is called, and its files: what they do not say follows from it."""
+    return f"{'' if Path(name).expanduser() == path else name} {path.resolve().name}"
+
+
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
