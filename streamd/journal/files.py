@@ -54,12 +54,14 @@ class File:
 
 def files_in(folder: Path, session: str | None = None) -> list[File]:
     """The files of a session, or of all, oldest first."""
-    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted(
-        File(name["session"], name["start"], name["epoch"], int(name["seq"]), path)
-        for name, path in found
-        if name is not None and session in (None, name["session"])
-    )
+    found = (file_of(path) for path in folder.iterdir())
+    return sorted(file for file in found if file and session in (None, file.session))
+
+
+def file_of(path: Path) -> File | None:
+    """What the name of a file says, if it is one of a journal's."""
+    name = _NAME.fullmatch(path.name)
+    return name and File(name["session"], name["start"], name["epoch"], int(name["seq"]), path)
 
 
 def entries(path: Path) -> Iterator[tuple[int, Entry]]:

@@ -1,14 +1,25 @@
 """What the daemon holds: no more after many sessions, and what is free is given back."""
 
+import asyncio
 import ctypes
+import gc
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from serving import INFO, DeafClient, client
 
+from streamd.daemon.keeping import Places
 from streamd.daemon.memory import trim
+from streamd.daemon.streams import MAX_ENDED, Streams
+from streamd.journal import Folder
+from streamd.server import Entrance, serve
 
 IS_GLIBC = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 MIB = 1 << 20
+PCM = scripted_audio([False] * WORD + [True] * (2 * WORD) + [False] * 60).astype("<f4").tobytes()
+START = {"type": "start", "encoding": "pcm_f32le", "samples": 0}
 
 
 def resident() -> int:
@@ -22,3 +33,63 @@ def test_what_is_free_is_given_back():
     before = resident()
     trim()
     assert before - resident() > 48 * MIB
+
+
+async def session(port: int, name: str) -> None:
+    """A speaker whose connection breaks, listeners who stay, leave or never read, a stranger."""
+    query = f"session={name}&role=ingest"
+    async with client(port, f"session={name}x") as stranger:
+        assert (await stranger.rest())[-1]["code"] == "no_such_session"
+    async with client(port, query) as speaker:
+        epoch = (await speaker.get())["epoch"]
+        await speaker.say(START)
+        await speaker.until("started")
+        await speaker.say(PCM[: len(PCM) // 2])
+        await speaker.say({"type": "flush"})
+        await speaker.until("flushed")
+        speaker.connection.transport.abort()
+    async with (
+        client(port, f"session={name}&after=0&stats=1") as staying,
+        client(port, f"{query}&epoch={epoch}") as speaker,
+    ):
+        async with client(port, f"session={name}&after=0") as leaving:
+            await leaving.until("final")
+            leaving.connection.transport.abort()
+        with DeafClient(port, f"session={name}&after=0") as deaf:
+            await deaf.opened()
+        await speaker.get()
+        await speaker.say(START)
+        await speaker.until("started")
+        await speaker.say(PCM[len(PCM) // 2 :])
+        await speaker.say("nonsense" if name.endswith("3") else {"type": "stop"})
+        assert (await speaker.rest())[-1]["type"] in ("eos", "error")
+        assert (await staying.rest())[-1]["type"] == "eos"
+
+
+async def counted(n_tasks: int) -> Counter[str]:
+    """All objects, by type, once nobody is connected any more."""
+    while len(asyncio.all_tasks()) > n_tasks:  # noqa: ASYNC110 - no event tells of it
+        await asyncio.sleep(0)
+    gc.collect()
+    return Counter(type(each).__qualname__ for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("journal", [True, False])
+async def test_of_sessions_and_subscribers_nothing_is_left(tmp_path, journal):
+    with Folder(tmp_path) as folder:
+        places = Places(folder if journal else None)
+        streams = Streams(scripted_session, room=500, max_ingest=4, places=places)
+        transcribing = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
+        async with serve(Entrance(), streams=streams, info=INFO) as server:
+            n_tasks = len(asyncio.all_tasks()) + 1  # the recognizer's
+            n_each = MAX_ENDED + 4
+            counts = []
+            for n in range(3):
+                for i in range(n_each):
+                    await session(server.port, f"s{n}_{i}")
+                streams.forget()
+                counts.append(await counted(n_tasks))
+        transcribing.cancel()
+        await asyncio.gather(transcribing, return_exceptions=True)
+    _, before, after = counts  # the first ones fill what is kept of the last ones
+    assert {kind: n for kind, n in (after - before).items() if n >= n_each // 2} == {}
