@@ -1,10 +1,12 @@
 """The threads that the model runs in: one window each at a time, and not for ever."""
 
 import asyncio
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Protocol
+from typing import Any, Protocol
 
 from streamd.errors import EngineError
 from streamd.types import Hypothesis, Window
@@ -26,11 +28,12 @@ class Recognizer(Protocol):
         ...
 
 
-class InferenceThread:
+class InferenceThread(Executor):
     """A thread of its own for `recognizer`; call `close` in the end.
 
     Not one of a pool's: these are waited for when the program ends, and a dead engine's thread
-    never comes back.
+    never comes back. It is an executor, asked through the event loop, for one whose clock is
+    simulated counts the time that it takes (``streamd/bench/clock.py``).
 
     Parameters
     ----------
@@ -39,7 +42,7 @@ class InferenceThread:
 
     def __init__(self, recognizer: Recognizer, *, deadline_s: float) -> None:
         self._recognizer, self._deadline_s = recognizer, deadline_s
-        self._windows: SimpleQueue[tuple[Window, Future[Hypothesis]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._is_dead = False
         self._thread = Thread(target=self._run, name="inference", daemon=True)
         self._thread.start()
@@ -52,9 +55,8 @@ class InferenceThread:
         EngineError : it failed
         HangError : it has not come back: nothing more can be had from it
         """
-        done: Future[Hypothesis] = Future()
-        self._windows.put((window, done))
-        waiting = asyncio.wrap_future(done)
+        loop = asyncio.get_running_loop()
+        waiting = loop.run_in_executor(self, self._recognizer.recognize, window)
         left_s = self._deadline_s or float("inf")
         try:
             while left_s > 0 and not waiting.done():
@@ -71,18 +73,24 @@ class InferenceThread:
             "the model is far too slow for this machine (then raise --engine-deadline-ms)"
         )
 
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - as the standard library has it
+        """Have the thread call it; for the event loop."""
+        done: Future[Any] = Future()
+        self._tasks.put((partial(fn, *args, **kwargs), done))
+        return done
+
     def close(self) -> None:
         """End the thread, which waits for the window that it has, unless that has been given up."""
-        self._windows.put(None)
+        self._tasks.put(None)
         if not self._is_dead:
             self._thread.join(_LEAVE_S)
 
     def _run(self) -> None:
-        while (task := self._windows.get()) is not None:
-            window, done = task
+        while (task := self._tasks.get()) is not None:
+            call, done = task
             if not done.set_running_or_notify_cancel():
                 continue
             try:
-                done.set_result(self._recognizer.recognize(window))
+                done.set_result(call())
             except BaseException as error:  # noqa: BLE001 - for whoever waits for the window
                 done.set_exception(error)
