@@ -93,7 +93,11 @@ class ReferenceEngine:
 
 
 class ReferenceDecoder:
-    """A `Decoder` (streamd/search/__init__.py) whose key/value cache is two numpy arrays."""
+    """A `Decoder` (streamd/search/__init__.py) whose cache is two numpy arrays.
+
+    `keys` and `values` are (n_text_layer, n_slots, n_text_state): what other backends must have in
+    theirs.
+    """
 
     def __init__(self, engine: ReferenceEngine, features: ReferenceFeatures, n_slots: int) -> None:
         dims = engine.dims
@@ -103,8 +107,8 @@ class ReferenceDecoder:
         self._engine = engine
         self._features = features
         pool = (dims.n_text_layer, n_slots, dims.n_text_state)
-        self._keys = np.zeros(pool, np.float32)
-        self._values = np.zeros(pool, np.float32)
+        self.keys = np.zeros(pool, np.float32)
+        self.values = np.zeros(pool, np.float32)
         self._written = np.zeros(n_slots, np.bool_)
 
     def step(
@@ -131,12 +135,12 @@ class ReferenceDecoder:
         for layer in range(dims.n_text_layer):
             block = f"decoder.blocks.{layer}"
             y = layer_norm(x, weights, f"{block}.attn_ln")
-            self._keys[layer, slots] = linear(y, weights, f"{block}.attn.key")
-            self._values[layer, slots] = linear(y, weights, f"{block}.attn.value")
+            self.keys[layer, slots] = linear(y, weights, f"{block}.attn.key")
+            self.values[layer, slots] = linear(y, weights, f"{block}.attn.value")
             attended, _ = attention(
                 linear(y, weights, f"{block}.attn.query"),
-                self._keys[layer],
-                self._values[layer],
+                self.keys[layer],
+                self.values[layer],
                 n_head=dims.n_text_head,
                 mask=mask,
             )

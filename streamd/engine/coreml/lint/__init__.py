@@ -1,0 +1,90 @@
+"""What keeps a saved program off the Neural Engine, or makes it slow there, as far as one can see.
+
+Core ML tells nobody: what the Neural Engine refuses runs on the CPU instead. These are the rules
+that can be read off a package; whether they suffice only a Mac can say (``streamd doctor``). Where
+a rule has no public document by Apple, its source is somebody's experience.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.interpreter.saved import Program, read_program
+from streamd.engine.coreml.lint.rules import READ_ONLY, RULES, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A rule that a package breaks: first in `function` at `where`, `n` times in all."""
+
+    severity: Severity
+    rule: str
+    package: str
+    function: str
+    where: str
+    what: str
+    cure: str
+    n: int = 1
+
+    def __str__(self) -> str:
+        times = f" (and {self.n - 1} more)" if self.n > 1 else ""
+        return (
+            f"{self.severity}: {self.package}: {self.where} in {self.function} {self.what}{times}; "
+            f"{self.cure} [{self.rule}]"
+        )
+
+
+def lint(program: Program, *, writes_states: bool = False) -> list[Complaint]:
+    """Everything that is wrong with a package; `writes_states`: it is for the GPU, which may."""
+    complaints = []
+    for rule in RULES:
+        if rule is READ_ONLY and writes_states:
+            continue
+        places = [
+            (function.name, *place)
+            for function in program.functions.values()
+            for place in rule.broken(program, function)
+        ]
+        if places:
+            first, package = places[0], program.path.name
+            complaints.append(
+                Complaint(rule.severity, rule.name, package, *first, rule.cure, len(places))
+            )
+    return complaints
+
+
+def lint_built(built: Built) -> Iterator[Complaint]:
+    """The same for all packages of a built model, and whether they are what its layout says.
+
+    Raises
+    ------
+    ModelError
+        A package is damaged.
+    """
+    forms = {function.package: function.forms for function in built.functions}
+    for package, of in forms.items():
+        program = read_program(built.folder / package)
+        yield from _as_laid_out(built, program)
+        yield from lint(program, writes_states=of == ("state",))
+
+
+def _as_laid_out(built: Built, program: Program) -> Iterator[Complaint]:
+    """Functions and tensors have the names, shapes and types that everybody counts on."""
+    package, rule = program.path.name, "layout"
+    cure = "build it again: streamd models build NAME --engine coreml"
+    wanted = {f.name: f for f in built.functions if f.package == package}
+    for name in sorted(wanted.keys() ^ program.functions.keys()):
+        what = "is missing" if name in wanted else "is not part of the layout"
+        yield Complaint("error", rule, package, name, "everything", what, cure)
+    for name in sorted(wanted.keys() & program.functions.keys()):
+        function, found = wanted[name], program.functions[name]
+        results = {t.name: t.shape for op in found.operations for t in op.outputs}
+        odd = {(t.name, t.shape) for t in (*function.inputs, *function.states)} ^ {
+            (t.name, t.shape) for t in (*found.inputs, *found.states)
+        }
+        odd |= {(t.name, t.shape) for t in function.outputs} ^ {
+            (each, results.get(each, ())) for each in found.outputs
+        }
+        for tensor, shape in sorted(odd):
+            what = f"{list(shape)} is not as the layout says"
+            yield Complaint("error", rule, package, name, tensor, what, cure)

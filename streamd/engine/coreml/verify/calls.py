@@ -1,0 +1,222 @@
+"""One call of each function of a built model, with what must come out of it.
+
+The reference computes that (`engine/reference.py`), so a function that is wrong is found by its
+name, on any machine that can run it: with the interpreter anywhere, with Core ML on a Mac. What the
+masks hide is filled with noise; what nobody reads may come out as it likes, if it is a number.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engine import Weights
+from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.golden import golden_vectors
+from streamd.engine.coreml.package import MASKED, Function, Meta, TensorSpec
+from streamd.engine.coreml.verify.held import weights_held
+from streamd.engine.coreml.verify.tree import Tree
+from streamd.engine.model import Model
+from streamd.engine.reference import Notice, ReferenceEngine, ReferenceFeatures
+from streamd.types import Mel
+
+Array = NDArray[np.float32]
+Arrays = dict[str, Array]
+
+_N_MISSING = 9
+"""Positions by which a window is shorter than the context that it runs on."""
+_N_UNUSED = 3
+"""Rows of a pass that it does not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What goes into a function and what must come out; NaN stands where any number will do.
+
+    `state` are the states before, `after` those behind the call.
+    """
+
+    function: Function
+    inputs: Arrays
+    state: Arrays
+    outputs: Arrays
+    after: Arrays
+
+
+class Calls:
+    """Makes calls of one built model; iterated, one of each function, package by package."""
+
+    def __init__(self, built: Built, model: Model, mel: Mel) -> None:
+        """`mel`: the log-mel of a recording, (n_mels, 2 * n_audio_ctx).
+
+        Raises
+        ------
+        ModelError
+            The model's golden vectors are damaged.
+        """
+        self._built, self._mel = built, mel
+        self._weights = weights_held(built.meta, model.weights)
+        self._tokens = golden_vectors(built).tokens
+        self._windows: dict[int, _Window] = {}
+
+    def __iter__(self) -> Iterator[Call]:
+        return map(self.call, self._built.functions)
+
+    def call(self, function: Function) -> Call:
+        """A call of this function."""
+        makers: Mapping[str, Callable[[Function], Call]] = {
+            "encode": self._encode,
+            "cross": self._cross,
+            "load": self._load,
+            "step": self._pass,
+            "align": self._pass,
+        }
+        return makers[function.kind](function)
+
+    def _window(self, n_ctx: int) -> "_Window":
+        """What the reference makes of a window that is a little shorter than a context."""
+        if n_ctx not in self._windows:
+            n = n_ctx - _N_MISSING
+            self._windows[n_ctx] = _window(
+                self._built.meta, self._weights, np.ascontiguousarray(self._mel[:, : 2 * n])
+            )
+        return self._windows[n_ctx]
+
+    def _encode(self, function: Function) -> Call:
+        window, parts = self._window(function.n_ctx), self._built.meta.layers
+        inputs = _zeros(function.inputs)
+        if function.part == 0:
+            inputs["mel"][0, :, 0, : 2 * window.n_ctx] = self._mel[:, : 2 * window.n_ctx]
+        else:
+            before = window.hidden[parts[function.part - 1][-1]]
+            inputs["hidden"][0, :, 0, : window.n_ctx] = before.T
+        inputs["mask"][:, window.n_ctx :] = MASKED
+        is_last = function.part + 1 == len(parts)
+        wanted = window.features.encoded if is_last else window.hidden[parts[function.part][-1]]
+        outputs = _anything(function.outputs)
+        outputs["encoded"][0, :, 0, : window.n_ctx] = wanted.T
+        return Call(function, inputs, {}, outputs, {})
+
+    def _cross(self, function: Function) -> Call:
+        window, outputs = self._window(function.n_ctx), _anything(function.outputs)
+        _put_cross(outputs, window.features)
+        return Call(function, _encoded(function, window), {}, outputs, {})
+
+    def _load(self, function: Function) -> Call:
+        window, after = self._window(function.n_ctx), _anything(function.states)
+        for name in ("self_k", "self_v"):
+            after[name][...] = 0
+        _put_cross(after, window.features)
+        before, outputs = _noise(function.states), _anything(function.outputs)
+        return Call(function, _encoded(function, window), before, outputs, after)
+
+    def _pass(self, function: Function) -> Call:
+        """A pass over a tree of tokens behind a few that are in the cache, in slots in no order."""
+        meta, window = self._built.meta, self._window(self._built.meta.contexts[0])
+        tree = Tree.grown(self._tokens, n=max(1, function.k - _N_UNUSED), n_slots=function.n_slots)
+        engine = _reference(meta, self._weights)
+        decoder = engine.decoder(window.features, function.n_slots)
+        tree.feed(decoder, tree.before)
+        given = _noise((*function.inputs, *function.states))
+        _put_cross(given, window.features)
+        _put_self(given, decoder.keys, decoder.values, tree.slots[tree.before])
+        logits, alignment = tree.feed(decoder, tree.passed)
+        given |= tree.inputs(function, n_audio=window.n_ctx)
+        table, places = self._built.embedding, self._built.positions
+        x = table[tree.tokens].astype(np.float32) + places[tree.positions]
+        given["x"][...] = 0
+        given["x"][0, :, 0, : tree.n] = x[tree.passed].T
+        states = {state.name for state in function.states}
+        after = {name: given[name].copy() for name in states}
+        if "put" in given:
+            _put_self(after, decoder.keys, decoder.values, tree.slots[tree.passed])
+        outputs = _anything(function.outputs)
+        _put_logits(outputs, logits)
+        outputs["alignment"][0, :, : tree.n, : window.n_ctx] = alignment.swapaxes(0, 1)
+        if "new_k" in outputs:
+            slots = tree.slots[tree.passed]
+            for name, cache in (("new_k", decoder.keys), ("new_v", decoder.values)):
+                new = outputs[name]
+                new[..., : tree.n] = _columns(cache[:, slots], new)
+        inputs = {name: array for name, array in given.items() if name not in states}
+        return Call(function, inputs, {name: given[name] for name in states}, outputs, after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What the reference made of a window; `hidden`: what left each layer, (n_ctx, n_state)."""
+
+    n_ctx: int
+    hidden: Mapping[int, Array]
+    features: ReferenceFeatures
+
+
+def _window(meta: Meta, weights: Weights, mel: Mel) -> _Window:
+    hidden = {}
+
+    def notice(where: str, values: Array) -> None:
+        layer = where.removeprefix("encoder.blocks.")
+        if layer.isdecimal():
+            hidden[int(layer)] = values
+
+    n_ctx = mel.shape[1] // 2
+    return _Window(n_ctx, hidden, _reference(meta, weights, notice).encode(mel, n_ctx))
+
+
+def _reference(
+    meta: Meta, weights: Weights, notice: Notice = lambda where, values: None
+) -> ReferenceEngine:
+    heads = meta.alignment_heads
+    return ReferenceEngine(meta.dims, weights, alignment_heads=heads, notice=notice)
+
+
+def _zeros(tensors: Sequence[TensorSpec]) -> Arrays:
+    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in tensors}
+
+
+def _anything(tensors: Sequence[TensorSpec]) -> Arrays:
+    return {tensor.name: np.full(tensor.shape, np.nan, np.float32) for tensor in tensors}
+
+
+def _noise(tensors: Sequence[TensorSpec]) -> Arrays:
+    """Numbers of half precision: what there is of a window that is over."""
+    random = np.random.default_rng(7)
+    return {
+        tensor.name: random.standard_normal(tensor.shape).astype(np.float16).astype(np.float32)
+        for tensor in tensors
+    }
+
+
+def _encoded(function: Function, window: _Window) -> Arrays:
+    inputs = _zeros(function.inputs)
+    inputs["encoded"][0, :, 0, : window.n_ctx] = window.features.encoded.T
+    return inputs
+
+
+def _put_cross(arrays: Arrays, features: ReferenceFeatures) -> None:
+    n = features.keys.shape[1]
+    for name, cache in (("cross_k", features.keys), ("cross_v", features.values)):
+        if name in arrays:
+            arrays[name][..., :n] = _columns(cache, arrays[name])
+
+
+def _put_self(arrays: Arrays, keys: Array, values: Array, slots: NDArray[np.int64]) -> None:
+    for name, cache in (("self_k", keys), ("self_v", values)):
+        if name in arrays:
+            arrays[name][..., slots] = _columns(cache[:, slots], arrays[name])
+
+
+def _columns(cache: Array, like: Array) -> Array:
+    """The reference's cache (L, n, n_state) in the layout of Core ML's, (L, H, d, n)."""
+    n_layer, n_head, d_head, _ = like.shape
+    return cache.reshape(n_layer, -1, n_head, d_head).transpose(0, 2, 3, 1)
+
+
+def _put_logits(outputs: Arrays, logits: Array) -> None:
+    """Each token's logits, cut into the chunks in which they come."""
+    start = 0
+    for name in sorted(name for name in outputs if name.startswith("logits")):
+        chunk = logits[:, start : start + outputs[name].shape[3]]
+        outputs[name][0, : len(chunk), 0, : chunk.shape[1]] = chunk
+        start += outputs[name].shape[3]

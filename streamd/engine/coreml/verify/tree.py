@@ -1,0 +1,75 @@
+"""Tokens that a decoder is fed in one pass, as search would: hypotheses that share a cache."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engine.coreml.package import MASKED, Function
+from streamd.search import Decoder
+
+Array = NDArray[np.float32]
+
+_N_BEFORE = 6
+"""Tokens in the cache before the pass."""
+_REACH = 4
+"""A token continues one of so many before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Tokens with their places; `seen` (n_tokens, n_slots) says who attends to which slot.
+
+    The first few are in the cache already; the `n` others make the pass.
+    """
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    seen: NDArray[np.bool_]
+    n: int
+
+    before = slice(0, _N_BEFORE)
+    passed = slice(_N_BEFORE, None)
+
+    @classmethod
+    def grown(cls, tokens: NDArray[np.int64], *, n: int, n_slots: int) -> "Tree":
+        """A chain in the cache, and behind it a tree of `n` tokens; slots in no order."""
+        random, n_all = np.random.default_rng(n), _N_BEFORE + n
+        slots = random.permutation(n_slots)[:n_all]
+        positions = np.zeros(n_all, np.int64)
+        seen = np.zeros((n_all, n_slots), np.bool_)
+        for i in range(n_all):
+            first = i - 1 if i <= _N_BEFORE else max(_N_BEFORE - 1, i - _REACH)
+            if i:
+                parent = int(random.integers(first, i))
+                positions[i] = positions[parent] + 1
+                seen[i] = seen[parent]
+            seen[i, slots[i]] = True
+        return cls(np.resize(tokens, n_all), positions, slots, seen, n)
+
+    def feed(self, decoder: Decoder, part: slice) -> tuple[Array, Array]:
+        """Run a part through a decoder: logits and alignment of each token."""
+        tokens, positions = self.tokens[part], self.positions[part]
+        every = np.arange(len(tokens))
+        return decoder.step(tokens, positions, self.slots[part], self.seen[part], every)
+
+    def inputs(self, function: Function, *, n_audio: int) -> dict[str, Array]:
+        """The masks of a "step" or "align", and where its keys and values go."""
+        shapes = {tensor.name: tensor.shape for tensor in function.inputs}
+        inputs = {
+            name: np.full(shapes[name], MASKED, np.float32) for name in ("mask", "cross_mask")
+        }
+        inputs["cross_mask"][..., :n_audio] = 0
+        mask, slots, seen = inputs["mask"][0, 0], self.slots[self.passed], self.seen[self.passed]
+        mask[self.n :, : function.n_slots] = 0
+        if "put" in shapes:
+            inputs["put"] = np.zeros(shapes["put"], np.float32)
+            inputs["put"][0, 0, np.arange(self.n), slots] = 1
+            mask[: self.n][seen] = 0
+            return inputs
+        cached = seen.copy()
+        cached[:, slots] = False  # these are not in the cache, but behind it
+        mask[: self.n, : function.n_slots][cached] = 0
+        mask[: self.n, function.n_slots :][:, : self.n][seen[:, slots]] = 0
+        return inputs
