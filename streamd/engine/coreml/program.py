@@ -1,5 +1,6 @@
 """Makes a Core ML package of functions that are described as data."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
@@ -58,7 +59,9 @@ def save_package(path: Path, functions: Sequence[Function], meta: Meta, weights:
         program.add_function(function.name, _mil(function, meta, layers, target))
     program.default_function_name = functions[0].name
     program.export_as_multifunction = not legacy
-    with redirect_stderr(StringIO()):  # its progress bars are not ours
+    # its progress bars are not ours, nor that it leaves its folder to the garbage collector
+    with redirect_stderr(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
         model = ct.convert(
             program,
             convert_to="mlprogram",
