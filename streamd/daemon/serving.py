@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from streamd.server import Bounds, Entrance, Metrics, Server, ServerInfo, serve
 
 _FIRST_FD = 3
 """Of the sockets that a service manager hands over (sd_listen_fds(3))."""
+
+_N_FILES = 256
+"""That we have open besides clients: journals, recordings, the model, libraries."""
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +81,28 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
         resume_ms=options.resume_ms,
         shutdown_ms=options.shutdown_ms,
     )
+    allow_files(bounds.max_connections + bounds.max_opening)
     info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
     async with serve(
         entrance, streams=streams, info=info, bounds=bounds, metrics=streams.metrics
     ) as running:
         yield running
         notify(os.environ, "STOPPING=1")
+
+
+def allow_files(n_connections: int) -> None:
+    """Let the process have as many files open, if the system lets it; elsewhere 256 is usual."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = n_connections + _N_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):  # macOS has a lower limit than it says
+        most = soft
+    if most < wanted:
+        log.warning("only %d files may be open here (ulimit -n), clients may need %d", most, wanted)
 
 
 def reload(config: Config, running: Server) -> None:

@@ -14,8 +14,9 @@ from websockets.typing import Subprotocol
 from streamd.assets import asset
 from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL
+from streamd.server.arrivals import Arrivals, connections_of
 from streamd.server.conversation import SHUTDOWN, Conversation, ServerInfo, refuse
-from streamd.server.door import STREAM_PATH, Answer, Door, is_loopback, respond
+from streamd.server.door import STREAM_PATH, Answer, Door, respond
 from streamd.server.entrance import Entrance
 from streamd.server.metrics import Metrics
 from streamd.server.pages import load_pages
@@ -57,7 +58,11 @@ class Server:
             resume_ms=bounds.resume_ms,
         )
         self._conversations: dict[asyncio.Task[None] | None, Conversation] = {}
-        self._connections: set[ws.ServerConnection] = set()
+        self._arrivals = Arrivals(
+            # all who may come in may come at once
+            max_opening=max(bounds.max_opening, bounds.max_connections),
+            max_opening_per_address=bounds.max_per_address,
+        )
 
     def reload(self, token: str | None) -> None:
         """From now on clients must show this token, and see the certificate that the file has now.
@@ -97,11 +102,11 @@ class Server:
                 select_subprotocol=_subprotocol,
                 compression=None,
                 ping_interval=None,  # Peer does that
-                open_timeout=deadline_s,
+                open_timeout=deadline_s,  # of TLS's handshake, too
                 close_timeout=deadline_s,
                 max_size=self._bounds.max_message_bytes,
                 write_limit=self._bounds.write_buffer_bytes,
-                create_connection=_remembered_in(self._connections),
+                create_connection=connections_of(self._arrivals),
                 logger=_library_logger(),
             )
         except (OSError, OverflowError) as error:
@@ -125,14 +130,14 @@ class Server:
         handlers = [task for task in self._conversations if task is not None]
         if handlers:
             await asyncio.wait(handlers, timeout=self._bounds.send_deadline_ms / 1000)
-        for connection in list(self._connections):
+        for connection in self._arrivals:
             connection.transport.abort()
         for handler in handlers:
             handler.cancel()
         await listening.wait_closed()
 
     def _is_full(self) -> bool:
-        return len(self._connections) > self._bounds.max_connections
+        return self._arrivals.n_inside >= self._bounds.max_connections
 
     def _admit(self, connection: ws.ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
@@ -143,15 +148,10 @@ class Server:
         retry = {"Retry-After": "10"}
         if self._is_full():
             return respond(connection, Answer(503, b"too many clients\n", retry))
-        if self._are_too_many_from(connection):
+        if 0 < self._bounds.max_per_address <= self._arrivals.n_inside_from(connection):
             return respond(connection, Answer(429, b"too many clients from this address\n", retry))
+        self._arrivals.let_in(connection)
         return None
-
-    def _are_too_many_from(self, connection: ws.ServerConnection) -> bool:
-        """Not asked of this machine: a proxy may stand for everybody."""
-        host, limit = _host(connection), self._bounds.max_per_address
-        n_there = sum(1 for other in self._connections if _host(other) == host)
-        return 0 < limit < n_there and not is_loopback(host)
 
     async def _converse(self, connection: ws.ServerConnection) -> None:
         peer = Peer(connection, self._bounds)
@@ -213,27 +213,6 @@ async def serve(
 
 def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
-
-
-def _host(connection: ws.ServerConnection) -> str:
-    """The address of the other end, whatever the family."""
-    peer = connection.remote_address
-    return str(peer[0]).removeprefix("::ffff:") if peer else ""
-
-
-def _remembered_in(connections: set[ws.ServerConnection]) -> type[ws.ServerConnection]:
-    """Connections that the server can cut off even before they have said what they want."""
-
-    class Remembered(ws.ServerConnection):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            super().connection_made(transport)
-            connections.add(self)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            connections.discard(self)
-
-    return Remembered
 
 
 _log = logging.getLogger(__name__)

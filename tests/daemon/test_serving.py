@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -12,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from streamd.config.load import load, read_token
-from streamd.daemon.serving import inherited_socket, notify
+from streamd.daemon.serving import allow_files, inherited_socket, notify
 from streamd.errors import BindError, ConfigError
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
@@ -34,6 +35,25 @@ def test_nobody_is_notified_where_there_is_no_service_manager(tmp_path, caplog):
     assert not caplog.records
     notify({"NOTIFY_SOCKET": str(tmp_path / "gone")}, "READY=1")
     assert "does not listen" in caplog.text
+
+
+def test_there_may_be_as_many_clients_as_files(monkeypatch, caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        allow_files(20)
+        few, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allow_files(10)
+        assert few == resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 256 + 20
+        assert not caplog.records
+        allow_files(64)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256 + 64, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 300))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: limits == (300, 300) or 1 / 0)
+    allow_files(1000)
+    assert "only 300 files" in caplog.text
 
 
 def test_sockets_for_others_are_left_alone():

@@ -481,7 +481,7 @@ class AnybodySaysAnything(RuleBasedStateMachine):
             await self.gone(voice)
         for raw in self.sockets:
             raw.close()
-        while len(self.server._connections) + len(self.server._conversations) > 2:
+        while len(self.server._arrivals) + len(self.server._conversations) > 2:
             await self.turn()
         waiting = {voice.session for voice in self.away}
         while set(self.server._uplinks._uplinks) != waiting:

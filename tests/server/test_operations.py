@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
-from streamd.server import Entrance, Metrics, serve
+from streamd.server import Bounds, Entrance, Metrics, serve
 
 
 async def get(port: int, path: str, *headers: str, host: str = "localhost") -> tuple[int, str]:
@@ -138,7 +138,7 @@ async def test_further_hosts_and_origins_can_be_named():
 
 
 async def test_clients_from_another_machine_are_counted(monkeypatch):
-    monkeypatch.setattr("streamd.server.listener.is_loopback", lambda host: False)
+    monkeypatch.setattr("streamd.server.arrivals.is_loopback", lambda host: False)
     async with serving(CountingStreams(), max_per_address=1) as server:
         async with client(server.port) as listener:
             await listener.get()
@@ -156,6 +156,46 @@ async def test_this_machine_is_not_counted():
         client(server.port) as two,
     ):
         assert (await one.get())["type"] == (await two.get())["type"] == "hello"
+
+
+async def silent(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Whoever connects and says half a line."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /v1/str")
+    return reader, writer
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off(
+    monkeypatch, elsewhere
+):
+    limit = "max_per_address" if elsewhere else "max_opening"
+    if elsewhere:
+        monkeypatch.setattr("streamd.server.arrivals.is_loopback", lambda host: False)
+    async with serving(CountingStreams(), max_connections=1, **{limit: 3}) as server:
+        knocking = [await silent(server.port) for _ in range(5)]
+        for reader, _ in knocking[:2]:
+            assert await reader.read() == b""
+        async with client(server.port) as listener:  # the sixth: the third of them has to go
+            assert (await listener.get())["type"] == "hello"
+            assert await knocking[2][0].read() == b""
+            for _, writer in knocking[3:]:
+                writer.write(b"eam HTTP/1.1\r\n\r\n")
+            for reader, _ in knocking[3:]:
+                assert (await reader.read()).startswith(b"HTTP/1.1 403 ")  # no Host
+            assert (await get(server.port, "/healthz"))[0] == 200
+        for _, writer in knocking:
+            writer.close()
+
+
+async def test_who_does_not_even_speak_tls_is_cut_off(tmp_path):
+    certificate(tmp_path, "a")
+    entrance = Entrance(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "key.pem"))
+    bounds = Bounds(send_deadline_ms=100)
+    async with serve(entrance, streams=CountingStreams(), info=INFO, bounds=bounds) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await reader.read() == b""
+        writer.close()
 
 
 def certificate(folder: Path, name: str) -> None:
