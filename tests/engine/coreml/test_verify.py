@@ -1,0 +1,176 @@
+"""Every function of a package is compared with the reference, and a slip in any of them is seen."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from engine.coreml.programs import Changed
+from golden import load
+
+from streamd.engine.coreml.build import Plan, write
+from streamd.engine.coreml.built import Built, open_built
+from streamd.engine.coreml.interpreter import Interpreter
+from streamd.engine.coreml.verify import EXACT, HALF, compare, verify
+from streamd.engine.coreml.verify.calls import Calls
+from streamd.mel import log_mel
+
+N_CTX = 96
+
+
+@pytest.fixture(scope="module")
+def mels():
+    return {
+        name: log_mel(load.samples("lamp", 1500), load.model(name).dims.n_mels)
+        for name in ("demo", "random")
+    }
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Built:
+    """The random model: its heads' scale is no power of two."""
+    folder = tmp_path_factory.mktemp("small")
+    write(folder, load.model("random"), Plan(contexts=(N_CTX,)))
+    return open_built(folder)
+
+
+@pytest.mark.parametrize("name", ["built", "legacy", "small"])
+def test_every_function_is_right(name, mels, request):
+    built = request.getfixturevalue(name)
+    model = load.model(built.meta.name)
+    findings = list(verify(built, model, mels[model.name]))
+    assert [f.function for f in findings] == list(built.functions)
+    for finding in findings:
+        assert finding.exact < EXACT, finding
+        assert finding.half < HALF, finding
+        assert 0 < finding.peak.value < 1000, finding
+
+
+# -- what is wrong is seen -------------------------------------------------------------------
+
+
+def swapped_heads_of_the_encoder(changed, function):
+    """Each of two heads attends with the other's keys."""
+    scores_0, _, scores_1, _ = changed.operations(function, "einsum")[:4]
+    one, other = (each.inputs["values"].arguments[0] for each in (scores_0, scores_1))
+    one.name, other.name = other.name, one.name
+
+
+def swapped_heads_of_the_decoder(changed, function):
+    """The same, in the weights: the decoder multiplies all heads at once."""
+    key = changed.operations(function, "conv")[1]
+    with changed.weights(changed.constant(function, key, "weight")) as rows:
+        rows[...] = np.roll(rows, len(rows) // 2, axis=0)
+
+
+def dropped_bias(changed, function):
+    """Of the projection to values."""
+    for conv in changed.operations(function, "conv")[2:]:
+        if "bias" in conv.inputs:
+            del conv.inputs["bias"]
+            return
+
+
+def shifted_positions(changed, function):
+    (table,) = {
+        add.inputs["y"].arguments[0].name: changed.constant(function, add, "y")
+        for add in changed.operations(function, "add")[:1]
+    }.values()
+    with changed.weights(table) as columns:
+        columns[...] = np.roll(columns, 1, axis=3)
+
+
+def tanh_gelu(changed, function):
+    for gelu in changed.operations(function, "gelu"):
+        mode = changed.constant(function, gelu, "mode").immediateValue.tensor.strings
+        mode.values[0] = "TANH_APPROXIMATION"
+
+
+def another_epsilon(changed, function):
+    """1e-7, as one of the older forks has it."""
+    for norm in changed.operations(function, "layer_norm"):
+        epsilon = changed.constant(function, norm, "epsilon").immediateValue.tensor
+        epsilon.bytes.values = np.float16(1e-7).tobytes()
+
+
+def without_mask(changed, function):
+    """The last softmax takes the scores as they are."""
+    softmax = changed.operations(function, "softmax")[-1]
+    (add,) = (
+        each
+        for each in changed.operations(function, "add")
+        if each.outputs[0].name == softmax.inputs["x"].arguments[0].name
+    )
+    softmax.inputs["x"].CopyFrom(add.inputs["x"])
+
+
+def another_order_of_alignment_heads(changed, function):
+    last = changed.operations(function, "concat")[-1 if "state" in str(changed.path) else -3]
+    names = [each.name for each in last.inputs["values"].arguments]
+    for argument, name in zip(last.inputs["values"].arguments, reversed(names), strict=True):
+        argument.name = name
+
+
+def unwritten_state(changed, function):
+    found = changed.model.mlProgram.functions[function]
+    operations = found.block_specializations[found.opset].operations
+    operations.remove(changed.operations(function, "write_state")[-1])
+
+
+ENCODER = [
+    *(swapped_heads_of_the_encoder, dropped_bias, shifted_positions, tanh_gelu),
+    *(another_epsilon, without_mask),
+]
+DECODER = [
+    *(swapped_heads_of_the_decoder, dropped_bias, tanh_gelu, another_epsilon, without_mask),
+    *(another_order_of_alignment_heads,),
+]
+CASES = [
+    *(("encode", "state", slip) for slip in ENCODER),
+    *(("step", form, slip) for form in ("state", "mix") for slip in DECODER),
+    ("step", "state", unwritten_state),
+]
+
+
+@pytest.mark.parametrize(("kind", "form", "slip"), CASES)
+def test_a_slip_is_seen(kind, form, slip, small, mels, tmp_path):
+    n_ctx, k = (N_CTX, 0) if kind == "encode" else (0, 8)
+    function = small.find(kind, form, n_ctx=n_ctx, k=k)
+    call = Calls(small, load.model("random"), mels["random"]).call(function)
+    assert compare(Interpreter(small.path(function)), call).right
+    changed = Changed(small.path(function), tmp_path)
+    slip(changed, function.name)
+    finding = compare(Interpreter(changed.write()), call)
+    assert not finding.right, finding
+    assert finding.exact > 1.5 * EXACT, finding
+
+
+@pytest.mark.parametrize("slip", [tanh_gelu, another_epsilon])
+def test_half_precision_alone_would_hide_small_slips(slip, small, mels, tmp_path):
+    """That is why both are compared."""
+    function = small.find("encode", "state", n_ctx=N_CTX)
+    call = Calls(small, load.model("random"), mels["random"]).call(function)
+    changed = Changed(small.path(function), tmp_path)
+    slip(changed, function.name)
+    assert compare(Interpreter(changed.write()), call).half < HALF
+
+
+@pytest.mark.parametrize("table", ["positions.npy", "embedding.npy"])
+def test_a_wrong_table_is_seen(table, small, mels, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(small.folder, folder)
+    values = np.load(folder / table)
+    np.save(folder / table, np.roll(values, 1, axis=0))
+    copy = open_built(folder)
+    function = copy.find("align", "state", k=32)
+    call = Calls(copy, load.model("random"), mels["random"]).call(function)
+    assert not compare(Interpreter(copy.path(function)), call).right
+
+
+def test_weights_of_another_model_are_seen(small, mels):
+    model = load.model("random")
+    name = "decoder.blocks.1.mlp.0.bias"
+    other = {**model.weights, name: model.weights[name] + np.float32(0.01)}
+    calls = Calls(small, replace(model, weights=other), mels["random"])
+    function = small.find("step", "mix", k=1)
+    assert not compare(Interpreter(small.path(function)), calls.call(function)).right
