@@ -7,7 +7,7 @@ lacks. Their JSON schemas are docs/json.schema.json and docs/json-full.schema.js
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -137,25 +137,42 @@ _MAX_UNREADABLE = 8
 """Characters that tokens without readable text may have spelt."""
 
 
+_MOST_TEXT, _MOST_GAPS = 4096, 32
+"""What an unfinished document repeats with each segment: minutes of speech; not days of it."""
+
+
 class Json:
-    """`Result`, or `FullResult` if it is to be `full`; one segment on a line."""
+    """`Result`, or `FullResult` if it is to be `full`; one segment on a line.
+
+    While it grows, a long document has no `text` and no `gaps`, which are at its end.
+    """
 
     def __init__(self, *, full: bool = False) -> None:
         self._full = full
         self.header = '{"transcription":[' if full else '{"segments":['
         self._n = 0
         self._gaps: list[Loss] = []
-        self._text = ""
+        self._texts: list[str] = []
+        self._n_chars = 0
         self._language = ""
 
     @property
     def tail(self) -> str:
+        """What completes the document for now: a few KiB."""
+        texts = self._texts if self._n_chars <= _MOST_TEXT else ()
+        return self._ended(texts, self._gaps if len(self._gaps) <= _MOST_GAPS else ())
+
+    @property
+    def end(self) -> str:
         """What completes the document."""
-        text, language = map(_json, (self._text, self._language))
+        return self._ended(self._texts, self._gaps)
+
+    def _ended(self, texts: Sequence[str], gaps: Sequence[Loss]) -> str:
+        text, language = map(_json, ("".join(texts), self._language))
         if not self._full:
             return f'\n],"text":{text},"language":{language}}}\n'
-        gaps = _json(self._gaps)
-        return f'\n],"gaps":{gaps},"text":{text},"result":{{"language":{language}}}}}\n'
+        lost = _json(gaps)
+        return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}}}\n'
 
     def append(self, event: Event) -> str:
         """The final's segment."""
@@ -167,7 +184,8 @@ class Json:
         segment = _segment(event, self._n)
         before = ",\n" if self._n else "\n"
         self._n += 1
-        self._text += segment.text
+        self._texts.append(segment.text)
+        self._n_chars += len(segment.text)
         self._language = self._language or event.language
         return before + _json(_full(segment, event) if self._full else segment)
 

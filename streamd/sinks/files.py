@@ -39,8 +39,8 @@ class StreamSink:
 
     def close(self) -> None:
         """Write what the format ends with; all else was flushed."""
-        if self._form.tail:
-            put(self._stream, self._form.tail)
+        if self._form.end:
+            put(self._stream, self._form.end)
 
 
 class FileSink:
@@ -65,12 +65,13 @@ class FileSink:
         self._form = form
         self._end = 0  # of what will stay
         self._tail = b""
+        self._failed = False
         try:
             # Unbuffered: nothing is left behind that a later close() would fail to write.
             self._file = path.open("wb", buffering=0)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-        self._put(form.header)
+        self._put(form.header, form.tail)
 
     def write(self, event: Event) -> None:
         """Append what `event` adds, at once.
@@ -81,17 +82,24 @@ class FileSink:
             The file cannot be written any more, such as on a full disk; it is as it was before.
         """
         if isinstance(event, Final | Gap):
-            self._put(self._form.append(event))
+            self._put(self._form.append(event), self._form.tail)
 
     def close(self) -> None:
-        """Close the file; it was complete before, too."""
-        self._file.close()
+        """Complete and close the file; raises as `write` does, unless that has failed before."""
+        try:
+            if not self._failed:
+                self._put("", self._form.end)
+        finally:
+            self._file.close()
 
-    def _put(self, text: str) -> None:
-        body, tail = (part.encode(errors="replace") for part in (text, self._form.tail))
+    def _put(self, added: str, ending: str) -> None:
+        body, tail = (part.encode(errors="replace") for part in (added, ending))
+        if len(body) + len(tail) < len(self._tail):  # which is to be written over, all of it
+            tail = tail.ljust(len(self._tail) - len(body))
         try:
             self._write(body + tail)
         except OSError as error:
+            self._failed = True
             with suppress(OSError):  # the first failure is the one to tell
                 self._write(self._tail)
                 self._file.truncate(self._end + len(self._tail))

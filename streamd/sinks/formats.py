@@ -21,7 +21,12 @@ class Format(Protocol):
 
     @property
     def tail(self) -> str:
-        """What the file ends with, behind all that was appended so far."""
+        """What the file ends with while more may come, which is written anew with each event."""
+        ...
+
+    @property
+    def end(self) -> str:
+        """What the file ends with when it is complete."""
         ...
 
     def append(self, event: Event) -> str:

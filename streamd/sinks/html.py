@@ -38,7 +38,7 @@ span[title] {{ border-radius: .2em }}
 class Html:
     """A paragraph for each final, its words coloured by their probability, and for each gap."""
 
-    tail = ""
+    tail = end = ""
 
     def __init__(self) -> None:
         scale = "".join(f'<span class="p{i}">&nbsp;&nbsp;</span>' for i in range(len(RAINBOW)))

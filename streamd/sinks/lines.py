@@ -11,7 +11,7 @@ from streamd.sinks.text import clean
 class Text:
     """One line for each final, and one for each gap, so that nobody takes a hole for silence."""
 
-    header = tail = ""
+    header = tail = end = ""
 
     def __init__(self, look: Look | None = None) -> None:
         self._look = look or Look()
@@ -28,7 +28,7 @@ class Text:
 class Jsonl:
     """The events that last, finals and gaps, in the wire form of docs/protocol.md."""
 
-    header = tail = ""
+    header = tail = end = ""
 
     def append(self, event: Event) -> str:
         """The event as one line of JSON."""
@@ -38,7 +38,7 @@ class Jsonl:
 class Wire:
     """The wire form of every event, partials included."""
 
-    header = tail = ""
+    header = tail = end = ""
 
     def append(self, event: Event) -> str:
         """The event as one line of JSON."""
@@ -53,7 +53,7 @@ class Csv:
     """whisper.cpp's columns: start and end in ms, and the text, always in quotes (RFC 4180)."""
 
     header = "start,end,text\n"
-    tail = ""
+    tail = end = ""
 
     def append(self, event: Event) -> str:
         """The final's row."""
@@ -67,7 +67,7 @@ class Tsv:
     """openai-whisper's columns, the same without quotes: nothing but a tab ends a field."""
 
     header = "start\tend\ttext\n"
-    tail = ""
+    tail = end = ""
 
     def append(self, event: Event) -> str:
         """The final's row."""

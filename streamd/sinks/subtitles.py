@@ -22,7 +22,7 @@ class Srt:
     stands in them.
     """
 
-    header = tail = ""
+    header = tail = end = ""
 
     def __init__(self, layout: Layout) -> None:
         self._n_cues = 0
@@ -54,7 +54,7 @@ class Vtt:
     Doubtful words are of the classes ``p0`` (nearly impossible) to ``p5``; what has none is sure.
     """
 
-    tail = ""
+    tail = end = ""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -93,7 +93,7 @@ class Lrc:
     """
 
     header = "[re:streamd]\n"
-    tail = ""
+    tail = end = ""
 
     def __init__(self, layout: Layout) -> None:
         self._cues = Cues(layout)

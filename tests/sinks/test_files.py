@@ -41,6 +41,29 @@ def test_after_each_final_the_file_is_what_it_would_be_if_that_were_the_last(tmp
     assert path.stat().st_size == sizes[-1]
 
 
+@pytest.mark.parametrize("name", ["json", "json-full"])
+def test_what_a_long_document_repeats_with_each_final_is_bounded(tmp_path, name):
+    path = tmp_path / "live"
+    sink = file_sink(path, name)
+    events, sizes = [], []
+    for seq in range(1, 200):
+        said = spoken("words said " * 10, start_ms=seq * 1000, seq=seq)
+        for event in (said, GAP) if seq < 50 else (said,):
+            sink.write(event)
+            events.append(event)
+        document = json.loads(path.read_text())
+        segments = document["segments" if name == "json" else "transcription"]
+        assert len(segments) == seq
+        text = "".join(segment["text"] for segment in segments)
+        assert document["text"] == (text if len(text) <= 4096 else "")
+        *_, last = path.read_text().rpartition("\n]")
+        sizes.append(len(last))
+    assert max(sizes) < 8192
+    assert max(sizes[60:]) < 4096  # what was written over is used up
+    sink.close()
+    assert path.read_text() == written(name, *events)
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
