@@ -72,6 +72,8 @@ def find_loop(
 
     `frames` are the most attended ones, per token. One instance of what is repeated is kept.
     """
+    if len(tokens) < min(limits.stuck_tokens, limits.word_repeats, limits.phrase_words):
+        return None  # asked after each token, and most windows of a stream add only a few
     stuck = find_stuck(frames, limits)
     if stuck is not None:
         return stuck + 1
