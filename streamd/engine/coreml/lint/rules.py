@@ -131,7 +131,7 @@ RULES = (
         "error",
         "coremltools #2688: fails to load on macOS 26",
         "multiply the palette by the scale",
-        weights.scaled_palette,
+        weights.decoded_twice,
     ),
     Rule("no blocks", "warning", "ane-book: goes to the GPU", "use palettes", weights.blocks),
     Rule(

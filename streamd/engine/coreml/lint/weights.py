@@ -28,12 +28,13 @@ def _once(program: Program, function: Function) -> Iterator[Place]:
         yield "weight.bin", f"has {program.n_weight_bytes / 1e9:.2f} GB"
 
 
-def scaled_palette(program: Program, function: Function) -> Iterator[Place]:
-    """Scales behind a palette."""
+def decoded_twice(program: Program, function: Function) -> Iterator[Place]:
+    """Weights that are encoded in two ways, one inside the other."""
     decoded = {each.name for each in function.operations if each.kind.startswith("constexpr")}
     for each in function.operations:
-        if each.kind == "constexpr_blockwise_shift_scale" and decoded & {*each.inputs["data"]}:
-            yield label(each), "scales what was looked up in a palette"
+        inputs = {name for names in each.inputs.values() for name in names}
+        if each.kind.startswith("constexpr") and inputs & decoded:
+            yield label(each), "decodes what was decoded"
 
 
 def blocks(program: Program, function: Function) -> Iterator[Place]:
@@ -51,6 +52,6 @@ def small_palette_and_states(program: Program, function: Function) -> Iterator[P
         return
     for each in function.operations:
         if each.kind == "constexpr_lut_to_dense":
-            lut = np.asarray(parameter(function, each, "lut", ()))
-            if (lut.shape[-2] if lut.ndim > 1 else lut.size) <= 1 << 4:
+            lut = parameter(function, each, "lut", ())
+            if 0 < (lut.shape[-2] if lut.ndim > 1 else lut.size) <= 1 << 4:
                 yield label(each), "has a palette of 16 values or fewer, and there are states"
