@@ -96,6 +96,6 @@ def opened(config: Config, dims: str = "") -> tuple[Model, Engine[Any]]:
     EngineError : the runtime refuses the model
     """
     if not dims:
-        return open_model(config)
+        return open_model(config, settled=True)
     model = random_model(dims)
     return model, build.engine(config, model)

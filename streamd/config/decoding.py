@@ -162,3 +162,7 @@ class Decoding(Group, frozen=True, kw_only=True):
     engine: Annotated[
         Literal["auto", "onnx", "coreml", "reference"], Opt("what runs the model", rare=True)
     ] = "auto"
+    compute: Annotated[
+        Literal["auto", "ane", "gpu", "cpu"],
+        Opt("where a Mac runs it; ane: Neural Engine; auto: where it is fastest", rare=True),
+    ] = "auto"

@@ -6,6 +6,7 @@ from typing import Any
 
 from streamd.config import Config
 from streamd.daemon import build
+from streamd.daemon.coreml import LIBRARY, brought_up, built_for_core_ml
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.prepared import open_engine
@@ -14,15 +15,22 @@ from streamd.engine.store import load_model
 log = logging.getLogger(__name__)
 
 
-def open_model(config: Config) -> tuple[Model, Engine[Any]]:
+def open_model(
+    config: Config, *, settled: bool = False, library: str = LIBRARY
+) -> tuple[Model, Engine[Any]]:
     """The configured model and what runs it, which may be all that has its weights.
+
+    On a Mac that is the CPU at first, until Core ML is ready, if the model is built for it. With
+    `settled` it is what it will be, for whoever measures; `library`: see `built_for_core_ml`.
 
     Raises
     ------
+    ConfigError : what shall run it cannot be had here
     ModelError : there is no such model, or its files are damaged
     EngineError : the runtime refuses the model
     """
     o = config.decoding
+    built = built_for_core_ml(config, library)
     start = time.perf_counter()
     if o.engine == "reference":
         model = load_model(o.model)
@@ -34,4 +42,7 @@ def open_model(config: Config) -> tuple[Model, Engine[Any]]:
         logging.DEBUG if opened.how == "prepared" else logging.INFO,
         f"model {name} ready in {seconds:.1f} s ({opened.precision}, {opened.how})",
     )
-    return opened.model, opened.engine
+    if built is None:
+        return opened.model, opened.engine
+    engine = brought_up(config, opened.engine, built, settled=settled, library=library)
+    return opened.model, engine

@@ -5,10 +5,9 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from weakref import WeakSet
 
 from streamd.engine.coreml.package import Meta
 from streamd.engine.coreml.runtime.messages import (
@@ -28,6 +27,7 @@ from streamd.types import Mel
 
 log = logging.getLogger(__name__)
 
+_NAME = "streamd-coreml"
 _TELL_S = 20.0
 """So often somebody who watches is told that loading goes on."""
 
@@ -49,16 +49,10 @@ class Worker:
         self._placement = job.placement
         self._connection: Connection = ours
         self._process: BaseProcess = spawn.Process(
-            target=main, args=(job, its, memory), name="streamd-coreml", daemon=True
+            target=main, args=(job, its, memory), name=_NAME, daemon=True
         )
         self._process.start()
         its.close()
-        _running.add(self)
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process."""
-        return self._process.pid
 
     def wait(self, told: Callable[[str], None], *, start_s: float) -> None:
         """Wait until it has loaded, which may take minutes; `told` hears of its progress.
@@ -70,11 +64,11 @@ class Worker:
         """
         begun_s, at = time.monotonic(), "starting"
         while True:
-            if not self._connection.poll(min(_TELL_S, start_s)):
-                spent_s = time.monotonic() - begun_s
-                if spent_s >= start_s:
-                    raise self._lost(f"was not ready within {start_s:g} s")
-                told(f"{at}, for {spent_s:.0f} s by now")
+            spent_s = time.monotonic() - begun_s
+            if spent_s >= start_s:
+                raise self._lost(f"was not ready within {start_s:g} s")
+            if not self._connection.poll(min(_TELL_S, start_s - spent_s)):
+                told(f"{at}, for {time.monotonic() - begun_s:.0f} s by now")
                 continue
             reply = self._receive()
             if isinstance(reply, Done):
@@ -121,7 +115,6 @@ class Worker:
         self._process.kill()
         self._process.join()
         self._connection.close()
-        _running.discard(self)
 
     def _receive(self) -> Reply:
         try:
@@ -143,12 +136,9 @@ class Worker:
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 
-_running: WeakSet[Worker] = WeakSet()
-"""Workers that have not been closed."""
-
-
 @atexit.register
-def _close_all() -> None:
-    """Before `multiprocessing` would wait for them, which do not mind its signal."""
-    for worker in list(_running):
-        worker.close()
+def _end_all() -> None:
+    """Before `multiprocessing` would ask them to end, and wait: they do not mind its signal."""
+    for child in active_children():
+        if child.name == _NAME:
+            child.kill()

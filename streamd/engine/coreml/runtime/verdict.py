@@ -17,9 +17,9 @@ import msgspec
 from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.package import META
 from streamd.engine.coreml.runtime.placement import Placement
-from streamd.engine.prepared.folder import put_file
+from streamd.engine.prepared.folder import discard, put_file
 
-_VERDICT = "verdict.json"
+_COMPILED, _VERDICT = "compiled-", "verdict.json"
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +37,30 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[Trial, ...]
 
 
-def place_of(built: Built, cache_folder: Path) -> Path:
-    """The folder for what Core ML and we make of a built model on this machine."""
-    parts = (str(built.folder.resolve()), (built.folder / META).read_bytes().hex(), *machine())
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
-    return cache_folder / "coreml" / "compiled" / key
+def place_of(built: Built) -> Path:
+    """The folder for what Core ML and we make of a built model on this machine.
+
+    It lies beside the built model; whoever builds that anew takes it away.
+    """
+    parts = ((built.folder / META).read_bytes().hex(), *machine())
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return built.folder.with_name(f"{_COMPILED}{built.folder.name}-{key}")
+
+
+def new_place(built: Built) -> Path:
+    """The same folder, made if need be; those of earlier versions of the system are taken away.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
+    place = place_of(built)
+    if not place.is_dir():
+        for old in place.parent.glob(f"{_COMPILED}{built.folder.name}-*"):
+            discard(old)
+        place.mkdir(mode=0o700)
+    return place
 
 
 def recall(place: Path) -> Verdict | None:

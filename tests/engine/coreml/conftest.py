@@ -1,0 +1,28 @@
+"""The demo model built for Core ML, once for all tests of a process."""
+
+from pathlib import Path
+
+import pytest
+from golden import load
+
+from streamd.engine.coreml.build import Plan, write
+from streamd.engine.coreml.built import Built, open_built
+
+pytest.importorskip("coremltools", reason="needs coremltools to build packages")
+
+
+def _build(folder: Path, plan: Plan) -> Built:
+    write(folder, load.model("demo"), plan)
+    return open_built(folder)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory) -> Built:
+    """For macOS 15 and later, with contexts of 384 and 1500."""
+    return _build(tmp_path_factory.mktemp("built"), Plan(contexts=(384,)))
+
+
+@pytest.fixture(scope="session")
+def legacy(tmp_path_factory) -> Built:
+    """For macOS 13 and 14."""
+    return _build(tmp_path_factory.mktemp("legacy"), Plan(contexts=(384,), legacy=True))

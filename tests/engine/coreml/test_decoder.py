@@ -1,0 +1,141 @@
+"""The slots of a search in a cache of fixed size: what is lost is computed again, never wrong."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.engine import ModelDimensions
+from streamd.engine.coreml.runtime.decoder import CoreMLDecoder
+from streamd.engine.coreml.runtime.messages import Step
+from streamd.engine.coreml.runtime.passes import MOST
+from streamd.engine.coreml.runtime.process import WorkerLostError
+
+N_TEXT_CTX = 40
+N_PLACES = 64
+DIMS = ModelDimensions(80, 1500, 8, 1, 1, 7, N_TEXT_CTX, 8, 1, 1)
+NOTHING = 0
+
+
+def told_apart(token: int, position: int, seen: frozenset[int]) -> int:
+    """What a slot holds: another number for another token, place or past."""
+    return hash((token, position, seen))
+
+
+@dataclass
+class Cache:
+    """A worker's cache, whose places hold numbers that say all of their past; and it dies."""
+
+    dies: list[bool] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
+    passes: int = 0
+
+    def decode(self, decoder, attempt):
+        while True:
+            try:
+                return attempt(0, self._run)
+            except WorkerLostError:
+                self.places.clear()
+                decoder.forget()
+
+    def _run(self, step: Step):
+        self.passes += 1
+        if self.dies and self.dies.pop():
+            raise WorkerLostError
+        k = len(step.tokens)
+        assert 0 < k <= MOST
+        assert step.visible.shape == (k, N_PLACES)
+        assert len(set(step.places)) == k
+        rows = []
+        for token, position, place, row in zip(
+            step.tokens, step.positions, step.places, step.visible, strict=True
+        ):
+            seen = set(np.flatnonzero(row)) - {place}
+            assert seen <= self.places.keys(), "sees what is not there"
+            value = told_apart(token, position, frozenset(self.places[other] for other in seen))
+            self.places[place] = value
+            rows.append(value)
+        values = np.array(rows, np.int64)[:, None, None]
+        return values[step.want, 0].repeat(DIMS.n_vocab, 1), values.repeat(3, 2)
+
+
+class Tree:
+    """A search that follows several paths, as `streamd.search.paths` does."""
+
+    def __init__(self, decoder: CoreMLDecoder, n_paths: int) -> None:
+        self.decoder, self.paths = decoder, [[] for _ in range(n_paths)]
+        self.values: dict[int, int] = {}  # what each slot should hold
+
+    def run(self, which: list[int], tokens: list[int], *, shared: bool = False) -> None:
+        """Append a token to each of these paths; or all tokens to all paths, which are one yet."""
+        held = {slot for path in self.paths for slot in path}
+        free = [slot for slot in range(self.decoder.n_slots) if slot not in held][: len(tokens)]
+        visible = np.zeros((len(tokens), self.decoder.n_slots), np.bool_)
+        positions, expected, past = [], [], list(self.paths[which[0]])
+        for n, (slot, token) in enumerate(zip(free, tokens, strict=True)):
+            path = past if shared else self.paths[which[n]]
+            seen = frozenset(self.values[other] for other in path)
+            expected.append(told_apart(token, len(path), seen))
+            positions.append(len(path))
+            path.append(slot)
+            visible[n, path] = True
+            if shared:
+                self.values[slot] = expected[-1]
+        self.values |= dict(zip(free, expected, strict=True))
+        if shared:
+            self.paths = [list(past) for _ in self.paths]
+        want = np.arange(len(tokens))[::2]
+        logits, alignment = self.decoder.step(
+            np.array(tokens), np.array(positions), np.array(free), visible, want
+        )
+        assert logits[:, 0].tolist() == [np.float32(expected[i]) for i in want]
+        assert alignment[:, 0, 0].tolist() == expected
+
+
+@given(
+    n_given=st.integers(1, N_TEXT_CTX - 4),
+    n_paths=st.integers(1, 9),
+    moves=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 4)), max_size=40),
+    dies=st.lists(st.booleans(), max_size=20),
+)
+def test_every_query_sees_its_past(n_given, n_paths, moves, dies):
+    cache = Cache(dies)
+    tree = Tree(CoreMLDecoder(DIMS, cache, n_given + n_paths * N_TEXT_CTX), n_paths)
+    tree.run([0], list(range(n_given)), shared=True)
+    for first, copied, token in moves:
+        alive = [n for n in range(n_paths) if len(tree.paths[n]) < N_TEXT_CTX]
+        if not alive:
+            break
+        tree.paths[first % n_paths] = list(tree.paths[copied % n_paths])
+        alive = [n for n in range(n_paths) if len(tree.paths[n]) < N_TEXT_CTX]
+        tree.run(alive, [(token + n) % 5 for n in alive])
+
+
+def test_paths_that_need_more_than_the_cache_take_turns():
+    cache = Cache()
+    tree = Tree(CoreMLDecoder(DIMS, cache, 5 * N_TEXT_CTX), 5)
+    tree.run([0], [1, 2], shared=True)
+    for n in range(N_TEXT_CTX - 2):
+        tree.run(list(range(5)), [n % 7] * 5)
+    assert len(tree.values) > 2 * N_PLACES, "more than the cache can hold"
+    assert cache.passes > N_TEXT_CTX
+
+
+@pytest.mark.parametrize("k", [1, MOST, MOST + 1, N_TEXT_CTX])
+def test_long_passes_are_cut(k):
+    cache = Cache()
+    tree = Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1)
+    tree.run([0], list(range(k)), shared=True)
+    assert cache.passes == -(-k // MOST)
+
+
+def test_a_decoder_that_is_told_to_forget_computes_its_past_again():
+    cache = Cache()
+    tree = Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1)
+    tree.run([0], list(range(35)), shared=True)
+    cache.places.clear()
+    tree.decoder.forget()
+    tree.run([0], [3])
+    assert cache.passes == 2 + 3

@@ -1,0 +1,139 @@
+"""What the Core ML engine gives is what the CPU's does, whatever the search does with it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from engine.coreml.runs import core_ml, on_cpu
+from golden import load
+
+from streamd.engine.recognizer import Recognizer
+from streamd.mel import log_mel
+from streamd.search.options import DecodingOptions
+from streamd.search.tokenizer import Tokenizer
+from streamd.types import FRAME, Hypothesis, Window
+
+PLAIN = DecodingOptions(temperatures=(0.0,), language="en")
+TOLERANCE = 1e-5
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    model = load.model("demo")
+    return Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=False, language="en")
+
+
+@cache
+def cpu():
+    return on_cpu()
+
+
+@cache
+def clip(name: str, n_frames: int = 0, **known) -> Window:
+    sound = load.samples(name, 600)
+    n_frames = n_frames or len(np.trim_zeros(sound, "b")) // FRAME
+    return Window(50, 50 + n_frames, sound[: n_frames * FRAME], **known)
+
+
+@pytest.fixture(scope="module")
+def engines(built, legacy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    with (
+        core_ml(built, folder / "new", "state") as state,
+        core_ml(built, folder / "new", "mix") as mix,
+        core_ml(legacy, folder / "old", "io") as io,
+    ):
+        yield {"state": state, "mix": mix, "io": io}
+
+
+def assert_same(found: Hypothesis, expected: Hypothesis) -> None:
+    assert found.tokens == expected.tokens
+    assert found.accepted_draft == expected.accepted_draft
+    assert (found.suspect, found.temperature) == (expected.suspect, expected.temperature)
+    assert [word.text for word in found.words] == [word.text for word in expected.words]
+    for word, other in zip(found.words, expected.words, strict=True):
+        assert abs(word.start - other.start) <= 1
+        assert abs(word.end - other.end) <= 1
+        assert word.prob == pytest.approx(other.prob, abs=1e-3)
+    assert found.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)
+    assert found.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-3)
+
+
+def forward(engine, mel, tokens, cuts):
+    """All of `tokens`, in passes that end at `cuts`; logits of every third token."""
+    k = len(tokens)
+    decoder = engine.decoder(engine.encode(mel, mel.shape[1] // 2), k)
+    logits, alignments = [], []
+    for first, end in zip([0, *cuts], [*cuts, k], strict=True):
+        order = np.arange(first, end)
+        visible = np.arange(k) <= order[:, None]
+        want = np.arange(end - first)[::3]
+        found, alignment = decoder.step(tokens[order], order, order, visible, want)
+        logits.append(found)
+        alignments.append(alignment)
+    return np.concatenate(logits), np.concatenate(alignments)
+
+
+@pytest.mark.parametrize("form", ["state", "mix", "io"])
+@pytest.mark.parametrize(
+    ("n_ctx", "cuts"), [(192, [1, 2, 10]), (384, [70, 71, 140, 148]), (500, [33, 90])]
+)
+def test_every_pass_gives_what_it_gives_on_the_cpu(engines, form, n_ctx, cuts):
+    mel = log_mel(load.samples("lamp", 600)[: n_ctx * FRAME], 80)
+    tokens = np.random.default_rng(n_ctx).integers(0, 1000, cuts[-1] + 1)
+    found = forward(engines[form], mel, tokens, cuts)
+    for one, other in zip(found, forward(cpu(), mel, tokens, cuts), strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == np.float32
+        assert np.linalg.norm(one - other) < TOLERANCE * np.linalg.norm(other)
+
+
+SEARCHES = {
+    "greedy": (clip("cards"), {}),
+    "another context": (clip("digits", 420), {}),
+    "a right draft": (clip("cards", draft=(694, 286, 447, 631, 568, 286)), {}),
+    "a wrong draft": (clip("cards", draft=(694, 286, 694, 631, 568, 286)), {}),
+    "prompt and prefix": (
+        clip("cards", prompt=(736, 286, 817, 681) * 20, prefix=(433, 334)),
+        {},
+    ),
+    **{f"beam {size}": (clip("cards", last=True), {"beam_size": size}) for size in (2, 3, 5, 8)},
+    "a beam of many words": (clip("digits", 300, last=True), {"beam_size": 5, "patience": 2.0}),
+    "fallback": (
+        clip("cards", 100, last=True),
+        {"temperatures": (0.0, 1.0), "final_logprob_threshold": 0.0, "best_of": 1},
+    ),
+    "chance": (clip("cards", 60, last=True), {"temperatures": (0.8,)}),
+}
+
+
+@pytest.mark.parametrize("form", ["state", "mix"])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_searches_give_what_they_give_on_the_cpu(engines, search, form):
+    window, options = SEARCHES[search]
+    found, expected = (
+        Recognizer(engine, tokenizer(), replace(PLAIN, **options)).recognize(window)
+        for engine in (engines[form], cpu())
+    )
+    assert expected.words
+    assert_same(found, expected)
+
+
+def test_windows_of_several_threads_do_not_disturb_each_other(engines):
+    windows = [clip(name, n) for name in ("cards", "lamp", "digits") for n in (90, 120)]
+
+    def recognize(engine, window):
+        return Recognizer(engine, tokenizer(), PLAIN).recognize(window)
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda window: recognize(engines["mix"], window), windows))
+    for one, window in zip(found, windows, strict=True):
+        assert_same(one, recognize(cpu(), window))
+
+
+@pytest.mark.parametrize("n_ctx", [0, 1501, 20])
+def test_the_wrong_shape_is_refused(engines, n_ctx):
+    with pytest.raises(ValueError, match=r"log-mel of shape \(80, 42\)"):
+        engines["state"].encode(np.zeros((80, 42), np.float32), n_ctx)

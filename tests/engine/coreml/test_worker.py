@@ -1,0 +1,178 @@
+"""A worker may die, hang or fail: what is computed is the same, or everybody is told."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from engine.coreml.runs import PLACEMENTS, core_ml, faulty
+
+from streamd.engine.coreml.golden import against_golden, golden_vectors
+from streamd.engine.coreml.runtime.messages import Job
+from streamd.engine.coreml.runtime.process import WorkerLostError
+from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
+from streamd.errors import EngineError
+
+EXACT = 1e-5
+
+
+@pytest.fixture
+def faults(tmp_path):
+    with faulty(tmp_path / "faults") as faults:
+        yield faults
+
+
+def workers() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if "coreml" in child.name]
+
+
+def assert_right(engine, built) -> None:
+    numerics = against_golden(engine, golden_vectors(built))
+    assert max(numerics.logits, numerics.alignment) < EXACT
+
+
+def assert_warned(caplog, *texts: str) -> None:
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == len(texts)
+    for text, expected in zip(warned, texts, strict=True):
+        assert expected in text
+
+
+@pytest.mark.parametrize("form", ["state", "mix"])
+def test_a_worker_that_is_killed_in_the_middle_is_replaced(built, faults, form, tmp_path, caplog):
+    faults.add("kill", function="step1", after=1)
+    with core_ml(built, tmp_path / "compiled", form) as engine:
+        assert_right(engine, built)
+    assert_warned(caplog, "ended by SIGKILL; starting another")
+    loads = [call for call in faults.done() if call[0] == "load" and call[2] == "step1"]
+    assert len(loads) == 2
+    assert [call[2] for call in faults.done() if call[0] == "compile"].count("encoder") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "warning"),
+    [
+        ({"what": "fail", "function": "step"}, "Unable to compute the prediction"),
+        ({"what": "kill", "function": "ctx"}, "ended by SIGKILL"),
+        ({"what": "kill", "at": "load", "function": "align"}, "ended by SIGKILL"),
+        ({"what": "fail", "at": "load", "function": "align"}, "Unable to compute"),
+    ],
+)
+def test_whatever_happens_to_a_worker_is_told_and_made_good(
+    built, faults, fault, warning, tmp_path, caplog
+):
+    faults.add(**fault)
+    with core_ml(built, tmp_path / "compiled") as engine:
+        assert_right(engine, built)
+    assert_warned(caplog, warning)
+
+
+def test_a_worker_that_hangs_is_replaced(built, faults, tmp_path, caplog):
+    faults.add("hang", function="step", after=2)
+    with core_ml(built, tmp_path / "compiled", "state", Patience(answer_s=5.0)) as engine:
+        assert_right(engine, built)
+    assert_warned(caplog, "did not answer within 5 s; starting another")
+
+
+def test_a_worker_that_does_not_get_ready_is_replaced(built, faults, tmp_path, caplog):
+    faults.add("hang", at="load", function="step8")
+    with core_ml(built, tmp_path / "compiled", "state", Patience(start_s=8.0)) as engine:
+        assert_right(engine, built)
+    assert_warned(caplog, "was not ready within 8 s; starting another")
+
+
+def test_workers_that_die_again_and_again_are_an_engine_error(built, faults, tmp_path, caplog):
+    faults.add("kill", function="step", once=False)
+    with (
+        core_ml(built, tmp_path / "compiled") as engine,
+        pytest.raises(
+            EngineError, match=r"^Core ML failed 3 times, .* SIGKILL; use --compute cpu$"
+        ),
+    ):
+        against_golden(engine, golden_vectors(built))
+    assert_warned(caplog, "SIGKILL", "SIGKILL")
+    assert workers() == []
+
+
+def test_a_placement_that_fails_gives_way_in_the_middle_of_a_window(
+    built, faults, tmp_path, caplog
+):
+    faults.add("kill", unit="CPU_AND_NE", function="step1", once=False)
+    patience = Patience(deaths=2)
+    folder = tmp_path / "compiled"
+    with core_ml(built, folder, "mix", patience, PLACEMENTS["state"]) as engine:
+        assert_right(engine, built)
+        assert engine.placement == PLACEMENTS["state"]
+    assert_warned(caplog, "starting another", "now encoder on the GPU, decoder on the GPU")
+
+
+def test_deaths_of_long_ago_are_forgiven(built, tmp_path):
+    job = Job(built.folder, tmp_path, PLACEMENTS["state"])
+    supervisor = Supervisor(built.meta, job, patience=Patience(deaths=2, windows=10))
+    for _ in range(5):
+        supervisor.lost(WorkerLostError("died"))
+        for _ in range(10):
+            supervisor.new_window()
+    supervisor.lost(WorkerLostError("died"))
+    supervisor.new_window()
+    with pytest.raises(EngineError):
+        supervisor.lost(WorkerLostError("died"))
+
+
+def test_a_package_that_is_gone_is_an_engine_error(built, tmp_path):
+    job = Job(tmp_path / "nothing", tmp_path, PLACEMENTS["state"], library="coreml_stand_in")
+    supervisor = Supervisor(built.meta, job, patience=Patience(deaths=1))
+    with pytest.raises(EngineError, match="no Core ML model"):
+        supervisor.worker()
+
+
+def test_signals_for_the_program_leave_the_worker_alone(built, tmp_path):
+    with core_ml(built, tmp_path / "compiled") as engine:
+        engine.start()
+        before = workers()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(before[0], number)
+        assert_right(engine, built)
+        assert workers() == before
+
+
+def test_a_worker_ends_with_its_engine(built, tmp_path):
+    with core_ml(built, tmp_path / "compiled") as engine:
+        engine.start()
+        assert len(workers()) == 1
+    assert workers() == []
+
+
+ORPHAN = """
+import os, sys
+from pathlib import Path
+from engine.coreml.runs import core_ml
+from streamd.engine.coreml.built import open_built
+
+if __name__ == "__main__":
+    with core_ml(open_built(Path(sys.argv[1])), Path(sys.argv[2])) as engine:
+        engine.start()
+        print("ready", flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_ends_when_its_program_is_killed(built, tmp_path, number):
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN)
+    tests = str(Path(__file__).parents[2])
+    program = subprocess.Popen(
+        [sys.executable, str(script), str(built.folder), str(tmp_path / "compiled")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": tests},
+    )
+    with program:
+        assert program.stdout.readline() == b"ready\n"
+        program.send_signal(number)
+        assert program.stdout.read() == b"", "ends when the worker, which has it too, ends"
