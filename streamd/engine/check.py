@@ -105,7 +105,7 @@ def as_golden(engine: Engine[Any], tokenizer: Tokenizer, cases: Sequence[_Case])
     n_slots = slots_needed(context, options=options, n_text_ctx=engine.dims.n_text_ctx)
     same = []
     for case in cases:
-        features = engine.encode(_mel(engine, sounds[case.clip], case.n_ctx), case.n_ctx)
+        features = engine.encode(mel_of(engine, sounds[case.clip], case.n_ctx), case.n_ctx)
         decoder = engine.decoder(features, n_slots)
         found = decode(decoder, tokenizer, options=options, context=context)
         same.append(list(found.tokens) == case.tokens)
@@ -127,7 +127,7 @@ def compare(model: Model, engine: Engine[Any], tokenizer: Tokenizer) -> tuple[Nu
     heads = model.alignment_heads
     reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, notice=notice)
     tokens = (*tokenizer.sot_sequence, tokenizer.notimestamps, *tokenizer.encode(" one two three"))
-    mel = _mel(model, clips()[0].samples, _N_CTX)
+    mel = mel_of(model, clips()[0].samples, _N_CTX)
     wanted, found = (forward(each, mel, tokens) for each in (reference, engine))
     return numerics(wanted, found), [Peak(*row) for row in peaks.items()]
 
@@ -159,7 +159,8 @@ def _difference(wanted: Array, found: Array) -> float:
     return float(np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)))
 
 
-def _mel(model: Model | Engine[Any], samples: Samples, n_ctx: int) -> Array:
+def mel_of(model: Model | Engine[Any], samples: Samples, n_ctx: int) -> Mel:
+    """The log-mel of the beginning of a recording, (n_mels, 2 * n_ctx)."""
     samples = samples[: n_ctx * FRAME]
     return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), model.dims.n_mels)
 

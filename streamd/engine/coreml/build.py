@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from streamd.engine import Weights
-from streamd.engine.check import clips, forward
+from streamd.engine.check import clips, forward, mel_of
 from streamd.engine.coreml.layout import functions
 from streamd.engine.coreml.package import (
     EMBEDDING,
@@ -31,8 +31,6 @@ from streamd.engine.coreml.tools import coremltools
 from streamd.engine.model import Model
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ModelError
-from streamd.mel import log_mel
-from streamd.types import FRAME
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +70,7 @@ def write(folder: Path, model: Model, plan: Plan, told: Told = lambda done, n, w
 
     meta = Meta(
         name=model.name,
-        weights=_digest(model.weights),
+        weights=weights_digest(model.weights),
         coremltools=tools.__version__,
         dims=model.dims,
         alignment_heads=tuple(sorted(model.alignment_heads)),
@@ -106,7 +104,7 @@ def _contexts(model: Model, plan: Plan) -> tuple[int, ...]:
     return tuple(sorted({*plan.contexts, full}))
 
 
-def _digest(weights: Weights) -> str:
+def weights_digest(weights: Weights) -> str:
     """A SHA-256 of all parameters, whatever file they came from."""
     digest = hashlib.sha256()
     for name in sorted(weights):
@@ -128,8 +126,7 @@ def _save_golden(folder: Path, model: Model, meta: Meta) -> None:
     """What the reference makes of the beginning of a clip and a few tokens."""
     dims = model.dims
     n_ctx = max(1, meta.contexts[0] - _HIDDEN)
-    samples = clips()[0].samples[: n_ctx * FRAME]
-    mel = log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), dims.n_mels)
+    mel = mel_of(model, clips()[0].samples, n_ctx)
     n_text = len(model.vocabulary)
     text = np.linspace(0, n_text - 1, min(_N_GOLDEN, dims.n_text_ctx) - 1, dtype=np.int64)
     tokens = [n_text + 1, *text.tolist()]  # behind start-of-transcript

@@ -122,11 +122,7 @@ class Calls:
         _put_cross(given, window.features)
         _put_self(given, decoder.keys, decoder.values, tree.slots[tree.before])
         logits, alignment = tree.feed(decoder, tree.passed)
-        given |= tree.inputs(function, n_audio=window.n_ctx)
-        table, places = self._built.embedding, self._built.positions
-        x = table[tree.tokens].astype(np.float32) + places[tree.positions]
-        given["x"][...] = 0
-        given["x"][0, :, 0, : tree.n] = x[tree.passed].T
+        given |= tree.inputs(function, self._built, n_audio=window.n_ctx)
         states = {state.name for state in function.states}
         after = {name: given[name].copy() for name in states}
         if "put" in given:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.package import MASKED, Function
 from streamd.search import Decoder
 
@@ -20,7 +21,7 @@ _REACH = 4
 class Tree:
     """Tokens with their places; `seen` (n_tokens, n_slots) says who attends to which slot.
 
-    The first few are in the cache already; the `n` others make the pass.
+    The last `n` make the pass; those before are in the cache already.
     """
 
     tokens: NDArray[np.int64]
@@ -29,8 +30,12 @@ class Tree:
     seen: NDArray[np.bool_]
     n: int
 
-    before = slice(0, _N_BEFORE)
-    passed = slice(_N_BEFORE, None)
+    @classmethod
+    def chain(cls, tokens: NDArray[np.int64], *, n_slots: int) -> "Tree":
+        """A text from its beginning, in one pass."""
+        n = len(tokens)
+        order = np.arange(n)
+        return cls(tokens, order, order, np.arange(n_slots) <= order[:, None], n)
 
     @classmethod
     def grown(cls, tokens: NDArray[np.int64], *, n: int, n_slots: int) -> "Tree":
@@ -48,14 +53,24 @@ class Tree:
             seen[i, slots[i]] = True
         return cls(np.resize(tokens, n_all), positions, slots, seen, n)
 
+    @property
+    def before(self) -> slice:
+        """Those that are in the cache."""
+        return slice(0, len(self.tokens) - self.n)
+
+    @property
+    def passed(self) -> slice:
+        """Those of the pass."""
+        return slice(len(self.tokens) - self.n, None)
+
     def feed(self, decoder: Decoder, part: slice) -> tuple[Array, Array]:
         """Run a part through a decoder: logits and alignment of each token."""
         tokens, positions = self.tokens[part], self.positions[part]
         every = np.arange(len(tokens))
         return decoder.step(tokens, positions, self.slots[part], self.seen[part], every)
 
-    def inputs(self, function: Function, *, n_audio: int) -> dict[str, Array]:
-        """The masks of a "step" or "align", and where its keys and values go."""
+    def inputs(self, function: Function, built: Built, *, n_audio: int) -> dict[str, Array]:
+        """What a "step" or "align" gets, but caches: its masks, its tokens and where they go."""
         shapes = {tensor.name: tensor.shape for tensor in function.inputs}
         inputs = {
             name: np.full(shapes[name], MASKED, np.float32) for name in ("mask", "cross_mask")
@@ -63,6 +78,9 @@ class Tree:
         inputs["cross_mask"][..., :n_audio] = 0
         mask, slots, seen = inputs["mask"][0, 0], self.slots[self.passed], self.seen[self.passed]
         mask[self.n :, : function.n_slots] = 0
+        inputs["x"] = np.zeros(shapes["x"], np.float32)
+        x = built.embedding[self.tokens].astype(np.float32) + built.positions[self.positions]
+        inputs["x"][0, :, 0, : self.n] = x[self.passed].T
         if "put" in shapes:
             inputs["put"] = np.zeros(shapes["put"], np.float32)
             inputs["put"][0, 0, np.arange(self.n), slots] = 1
