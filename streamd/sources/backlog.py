@@ -22,19 +22,20 @@ class Backlog:
         self._limit = limit
         self._rate_hz = rate_hz
         self._items: deque[Block | Lost | Ended] = deque()
-        self._n_samples = 0
+        self.n_samples = 0
+        """In its blocks."""
         self._n_dropped = 0
 
     def put(self, item: Block | Lost | Ended) -> None:
         """Take the next item, or drop it when it is a block for which there is no room."""
         if isinstance(item, Lost | Ended):
             self._note_dropped()
-        elif self._n_samples + len(item) > self._limit:
+        elif self.n_samples + len(item) > self._limit:
             self._n_dropped += len(item)
             return
         else:
             self._note_dropped()
-            self._n_samples += len(item)
+            self.n_samples += len(item)
         self._items.append(item)
 
     def take(self, at_least: int = 0) -> Block | Lost | Ended | None:
@@ -55,7 +56,7 @@ class Backlog:
             return None
         for _ in blocks:
             self._items.popleft()
-        self._n_samples -= at_least - missing
+        self.n_samples -= at_least - missing
         if blocks:
             return np.concatenate(blocks)
         return item if isinstance(item, Ended) else self._items.popleft()

@@ -188,6 +188,35 @@ async def test_in_silence_the_loop_is_woken_only_for_what_is_wanted(fake):
         assert len(await anext(frames)) == 1
 
 
+async def test_while_all_is_still_the_loop_is_left_alone_for_a_second(fake):
+    async with Microphone(still_db=-60.0) as microphone:
+        stream, frames = fake.streams[0], aiter(microphone)
+        microphone.at_least_ms = 120
+        asking = asyncio.ensure_future(anext(frames))
+        for _ in range(49):
+            stream.deliver(np.full(320, 0.0007))  # -63.1 dB
+            await asyncio.sleep(0)
+        assert not microphone._arrival.is_set()
+        stream.deliver(np.full(320, 0.0007))
+        assert len(await asking) == 50
+
+
+@pytest.mark.parametrize("sound", [0.0008, np.nan])
+async def test_what_may_be_a_word_ends_the_rest(fake, sound):
+    async with Microphone(still_db=-60.0) as microphone:
+        stream, frames = fake.streams[0], aiter(microphone)
+        microphone.at_least_ms = 120
+        asking = asyncio.ensure_future(anext(frames))
+        for level in [0.0] * 7 + [sound]:
+            assert not microphone._arrival.is_set()
+            stream.deliver(np.full(320, level))
+            await asyncio.sleep(0)
+        assert len(await asking) == 8
+        microphone.at_least_ms = 0
+        stream.deliver(np.zeros(320))
+        assert len(await anext(frames)) == 1
+
+
 async def test_what_is_held_back_in_silence_comes_when_it_ends(fake):
     async with Microphone() as microphone:
         microphone.at_least_ms = 120
