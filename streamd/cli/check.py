@@ -55,18 +55,17 @@ def report(config: Config) -> Iterator[str]:
     _, engine = open_model(config)
     opened_s = time.perf_counter() - begun_s
     tokenizer = build.tokenizer(config, model)
-    precision = choose_precision(
-        model.dims, config.decoding.precision, threads=build.threads(config)
-    ).precision
+    asked = "float32" if config.decoding.engine == "reference" else config.decoding.precision
+    precision = choose_precision(model.dims, asked, threads=build.threads(config)).precision
     yield from _facts(model)
-    yield _line("opened", f"{precision} in {opened_s:.2f} s")
+    yield line("opened", f"{precision} in {opened_s:.2f} s")
     yield from _golden(name, model, engine, precision=precision, config=config)
     log.info("%s: comparing it with the reference", name)
     numerics, peaks = compare(model, engine, tokenizer)
     yield from judged(name, numerics, peaks, precision)
     if model.dims.n_audio_ctx < N_AUDIO_CTX:
         ms = model.dims.n_audio_ctx * FRAME_MS
-        yield _line("speed", f"not measured, no clip played: it hears only {ms} ms at once")
+        yield line("speed", f"not measured, no clip played: it hears only {ms} ms at once")
         return
     log.info("%s: listening to %d clips", name, len(clips()))
     yield from _heard(config, model, engine)
@@ -77,11 +76,11 @@ def report(config: Config) -> Iterator[str]:
 
 def _facts(model: Model) -> Iterator[str]:
     dims, n = model.dims, sum(array.size for array in model.weights.values())
-    yield _line("model", model.name)
-    yield _line("dimensions", _shape(dims))
+    yield line("model", model.name)
+    yield line("dimensions", _shape(dims))
     languages = "many languages" if model.language is None else model.language
-    yield _line("vocabulary", f"{dims.n_vocab} tokens, {languages}")
-    yield _line("parameters", f"{n / 1e6:.1f} million, {4 * n / 2**20:.0f} MB in float32")
+    yield line("vocabulary", f"{dims.n_vocab} tokens, {languages}")
+    yield line("parameters", f"{n / 1e6:.1f} million, {4 * n / 2**20:.0f} MB in float32")
 
 
 def _shape(dims: ModelDimensions) -> str:
@@ -100,7 +99,7 @@ def _golden(
     file = path / "model.safetensors" if path and path.is_dir() else None
     cases = golden_cases(file) if file and file.is_file() else []
     if not cases:
-        yield _line("golden vectors", "none for these weights")
+        yield line("golden vectors", "none for these weights")
         return
     tokenizer = build.tokenizer(config, model)
     exact = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
@@ -111,7 +110,7 @@ def _golden(
             "reference engine; install streamd again"
         )
     n_same = sum(as_golden(engine, tokenizer, cases))
-    yield _line("golden vectors", f"all {len(cases)} in the reference, {n_same} in {precision}")
+    yield line("golden vectors", f"all {len(cases)} in the reference, {n_same} in {precision}")
     if precision == "float32" and n_same < len(cases):
         raise ModelError(
             f"{name} fails its check: {len(cases) - n_same} of {len(cases)} golden decodes differ; "
@@ -121,7 +120,7 @@ def _golden(
 
 def judged(name: str, found: Numerics, peaks: list[Peak], precision: str) -> Iterator[str]:
     """The comparison with the reference in words. Raises `ModelError` if it is too far away."""
-    yield _line(
+    yield line(
         "against numpy",
         f"logits {found.logits:.2g}, alignment {found.alignment:.2g} (relative); "
         f"the same choice at {found.agreed:.0%} of the places",
@@ -133,9 +132,9 @@ def judged(name: str, found: Numerics, peaks: list[Peak], precision: str) -> Ite
         )
     for part in ("encoder", "decoder"):
         top = max((p for p in peaks if p.where.startswith(part)), key=lambda peak: peak.value)
-        yield _line(f"largest in {part}", f"{top.value:.4g} in {top.where}")
+        yield line(f"largest in {part}", f"{top.value:.4g} in {top.where}")
         if top.value > FLOAT16_MAX:
-            yield _line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision would fail")
+            yield line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision would fail")
 
 
 def _heard(config: Config, model: Model, engine: Engine[Any]) -> Iterator[str]:
@@ -147,26 +146,27 @@ def _heard(config: Config, model: Model, engine: Engine[Any]) -> Iterator[str]:
         text = text_of(recognizer.recognize(window).words)
         said = spoken(clip.text)
         n_wrong, n_words = n_wrong + n_edits(said, spoken(text)), n_words + len(said)
-        yield _line(f"hears {clip.name}", text or "nothing")
-        yield _line("", f"said: {clip.text}")
-    yield _line("wrong words", f"{n_wrong} of {n_words}")
+        yield line(f"hears {clip.name}", text or "nothing")
+        yield line("", f"said: {clip.text}")
+    yield line("wrong words", f"{n_wrong} of {n_words}")
 
 
 def _speed(engine: Engine[Any], step: StepTimes) -> Iterator[str]:
     n_ctx = engine.dims.n_audio_ctx
-    yield _line("encoder", f"{step.encode_ms:.0f} ms at context {step.n_ctx}")
+    yield line("encoder", f"{step.encode_ms:.0f} ms at context {step.n_ctx}")
     if 2 * step.encode_ms * n_ctx / step.n_ctx < _PATIENCE_MS:
-        yield _line("", f"{measure_encoder(engine, n_ctx, n=1):.0f} ms at context {n_ctx}")
-    yield _line(
+        yield line("", f"{measure_encoder(engine, n_ctx, n=1):.0f} ms at context {n_ctx}")
+    yield line(
         "a step of 500 ms",
         f"{step.step_ms:.0f} ms for 5 s of audio and {step.tokens} tokens: "
         f"rtf {step.step_ms / _STEP_MS:.2f}",
     )
     if step.step_ms > _STEP_MS:
-        yield _line(
+        yield line(
             "", f"! slower than speech; --step {-(-step.step_ms * 1.2 // 100) * 100:.0f} is not"
         )
 
 
-def _line(name: str, value: str) -> str:
+def line(name: str, value: str) -> str:
+    """What is found of what."""
     return f"{name:20} {value}"

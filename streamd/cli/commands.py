@@ -100,10 +100,14 @@ def _models_build(config: Config, operands: tuple[str, ...]) -> int:
 def _models_check(config: Config, operands: tuple[str, ...]) -> int:
     import msgspec
 
-    from streamd.cli.check import report
+    engine = config.decoding.engine.replace("auto", "onnx")
+    if engine == "coreml":
+        from streamd.cli.packages import report
+    else:
+        from streamd.cli.check import report
 
     (name,) = operands
-    decoding = msgspec.structs.replace(config.decoding, model=name)
+    decoding = msgspec.structs.replace(config.decoding, model=name, engine=engine)
     for line in report(msgspec.structs.replace(config, decoding=decoding)):
         stdio.put(sys.stdout, f"{line}\n")
     return 0
@@ -180,7 +184,7 @@ MODELS = (
         summary="whether a model computes what it should on this machine, and how fast",
         run=_models_check,
         operand="NAME",
-        options=_options("language", "threads", "precision", *_SAID),
+        options=_options("language", "threads", "precision", "engine", *_SAID),
     ),
     Command(
         name="models build",

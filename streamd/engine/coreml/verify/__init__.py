@@ -19,9 +19,10 @@ from streamd.engine.coreml.verify.calls import Array, Arrays, Call, Calls
 from streamd.engine.model import Model
 from streamd.types import Mel
 
-EXACT, HALF = 5e-6, 2e-3
+EXACT, HALF = 5e-6, 1e-2
 """How far a tensor may be from the reference's, relative (rms): in float32, and if every result is
-rounded to half precision. A tanh GELU is 7e-5 away, an epsilon of 1e-7 in layer norm 1e-5."""
+rounded to half precision. A tanh GELU is 7e-5 away, an epsilon of 1e-7 in layer norm 1e-5. Rounding
+costs 1e-3 to 2e-3; where it costs more, half precision is too small for what is computed."""
 
 
 @dataclass(frozen=True, slots=True)

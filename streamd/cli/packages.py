@@ -1,0 +1,125 @@
+"""``streamd models check NAME --engine coreml``: whether a model's packages are right.
+
+It needs no Mac: their graphs are evaluated by streamd's own interpreter. What it cannot tell,
+whether Core ML takes them and where it runs them, ``streamd doctor`` tells on a Mac.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from streamd.cli.check import line
+from streamd.config import Config
+from streamd.engine.catalog import megabytes
+from streamd.engine.check import FLOAT16_MAX, clips, mel_of, numerics
+from streamd.engine.coreml.build import weights_digest
+from streamd.engine.coreml.built import Built, open_built
+from streamd.engine.coreml.golden import golden_vectors
+from streamd.engine.coreml.lint import Complaint, lint_built
+from streamd.engine.coreml.package import META
+from streamd.engine.coreml.place import built_model
+from streamd.engine.coreml.verify import EXACT, HALF, Finding, verify
+from streamd.engine.coreml.verify.decode import decode
+from streamd.engine.model import Model
+from streamd.engine.store import find, load_model
+from streamd.engine.store.places import expanded, places
+from streamd.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+
+def report(config: Config) -> Iterator[str]:
+    """Check what was built of the configured model, or what lies in the folder of that name.
+
+    Raises
+    ------
+    ModelError : it was not built, is damaged, or something in it is wrong
+    """
+    name = config.decoding.model
+    built, model = _opened(name)
+    yield from _facts(built)
+    complaints = list(lint_built(built))
+    yield from _linted(complaints)
+    wrong: list[str] = [each.where for each in complaints if each.severity == "error"]
+    if model is None:
+        yield line("against numpy", f"not compared: the weights of {built.meta.name} are not here")
+    else:
+        log.info("%s: comparing %d functions with the reference", name, len(built.functions))
+        mel = mel_of(model, clips()[0].samples, built.meta.dims.n_audio_ctx)
+        for package, of in groupby(verify(built, model, mel), lambda each: each.function.package):
+            findings = list(of)
+            yield from _compared(package, findings)
+            wrong += [each.function.name for each in findings if not each.right]
+    yield from _decoded(built)
+    if wrong:
+        raise ModelError(
+            f"{name} fails its check: {', '.join(wrong)}; build it again: "
+            f"streamd models build {built.meta.name} --engine coreml"
+        )
+
+
+def _opened(name: str) -> tuple[Built, Model | None]:
+    """What was built, and the checkpoint that it was built from, if that is here."""
+    folder = expanded(name)
+    if (folder / META).is_file():
+        built = open_built(folder)
+        if find(built.meta.name, places()) is None:
+            return built, None
+        model = load_model(built.meta.name)
+        return built, model if weights_digest(model.weights) == built.meta.weights else None
+    model = load_model(name)
+    if found := built_model(name):
+        return found, model
+    raise ModelError(
+        f"{name} is not built for Core ML; run: streamd models build {name} --engine coreml"
+    )
+
+
+def _facts(built: Built) -> Iterator[str]:
+    meta = built.meta
+    yield line("model", meta.name)
+    weights = "float16" if meta.bits == 16 else f"palettes of {meta.bits} bits"
+    yield line("built", f"{weights}, with coremltools {meta.coremltools}, in {built.folder}")
+    yield line("caches", ", ".join(meta.forms))
+    yield line("contexts", ", ".join(map(str, meta.contexts)))
+    for package, of in groupby(built.functions, lambda each: each.package):
+        size = sum(n for file, n in meta.sizes.items() if Path(file).parts[0] == package)
+        yield line("package", f"{package}, {len(list(of))} functions, {megabytes(size)}")
+
+
+def _linted(complaints: Sequence[Complaint]) -> Iterator[str]:
+    n_errors = sum(each.severity == "error" for each in complaints)
+    told = f"{n_errors} broken, {len(complaints) - n_errors} warnings"
+    yield line("rules of the ANE", told if complaints else "all kept")
+    yield from (line("", str(each)) for each in complaints)
+
+
+def _compared(package: str, findings: Sequence[Finding]) -> Iterator[str]:
+    exact, half = max(each.exact for each in findings), max(each.half for each in findings)
+    yield line(
+        "against numpy",
+        f"{package}: {exact:.2g} exactly, {half:.2g} in half precision (relative)",
+    )
+    for each in findings:
+        if not each.right:
+            yield line(
+                "",
+                f"! {each.function.name}: {each.where} is {each.exact:.2g} off, in half precision "
+                f"{each.half:.2g}; {EXACT:g} and {HALF:g} would be right",
+            )
+    top = max(findings, key=lambda each: each.peak.value)
+    yield line("largest value", f"{top.peak.value:.4g} in {top.function.name}, {top.peak.where}")
+    if not top.peak.value <= FLOAT16_MAX:
+        yield line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision fails")
+
+
+def _decoded(built: Built) -> Iterator[str]:
+    """How far a decode through all packages is from the model before it was rounded."""
+    golden = golden_vectors(built)
+    found = numerics((golden.logits, golden.alignment), decode(built, golden, half=True))
+    yield line(
+        "golden vectors",
+        f"logits {found.logits:.2g}, alignment {found.alignment:.2g} in half precision; "
+        f"the same choice at {found.agreed:.0%} of the places",
+    )

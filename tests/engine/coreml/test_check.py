@@ -1,0 +1,79 @@
+"""``streamd models check NAME --engine coreml`` says of a built model what is wrong with it."""
+
+import shutil
+
+import numpy as np
+import pytest
+from engine.checkpoints import checkpoint, write_own
+from engine.coreml.programs import Changed
+
+from streamd.cli import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A tiny checkpoint."""
+    return write_own(checkpoint("few"), tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """What is built of it, in a folder of its own."""
+    out = tmp_path_factory.mktemp("to") / "built"
+    assert main(["models", "build", str(model), "--build-to", str(out), "-q"]) == 0
+    return out
+
+
+def check(name, capfd) -> tuple[int, str, str]:
+    code = main(["models", "check", str(name), "--engine", "coreml", "-q"])
+    return code, *capfd.readouterr()
+
+
+def test_a_model_that_was_built_is_found_by_its_name(model, capfd):
+    code, out, err = check(model, capfd)
+    assert (code, out) == (4, "")
+    assert f"not built for Core ML; run: streamd models build {model} --engine coreml" in err
+    assert main(["models", "build", str(model), "-q"]) == 0
+    code, out, err = check(model, capfd)
+    assert (code, err) == (0, "")
+    told = [line.split("  ")[0] for line in out.splitlines() if not line.startswith(" ")]
+    assert told[:4] == ["model", "built", "caches", "contexts"]
+    assert told[-1] == "golden vectors"
+    assert told.count("package") == told.count("against numpy") == told.count("largest value") == 4
+    assert "rules of the ANE     0 broken" in out
+    assert "the same choice at 100% of the places" in out
+
+
+def test_a_folder_without_its_checkpoint_is_checked_as_far_as_it_goes(folder, capfd):
+    code, out, _ = check(folder, capfd)
+    assert code == 0
+    assert "against numpy        not compared: the weights of own are not here" in out
+    assert "the same choice at 100% of the places" in out
+
+
+def test_what_is_wrong_is_told_and_fails(model, folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(model.parent)  # where a model of that name is
+    changed = tmp_path / "changed"
+    shutil.copytree(folder, changed)
+    decoder = Changed(changed / "decoder_mix.mlpackage", tmp_path)
+    (last,) = decoder.operations("step8", "conv")[-1:]
+    with decoder.weights(decoder.constant("step8", last, "weight")) as kernel:
+        kernel[0, 0] += np.float16(1)
+    shutil.rmtree(changed / "decoder_mix.mlpackage")
+    shutil.copytree(decoder.path, changed / "decoder_mix.mlpackage")
+    code, out, err = check(changed, capfd)
+    assert code == 4
+    assert "! step8: logits0 is " in out
+    assert "fails its check: step1, step8, step32; build it again" in err
+
+
+def test_a_damaged_package_is_named(folder, tmp_path, capfd):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    (file,) = (damaged / "cross.mlpackage").rglob("weight.bin")
+    content = bytearray(file.read_bytes())
+    content[64] ^= 0xFF  # in the header of the first blob
+    file.write_bytes(bytes(content))
+    code, _, err = check(damaged, capfd)
+    assert code == 4
+    assert "is damaged at byte 64; build the package again" in err
