@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def report(config: Config, config_file: str = "") -> Iterator[str]:
     """Calibrate on the configured files; a table, and what was found.
 
-    `config_file`: where it is written; if there is none, it is only told.
+    `config_file`: where it is written; if there is none, or on a dry run, it is only told.
 
     Raises
     ------
@@ -49,9 +49,11 @@ def report(config: Config, config_file: str = "") -> Iterator[str]:
         f"{model.name}: audio-ctx-pad {best.pad}, audio-ctx-floor {best.floor} are safe: "
         f"{faster:.1f} times as fast as the full context"
     )
-    if config_file:
+    if config_file and not config.calibration.dry_run:
         write(Path(config_file), best, f"found by streamd calibrate for {model.name}")
         yield f"written to {config_file}"
+    elif config_file:
+        yield f"not written to {config_file}: --dry-run"
     else:
         yield "not written anywhere: --config FILE says where to"
 

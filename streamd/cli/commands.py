@@ -157,6 +157,8 @@ _ONLY_LIVE = (
     *("language-after-ms", "language-prob", "language-margin"),
 )
 """Options that mean nothing where files are written down."""
+_ELSEWHERE = ("longform", "building", "calibration")
+"""Groups of options of other commands than the plain one."""
 
 MODELS = (
     Command(
@@ -208,7 +210,7 @@ COMMANDS = (
         summary="live captions of what the microphone hears, or of FILEs (- is raw PCM on stdin)",
         run=_live,
         operand="[FILE...]",
-        options=tuple(o for o in OPTIONS.values() if o.group not in ("longform", "building")),
+        options=tuple(o for o in OPTIONS.values() if o.group not in _ELSEWHERE),
     ),
     Command(
         name="serve",
@@ -255,7 +257,7 @@ COMMANDS = (
         summary="find the shortest safe encoder context for a voice",
         run=_calibrate,
         operand="FILE...",
-        options=_options("streaming", "vad", "decoding", *_SAID),
+        options=_options("calibration", "streaming", "vad", "decoding", *_SAID),
         writes_config=True,
     ),
     Command(

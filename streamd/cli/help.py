@@ -18,7 +18,9 @@ _INDENT = 29
 def help_text(command: Command, commands: Sequence[Command], *, full: bool = False) -> str:
     """What ``streamd COMMAND --help`` shows, or with `full` ``--help-all``."""
     lines = [*_usage(command, commands), *_options(command, full=full), "General:"]
-    lines.append(_row("--config FILE", "read options from a TOML file"))
+    written = ", and write what was found into it; without, it is only told"
+    config = f"read options from a TOML file{written if command.writes_config else ''}"
+    lines.append(_row("--config FILE", config))
     for name, meaning in ACTIONS.items():
         lines.append(_row("-h, --help" if name == "help" else f"--{name}", meaning))
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from streamd.config.building import Building
+from streamd.config.calibration import Calibration
 from streamd.config.decoding import Decoding
 from streamd.config.group import FrameMs, Group, Ms, Share
 from streamd.config.longform import Longform
@@ -156,6 +157,7 @@ class Config(Group, frozen=True, kw_only=True):
     decoding: Decoding = Decoding()
     longform: Longform = Longform()
     building: Building = Building()
+    calibration: Calibration = Calibration()
     output: Output = Output()
     server: Server = Server()
     journal: Journal = Journal()

@@ -41,6 +41,25 @@ def test_without_a_file_it_is_only_told(capsys, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_reads_the_file_and_writes_nothing(capsys, tmp_path):
+    path = tmp_path / "streamd.toml"
+    path.write_text('[decoding]\nmodel = "demo"\nthreads = 1\n')
+    before = path.read_text()
+    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-q", "--config", str(path)]
+    assert main([*command, "--dry-run"]) == 0
+    said, written = capsys.readouterr().out.splitlines()[-2:]
+    assert said.startswith("demo: audio-ctx-pad ")
+    assert written == f"not written to {path}: --dry-run"
+    assert path.read_text() == before
+
+
+def test_the_help_says_when_something_is_written(capsys):
+    assert main(["calibrate", "--help"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "and write what was found into it; without, it is only told" in words
+    assert "--dry-run only tell: write nothing into the file of --config" in words
+
+
 def test_a_fixed_context_cannot_be_calibrated(capsys):
     assert main(["calibrate", "x.wav", "-m", "demo", "-ac", "512", "-q"]) == 2
     assert "--audio-ctx 512 fixes the encoder's context" in capsys.readouterr().err

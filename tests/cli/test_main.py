@@ -250,6 +250,7 @@ def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, c
     full = capsys.readouterr().out
     run("transcribe", "--help-all")
     run("models", "build", "--help-all")
+    run("calibrate", "--help-all")
     both = (full + capsys.readouterr().out).replace("\n", " ")
     for option in OPTIONS.values():
         assert option.opt.positional or f"{option.shown_flags[-1]} " in both
