@@ -5,6 +5,10 @@ import os
 import tempfile
 from pathlib import Path
 
+# Before anything imports numpy: test processes run side by side, and threads of matrix products
+# that wait for each other take ten times as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pulseaudio
 import pytest
 from hypothesis import settings
