@@ -191,8 +191,7 @@ class Streams:
             self._wake()  # the session may want another window, and another worker may have it
 
     def _count(self, window: Window, hypothesis: Hypothesis, took_s: float) -> None:
-        window_ms = ms_from_frames(window.end - window.start)
-        self.metrics.decoded(window_ms, took_s, temperature=hypothesis.temperature)
+        self.metrics.decoded(window, hypothesis, took_s)
         self._busy_s += took_s
 
     async def chores(self) -> None:

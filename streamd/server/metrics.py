@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from streamd.events import Event, Final, Gap, Partial, Vad
+from streamd.types import Hypothesis, Window, ms_from_frames
 
 _LAGS_S = (0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
 
@@ -49,6 +50,16 @@ class Metrics:
         self._fallbacks = Counter(
             "streamd_decode_fallbacks", "Windows decoded at a temperature", registry=registry
         )
+        self._full_contexts = Counter(
+            "streamd_full_contexts",
+            "Windows that a short context did not do for",
+            registry=registry,
+        )
+        self._floor = Gauge(
+            "streamd_context_floor",
+            "Encoder positions that the last window had at least; 0: by its length",
+            registry=registry,
+        )
         self._rewritten = Counter(
             "streamd_partial_rewrite_chars", "Shown text taken back", registry=registry
         )
@@ -59,11 +70,15 @@ class Metrics:
         """The exposition format."""
         return generate_latest(self._registry)
 
-    def decoded(self, window_ms: int, took_s: float, *, temperature: float) -> None:
-        """A window went through the engine."""
+    def decoded(self, window: Window, hypothesis: Hypothesis, took_s: float) -> None:
+        """A window went through the engine, in so many seconds."""
+        window_ms = ms_from_frames(window.end - window.start)
         if window_ms:
             self._rtf.set(took_s * 1000 / window_ms)
-        if temperature > 0:
+        self._floor.set(window.min_ctx)
+        if hypothesis.failed_ctx:
+            self._full_contexts.inc()
+        if hypothesis.temperature > 0:
             self._fallbacks.inc()
 
     def heard(self, duration_ms: int) -> None:

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import ssl
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from serving import INFO, CountingStreams, DeafClient, client, serving
 from websockets.asyncio.client import connect
@@ -15,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
 from streamd.server import Bounds, Entrance, Metrics, serve
+from streamd.types import Hypothesis, Window
 
 
 async def get(port: int, path: str, *headers: str, host: str = "localhost") -> tuple[int, str]:
@@ -75,7 +78,9 @@ def test_metrics_count_what_happens():
     ):
         observe(event, 1600)
     metrics.heard(20)
-    metrics.decoded(1000, 0.25, temperature=0.2)
+    window = Window(0, 50, np.zeros(0, np.float32), min_ctx=512)
+    metrics.decoded(window, Hypothesis(temperature=0.2, failed_ctx=512), 0.25)
+    metrics.decoded(replace(window, min_ctx=768), Hypothesis(), 0.25)
     text = metrics.text().decode()
     for row in (
         "streamd_speech_seconds_total 1.5",
@@ -88,6 +93,8 @@ def test_metrics_count_what_happens():
         "streamd_audio_seconds_total 0.02",
         "streamd_rtf 0.25",
         "streamd_decode_fallbacks_total 1.0",
+        "streamd_full_contexts_total 1.0",
+        "streamd_context_floor 768.0",
     ):
         assert row in text.splitlines()
 
