@@ -29,7 +29,7 @@ def is_worth_it(weight: NDArray[np.float16]) -> bool:
 
 def palette(weight: NDArray[np.float16], bits: int) -> Palette:
     """The palette of a finite tensor for so many bits per weight, 8 at most."""
-    codes = np.ascontiguousarray(weight).view(np.uint16)
+    codes = (weight + np.float16(0)).view(np.uint16)  # there are two zeros, of which one is left
     counts = np.bincount(codes.ravel(), minlength=1 << 16)
     there = np.flatnonzero(counts).astype(np.uint16)
     values = there.view(np.float16).astype(np.float64)

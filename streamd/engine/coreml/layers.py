@@ -2,7 +2,8 @@
 
 Tensors are (1, channels, 1, positions), as the Neural Engine wants them: a linear layer is a 1x1
 convolution. Weights are float16, or palettes; functions of a package that use the same parameter
-share one copy of it on disk.
+share one copy of it on disk. Operations are called after their parameters, for whoever reads a plan
+or a complaint of Core ML.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,7 @@ class Layers:
             if self.has(bias)
             else None,
             pad_type="valid",
+            name=_identifier(name),
         )
 
     def convolution(self, x: Var, name: str, *, stride: int) -> Var:
@@ -98,6 +100,7 @@ class Layers:
             pad_type="custom",
             pad=[0, 0, 1, 1],
             strides=[1, stride],
+            name=_identifier(name),
         )
 
     def layer_norm(self, x: Var, name: str) -> Var:
@@ -108,6 +111,7 @@ class Layers:
             gamma=self.constant(f"{name}.weight", self.parameter(f"{name}.weight")),
             beta=self.constant(f"{name}.bias", self.parameter(f"{name}.bias")),
             epsilon=_EPSILON,
+            name=_identifier(name),
         )
 
     def feed_forward(self, x: Var, block: str) -> Var:
@@ -149,6 +153,11 @@ def named(outputs: Mapping[str, Var]) -> list[Var]:
     for name, value in outputs.items():
         value.set_name(name)
     return list(outputs.values())
+
+
+def _identifier(name: str) -> str:
+    """A parameter's name as MIL allows it; coremltools does not see to that in such packages."""
+    return name.replace(".", "_")
 
 
 def _scaled(values: NDArray[np.float32], scale: float) -> NDArray[np.float32]:

@@ -1,0 +1,137 @@
+"""What it costs to build a model for Core ML: time, size on disk, memory.
+
+    python benchmarks/coreml_build.py [--dims tiny base small large-v3-turbo] [--bits 16 8 6 4]
+                                      [--contexts N N] [--legacy]
+
+Random weights of those dimensions cost what trained ones cost. Each build runs in a process of its
+own; its peak memory includes the model's weights, in float32, and the libraries. CPU seconds are
+those to believe on a machine that is busy. Prints a table and, last, one JSON line.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from streamd.bench.machine import machine
+from streamd.bench.random_model import random_model
+from streamd.engine.coreml.build import Plan, write
+from streamd.engine.coreml.built import Built, open_built
+from streamd.engine.coreml.interpreter.saved import read_program
+
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One build. `operations`: of the encoder at the shortest context, all parts, and of a step."""
+
+    dims: str
+    bits: int
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
+    weights_mb: float
+    disk_mb: float
+    packages_mb: dict[str, float]
+    functions: int
+    operations: tuple[int, int]
+
+
+def measure(dims: str, plan: Plan) -> Row:
+    """Build in this process, which should have done nothing else."""
+    model = random_model(dims)
+    with tempfile.TemporaryDirectory() as folder:
+        begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
+        write(Path(folder), model, plan)
+        seconds, cpu_seconds = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
+        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        built = open_built(Path(folder))
+        sizes: Counter[str] = Counter()
+        for name, size in built.meta.sizes.items():
+            sizes[name.partition("/")[0]] += size
+        return Row(
+            dims=dims,
+            bits=plan.bits,
+            seconds=round(seconds, 1),
+            cpu_seconds=round(cpu_seconds, 1),
+            peak_mb=round(peak / _MB),
+            weights_mb=round(sum(each.nbytes for each in model.weights.values()) / _MB),
+            disk_mb=round(sizes.total() / _MB, 1),
+            packages_mb={name: round(size / _MB, 1) for name, size in sizes.items()},
+            functions=len(built.functions),
+            operations=_operations(built),
+        )
+
+
+def _operations(built: Built) -> tuple[int, int]:
+    form = built.meta.forms[0]
+    parts = built.encoder(form, built.meta.contexts[0])
+    step = built.find("step", form, k=1)
+    counts = [
+        len(read_program(built.path(each)).functions[each.name].operations)
+        for each in (*parts, step)
+    ]
+    return sum(counts[:-1]), counts[-1]
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    head = "| dimensions | bits | s | CPU s | peak MB | on disk MB | largest | operations |"
+    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        name, size = max(row.packages_mb.items(), key=lambda each: each[1])
+        lines.append(
+            f"| {row.dims} | {row.bits} | {row.seconds} | {row.cpu_seconds} | {row.peak_mb:.0f}, "
+            f"{row.weights_mb:.0f} of them weights | {row.disk_mb} | {name} {size} | "
+            f"{row.operations[0]}, {row.operations[1]} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure each size with each number of bits."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dims", nargs="+", default=["tiny", "base", "small", "large-v3-turbo"])
+    parser.add_argument("--bits", nargs="+", type=int, choices=(16, 8, 6, 4), default=[16])
+    parser.add_argument("--contexts", nargs="+", type=int, default=[])
+    parser.add_argument("--legacy", action="store_true", help="for macOS 13 and 14")
+    parser.add_argument("--alone", action="store_true", help="one build in this process")
+    args = parser.parse_args()
+    plans = [Plan(tuple(args.contexts), bits, args.legacy) for bits in args.bits]
+    if args.alone:
+        print(json.dumps(asdict(measure(args.dims[0], plans[0]))))
+        return
+    rows = []
+    for dims in args.dims:
+        for plan in plans:
+            command = [
+                sys.executable,
+                __file__,
+                "--alone",
+                "--dims",
+                dims,
+                "--bits",
+                str(plan.bits),
+            ]
+            command += ["--contexts", *map(str, plan.contexts)] if plan.contexts else []
+            command += ["--legacy"] if plan.legacy else []
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+            rows.append(Row(**json.loads(done.stdout)))
+            print(f"{dims}, {plan.bits} bits: {rows[-1].seconds} s", file=sys.stderr, flush=True)
+    print(table(rows))
+    told = {"builds": [asdict(row) for row in rows], "machine": msgspec.to_builtins(machine())}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A tiny model that is unlike the demo model wherever the builder has a choice.
+
+Its encoder comes in two parts, its longest context in two chunks of queries, its logits in two
+outputs; its output layer is no token embedding, its alignment heads are neighbours and not.
+"""
+
+from functools import cache
+
+import numpy as np
+from golden.load import samples
+from golden.random_model import random_weights
+
+from streamd.engine import ModelDimensions
+from streamd.engine.model import Model
+from streamd.engine.weights import parameter_shapes
+from streamd.mel import log_mel
+from streamd.types import FRAME, Mel
+
+DIMS = ModelDimensions(
+    n_mels=80,
+    n_audio_ctx=530,
+    n_audio_state=64,
+    n_audio_head=2,
+    n_audio_layer=13,
+    n_vocab=16_500,
+    n_text_ctx=140,
+    n_text_state=64,
+    n_text_head=4,
+    n_text_layer=2,
+)
+SHORT = 90
+"""A context to build beside the full one; no multiple of 32 either."""
+
+
+@cache
+def model() -> Model:
+    """Weights that float16 holds exactly."""
+    shapes = parameter_shapes(DIMS, tied=False)
+    return Model(
+        name="odd",
+        dims=DIMS,
+        weights={
+            name: values.astype(np.float16).astype(np.float32)
+            for name, values in random_weights(shapes).items()
+        },
+        vocabulary={str(i).encode(): i for i in range(DIMS.n_vocab - 1608)},
+        alignment_heads=((0, 0), (0, 1), (0, 3), (1, 2)),
+        language="en",
+    )
+
+
+def mel() -> Mel:
+    """A clip at the full context."""
+    return log_mel(samples("digits", 600)[: DIMS.n_audio_ctx * FRAME], DIMS.n_mels)
