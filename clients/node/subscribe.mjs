@@ -7,6 +7,10 @@
 // else. All messages: docs/protocol.md.
 
 const [url = "ws://127.0.0.1:8765", session = "live"] = process.argv.slice(2);
+if (!/^wss?:/.test(url)) {
+  console.error("subscribe.mjs [ws://HOST:PORT [SESSION]]");
+  process.exit(1);
+}
 const token = process.env.STREAMD_TOKEN;
 const liveLine = process.stderr.isTTY ? "\r\x1b[K" : "";
 const query = { session };

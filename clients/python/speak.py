@@ -218,7 +218,10 @@ async def main(url: str, session: str) -> None:
 
 
 if __name__ == "__main__":
+    url, session = [*sys.argv[1:], *("ws://127.0.0.1:8765", "")[len(sys.argv) - 1 :]][:2]
+    if not url.startswith(("ws://", "wss://")):
+        sys.exit(__doc__)
     try:
-        asyncio.run(main(*[*sys.argv[1:], *("ws://127.0.0.1:8765", "")[len(sys.argv) - 1 :]][:2]))
+        asyncio.run(main(url, session))
     except RefusedError as error:
         sys.exit(str(error))

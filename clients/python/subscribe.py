@@ -46,6 +46,8 @@ def follow(url: str, query: dict[str, str], headers: dict[str, str]) -> str | No
 
 if __name__ == "__main__":
     url, session = [*sys.argv[1:], *("ws://127.0.0.1:8765", "live")[len(sys.argv) - 1 :]][:2]
+    if not url.startswith(("ws://", "wss://")):
+        sys.exit(__doc__)
     token, query, over = os.environ.get("STREAMD_TOKEN"), {"session": session}, None
     while over is None:
         try:

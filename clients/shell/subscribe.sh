@@ -8,6 +8,7 @@ set -u
 export LC_ALL=C # lengths are bytes
 
 url=${1:-ws://127.0.0.1:8765} session=${2:-live} after='' epoch='' over=''
+case $url in ws://*) ;; *) echo 'subscribe.sh [ws://HOST:PORT [SESSION]]' >&2 && exit 1 ;; esac
 address=${url#ws://} host=${address%:*} port=${address##*:}
 
 number() { # read a big-endian number of $1 bytes from the server

