@@ -49,7 +49,7 @@ def report(config: Config) -> Iterator[str]:
         mel = mel_of(model, clips()[0].samples, built.meta.dims.n_audio_ctx)
         for package, of in groupby(verify(built, model, mel), lambda each: each.function.package):
             findings = list(of)
-            yield from _compared(package, findings)
+            yield from compared(package, findings)
             wrong += [each.function.name for each in findings if not each.right]
     yield from _decoded(built)
     if wrong:
@@ -95,7 +95,8 @@ def _linted(complaints: Sequence[Complaint]) -> Iterator[str]:
     yield from (line("", str(each)) for each in complaints)
 
 
-def _compared(package: str, findings: Sequence[Finding]) -> Iterator[str]:
+def compared(package: str, findings: Sequence[Finding]) -> Iterator[str]:
+    """What the functions of a package compute, in words."""
     exact, half = max(each.exact for each in findings), max(each.half for each in findings)
     yield line(
         "against numpy",

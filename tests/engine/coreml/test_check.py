@@ -8,6 +8,10 @@ from engine.checkpoints import checkpoint, write_own
 from engine.coreml.programs import Changed
 
 from streamd.cli import main
+from streamd.cli.packages import compared
+from streamd.engine.check import Peak
+from streamd.engine.coreml.package import Function
+from streamd.engine.coreml.verify import Finding
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +81,12 @@ def test_a_damaged_package_is_named(folder, tmp_path, capfd):
     code, _, err = check(damaged, capfd)
     assert code == 4
     assert "is damaged at byte 64; build the package again" in err
+
+
+def test_values_that_half_precision_cannot_hold_are_told():
+    function = Function("made.mlpackage", "step1", "step", (), (), ())
+    finding = Finding(function, 1e-7, float("inf"), "logits0", Peak("conv conv_3", 7e4))
+    told = "\n".join(compared("made.mlpackage", [finding]))
+    assert "! step1: logits0 is 1e-07 off, in half precision inf" in told
+    assert "largest value        7e+04 in step1, conv conv_3" in told
+    assert "! float16 holds only 65504: half precision fails" in told

@@ -200,6 +200,19 @@ def test_casts_and_padding(tmp_path):
     np.testing.assert_array_equal(found, np.pad(x, [(0, 0)] * 3 + [(1, 2)], constant_values=3))
 
 
+def test_a_state_does_not_change_with_the_array_that_was_put_in(tmp_path):
+    def kept(x, kept):
+        mb.coreml_update_state(state=kept, value=x)
+        return mb.read_state(input=kept)
+
+    interpreter = Interpreter(saved(tmp_path, kept, {"x": SHAPE}, {"kept": SHAPE}))
+    x, state = numbers(*SHAPE), interpreter.make_state("main")
+    interpreter.run("main", {"x": x}, state)
+    before = x.copy()
+    x[...] = 0
+    np.testing.assert_array_equal(state["kept"], before)
+
+
 def test_another_call_than_the_functions_is_the_callers_mistake(tmp_path):
     interpreter = Interpreter(saved(tmp_path, twice_and_kept, {"x": SHAPE}, {"kept": SHAPE}))
     x, state = numbers(*SHAPE), interpreter.make_state("main")

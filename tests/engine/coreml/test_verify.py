@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine.coreml.programs import Changed
+from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
+from engine.coreml.programs import Changed, saved
 from golden import load
 
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
 from streamd.engine.coreml.interpreter import Interpreter
+from streamd.engine.coreml.package import Function, TensorSpec
 from streamd.engine.coreml.verify import EXACT, compare, verify
-from streamd.engine.coreml.verify.calls import Calls
+from streamd.engine.coreml.verify.calls import Call, Calls
 from streamd.mel import log_mel
 
 N_CTX = 96
@@ -155,6 +157,25 @@ def test_half_precision_alone_would_hide_small_slips(slip, small, mels, tmp_path
     changed = Changed(small.path(function), tmp_path)
     slip(changed, function.name)
     assert compare(Interpreter(changed.write()), call).half < HALF
+
+
+def overflowing(x):
+    """90000 - 89999, and back to float16's range."""
+    large, too = (mb.mul(x=mb.mul(x=x, y=np.float16(300)), y=np.float16(n)) for n in (300, 299))
+    return mb.sub(x=large, y=too)
+
+
+def test_what_half_precision_cannot_hold_is_seen(tmp_path):
+    shape = (1, 4, 1, 32)
+    x, y = TensorSpec("x", shape), TensorSpec("y", shape)
+    function = Function("made.mlpackage", "main", "encode", (), (x,), (y,))
+    ones = np.ones(shape, np.float32)
+    call = Call(function, {"x": ones}, {}, {"y": 300 * ones}, {})
+    finding = compare(Interpreter(saved(tmp_path, overflowing, {"x": shape})), call)
+    assert finding.exact == 0
+    assert finding.half == float("inf")
+    assert finding.peak.value == 90_000
+    assert not finding.right
 
 
 @pytest.mark.parametrize("table", ["positions.npy", "embedding.npy"])

@@ -99,7 +99,7 @@ class Interpreter:
 
         Returns
         -------
-        the outputs by name, float32, in the order of the package
+        the outputs by name, float32, in the order of the package; they may be views of the inputs
 
         Raises
         ------
@@ -116,19 +116,18 @@ class Interpreter:
             values = {name: rounded(array) for name, array in values.items()}
         values |= plan.constants
         for step in plan.steps:
-            if step.operation.kind == "write_state":
-                state[step.operation.name] = values[step.values["data"][0]]
+            operation = step.operation
+            if operation.kind == "write_state":
+                state[operation.name] = values[step.values["data"][0]].copy()
                 continue
-            for tensor, result in zip(
-                step.operation.outputs, self._results(function, step, values, state), strict=True
-            ):
+            results = self._results(function, step, values, state)
+            for tensor, result in zip(operation.outputs, results, strict=True):
                 if result.shape != tensor.shape:
-                    raise self._error(
-                        function, step.operation, f"gives {result.shape}, not {tensor.shape}"
-                    )
-                if half and tensor.dtype == "float16" and step.operation.kind not in MOVES:
+                    what = f"gives {result.shape}, not {tensor.shape}"
+                    raise self._error(function, operation, what)
+                if half and tensor.dtype == "float16" and operation.kind not in MOVES:
                     result = rounded(result)
-                notice(step.operation, result)
+                notice(operation, result)
                 values[tensor.name] = result
             for name in step.dead:
                 del values[name]
@@ -201,7 +200,8 @@ class Interpreter:
             for parameter, names in step.values.items()
         }
         try:
-            results = step.compute(**step.constants, **given)
+            with np.errstate(over="ignore", invalid="ignore"):  # the results will show it
+                results = step.compute(**step.constants, **given)
         except UnsupportedError as error:
             raise self._error(function, operation, f"is not supported: {error}") from error
         return results if isinstance(results, list) else [results]
