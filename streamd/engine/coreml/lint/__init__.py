@@ -24,13 +24,14 @@ class Complaint:
     where: str
     what: str
     cure: str
+    source: str
     n: int = 1
 
     def __str__(self) -> str:
         times = f" (and {self.n - 1} more)" if self.n > 1 else ""
         return (
             f"{self.severity}: {self.package}: {self.where} in {self.function} {self.what}{times}; "
-            f"{self.cure} [{self.rule}]"
+            f"{self.cure} [{self.rule}: {self.source}]"
         )
 
 
@@ -46,9 +47,11 @@ def lint(program: Program, *, writes_states: bool = False) -> list[Complaint]:
             for place in rule.broken(program, function)
         ]
         if places:
-            first, package = places[0], program.path.name
             complaints.append(
-                Complaint(rule.severity, rule.name, package, *first, rule.cure, len(places))
+                Complaint(
+                    *(rule.severity, rule.name, program.path.name, *places[0]),
+                    *(rule.cure, rule.source, len(places)),
+                )
             )
     return complaints
 
@@ -70,12 +73,16 @@ def lint_built(built: Built) -> Iterator[Complaint]:
 
 def _as_laid_out(built: Built, program: Program) -> Iterator[Complaint]:
     """Functions and tensors have the names, shapes and types that everybody counts on."""
-    package, rule = program.path.name, "layout"
+    package = program.path.name
     cure = "build it again: streamd models build NAME --engine coreml"
+
+    def complaint(function: str, where: str, what: str) -> Complaint:
+        return Complaint("error", "layout", package, function, where, what, cure, "streamd")
+
     wanted = {f.name: f for f in built.functions if f.package == package}
     for name in sorted(wanted.keys() ^ program.functions.keys()):
         what = "is missing" if name in wanted else "is not part of the layout"
-        yield Complaint("error", rule, package, name, "everything", what, cure)
+        yield complaint(name, "everything", what)
     for name in sorted(wanted.keys() & program.functions.keys()):
         function, found = wanted[name], program.functions[name]
         results = {t.name: t.shape for op in found.operations for t in op.outputs}
@@ -86,5 +93,4 @@ def _as_laid_out(built: Built, program: Program) -> Iterator[Complaint]:
             (each, results.get(each, ())) for each in found.outputs
         }
         for tensor, shape in sorted(odd):
-            what = f"{list(shape)} is not as the layout says"
-            yield Complaint("error", rule, package, name, tensor, what, cure)
+            yield complaint(name, tensor, f"{list(shape)} is not as the layout says")

@@ -1,8 +1,6 @@
 """The Neural Engine's rules, as far as a saved program shows whether it keeps them.
 
-Each has a source. Short names: *coreai* is Apple's ``coreai-models``, skills/model-authoring/
-references/neural_engine_rules.md; *ANE transformers* is Apple's article of that name and
-apple/ml-ane-transformers.
+What a package does not show is not here: whether a device gains from it, or falls back.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +13,9 @@ from streamd.engine.coreml.lint.places import Place
 from streamd.engine.coreml.package import LONGEST_AXIS
 
 Severity = Literal["error", "warning"]
+
+_APPLE = "apple/coreai-models, neural_engine_rules.md"
+_TRANSFORMERS = "apple/ml-ane-transformers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,46 +32,34 @@ class Rule:
 READ_ONLY = Rule(
     "read-only cache",
     "error",
-    "coreai, critical checklist; mobius #77: ANECCompile -14",
+    f"{_APPLE}; mobius #77",
     "return what is new and let the host write it",
     operations.writes,
 )
 
 RULES = (
-    Rule("at most 5 axes", "error", "coreai", "merge axes", tensors.too_many_axes),
-    Rule(
-        "4 axes",
-        "warning",
-        "coreai; ANE transformers",
-        "make it (1, C, 1, S)",
-        tensors.not_four_axes,
-    ),
-    Rule(
-        "half precision",
-        "error",
-        "coreai; whisper_ane; FluidAudio",
-        "make it float16",
-        tensors.not_half,
-    ),
+    Rule("at most 5 axes", "error", _APPLE, "merge axes", tensors.too_many_axes),
+    Rule("4 axes", "warning", _TRANSFORMERS, "make it (1, C, 1, S)", tensors.not_four_axes),
+    Rule("half precision", "error", _APPLE, "make it float16", tensors.not_half),
     Rule(
         "static shapes",
         "error",
-        "coreai; coremltools #1909; speech-swift #282",
+        f"{_APPLE}; coremltools #1909",
         "make a function for each shape",
         tensors.dynamic,
     ),
     Rule(
         "longest axis",
         "error",
-        "whisper.cpp convert-whisper-to-coreml.py; RobertRiachi",
+        "ggml-org/whisper.cpp, convert-whisper-to-coreml.py",
         f"cut it into chunks of {LONGEST_AXIS}",
         tensors.long_axis,
     ),
     Rule(
         "64 bytes",
         "warning",
-        "coreai",
-        "pad it to a multiple of 32, or lay it out so",
+        _APPLE,
+        "pad it to a multiple of 32, or put a longer axis last",
         tensors.odd_width,
     ),
     Rule(
@@ -80,32 +69,26 @@ RULES = (
         "pad it to a multiple of 32",
         tensors.odd_state,
     ),
-    Rule(
-        "convolutions",
-        "error",
-        "coreai; ANE transformers",
-        "make it a 1x1 convolution",
-        operations.linear,
-    ),
+    Rule("convolutions", "error", _TRANSFORMERS, "make it a 1x1 convolution", operations.linear),
     Rule(
         "softmax over channels",
         "warning",
-        "coreai; ANE transformers; WhisperKit does as you do",
+        f"{_APPLE}; argmaxinc/WhisperKit ships it like this",
         "put the keys along axis 1",
         operations.other_softmax,
     ),
-    Rule("finite masks", "error", "coreai", "mask with -40000", tensors.not_finite),
+    Rule("finite masks", "error", _APPLE, "mask with -40000", tensors.not_finite),
     Rule(
         "layer norm",
         "warning",
-        "coreai: prefer high-level operations; squares overflow at 256",
+        f"{_APPLE}; squares beyond 256 overflow",
         "use layer_norm over axis 1",
         operations.other_layer_norm,
     ),
     Rule(
         "operations",
         "error",
-        "hollance/neural-engine; FluidAudio",
+        "hollance/neural-engine; FluidAudio, ANE_Profiler.md",
         "express it by others: masks, one-hot products, tables on the host",
         operations.unknown,
     ),
@@ -113,7 +96,7 @@ RULES = (
     Rule(
         "constant indices",
         "error",
-        "coreai-torch #6: crashes the compiler",
+        "apple/coreai-torch #6",
         "use masks and one-hot products",
         operations.indexed_at_run_time,
     ),
@@ -122,24 +105,23 @@ RULES = (
     Rule(
         "number of operations",
         "warning",
-        "KataGo #1202: the compiler's memory grows with it",
+        "KataGo #1202",
         "split the function, or attend with all heads at once",
         operations.many_operations,
     ),
     Rule(
-        "palettes without scales",
+        "decoded once",
         "error",
-        "coremltools #2688: fails to load on macOS 26",
-        "multiply the palette by the scale",
+        "coremltools #2688",
+        "put the scale into the palette",
         weights.decoded_twice,
     ),
-    Rule("no blocks", "warning", "ane-book: goes to the GPU", "use palettes", weights.blocks),
+    Rule("no blocks", "warning", "ane-book", "use palettes", weights.blocks),
     Rule(
         "palettes and states",
         "warning",
-        "coremltools #2716: crashes after 100 predictions",
+        "coremltools #2716",
         "use 6 or 8 bits",
         weights.small_palette_and_states,
     ),
 )
-"""What a package does not show is not here: whether a device gains from it, or falls back."""
