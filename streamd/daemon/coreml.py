@@ -5,6 +5,7 @@ What is for Macs is imported when it is needed: other machines need not load it.
 
 import logging
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,19 @@ log = logging.getLogger(__name__)
 LIBRARY = "coremltools"
 
 
-def built_for_core_ml(config: Config, library: str = LIBRARY) -> "Built | None":
-    """What was built of the configured model, if Core ML is to run it; None: the CPU is.
+@dataclass(frozen=True, slots=True)
+class CoreML:
+    """What runs Core ML: a module, which if it is another than coremltools needs no Mac.
 
-    `library` is what runs Core ML; another one than coremltools needs no Mac.
+    `answer_s`: how long a worker may take for a pass before it counts as hung.
+    """
+
+    library: str = LIBRARY
+    answer_s: float = 20.0
+
+
+def built_for_core_ml(config: Config, core_ml: CoreML) -> "Built | None":
+    """What was built of the configured model, if Core ML is to run it; None: the CPU is.
 
     Raises
     ------
@@ -35,6 +45,7 @@ def built_for_core_ml(config: Config, library: str = LIBRARY) -> "Built | None":
     asked = _asked(config)
     if o.engine in ("onnx", "reference") or o.compute == "cpu":
         return None
+    library = core_ml.library
     if sys.platform != "darwin" and library == LIBRARY:
         if asked:
             raise ConfigError(f"{asked}: there is Core ML on a Mac only; leave it away")
@@ -72,22 +83,24 @@ def _asked(config: Config) -> str:
 
 
 def brought_up(
-    config: Config, engine: Engine[Any], built: "Built", *, settled: bool, library: str = LIBRARY
+    config: Config, engine: Engine[Any], built: "Built", *, core_ml: CoreML, settled: bool
 ) -> Engine[Any]:
     """An engine that begins as `engine` and goes on where Core ML is right and faster.
 
     With `settled` it has done so when this returns, which may take minutes.
     """
+    from streamd.engine.coreml.runtime.supervisor import Patience
     from streamd.engine.coreml.runtime.takeover import Site, Takeover
     from streamd.engine.coreml.runtime.verdict import new_place
     from streamd.engine.relay import Relay
 
     try:
-        site = Site(built, new_place(built), library)
+        place = new_place(built)
     except OSError as error:
         log.warning("on the CPU: %s cannot be written to (%s)", built.folder.parent, error)
         return engine
     relay = Relay(engine)
+    site = Site(built, place, core_ml.library, Patience(answer_s=core_ml.answer_s))
     compute = config.decoding.compute
     takeover = Takeover(relay, site, compute if compute in ("ane", "gpu") else "auto")
 

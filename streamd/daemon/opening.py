@@ -6,7 +6,7 @@ from typing import Any
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.coreml import LIBRARY, brought_up, built_for_core_ml
+from streamd.daemon.coreml import CoreML, brought_up, built_for_core_ml
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.prepared import open_engine
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 
 def open_model(
-    config: Config, *, settled: bool = False, library: str = LIBRARY
+    config: Config, *, settled: bool = False, core_ml: CoreML | None = None
 ) -> tuple[Model, Engine[Any]]:
     """The configured model and what runs it, which may be all that has its weights.
 
     On a Mac that is the CPU at first, until Core ML is ready, if the model is built for it. With
-    `settled` it is what it will be, for whoever measures; `library`: see `built_for_core_ml`.
+    `settled` it is what it will be, for whoever measures.
 
     Raises
     ------
@@ -30,7 +30,8 @@ def open_model(
     EngineError : the runtime refuses the model
     """
     o = config.decoding
-    built = built_for_core_ml(config, library)
+    core_ml = core_ml or CoreML()
+    built = built_for_core_ml(config, core_ml)
     start = time.perf_counter()
     if o.engine == "reference":
         model = load_model(o.model)
@@ -44,5 +45,5 @@ def open_model(
     )
     if built is None:
         return opened.model, opened.engine
-    engine = brought_up(config, opened.engine, built, settled=settled, library=library)
+    engine = brought_up(config, opened.engine, built, core_ml=core_ml, settled=settled)
     return opened.model, engine

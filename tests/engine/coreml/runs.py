@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import coreml_stand_in
@@ -27,13 +28,18 @@ PLACEMENTS: dict[Form, Placement] = {
 def core_ml(
     built: Built, folder: Path, form: Form = "state", patience: Patience | None = None, *instead
 ) -> Iterator[CoreMLEngine]:
-    """An engine with a worker of its own; `folder` is for what Core ML compiles."""
+    """An engine with a worker of its own; `folder` is for what Core ML compiles.
+
+    The worker is started with other patience than it is kept with, as `Takeover` does it.
+    """
     folder.mkdir(exist_ok=True)
+    patience = patience or Patience()
     job = Job(built.folder, folder, PLACEMENTS[form], coreml_stand_in.__name__)
-    supervisor = Supervisor(built.meta, job)
-    supervisor.rely(patience or Patience(), *instead)
+    supervisor = Supervisor(built.meta, job, patience=replace(patience, answer_s=100.0))
     engine = CoreMLEngine(built, supervisor)
     try:
+        engine.start()
+        supervisor.rely(patience, *instead)
         yield engine
     finally:
         engine.close()

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -37,14 +38,17 @@ class WorkerLostError(Exception):
 
 
 class Worker:
-    """A worker process, from this side."""
+    """A worker process, from this side.
 
-    def __init__(self, job: Job, meta: Meta, *, answer_s: float) -> None:
-        """Start it; `wait` until it is ready. `answer_s`: what it may take for a pass."""
+    `answer_s`: how long it may take for a window or a pass.
+    """
+
+    def __init__(self, job: Job, meta: Meta) -> None:
+        """Start it; `wait` until it is ready."""
         spawn = get_context("spawn")
         memory = new_memory(meta)
         ours, its = spawn.Pipe()
-        self._answer_s = answer_s
+        self.answer_s = math.inf
         self._shared = Shared(memory, meta)
         self._placement = job.placement
         self._connection: Connection = ours
@@ -106,8 +110,8 @@ class Worker:
             self._connection.send(request)
         except OSError as error:
             raise self._lost(self._fate()) from error
-        if not self._connection.poll(self._answer_s):
-            raise self._lost(f"did not answer within {self._answer_s:g} s")
+        if not self._connection.poll(self.answer_s):
+            raise self._lost(f"did not answer within {self.answer_s:g} s")
         self._receive()
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class Supervisor:
             One after the other died, whatever the placement.
         """
         while self._worker is None:
-            worker = Worker(self._job, self._meta, answer_s=self._patience.answer_s)
+            worker = Worker(self._job, self._meta)
             try:
                 worker.wait(
                     lambda at: self._told(f"Core ML, {self.placement}: {at}"),
@@ -85,6 +85,7 @@ class Supervisor:
                 self.lost(error)
             else:
                 self._worker = worker
+        self._worker.answer_s = self._patience.answer_s
         return self._worker
 
     def lost(self, error: WorkerLostError) -> None:
@@ -102,8 +103,7 @@ class Supervisor:
             return
         if not self._instead:
             raise EngineError(
-                f"Core ML failed {len(self._deaths)} times, {self.placement}: the worker {error}; "
-                "use --compute cpu"
+                f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
             ) from error
         given_up, self._deaths = self.placement, []
         self._job = replace(self._job, placement=self._instead.pop(0), quietly=False)

@@ -115,8 +115,11 @@ class Takeover:
         engine = self._proved(placement)
         if engine is None:
             return
-        before = self._relay.engine
-        own_ms, other_ms = self._times(engine, before)
+        try:
+            own_ms, other_ms = self._times(engine, self._relay.engine)
+        except EngineError as error:
+            self._refuse(placement, engine, str(error))
+            return
         if self._best is None:
             self._trials.append(Trial(placement=None, window_ms=other_ms))
         self._trials.append(Trial(placement=placement, window_ms=own_ms))
@@ -153,17 +156,20 @@ class Takeover:
         try:
             numerics = against_golden(engine, golden_vectors(site.built))
         except EngineError as error:
-            wrong = str(error)
-        else:
-            wrong = f"logits {numerics.logits:.2g} off, alignment {numerics.alignment:.2g}"
-            if max(numerics.logits, numerics.alignment) <= _FARTHEST:  # neither is NaN
-                instead = gpu(self._forms)
-                supervisor.rely(site.patience, *(() if placement == instead else (instead,)))
-                return engine
+            self._refuse(placement, engine, str(error.__cause__ or error))
+            return None
+        if not max(numerics.logits, numerics.alignment) <= _FARTHEST:  # NaN is not
+            off = f"logits {numerics.logits:.2g} off, alignment {numerics.alignment:.2g}"
+            self._refuse(placement, engine, off)
+            return None
+        instead = gpu(self._forms)
+        supervisor.rely(site.patience, *(() if placement == instead else (instead,)))
+        return engine
+
+    def _refuse(self, placement: Placement, engine: CoreMLEngine, why: str) -> None:
         engine.close()
-        log.warning("not %s: %s", placement, wrong)
-        self._trials.append(Trial(placement=placement, wrong=wrong))
-        return None
+        log.warning("not %s: %s", placement, why)
+        self._trials.append(Trial(placement=placement, wrong=why))
 
 
 def _window_ms(engine: Engine[Any]) -> float:

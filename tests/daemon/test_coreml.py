@@ -1,0 +1,157 @@
+"""The program with Core ML, in the shape of its stand-in: what is said does not depend on it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from coreml_stand_in import FOLDER, Faults
+
+from streamd.config import load
+from streamd.daemon.coreml import CoreML, built_for_core_ml
+from streamd.errors import ConfigError, ModelError
+
+pytest.importorskip("coremltools", reason="needs coremltools to build packages")
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDING = ROOT / "models/demo/recording.flac"
+STAND_IN = CoreML("coreml_stand_in", answer_s=5.0)
+
+# The program with the stand-in. So that each engine has its share, a few windows wait for the next.
+PROGRAM = """
+import sys
+from functools import partial
+from threading import Event
+from streamd import daemon
+from streamd.cli import main
+from streamd.daemon.coreml import CoreML
+from streamd.engine.recognizer import Recognizer
+from streamd.engine.relay import Relay
+
+recognize, relieve, came = Recognizer.recognize, Relay.relieve, [Event() for _ in range(9)]
+waits = {3: 0, 8: 1}  # window: for which of those who take over
+n_windows = n_relieved = 0
+
+
+def recognize_in_turns(self, window):
+    global n_windows
+    n_windows += 1
+    if n_windows in waits:
+        assert came[waits[n_windows]].wait(60)
+    return recognize(self, window)
+
+
+def relieve_and_tell(self, engine):
+    global n_relieved
+    relieve(self, engine)
+    came[n_relieved].set()
+    n_relieved += 1
+
+
+if __name__ == "__main__":
+    daemon.open_model = partial(daemon.open_model, core_ml=CoreML("coreml_stand_in", answer_s=5.0))
+    Recognizer.recognize, Relay.relieve = recognize_in_turns, relieve_and_tell
+    sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """A cache folder with the demo model built for Core ML."""
+    from streamd.engine.coreml.build import Plan
+    from streamd.engine.coreml.place import build_model
+
+    folder = tmp_path_factory.mktemp("cache")
+    folder.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STREAMD_CACHE", str(folder))
+        build_model("demo", Plan(contexts=(384,)), lambda done, n, what: None)
+    return folder
+
+
+def finals(done: subprocess.CompletedProcess) -> list[dict]:
+    assert done.returncode == 0, done.stderr.decode()
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[-1] == {"type": "eos", "seq": events[-1]["seq"], "reason": "end"}
+    return [event for event in events if event["type"] == "final"]
+
+
+def run(program: list[str], **environ: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-W", "error", *program]
+    return subprocess.run(
+        [*command, "-m", "demo", "--fast", "--no-server", "--jsonl", str(RECORDING)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, tmp_path):
+    faults = Faults(tmp_path)
+    faults.add("kill", unit="CPU_AND_GPU", function="step", after=70)
+    faults.add("hang", unit="CPU_AND_NE", function="ctx", after=9)
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    environ = {"STREAMD_CACHE": str(cache), FOLDER: str(tmp_path), "STREAMD_COMPUTE": "ane"}
+    with_core_ml = run([str(script)], **environ)
+    on_cpu = run(["-m", "streamd.cli"])
+    log = with_core_ml.stderr.decode()
+    assert "ended by SIGKILL; starting another" in log
+    assert "did not answer within 5 s; starting another" in log
+    found, expected = finals(with_core_ml), finals(on_cpu)
+    assert [final["text"] for final in found] == [final["text"] for final in expected]
+    for final, other in zip(found, expected, strict=True):
+        assert len(final["words"]) == len(other["words"]) > 0
+        for word, same in zip(final["words"], other["words"], strict=True):
+            assert word["text"] == same["text"]
+            assert abs(word["start_ms"] - same["start_ms"]) <= 20
+            assert abs(word["end_ms"] - same["end_ms"]) <= 20
+    for unit in ("CPU_AND_GPU", "CPU_AND_NE"):
+        assert ["predict", unit, "ctx384"] in faults.done()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"compute": "ane"}, "--compute ane: there is Core ML on a Mac only"),
+        ({"engine": "coreml"}, "--engine coreml: there is Core ML on a Mac only"),
+        ({"compute": "gpu", "engine": "onnx"}, "--compute gpu needs Core ML, not --engine onnx"),
+        ({"compute": "cpu", "engine": "coreml"}, "--engine coreml runs nothing on the CPU alone"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, message, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    with pytest.raises(ConfigError, match=message):
+        built_for_core_ml(load(given | {"model": "demo"}, {}), CoreML())
+
+
+def test_without_a_mac_the_cpu_runs_everything(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert built_for_core_ml(load({"model": "demo"}, {}), CoreML()) is None
+
+
+def test_a_model_that_is_not_built_runs_on_the_cpu_unless_core_ml_is_asked_for(caplog):
+    caplog.set_level("INFO")
+    assert built_for_core_ml(load({"model": "demo"}, {}), STAND_IN) is None
+    assert "streamd models build demo --engine coreml" in caplog.text
+    for given in ({"compute": "gpu"}, {"engine": "coreml"}):
+        with pytest.raises(ModelError, match="demo is not built for Core ML: streamd models build"):
+            built_for_core_ml(load(given | {"model": "demo"}, {}), STAND_IN)
+
+
+def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(cache, monkeypatch):
+    monkeypatch.setenv("STREAMD_CACHE", str(cache))
+    built = built_for_core_ml(load({"model": "demo"}, {}), STAND_IN)
+    assert built.meta.name == "demo"
+    for given in ({"compute": "cpu"}, {"engine": "onnx"}, {"engine": "reference"}):
+        assert built_for_core_ml(load(given | {"model": "demo"}, {}), STAND_IN) is None
+
+
+def test_without_the_library_the_cpu_runs_everything(caplog):
+    caplog.set_level("INFO")
+    assert built_for_core_ml(load({"model": "demo"}, {}), CoreML("no_such_library")) is None
+    assert "no_such_library is not installed: pip install" in caplog.text
