@@ -31,6 +31,15 @@ def test_a_step_of_the_demo_model():
     assert told["machine"]["cores"] >= 1
 
 
+def test_the_pieces_of_a_step_by_operator():
+    tables, told = run("profile.py", "--dims", "tiny.en", "--rounds", "1")
+    assert "| tiny.en, 2 threads, int8 |" in tables
+    assert set(told["operators"]) == {"encode 384", "encode 1500", "pass of 24", "one token"}
+    for by_operator in told["operators"].values():
+        assert {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"} & set(by_operator)
+    assert min(told["peaks"].values()) > 0
+
+
 def test_a_stream_and_its_log_give_the_same_scores(tmp_path):
     sound = tmp_path / "cards.flac"
     shutil.copy(ROOT / "tests/golden/cards.flac", sound)
@@ -52,6 +61,16 @@ def test_streams_at_once_with_a_plot(tmp_path):
     assert [row["streams"] for row in told["load"]] == [1, 2]
     assert "held without missing" in table
     assert plot.read_text().startswith("<svg")
+
+
+def test_both_precisions_on_a_page(tmp_path):
+    page = tmp_path / "precision.md"
+    _, told = run("precision.py", "--data", tmp_path / "nothing", "--page", page)
+    text = page.read_text()
+    assert (told["clips"], told["words"]) == (18, 100)
+    rows = text[text.index("## Every clip") :].splitlines()
+    assert len([row for row in rows if row.startswith("| bundled")]) == told["differ"]
+    assert f"| **all** | 18 | 100 | {told['differ']} |" in text
 
 
 def test_every_listener_gets_every_event_or_a_newer_one():
