@@ -56,24 +56,25 @@ def save_package(path: Path, functions: Sequence[Function], meta: Meta, weights:
     layers = Layers(meta.dims, weights, meta.bits, packed=legacy)
     program = Program()
     for function in functions:
-        program.add_function(function.name, _mil(function, meta, layers, target))
+        program.add_function(function.name, mil_function(function, meta, layers, target))
     program.default_function_name = functions[0].name
     program.export_as_multifunction = not legacy
     # its progress bars are not ours, nor that it leaves its folder to the garbage collector
     with redirect_stderr(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        model = ct.convert(
+        ct.convert(
             program,
             convert_to="mlprogram",
             minimum_deployment_target=target,
             compute_precision=ct.precision.FLOAT32,  # as it stands: all is float16 already
             pass_pipeline=ct.PassPipeline(list(_PASSES), "cleaning"),
             skip_model_load=True,
+            package_dir=str(path),  # or else it leaves a copy in the temporary folder
         )
-        model.save(str(path))
 
 
-def _mil(function: Function, meta: Meta, layers: Layers, target: ct.target) -> MilFunction:
+def mil_function(function: Function, meta: Meta, layers: Layers, target: ct.target) -> MilFunction:
+    """A function as coremltools has it, not yet in a program."""
     inputs = {t.name: mb.placeholder(t.shape, dtype=types.fp16) for t in function.inputs}
     inputs |= {
         t.name: mb.state_tensor_placeholder(t.shape, dtype=types.fp16) for t in function.states

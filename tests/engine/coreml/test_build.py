@@ -1,6 +1,7 @@
 """What is built is what the layout says and computes what the reference does, weight for weight."""
 
 import re
+from collections import Counter
 from dataclasses import replace as changed
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import coremltools
 import numpy as np
 import pytest
 from coremltools.converters.mil.frontend.milproto.load import load as load_mil
+from coremltools.converters.mil.mil import Program
 from engine.coreml import odd
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
 from streamd.engine.coreml.compress import packed, palette
 from streamd.engine.coreml.interpreter import Interpreter
+from streamd.engine.coreml.layers import Layers
 from streamd.engine.coreml.layout import functions
 from streamd.engine.coreml.package import (
     FORMS,
@@ -28,7 +31,7 @@ from streamd.engine.coreml.package import (
     TensorSpec,
     default_contexts,
 )
-from streamd.engine.coreml.program import save_package
+from streamd.engine.coreml.program import mil_function, save_package
 from streamd.engine.coreml.verify import verify
 from streamd.errors import ModelError
 
@@ -134,6 +137,41 @@ def test_functions_of_a_package_share_their_weights(built_odd):
     for package in ("decoder_state.mlpackage", "decoder_mix.mlpackage"):
         (file,) = [name for name in built.meta.sizes if package in name and "weight.bin" in name]
         assert 0.95 * once < built.meta.sizes[file] < 1.05 * once
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_coremltools_own_way_gives_the_same_package(tmp_path):
+    """One package for each function, with all of its passes, then joined, as Apple documents it."""
+    package = "decoder_state.mlpackage"
+    made = [f for f in functions(META) if f.package == package and f.name in ("load90", "step8")]
+    weights, target = odd.model().weights, coremltools.target.iOS18
+    joined = coremltools.utils.MultiFunctionDescriptor()
+    for function in made:
+        layers = Layers(odd.DIMS, weights)
+        program = Program()
+        program.add_function("main", mil_function(function, META, layers, target))
+        alone = tmp_path / f"{function.name}.mlpackage"
+        coremltools.convert(program, minimum_deployment_target=target, skip_model_load=True).save(
+            str(alone)
+        )
+        joined.add_function(str(alone), "main", function.name)
+    joined.default_function_name = made[0].name
+    coremltools.utils.save_multifunction(joined, str(tmp_path / "theirs.mlpackage"))
+    save_package(tmp_path / "ours.mlpackage", made, META, weights)
+    ours, theirs = (
+        coremltools.utils.load_spec(str(tmp_path / f"{who}.mlpackage"))
+        for who in ("ours", "theirs")
+    )
+    assert ours.description.functions == theirs.description.functions
+    assert ours.description.defaultFunctionName == theirs.description.defaultFunctionName
+    assert operations(ours) == operations(theirs)
+
+
+def operations(spec):
+    return {
+        name: Counter(op.type for op in function.block_specializations[function.opset].operations)
+        for name, function in spec.mlProgram.functions.items()
+    }
 
 
 # -- values -----------------------------------------------------------------------------------
