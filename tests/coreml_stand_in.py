@@ -44,8 +44,8 @@ class Faults:
     def add(self, what: str, **where) -> None:
         """`what`: "kill", "hang", "fail", "lie" or "delay".
 
-        `at`: "predict" or "load"; `unit`: of ComputeUnit; `function`: how its name begins;
-        `after`: so many such calls in the process go well; `once`: in one process only.
+        `at`: "predict", "load", "compile" or "plan"; `unit`: of ComputeUnit; `function`: how its
+        name begins; `after`: so many such calls in the process go well; `once`: in one process.
         """
         rule = {"what": what, "at": "predict", "unit": "", "function": "", "after": 0, "once": True}
         n = len(list(self.folder.glob("fault-*")))
@@ -124,7 +124,8 @@ class CompiledMLModel:
     def __init__(
         self, path: str, compute_units: ComputeUnit = ComputeUnit.ALL, function_name=None
     ) -> None:
-        assert isinstance(path, str) and path.endswith(".mlmodelc"), path
+        assert isinstance(path, str)
+        assert path.endswith(".mlmodelc"), path
         assert isinstance(compute_units, ComputeUnit)
         self._path, self._unit = path, compute_units.name
         self._interpreter = _interpreter(path)
@@ -148,7 +149,8 @@ class CompiledMLModel:
         if state is None:
             assert not self._states, f"{self._function} needs a state"
         else:
-            assert self._states and state.path == self._path, "a state of another package"
+            assert self._states, f"{self._function} has no state"
+            assert state.path == self._path, "a state of another package"
         values = None if state is None else state.values
         found = self._interpreter.run(self._function, data, values, half=_HALF)
         if fault == "lie":
@@ -159,7 +161,8 @@ class CompiledMLModel:
 def _check(expected: dict[str, tuple[int, ...]], given: dict[str, np.ndarray]) -> None:
     assert type(given) is dict
     for name, array in given.items():
-        assert type(array) is np.ndarray and array.dtype == np.float32, (name, type(array))
+        assert type(array) is np.ndarray, (name, type(array))
+        assert array.dtype == np.float32, (name, array.dtype)
         assert np.abs(array).max() <= 65504, f"{name} is too large for half precision"
     assert {name: array.shape for name, array in given.items()} == expected
 
@@ -171,6 +174,50 @@ def _compile_model(model: str, destination_path: str) -> None:
     shutil.copytree(model, destination_path, copy_function=os.link)
 
 
+class MLCPUComputeDevice:
+    """Runs what the others cannot."""
+
+
+class MLNeuralEngineComputeDevice:
+    """Runs all but softmax."""
+
+
+class MLComputePlan:
+    """As ``coremltools.models.compute_plan`` has it; dies if a fault says so."""
+
+    @classmethod
+    def load_from_path(cls, path: str, compute_units: ComputeUnit = ComputeUnit.ALL):
+        _suffer(_happens("plan", compute_units.name, Path(path).stem))
+        plan = cls()
+        functions = _interpreter(path).program.functions
+        plan.model_structure = SimpleNamespace(
+            program=SimpleNamespace(
+                functions={
+                    name: SimpleNamespace(
+                        block=SimpleNamespace(
+                            operations=[
+                                SimpleNamespace(operator_name=operation.kind)
+                                for operation in function.operations
+                            ]
+                        )
+                    )
+                    for name, function in functions.items()
+                }
+            )
+        )
+        return plan
+
+    def get_compute_device_usage_for_mlprogram_operation(self, operation):
+        on_cpu = operation.operator_name == "softmax"
+        device = MLCPUComputeDevice() if on_cpu else MLNeuralEngineComputeDevice()
+        return SimpleNamespace(preferred_compute_device=device)
+
+    def get_estimated_cost_for_mlprogram_operation(self, operation):
+        return SimpleNamespace(weight=0.5) if operation.operator_name == "conv" else None
+
+
 models = SimpleNamespace(
-    CompiledMLModel=CompiledMLModel, utils=SimpleNamespace(compile_model=_compile_model)
+    CompiledMLModel=CompiledMLModel,
+    utils=SimpleNamespace(compile_model=_compile_model),
+    compute_plan=SimpleNamespace(MLComputePlan=MLComputePlan),
 )

@@ -264,7 +264,10 @@ COMMANDS = (
         name="doctor",
         summary="what streamd lacks on this machine, and the cure",
         run=_doctor,
-        options=_options("source", "model", "threads", "precision", "host", "port", *_SAID),
+        options=_options(
+            *("source", "model", "threads", "precision", "engine", "compute", "host", "port"),
+            *_SAID,
+        ),
     ),
     Command(
         name="models",

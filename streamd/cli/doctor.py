@@ -3,12 +3,15 @@
 import platform
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 import streamd
 from streamd.assets import asset
@@ -17,6 +20,7 @@ from streamd.bench.random_model import dimensions
 from streamd.cli.choosing import best_here
 from streamd.config import OPTIONS, Config
 from streamd.daemon import build
+from streamd.daemon.coreml import LIBRARY, CoreML, built_for_core_ml
 from streamd.engine import store
 from streamd.engine.catalog import megabytes
 from streamd.engine.check import compare
@@ -62,6 +66,7 @@ def examine(config: Config) -> Iterator[Finding]:
         ("engine", _engine),
         ("precision", _precision),
         ("models", _models),
+        ("core ml", _core_ml),
         ("microphone", _microphone),
         ("port", _port),
         ("ffmpeg", _ffmpeg),
@@ -162,6 +167,24 @@ def _models(config: Config) -> Iterator[Finding]:
     else:
         cure = f"streamd models get {_USUAL}"
         yield Finding("--", "models", "only the demo model, which reads 216 words", cure)
+
+
+def _core_ml(config: Config) -> Iterator[Finding]:
+    """On a Mac: where each part of the model runs, and why."""
+    if sys.platform != "darwin":
+        return
+    name = config.decoding.model or best_here(config, places()) or store.BUNDLED[0]
+    decoding = msgspec.structs.replace(config.decoding, model=name)
+    built = built_for_core_ml(msgspec.structs.replace(config, decoding=decoding), CoreML())
+    if built is None:
+        cure = f"streamd models build {name} --engine coreml, and no --compute cpu"
+        yield Finding("--", "core ml", f"{name} runs on the CPU", cure)
+        return
+    from streamd.cli.placed import functions, trials  # only a Mac needs it
+
+    placement, known = trials(built)
+    for line in (*known, *functions(built, placement, LIBRARY)):
+        yield Finding("ok", "core ml", line)
 
 
 def _microphone(config: Config) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ models stay, under a path that does not change. Source: coremltools' guide, "Mod
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +26,22 @@ from streamd.engine.prepared.folder import put_folder
 Array = NDArray[np.float32]
 State = Any
 """``coremltools.models.model.MLState``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One of a function's operations: its kind, where it is to run, its part of the work."""
+
+    kind: str
+    device: str
+    work: float
+
+
+_DEVICES = {
+    "MLCPUComputeDevice": "CPU",
+    "MLGPUComputeDevice": "GPU",
+    "MLNeuralEngineComputeDevice": "Neural Engine",
+}
 
 
 class Loaded(Protocol):
@@ -73,6 +90,30 @@ class Library:
             function_name=None if function == "main" else function,
         )
         return loaded
+
+    def plan(self, package: Path, unit: Unit) -> dict[str, list[Operation]]:
+        """Where Core ML means to run what, in each function of a compiled package.
+
+        Raises
+        ------
+        RuntimeError
+            It does not tell.
+        """
+        plan = self._module.models.compute_plan.MLComputePlan.load_from_path(
+            str(self._place(package)), compute_units=self._module.ComputeUnit[UNITS[unit]]
+        )
+        program = plan.model_structure.program
+        found: dict[str, list[Operation]] = {}
+        for name, function in program.functions.items():
+            found[name] = operations = []
+            for operation in function.block.operations:
+                usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
+                cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
+                if usage is not None:  # constants run nowhere
+                    device = _DEVICES[type(usage.preferred_compute_device).__name__]
+                    work = 0.0 if cost is None else cost.weight
+                    operations.append(Operation(operation.operator_name, device, work))
+        return found
 
     def _place(self, package: Path) -> Path:
         return self._compiled / f"{package.stem}.mlmodelc"
