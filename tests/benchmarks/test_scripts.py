@@ -164,3 +164,13 @@ def test_programs_that_hear_nobody_run_no_encoder():
     assert not any(row["windows"] for row in told["idle"])
     assert told["idle"][0]["heard_s"] == 0 < told["idle"][1]["heard_s"]
     assert table.count("never ran") == 3
+
+
+def test_what_building_for_core_ml_costs():
+    pytest.importorskip("coremltools")
+    table, told = run("coreml_build.py", "--dims", "tiny", "--contexts", "384")
+    (row,) = told["builds"]
+    assert (row["bits"], row["functions"]) == (16, 2 + 2 + 2 + 4 + 8)
+    assert row["packages_mb"]["embedding.npy"] < row["disk_mb"]
+    assert row["weights_mb"] < row["peak_mb"]
+    assert "| tiny | 16 |" in table
