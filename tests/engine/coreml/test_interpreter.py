@@ -19,6 +19,7 @@ from streamd.engine.coreml.interpreter.erf import erf
 from streamd.engine.coreml.interpreter.half import rounded
 from streamd.engine.coreml.interpreter.operations import OPERATIONS, conv
 from streamd.engine.coreml.interpreter.saved import read_program
+from streamd.engine.coreml.lint import lint
 from streamd.errors import ModelError
 
 RANDOM = np.random.default_rng(5)
@@ -334,3 +335,31 @@ def test_an_unknown_operation_is_refused(package, tmp_path):
     (operation,) = changed.operations("main", "conv")
     operation.type = "conv_transpose"
     assert "main: conv_transpose" in refusal(changed.write())
+
+
+def everything(x, kept):
+    y = mb.layer_norm(x=mb.conv(x=x, weight=WEIGHT), axes=[1], epsilon=np.float16(1e-5))
+    y = mb.add(x=mb.gelu(x=y, mode="EXACT"), y=mb.read_state(input=kept))
+    mb.coreml_update_state(state=kept, value=y)
+    y = mb.concat(values=mb.split(x=y, num_splits=2, axis=1), axis=1)
+    return mb.slice_by_index(x=mb.softmax(x=y, axis=1), begin=[0, 0, 0, 0], end=[1, 64, 1, 32])
+
+
+def test_whatever_is_damaged_is_an_error_of_the_model_or_goes_unnoticed(tmp_path):
+    shape = (1, 64, 1, 32)
+    package = saved(tmp_path, everything, {"x": shape}, {"kept": shape})
+    (file,) = package.rglob("*.mlmodel")
+    whole, random, refused = file.read_bytes(), np.random.default_rng(8), 0
+    for _ in range(300):
+        content = bytearray(whole)
+        for place in random.integers(0, len(whole), random.integers(1, 3)):
+            content[place] = random.integers(256)
+        file.write_bytes(bytes(content))
+        try:
+            interpreter = Interpreter(package)
+            lint(interpreter.program)
+            interpreter.run("main", {"x": np.ones(shape)}, interpreter.make_state("main"))
+        except ModelError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert 0 < refused < 300

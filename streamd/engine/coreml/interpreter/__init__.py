@@ -5,7 +5,7 @@ with half precision after every operation to what such rounding costs. It cannot
 accepts a package, where it runs it, or how fast.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ State = dict[str, Array]
 Notice = Callable[[Operation, Array], object]
 """Is told of every value that an operation computes."""
 
+_NONSENSE = (UnsupportedError, TypeError, ValueError, LookupError, ArithmeticError)
+"""What comes of operations that do not fit together, as damaged packages have them."""
 _LISTS = "values"
 """The parameter that takes a list of tensors, even if it is a list of one."""
 
@@ -118,10 +120,12 @@ class Interpreter:
         for step in plan.steps:
             operation = step.operation
             if operation.kind == "write_state":
-                state[operation.name] = values[step.values["data"][0]].copy()
+                written = values[step.values["data"][0]]
+                if written.shape != state[operation.name].shape:
+                    raise self._error(function, operation, f"gets {written.shape}")
+                state[operation.name] = written.copy()
                 continue
-            results = self._results(function, step, values, state)
-            for tensor, result in zip(operation.outputs, results, strict=True):
+            for tensor, result in self._results(function, step, values, state):
                 if result.shape != tensor.shape:
                     what = f"gives {result.shape}, not {tensor.shape}"
                     raise self._error(function, operation, what)
@@ -149,8 +153,8 @@ class Interpreter:
         if key not in self._known:
             try:
                 exact = DECODERS[operation.kind](**given)
-            except UnsupportedError as error:
-                raise self._error(function, operation, f"is not supported: {error}") from error
+            except _NONSENSE as error:
+                raise self._error(function, operation, f"cannot be decoded: {error}") from error
             half = operation.outputs[0].dtype == "float16"
             self._known[key] = rounded(exact) if half else exact
         return self._known[key]
@@ -191,10 +195,11 @@ class Interpreter:
 
     def _results(
         self, function: str, step: _Step, values: Mapping[str, Array], state: State
-    ) -> Sequence[Array]:
+    ) -> Iterator[tuple[Tensor, Array]]:
+        """What an operation gives, in float32."""
         operation = step.operation
         if operation.kind == "read_state":
-            return [state[step.values["input"][0]]]
+            return zip(operation.outputs, [state[step.values["input"][0]]], strict=True)
         given = {
             parameter: [values[name] for name in names] if parameter == _LISTS else values[names[0]]
             for parameter, names in step.values.items()
@@ -202,9 +207,12 @@ class Interpreter:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # the results will show it
                 results = step.compute(**step.constants, **given)
-        except UnsupportedError as error:
-            raise self._error(function, operation, f"is not supported: {error}") from error
-        return results if isinstance(results, list) else [results]
+        except _NONSENSE as error:
+            raise self._error(function, operation, f"cannot be computed: {error}") from error
+        several = results if isinstance(results, list) else [results]
+        if len(several) != len(operation.outputs):
+            raise self._error(function, operation, f"gives {len(several)} results")
+        return zip(operation.outputs, several, strict=True)
 
     def _ready(self, value: Value) -> Value:
         """Numbers of half precision as float32, each array once."""

@@ -25,6 +25,9 @@ Value = NDArray[Any] | str
 _Message = Any
 """Of protobuf, which has no types to offer."""
 
+_DAMAGED = (LookupError, ValueError, TypeError, AttributeError)
+"""What comes of fields that are missing or say something impossible."""
+
 DYNAMIC = -1
 """The size of an axis that is known only at run time."""
 
@@ -106,7 +109,7 @@ def read_program(package: Path) -> Program:
             name: _Reader(package, name, blobs).function(function)
             for name, function in sorted(model.mlProgram.functions.items())
         }
-    except (OSError, KeyError, DecodeError, msgspec.MsgspecError) as error:
+    except (*_DAMAGED, OSError, DecodeError, msgspec.MsgspecError) as error:
         raise ModelError(
             f"{package} is no Core ML package, or damaged ({error}); build it again"
         ) from error
@@ -157,7 +160,7 @@ class _Reader:
                 constants[each.outputs[0].name] = self._value(each.attributes["val"])
             else:
                 operations.append(self._operation(each, constants))
-        return Function(
+        found = Function(
             name=self.name,
             inputs=tuple(tensor for tensor in signature if tensor.name not in states),
             states=tuple(tensor for tensor in signature if tensor.name in states),
@@ -165,6 +168,8 @@ class _Reader:
             operations=tuple(operations),
             constants=constants,
         )
+        _check_names(found)
+        return found
 
     def _operation(self, operation: _Message, constants: dict[str, Value]) -> Operation:
         """Values that stand in the operation itself become constants."""
@@ -176,7 +181,11 @@ class _Reader:
                 names.append(each.name or f"{label}.{parameter}.{i}")
                 if each.HasField("value"):
                     constants[names[-1]] = self._value(each.value)
+            if not names:
+                raise ValueError(f"{label} has a {parameter} that is nothing")
             inputs[parameter] = tuple(names)
+        if not operation.outputs and operation.type != "write_state":
+            raise ValueError(f"{operation.type} without a result")
         for parameter, value in operation.attributes.items():
             if parameter != "name":
                 inputs[parameter] = (f"{label}.{parameter}",)
@@ -207,6 +216,25 @@ class _Reader:
         if field == "bytes":
             return np.frombuffer(values, stored_dtype(dtype)).reshape(shape)
         return np.array(values, stored_dtype(dtype)).reshape(shape)
+
+
+def _check_names(function: Function) -> None:
+    """Each operation takes what there is already. Raises `ValueError` if one does not."""
+    states = {state.name for state in function.states}
+    known = {*function.constants, *states, *(tensor.name for tensor in function.inputs)}
+    for operation in function.operations:
+        taken = {name for names in operation.inputs.values() for name in names}
+        if taken - known:
+            raise ValueError(f"{operation.kind} takes {', '.join(taken - known)}, which is nowhere")
+        if operation.kind in ("read_state", "write_state"):
+            (state,) = operation.inputs["input"]
+            if state not in states:
+                raise ValueError(f"{operation.kind} {state}, which is no state")
+        if operation.kind == "write_state" and len(operation.inputs["data"]) != 1:
+            raise ValueError(f"write_state {operation.name} writes no tensor")
+        known |= {tensor.name for tensor in operation.outputs}
+    if not known.issuperset(function.outputs):
+        raise ValueError(f"{function.name} returns what it never computes")
 
 
 def _dtype(tensor: _Message) -> str:
