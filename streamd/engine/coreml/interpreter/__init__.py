@@ -224,9 +224,8 @@ class Interpreter:
         return self._known[key]
 
     def _error(self, function: str, operation: Operation, what: str) -> ModelError:
-        return ModelError(
-            f"{self.program.path}: {function}: {operation.kind} {operation.name} {what}"
-        )
+        where = f"{self.program.path}: {function}: {operation.kind} {operation.name}"
+        return ModelError(f"{where} {' '.join(what.split())}")
 
 
 def _check(what: str, expected: Sequence[Tensor], found: Mapping[str, Array]) -> None:

@@ -110,8 +110,9 @@ def read_program(package: Path) -> Program:
             for name, function in sorted(model.mlProgram.functions.items())
         }
     except (*_DAMAGED, OSError, DecodeError, msgspec.MsgspecError) as error:
+        why = " ".join(str(error).split())
         raise ModelError(
-            f"{package} is no Core ML package, or damaged ({error}); build it again"
+            f"{package} is no Core ML package, or damaged ({why}); build it again"
         ) from error
     _check_description(package, model.description, functions)
     return Program(package, functions, weights.stat().st_size if blobs else 0)
