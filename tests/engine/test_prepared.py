@@ -249,9 +249,13 @@ def test_what_somebody_may_be_reading_is_not_replaced(tmp_path):
 
 
 def test_the_longest_unused_go_first(tmp_path):
+    def fill(place: Path) -> None:
+        (place / "folder").mkdir()
+        (place / "folder" / "file").write_bytes(bytes(100))
+
     now = 1_000_000_000
     for age, name in enumerate(("newest", "middle", "oldest", "kept")):
-        put_folder(tmp_path / name, lambda place: (place / "file").write_bytes(bytes(100)))
+        put_folder(tmp_path / name, fill)
         os.utime(tmp_path / name, (now - age, now - age))
     (tmp_path / ".new-crashed").mkdir()
     os.utime(tmp_path / ".new-crashed", (now, now))
