@@ -4,9 +4,9 @@
 
 A server in a process of its own, with the daemon's sessions and without an engine, publishes finals
 twenty times a second; five listeners in this process note how late they come. Meanwhile, in a third
-process: nothing; a subscriber that is stopped (SIGSTOP); one that reads a byte a second; 500
-subscribers at once; 1000 that connect and go; 20 at a time that have all finals replayed again and
-again. Prints a table and, last, a JSON line.
+process: nothing; a subscriber that is stopped (SIGSTOP); one that reads a byte a second; 500 at
+once; 1000 that connect and go; 20 that have all finals replayed again and again; a speaker that
+sends silence as fast as it is taken; 1000 that say nothing. Prints a table and, last, a JSON line.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ ADDRESS = "/v1/stream?session=live"
 async def serve(n_letters: int) -> None:
     """The server's process: publishes until its standard input ends."""
     config = load({"port": "0", "max-subscribers": "10000"}, {})
-    every = Streams(build.session_factory(config), room=500, max_ingest=0)
+    every = Streams(build.session_factory(config), room=500, max_ingest=1)
     hub = every.add(LIVE).hub
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     async with serving.server(config, every) as server:
@@ -151,6 +152,25 @@ async def readers(port: int, n: int = 20) -> None:
     await asyncio.gather(*(one() for _ in range(n)))
 
 
+async def silence(port: int) -> None:
+    """Send hours of silence as fast as they are taken, half a minute in a message."""
+    url = f"ws://127.0.0.1:{port}/v1/stream?role=ingest"
+    async with connect(url, proxy=None, ping_timeout=None) as connection:
+        await connection.send('{"type":"start","samples":0}')
+        tell(1)
+        while True:
+            await connection.send(bytes(1 << 20))
+
+
+async def strangers(port: int, n: int = 1000) -> None:
+    """Connect and say nothing, the newest half of them at a time."""
+    held: deque[socket.socket] = deque(maxlen=n // 2)
+    for _ in range(n):
+        held.append(await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port)))
+    tell(n)
+    await asyncio.Event().wait()
+
+
 SCENES: dict[str, tuple[Callable[[int], Coroutine[Any, Any, None]], int]] = {
     "nobody else": (nobody, 100),
     "stopped": (deaf, 50_000),
@@ -158,6 +178,8 @@ SCENES: dict[str, tuple[Callable[[int], Coroutine[Any, Any, None]], int]] = {
     "500 at once": (crowd, 100),
     "1000 come and go": (passers_by, 100),
     "20 replays": (readers, 100),
+    "endless silence": (silence, 100),
+    "1000 strangers": (strangers, 100),
 }
 """Who disturbs, and how many letters a final has besides."""
 
