@@ -12,7 +12,7 @@ SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-websockets lint check system-packages test-system docs clean
+.PHONY: help demo test test-websockets test-mac lint check system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +42,9 @@ system-packages:
 
 test-system: export STREAMD_REQUIRE_SYSTEM := 1
 test-system: system-packages test ## all tests, and the system packages that some need (Debian)
+
+test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone; MODEL=base.en: with that model
+	MODEL=$(or $(MODEL),demo) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos
 
 docs: $(INSTALLED) ## write docs/options.md and the schemas of json from the code
 	$(BIN)/python -m streamd.config > docs/options.md.new

@@ -33,7 +33,7 @@ def report(config: Config, config_file: str = "") -> Iterator[str]:
             f"--audio-ctx {config.decoding.audio_ctx} fixes the encoder's context: leave it out"
         )
     sounds = [read_recording(Path(name)).frames for name in config.input.files]
-    model, engine = open_model(config)
+    model, engine = open_model(config, settled=True)
     options = build.decoding_options(config, model)
     calibration = Calibration(engine, build.tokenizer(config, model), options)
     log.info("reading at full context")

@@ -107,7 +107,7 @@ def _models_check(config: Config, operands: tuple[str, ...]) -> int:
         from streamd.cli.check import report
 
     (name,) = operands
-    decoding = msgspec.structs.replace(config.decoding, model=name, engine=engine)
+    decoding = msgspec.structs.replace(config.decoding, model=name, engine=engine, compute="auto")
     for line in report(msgspec.structs.replace(config, decoding=decoding)):
         stdio.put(sys.stdout, f"{line}\n")
     return 0

@@ -115,7 +115,9 @@ def test_who_is_wrong_or_dies_on_trial_is_not_engaged(site, faults, caplog):
 def test_the_cpu_goes_on_where_it_is_the_fastest(site, faults):
     relay = bring_up(site, cpu=10, gpu=50, mixed=20, ane=20)
     assert relay.placements == []
-    assert recall(site.place).best is None
+    verdict = recall(site.place)
+    assert verdict.best is None
+    assert [trial.placement for trial in verdict.trials] == [None, GPU, MIXED, ANE]
     assert n_workers() == 0
     n_calls = len(faults.done())
     assert bring_up(site).placements == []

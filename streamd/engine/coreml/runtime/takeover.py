@@ -120,7 +120,7 @@ class Takeover:
         except EngineError as error:
             self._refuse(placement, engine, str(error))
             return
-        if self._best is None:
+        if all(trial.placement for trial in self._trials):  # the CPU's is not there yet
             self._trials.append(Trial(placement=None, window_ms=other_ms))
         self._trials.append(Trial(placement=placement, window_ms=own_ms))
         if own_ms < other_ms or self._must(placement):

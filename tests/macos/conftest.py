@@ -1,0 +1,86 @@
+"""The tests of ``make test-mac``, and the report that they write.
+
+Elsewhere they are skipped. With ``STREAMD_TEST_CORE_ML=coreml_stand_in`` they run on any machine,
+with numbers that mean nothing: that tests the tests.
+"""
+
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import streamd
+from streamd.daemon.coreml import LIBRARY
+from streamd.engine.coreml.build import Plan
+from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.place import build_model
+from streamd.engine.coreml.runtime.verdict import machine
+
+CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
+MODEL = os.environ.get("MODEL", "demo")
+_STORES = ("STREAMD_STORE", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+_USERS = {name: os.environ.get(name) for name in _STORES}
+"""Where the user's models are; the other tests do not see them."""
+
+_lines: list[str] = []
+
+
+def pytest_collection_modifyitems(config, items):
+    ours = [item for item in items if item.get_closest_marker("macos")]
+    if sys.platform != "darwin" and CORE_ML == LIBRARY:
+        why = "needs a Mac"
+    elif "macos" not in config.option.markexpr:
+        why = "takes minutes: make test-mac"
+    else:
+        return
+    for item in ours:
+        item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _lines:
+        terminalreporter.section("report: please paste it into an issue")
+        terminalreporter.write_line("\n".join([*_system(), *_lines]))
+
+
+def _system() -> list[str]:
+    chip, build = machine()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = ("coremltools", "onnxruntime", "numpy")
+    return [
+        f"machine      {chip}, {memory:.0f} GB, macOS {platform.mac_ver()[0]} ({build})",
+        f"versions     streamd {streamd.__version__}, Python {platform.python_version()}, "
+        + ", ".join(f"{package} {version(package)}" for package in packages),
+        f"model        {MODEL}",
+    ]
+
+
+@pytest.fixture
+def report():
+    """Writes a line of the report."""
+    return lambda name, told: _lines.append(f"{name:12} {told}")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """The user's models, and a cache folder of our own, so that everything is compiled anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _USERS.items():
+            if value is None:
+                patch.delenv(name, raising=False)
+            else:
+                patch.setenv(name, value)
+        folder: Path = tmp_path_factory.mktemp("cache")
+        folder.chmod(0o700)
+        patch.setenv("STREAMD_CACHE", str(folder))
+        patch.setenv("STREAMD_MODEL", MODEL)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def built(cache) -> Built:
+    """The model built for Core ML."""
+    return build_model(MODEL, Plan(), lambda done, n, what: None)

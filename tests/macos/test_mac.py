@@ -1,0 +1,174 @@
+"""What only a Mac can show: ``make test-mac``, or ``make test-mac MODEL=base.en``."""
+
+import asyncio
+import json
+import subprocess
+import threading
+import time
+from functools import partial
+from multiprocessing import active_children
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from macos.conftest import CORE_ML, MODEL
+
+from streamd.cli.placed import functions, trials
+from streamd.config import load
+from streamd.daemon import build
+from streamd.daemon.coreml import CoreML
+from streamd.daemon.opening import open_model
+from streamd.engine.coreml.golden import against_golden, golden_vectors
+from streamd.engine.coreml.runtime.engine import CoreMLEngine
+from streamd.engine.coreml.runtime.messages import Job
+from streamd.engine.coreml.runtime.placement import candidates, forms_here, gpu
+from streamd.engine.coreml.runtime.plan import devices
+from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
+from streamd.engine.coreml.runtime.verdict import new_place
+from streamd.errors import EngineError
+from streamd.sources.devices import list_devices
+from streamd.sources.microphone import Microphone
+from streamd.types import FRAME, Window, text_of
+
+pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
+
+DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+PATIENT = Patience(start_s=3000.0, answer_s=300.0, deaths=1)
+FARTHEST = 0.02
+"""As for a takeover."""
+LEAST_SHARE = 0.9
+
+
+def engine_on(placement, built) -> CoreMLEngine:
+    job = Job(built.folder, new_place(built), placement, CORE_ML)
+    return CoreMLEngine(built, Supervisor(built.meta, job, patience=PATIENT))
+
+
+def worker_mb() -> int:
+    """Resident memory of the newest worker."""
+    newest = max(child.pid for child in active_children() if child.name == "streamd-coreml")
+    said = subprocess.run(["ps", "-o", "rss=", "-p", str(newest)], capture_output=True, check=True)
+    return int(said.stdout) // 1024
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_placement_computes_what_it_should(built, report, which):
+    forms = forms_here(built.meta.forms)
+    placement = (gpu(forms), *candidates(forms))[which]
+    engine = engine_on(placement, built)
+    name = f"{placement} ({placement.form})"
+    try:
+        begun_s = time.monotonic()
+        engine.start()
+        loaded_s = time.monotonic() - begun_s
+        numerics = against_golden(engine, golden_vectors(built))
+    except EngineError as error:
+        report("golden", f"{name}: {error}")
+        raise
+    report(
+        "golden",
+        f"{name}: ready in {loaded_s:.1f} s, {worker_mb()} MB; logits {numerics.logits:.2g}, "
+        f"alignment {numerics.alignment:.2g}, same choice {numerics.agreed:.0%}",
+    )
+    begun_s = time.monotonic()
+    engine.close()
+    again = engine_on(placement, built)
+    again.start()
+    report("", f"ready again in {time.monotonic() - begun_s:.1f} s")
+    for n_ctx in built.meta.contexts:
+        mel = np.zeros((built.meta.dims.n_mels, 2 * n_ctx), np.float32)
+        report("latency", f"encoder at {n_ctx}: {_best_ms(partial(again.encode, mel, n_ctx))}")
+    features = again.encode(mel, n_ctx)
+    for k in (1, 8, 32):
+        report("", f"decoder, {k} tokens: {_best_ms(partial(_step, again, features, k))}")
+    again.close()
+    assert max(numerics.logits, numerics.alignment) <= FARTHEST
+
+
+def _step(engine, features, k: int) -> None:
+    order = np.arange(k)
+    decoder = engine.decoder(features, k)
+    decoder.step(order, order, order, np.tri(k, dtype=np.bool_), order)
+
+
+def _best_ms(call, n: int = 10) -> str:
+    times = []
+    for _ in range(n):
+        begun_s = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begun_s) * 1000)
+    return f"{min(times):.1f} ms, median {np.median(times):.1f}"
+
+
+def windows() -> list[Window]:
+    """The sentences of the bundled recording, in the order in which they were said."""
+    samples, _ = soundfile.read(DEMO / "recording.flac", dtype="float32")
+    clips = json.loads((DEMO / "recording.json").read_text())["clips"]
+    found = []
+    for clip in clips:
+        start, end = (clip["start_ms"] - 200) // 20, (clip["end_ms"] + 200) // 20
+        sound = samples[start * FRAME : end * FRAME]
+        found.append(Window(start, start + len(sound) // FRAME, sound, last=True))
+    return found
+
+
+def test_captions_go_on_while_engines_take_over(built, report):
+    cpu_config = load({"model": MODEL, "compute": "cpu"}, {})
+    model, cpu = open_model(cpu_config)
+    expected = build.recognizer(cpu_config, model, cpu)
+    config = load({"model": MODEL, "compute": "ane"}, {})
+    _, relay = open_model(config, core_ml=CoreML(CORE_ML, answer_s=120.0))
+    recognizer = build.recognizer(config, model, relay)
+    bringing_up = next(thread for thread in threading.enumerate() if thread.name == "core-ml")
+    seen: dict[str, list[bool]] = {}
+    is_over = False
+    while not is_over:
+        is_over = not bringing_up.is_alive()  # and once more with who is there then
+        for window in windows():
+            served_by = str(getattr(relay.engine, "placement", "CPU"))
+            same = text_of(recognizer.recognize(window).words) == text_of(
+                expected.recognize(window).words
+            )
+            seen.setdefault(served_by, []).append(same)
+    for served_by, same in seen.items():
+        report("switch", f"{served_by}: {sum(same)} of {len(same)} windows read as on the CPU")
+    for line in trials(built)[1]:
+        report("", line)
+    assert all(sum(same) >= 0.8 * len(same) for same in seen.values())
+    assert len(seen) > 1, "nothing took over"
+
+
+def test_what_is_fastest_is_found_out_and_told(built, report):
+    config = load({"model": MODEL}, {})
+    open_model(config, settled=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
+    placement, known = trials(built)
+    for line in known:
+        report("doctor", line)
+    for line in functions(built, placement, CORE_ML):
+        report("", line)
+    assert len(known) > 1
+    if placement.encoder == "ane" and MODEL != "demo":  # which is so small that the CPU may have it
+        told = devices(built, new_place(built), placement, CORE_ML)
+        shares = [found.shares for found in told if found.function.startswith("ctx")]
+        assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares
+
+
+def test_the_microphone_hears_something(report):
+    devices = list_devices()
+    if not devices:
+        pytest.skip("no microphone")
+
+    async def listen() -> np.ndarray:
+        async with Microphone() as source:
+            frames = []
+            async for found in source:
+                if isinstance(found, np.ndarray):
+                    frames.append(found)
+                if sum(map(len, frames)) >= 100:
+                    break
+            return np.concatenate(frames)
+
+    peak = float(np.abs(asyncio.run(listen())).max())
+    report("microphone", f"{len(devices)} devices; peak in 2 s: {peak:.4f}")
+    assert peak > 0, "silence without any noise: the terminal has no permission (docs/macos.md)"
