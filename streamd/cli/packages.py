@@ -12,7 +12,7 @@ from pathlib import Path
 from streamd.cli.check import line
 from streamd.config import Config
 from streamd.engine.catalog import megabytes
-from streamd.engine.check import FLOAT16_MAX, clips, mel_of, numerics
+from streamd.engine.check import FLOAT16_MAX, clips, forward, mel_of, numerics
 from streamd.engine.coreml.build import weights_digest
 from streamd.engine.coreml.built import Built, open_built
 from streamd.engine.coreml.golden import golden_vectors
@@ -22,6 +22,7 @@ from streamd.engine.coreml.place import built_model
 from streamd.engine.coreml.verify import EXACT, HALF, Finding, verify
 from streamd.engine.coreml.verify.decode import decode
 from streamd.engine.model import Model
+from streamd.engine.reference import Array, ReferenceEngine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.places import expanded, places
 from streamd.errors import ModelError
@@ -51,7 +52,7 @@ def report(config: Config) -> Iterator[str]:
             findings = list(of)
             yield from compared(package, findings)
             wrong += [each.function.name for each in findings if not each.right]
-    yield from _decoded(built)
+    yield from _decoded(built, model)
     if wrong:
         raise ModelError(
             f"{name} fails its check: {', '.join(wrong)}; build it again: "
@@ -115,12 +116,23 @@ def compared(package: str, findings: Sequence[Finding]) -> Iterator[str]:
         yield line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision fails")
 
 
-def _decoded(built: Built) -> Iterator[str]:
-    """How far a decode through all packages is from the model before it was rounded."""
+def _decoded(built: Built, model: Model | None) -> Iterator[str]:
+    """A decode through all packages, and what it would be with the model's own weights."""
     golden = golden_vectors(built)
-    found = numerics((golden.logits, golden.alignment), decode(built, golden, half=True))
-    yield line(
-        "golden vectors",
-        f"logits {found.logits:.2g}, alignment {found.alignment:.2g} in half precision; "
-        f"the same choice at {found.agreed:.0%} of the places",
+    found = decode(built, golden, half=True)
+    yield _differing("golden vectors", (golden.logits, golden.alignment), found)
+    if model is not None:
+        exact = ReferenceEngine(
+            model.dims, model.weights, alignment_heads=built.meta.alignment_heads
+        )
+        wanted = forward(exact, golden.mel, golden.tokens.tolist())
+        yield _differing("before rounding", wanted, found)
+
+
+def _differing(name: str, wanted: tuple[Array, Array], found: tuple[Array, Array]) -> str:
+    off = numerics(wanted, found)
+    return line(
+        name,
+        f"logits {off.logits:.2g}, alignment {off.alignment:.2g} in half precision; "
+        f"the same choice at {off.agreed:.0%} of the places",
     )

@@ -16,6 +16,7 @@ import numpy as np
 
 from streamd.engine import Weights
 from streamd.engine.check import clips, forward, mel_of
+from streamd.engine.coreml.held import weights_held
 from streamd.engine.coreml.layout import functions
 from streamd.engine.coreml.package import (
     EMBEDDING,
@@ -123,14 +124,17 @@ def _save_tables(folder: Path, model: Model) -> None:
 
 
 def _save_golden(folder: Path, model: Model, meta: Meta) -> None:
-    """What the reference makes of the beginning of a clip and a few tokens."""
-    dims = model.dims
+    """What the reference makes of the beginning of a clip and a few tokens.
+
+    It has the weights of the packages: an engine is judged by it, not their compression.
+    """
+    dims, weights = model.dims, weights_held(meta, model.weights)
     n_ctx = max(1, meta.contexts[0] - _HIDDEN)
     mel = mel_of(model, clips()[0].samples, n_ctx)
     n_text = len(model.vocabulary)
     text = np.linspace(0, n_text - 1, min(_N_GOLDEN, dims.n_text_ctx) - 1, dtype=np.int64)
     tokens = [n_text + 1, *text.tolist()]  # behind start-of-transcript
-    reference = ReferenceEngine(dims, model.weights, alignment_heads=meta.alignment_heads)
+    reference = ReferenceEngine(dims, weights, alignment_heads=meta.alignment_heads)
     logits, alignment = forward(reference, mel, tokens)
     np.savez(
         folder / GOLDEN,

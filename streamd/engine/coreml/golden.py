@@ -57,7 +57,8 @@ def golden_vectors(built: Built) -> Golden:
 def against_golden(engine: Engine[Any], golden: Golden) -> Numerics:
     """Run the golden vectors through an engine; NaN stands where it computes one.
 
-    Rounding to half precision is worth 1e-3 of the logits, rounding of the weights comes on top.
+    Rounding to half precision is worth 1e-3 of the logits; what was rounded or compressed of the
+    weights is in the golden vectors, too.
     """
     found = forward(engine, golden.mel, golden.tokens.tolist())
     return numerics((golden.logits, golden.alignment), found)

@@ -6,6 +6,7 @@ A built model is a folder::
     embedding.npy                (n_vocab, n_state) float16, to be mapped; tokens are looked up here
     positions.npy                (n_text_ctx, n_state) float16, to be mapped
     golden.npz                   `GOLDEN`: a short decode as the float32 reference computes it
+                                 with the weights that the packages hold
     encoder.mlpackage            or encoder_1of4.mlpackage ...: an encoder's layers, 8 in each part
     cross.mlpackage              cross-attention keys and values of what the encoder returned
     decoder_state.mlpackage      the decoder with its caches in Core ML's memory

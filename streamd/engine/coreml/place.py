@@ -18,7 +18,10 @@ from streamd.engine.store.places import places
 from streamd.errors import ModelError
 
 _FOLDER = "coreml"
-_BUILDERS = ("attention", "build", "compress", "decoder", "encoder", "layers", "layout", "package")
+_BUILDERS = (
+    *("attention", "build", "compress", "decoder", "encoder", "held", "layers", "layout"),
+    "package",
+)
 """Modules that decide what is built, beside `program`."""
 
 

@@ -22,9 +22,10 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
-    """What is built of it, in a folder of its own."""
+    """What is built of it, in a folder of its own, with palettes."""
     out = tmp_path_factory.mktemp("to") / "built"
-    assert main(["models", "build", str(model), "--build-to", str(out), "-q"]) == 0
+    to = ["--build-to", str(out), "--weight-bits", "4"]
+    assert main(["models", "build", str(model), *to, "-q"]) == 0
     return out
 
 
@@ -42,7 +43,7 @@ def test_a_model_that_was_built_is_found_by_its_name(model, capfd):
     assert (code, err) == (0, "")
     told = [line.split("  ")[0] for line in out.splitlines() if not line.startswith(" ")]
     assert told[:4] == ["model", "built", "caches", "contexts"]
-    assert told[-1] == "golden vectors"
+    assert told[-2:] == ["golden vectors", "before rounding"]
     assert told.count("package") == told.count("against numpy") == told.count("largest value") == 4
     assert "rules of the ANE     0 broken" in out
     assert "the same choice at 100% of the places" in out
@@ -51,8 +52,23 @@ def test_a_model_that_was_built_is_found_by_its_name(model, capfd):
 def test_a_folder_without_its_checkpoint_is_checked_as_far_as_it_goes(folder, capfd):
     code, out, _ = check(folder, capfd)
     assert code == 0
+    assert "built                palettes of 4 bits" in out
     assert "against numpy        not compared: the weights of own are not here" in out
-    assert "the same choice at 100% of the places" in out
+    assert off("golden vectors", out) < 2e-3
+
+
+def test_what_palettes_cost_is_told(model, folder, monkeypatch, capfd):
+    monkeypatch.chdir(model.parent)  # where a model of that name is
+    code, out, _ = check(folder, capfd)
+    assert code == 0
+    assert off("golden vectors", out) < 2e-3
+    assert 0.02 < off("before rounding", out) < 0.5
+
+
+def off(name: str, out: str) -> float:
+    """How far the logits are, in the line of that name."""
+    (line,) = (line for line in out.splitlines() if line.startswith(name))
+    return float(line.split("logits ")[1].split(",")[0])
 
 
 def test_what_is_wrong_is_told_and_fails(model, folder, tmp_path, monkeypatch, capfd):
@@ -60,9 +76,9 @@ def test_what_is_wrong_is_told_and_fails(model, folder, tmp_path, monkeypatch, c
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
     decoder = Changed(changed / "decoder_mix.mlpackage", tmp_path)
-    (last,) = decoder.operations("step8", "conv")[-1:]
-    with decoder.weights(decoder.constant("step8", last, "weight")) as kernel:
-        kernel[0, 0] += np.float16(1)
+    last = decoder.operations("step8", "layer_norm")[-1]  # of logits alone
+    with decoder.weights(decoder.constant("step8", last, "gamma")) as gamma:
+        gamma[0] += np.float16(1)
     shutil.rmtree(changed / "decoder_mix.mlpackage")
     shutil.copytree(decoder.path, changed / "decoder_mix.mlpackage")
     code, out, err = check(changed, capfd)
