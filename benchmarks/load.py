@@ -53,14 +53,15 @@ def streams(args: argparse.Namespace) -> list[Load]:
     measure_load(recognizers, n_streams=n_workers, seconds=3, clock=args.clock)  # warms up
     print(f"{model.name}, {n_workers} recognizers, {n_threads} threads each, {args.clock} clock")
     print(f"{'streams':>8} {'median':>8} {'p95':>8} {'missed':>8} {'apart':>8}", end="")
-    print(f" {'busy':>6} {'window':>8} {'context':>8}")
+    print(f" {'busy':>6} {'window':>8} {'context':>8} {'encode':>8} {'decode':>8} {'passes':>7}")
     rows: list[Load] = []
     for n in args.streams:
         row = measure_load(recognizers, n_streams=n, seconds=args.seconds, clock=args.clock)
         rows.append(row)
         print(
             f"{n:8} {row.median_ms:8.0f} {row.p95_ms:8.0f} {row.missed:8.1%} {row.apart_ms:8.0f}"
-            f" {row.busy:6.1%} {row.window_ms:8.1f} {row.ctx:8.0f}",
+            f" {row.busy:6.1%} {row.window_ms:8.1f} {row.ctx:8.0f} {row.encode_ms:8.1f}"
+            f" {row.decode_ms:8.1f} {row.passes:7.1f}",
             flush=True,
         )
         if row.missed > LATE and not args.all:

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamd.bench.eventlog import Began, Decoded, Log, Said
 from streamd.bench.replay import Clock, replay
-from streamd.bench.script import ScriptedRecognizer
+from streamd.bench.script import Costs, ScriptedRecognizer
 from streamd.bench.step import noise
 from streamd.config import load
 from streamd.daemon import build
@@ -27,7 +27,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     `missed`: the share of steps without a partial in time. `apart_ms`: how much later, in the mean,
     the worst stream was served than the best. `busy`: the share of the time in which the
-    recognizers (`workers`) worked; `ctx`: encoder positions of a window, in the mean.
+    recognizers (`workers`) worked. Of a window in the mean: its encoder positions (`ctx`), the time
+    in the encoder and in the decoder (real time on every clock), and the decoder's passes.
     """
 
     streams: int
@@ -40,6 +41,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     busy: float
     window_ms: float
     ctx: float
+    encode_ms: float
+    decode_ms: float
+    passes: float
 
 
 def measure_load(
@@ -57,12 +61,13 @@ def measure_load(
         name="noise", model="scripted", clock=clock, step_ms=step_ms, audio_ms=seconds * 1000
     )
     new_session = build.session_factory(config)
+    costs = [recognizer.engine.reset() for recognizer in recognizers]
     logs = replay(recognizers, new_session, [frames] * n_streams, began=began)
-    return summary(logs, step_ms, workers=len(recognizers))
+    return summary(logs, step_ms, costs)
 
 
-def summary(logs: Sequence[Log], step_ms: int, *, workers: int = 1) -> Load:
-    """What the logs of streams that ran together say."""
+def summary(logs: Sequence[Log], step_ms: int, costs: Sequence[Costs]) -> Load:
+    """What the logs of streams that ran together say; `costs`: of each recognizer, in all."""
     latencies = [_latencies(log) for log in logs]
     every = np.array([ms for stream in latencies for ms in stream])
     n_missed = sum(_missed(log, step_ms) for log in logs)
@@ -72,15 +77,18 @@ def summary(logs: Sequence[Log], step_ms: int, *, workers: int = 1) -> Load:
     duration_ms = max(entry.t_ms for entry in windows) - min(entry.begun_ms for entry in windows)
     return Load(
         streams=len(logs),
-        workers=workers,
+        workers=len(costs),
         steps=len(every) + n_merged,
         median_ms=round(float(np.median(every)), 1),
         p95_ms=round(float(np.percentile(every, 95)), 1),
         missed=round((n_missed + n_merged) / (len(every) + n_merged), 4),
         apart_ms=round(max(means) - min(means), 1),
-        busy=round(sum(window.compute_ms for window in windows) / duration_ms / workers, 3),
+        busy=round(sum(window.compute_ms for window in windows) / duration_ms / len(costs), 3),
         window_ms=round(float(np.median([window.compute_ms for window in windows])), 2),
         ctx=round(float(np.mean([window.encoded_frames for window in windows])), 1),
+        encode_ms=round(sum(each.encode_s for each in costs) * 1000 / len(windows), 2),
+        decode_ms=round(sum(each.decode_s for each in costs) * 1000 / len(windows), 2),
+        passes=round(sum(each.passes for each in costs) / len(windows), 1),
     )
 
 

@@ -9,7 +9,7 @@ from bench.logs import BEGAN, ENDED, decoded, partial
 
 from streamd.bench.load import Load, measure_load, plot, summary
 from streamd.bench.random_model import dimensions, random_model
-from streamd.bench.script import PACE, ScriptedRecognizer
+from streamd.bench.script import PACE, Costs, ScriptedRecognizer
 from streamd.bench.step import Steps, bench_step, measure_encoder, measure_steps, noise, step_table
 from streamd.config import load
 from streamd.daemon import build
@@ -111,16 +111,18 @@ def test_streams_at_once_miss_nothing_while_computing_is_free(recognizer):
     assert load_.steps >= 3 * 9
     assert load_.p95_ms <= 40
     assert load_.apart_ms <= 20
+    assert load_.passes > 1
+    assert load_.encode_ms > 0 < load_.decode_ms
 
 
 def test_a_late_or_merged_step_is_missed():
     work = decoded(0, 0, 500, ms=1_000)
     in_time = [partial(520, "a", end_ms=500), partial(1_040, "a b", end_ms=1_000)]
-    assert summary([[BEGAN, work, *in_time, ENDED]], 500).missed == 0
+    assert summary([[BEGAN, work, *in_time, ENDED]], 500, [Costs()]).missed == 0
     late = [partial(520, "a", end_ms=500), partial(1_501, "a b", end_ms=1_000)]
-    assert summary([[BEGAN, work, *late, ENDED]], 500).missed == 0.5
+    assert summary([[BEGAN, work, *late, ENDED]], 500, [Costs()]).missed == 0.5
     merged = [partial(530, "a", end_ms=500), partial(2_050, "a b", end_ms=2_000)]
-    both = summary([[BEGAN, work, *in_time, ENDED], [BEGAN, *merged, ENDED]], 500)
+    both = summary([[BEGAN, work, *in_time, ENDED], [BEGAN, *merged, ENDED]], 500, [Costs()])
     assert (both.steps, both.missed, both.streams) == (6, pytest.approx(2 / 6, abs=1e-4), 2)
     assert both.apart_ms == 10
 
@@ -137,6 +139,9 @@ def test_the_plot_is_an_image_of_all_rows():
         busy=0.1,
         window_ms=50,
         ctx=384,
+        encode_ms=30,
+        decode_ms=15,
+        passes=4,
     )
     image = ElementTree.fromstring(plot([row, row]))
     lines = image.findall("{*}polyline")
