@@ -5,8 +5,8 @@ it would be held, searched for speech and, worst, push out of the ring what was 
 frames stand for a few seconds of it, and the times that are told jump over the rest.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -18,21 +18,25 @@ class Timeline:
     """Moves the times of events behind the gaps that no frames stand for."""
 
     def __init__(self) -> None:
-        self._jumps: list[tuple[int, int]] = []
+        self._at_ms: list[int] = []
+        self._later_ms: list[int] = []  # all jumps until there: a week may have thousands
 
     def jump(self, at_ms: int, by_ms: int) -> None:
-        """What the session counts as `at_ms` and later was heard `by_ms` later than that."""
-        self._jumps.append((at_ms, by_ms))
+        """What the session counts as `at_ms` and later was heard `by_ms` later than that.
+
+        `at_ms` is not before the last jump.
+        """
+        self._at_ms.append(at_ms)
+        self._later_ms.append(by_ms + sum(self._later_ms[-1:]))
 
     def true_ms(self, counted_ms: int) -> int:
         """The true time of one that was counted in frames."""
-        return counted_ms + sum(
-            by_ms for _, by_ms in takewhile(lambda jump: jump[0] <= counted_ms, self._jumps)
-        )
+        n_before = bisect_right(self._at_ms, counted_ms)
+        return counted_ms + sum(self._later_ms[n_before - 1 : n_before])
 
     def correct(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
         """The events at their true times."""
-        return [self._moved(event) for event in events] if self._jumps else list(events)
+        return [self._moved(event) for event in events] if self._at_ms else list(events)
 
     def _moved(self, event: SessionEvent) -> SessionEvent:
         if isinstance(event, Vad | Gap):
