@@ -1,11 +1,12 @@
 """Who is connected: those who were let in, and those who have not come so far.
 
 Whoever connects and says nothing costs a socket until its time is over. There may only be so many
-of them, and they take nobody's place: when there are too many, the oldest is cut off. Whoever means
-it has said what it wants long before.
+of them, and they take nobody's place: when there are too many, the oldest is cut off of the address
+from which most come. Whoever means it has said what it wants long before.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 
 import websockets.asyncio.server as ws
@@ -19,12 +20,10 @@ class Arrivals:
     Parameters
     ----------
     max_opening : how many may not have been let in yet
-    max_opening_per_address : how many of them may come from one other machine; 0: any number
     """
 
-    def __init__(self, *, max_opening: int, max_opening_per_address: int) -> None:
+    def __init__(self, max_opening: int) -> None:
         self._max_opening = max_opening
-        self._max_per_address = max_opening_per_address
         self._opening: dict[ws.ServerConnection, str] = {}
         self._inside: dict[ws.ServerConnection, str] = {}
 
@@ -56,22 +55,17 @@ class Arrivals:
 
     def connected(self, connection: ws.ServerConnection) -> None:
         """It has come, and has said nothing yet."""
-        host = _host(connection)
-        self._opening[connection] = host
-        if self._max_per_address > 0 and not is_loopback(host):
-            neighbours = [other for other, where in self._opening.items() if where == host]
-            self._cut(neighbours, self._max_per_address)
-        self._cut(list(self._opening), self._max_opening)
+        self._opening[connection] = _host(connection)
+        if len(self._opening) > self._max_opening:
+            ((crowded, _),) = Counter(self._opening.values()).most_common(1)
+            oldest = next(other for other, host in self._opening.items() if host == crowded)
+            del self._opening[oldest]
+            oldest.transport.abort()
 
     def lost(self, connection: ws.ServerConnection) -> None:
         """It has gone."""
         self._opening.pop(connection, None)
         self._inside.pop(connection, None)
-
-    def _cut(self, opening: list[ws.ServerConnection], most: int) -> None:
-        if len(opening) > most:
-            del self._opening[opening[0]]
-            opening[0].transport.abort()
 
 
 def connections_of(arrivals: Arrivals) -> type[ws.ServerConnection]:

@@ -58,11 +58,8 @@ class Server:
             resume_ms=bounds.resume_ms,
         )
         self._conversations: dict[asyncio.Task[None] | None, Conversation] = {}
-        self._arrivals = Arrivals(
-            # all who may come in may come at once
-            max_opening=max(bounds.max_opening, bounds.max_connections),
-            max_opening_per_address=bounds.max_per_address,
-        )
+        # All who may come in may come at once.
+        self._arrivals = Arrivals(max(bounds.max_opening, bounds.max_connections))
 
     def reload(self, token: str | None) -> None:
         """From now on clients must show this token, and see the certificate that the file has now.

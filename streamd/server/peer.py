@@ -42,11 +42,11 @@ class Bounds:
     max_lag_ms: int = 5_000
     """How far the engine may be behind until other clients are sent away by `/readyz`."""
     max_per_address: int = 0
-    """Connections from one other machine, and as many that have said nothing; 0: any number."""
+    """Connections from one other machine; 0: any number."""
     max_opening: int = 256
     """Connections that have not said yet what they want, or `max_connections` if that is more.
 
-    Of more than that the oldest is cut off.
+    Of more than that one is cut off: the oldest of the address from which most come.
     """
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 import subprocess
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,14 +173,8 @@ async def silent(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     return reader, writer
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off(
-    monkeypatch, elsewhere
-):
-    limit = "max_per_address" if elsewhere else "max_opening"
-    if elsewhere:
-        monkeypatch.setattr("streamd.server.arrivals.is_loopback", lambda host: False)
-    async with serving(CountingStreams(), max_connections=1, **{limit: 3}) as server:
+async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off():
+    async with serving(CountingStreams(), max_connections=1, max_opening=3) as server:
         knocking = [await silent(server.port) for _ in range(5)]
         for reader, _ in knocking[:2]:
             assert await reader.read() == b""
@@ -192,6 +187,22 @@ async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off(
                 assert (await reader.read()).startswith(b"HTTP/1.1 403 ")  # no Host
             assert (await get(server.port, "/healthz"))[0] == 200
         for _, writer in knocking:
+            writer.close()
+
+
+async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
+    addresses = iter(["192.0.2.1", *["192.0.2.2"] * 4])
+    known = defaultdict(lambda: next(addresses))
+    monkeypatch.setattr("streamd.server.arrivals._host", lambda connection: known[connection])
+    async with serving(CountingStreams(), max_connections=1, max_opening=3) as server:
+        alone = await silent(server.port)
+        crowd = [await silent(server.port) for _ in range(4)]
+        for reader, _ in crowd[:2]:
+            assert await reader.read() == b""
+        for reader, writer in (alone, *crowd[2:]):
+            writer.write(b"eam HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+        for _, writer in (alone, *crowd):
             writer.close()
 
 
