@@ -35,11 +35,11 @@ def core_ml(
     folder.mkdir(exist_ok=True)
     patience = patience or Patience()
     job = Job(built.folder, folder, PLACEMENTS[form], coreml_stand_in.__name__)
-    supervisor = Supervisor(built.meta, job, patience=replace(patience, answer_s=100.0))
-    engine = CoreMLEngine(built, supervisor)
+    on_trial = Supervisor(built.meta, job, patience=replace(patience, answer_s=100.0))
+    engine = CoreMLEngine(built, on_trial)
     try:
         engine.start()
-        supervisor.rely(patience, *instead)
+        engine.rely(patience, *instead)
         yield engine
     finally:
         engine.close()

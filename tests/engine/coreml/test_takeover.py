@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import coreml_stand_in
+import numpy as np
 import pytest
 from engine.coreml.runs import faulty, on_cpu
 
@@ -45,12 +46,17 @@ class Seen(Relay):
         super().relieve(engine)
 
 
-def bring_up(site: Site, wanted: str = "auto", **times: float) -> Seen:
-    """With these times for a window, in ms: on the `cpu`, `gpu`, `mixed` and `ane`."""
+def bring_up(site: Site, wanted: str = "auto", *, encodes: bool = False, **times: float) -> Seen:
+    """With these times for a window, in ms: on the `cpu`, `gpu`, `mixed` and `ane`.
+
+    `encodes`: in the trial of times, windows are really encoded, at least.
+    """
     relay = Seen()
     by_placement = {GPU: "gpu", MIXED: "mixed", ANE: "ane"}
 
     def window_ms(engine) -> float:
+        if encodes:
+            engine.encode(np.zeros((80, 20), np.float32), 10)
         return times[by_placement.get(getattr(engine, "placement", None), "cpu")]
 
     Takeover(relay, site, wanted, window_ms=window_ms).run()
@@ -110,6 +116,14 @@ def test_who_is_wrong_or_dies_on_trial_is_not_engaged(site, faults, caplog):
         logging.WARNING,
     ]
     assert n_workers() == 1
+
+
+def test_who_dies_in_the_trial_of_times_is_not_engaged_either(site, faults):
+    faults.add("kill", unit="CPU_AND_NE", function="ctx", after=2, once=False)
+    relay = bring_up(site, encodes=True, cpu=100, gpu=50, mixed=20, ane=20)
+    assert relay.placements == [GPU]
+    wrong = {trial.placement: trial.wrong for trial in recall(site.place).trials}
+    assert wrong == {None: "", GPU: "", MIXED: "ended by SIGKILL", ANE: "ended by SIGKILL"}
 
 
 def test_the_cpu_goes_on_where_it_is_the_fastest(site, faults):

@@ -16,7 +16,7 @@ from streamd.engine.coreml.runtime.decoder import CoreMLDecoder, Pass
 from streamd.engine.coreml.runtime.placement import Placement
 from streamd.engine.coreml.runtime.process import Worker, WorkerLostError
 from streamd.engine.coreml.runtime.seats import Heard, Seats
-from streamd.engine.coreml.runtime.supervisor import Supervisor
+from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 
@@ -67,6 +67,11 @@ class CoreMLEngine:
             As below.
         """
         self.persist(lambda worker: None)
+
+    def rely(self, patience: Patience, *instead: Placement) -> None:
+        """As `Supervisor.rely`."""
+        with self._lock:
+            self._supervisor.rely(patience, *instead)
 
     def close(self) -> None:
         """End the worker; the engine is not used any more."""

@@ -23,6 +23,9 @@ from streamd.engine.coreml.runtime.placement import UNITS, Unit
 from streamd.engine.coreml.tools import coremltools
 from streamd.engine.prepared.folder import put_folder
 
+REAL = "coremltools"
+"""The library that there is for Core ML."""
+
 Array = NDArray[np.float32]
 State = Any
 """``coremltools.models.model.MLState``."""
@@ -61,9 +64,7 @@ class Library:
 
     def __init__(self, name: str, compiled: Path) -> None:
         """`compiled`: the folder for the compiled packages of one built model."""
-        self._module: ModuleType = (
-            coremltools() if name == coremltools.__name__ else import_module(name)
-        )
+        self._module: ModuleType = coremltools() if name == REAL else import_module(name)
         self._compiled = compiled
 
     def compile(self, built: Built, functions: list[Function], told: Callable[[str], None]) -> None:

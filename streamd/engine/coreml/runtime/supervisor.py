@@ -6,7 +6,6 @@ failed, which is told to everybody.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from streamd.engine.coreml.package import Meta
@@ -26,7 +25,7 @@ class Patience:
     counts as hung. So many `deaths` within so many `windows` are one too many.
     """
 
-    start_s: float = 60.0
+    start_s: float = 30.0
     answer_s: float = 20.0
     deaths: int = 3
     windows: int = 50
@@ -35,17 +34,10 @@ class Patience:
 class Supervisor:
     """Has one worker at a time, of the first placement that works."""
 
-    def __init__(
-        self,
-        meta: Meta,
-        job: Job,
-        *,
-        patience: Patience | None = None,
-        told: Callable[[str], None] = log.info,
-    ) -> None:
-        """`told` hears of what takes long. No worker is started yet."""
+    def __init__(self, meta: Meta, job: Job, *, patience: Patience | None = None) -> None:
+        """No worker is started yet."""
         self._patience = patience or Patience()
-        self._meta, self._job, self._told = meta, job, told
+        self._meta, self._job = meta, job
         self._instead: list[Placement] = []
         self._worker: Worker | None = None
         self._n_windows = 0
@@ -78,7 +70,7 @@ class Supervisor:
             worker = Worker(self._job, self._meta)
             try:
                 worker.wait(
-                    lambda at: self._told(f"Core ML, {self.placement}: {at}"),
+                    lambda at: log.info("Core ML, %s: %s", self.placement, at),
                     start_s=self._patience.start_s,
                 )
             except WorkerLostError as error:

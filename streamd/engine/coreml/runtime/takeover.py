@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ _FARTHEST = 0.02
 Neural Engine adds up in half precision, too."""
 _ON_PROBATION = Patience(start_s=3600.0, answer_s=120.0, deaths=1)
 """Compiling takes what it takes; who dies before anybody needs him is not engaged."""
+_DEATHS = 2
+"""Of workers with the Neural Engine, until the GPU takes their place."""
 _N_TIMES = 5
 _N_CTX = 384
 _N_TOKENS = 8
@@ -108,8 +110,17 @@ class Takeover:
             if engine is None:
                 forget(self._site.place)  # at the next start all is found out anew
                 return
-            self._relay.relieve(engine)
+            self._engage(engine)
             log.info("Core ML: %s", placement)
+
+    def _engage(self, engine: CoreMLEngine) -> None:
+        """From now on it serves; who uses the Neural Engine is sooner given up, for the GPU."""
+        patience, instead = self._site.patience, gpu(self._forms)
+        if engine.placement == instead:
+            engine.rely(patience)
+        else:
+            engine.rely(replace(patience, deaths=_DEATHS), instead)
+        self._relay.relieve(engine)
 
     def _try(self, placement: Placement) -> None:
         engine = self._proved(placement)
@@ -118,16 +129,17 @@ class Takeover:
         try:
             own_ms, other_ms = self._times(engine, self._relay.engine)
         except EngineError as error:
-            self._refuse(placement, engine, str(error))
+            self._refuse(placement, engine, str(error.__cause__ or error))
             return
         if all(trial.placement for trial in self._trials):  # the CPU's is not there yet
             self._trials.append(Trial(placement=None, window_ms=other_ms))
         self._trials.append(Trial(placement=placement, window_ms=own_ms))
         if own_ms < other_ms or self._must(placement):
             self._best = placement
-            self._relay.relieve(engine)
+            self._engage(engine)
             log.info("Core ML: %s: %.0f ms a window, not %.0f", placement, own_ms, other_ms)
         else:
+            engine.close()
             log.info("not %s: %.0f ms a window instead of %.0f", placement, own_ms, other_ms)
 
     def _times(self, *engines: Engine[Any]) -> list[float]:
@@ -149,8 +161,7 @@ class Takeover:
         """An engine that was loaded, and is right; or else None."""
         site, is_new = self._site, placement.encoder == "ane"
         job = Job(site.built.folder, site.place, placement, site.library, quietly=is_new)
-        supervisor = Supervisor(site.built.meta, job, patience=_ON_PROBATION)
-        engine = CoreMLEngine(site.built, supervisor)
+        engine = CoreMLEngine(site.built, Supervisor(site.built.meta, job, patience=_ON_PROBATION))
         if is_new:
             log.info("Core ML: compiling for the Neural Engine, while captions go on")
         try:
@@ -158,12 +169,10 @@ class Takeover:
         except EngineError as error:
             self._refuse(placement, engine, str(error.__cause__ or error))
             return None
-        if not max(numerics.logits, numerics.alignment) <= _FARTHEST:  # NaN is not
+        if not (numerics.logits <= _FARTHEST and numerics.alignment <= _FARTHEST):  # nor is NaN
             off = f"logits {numerics.logits:.2g} off, alignment {numerics.alignment:.2g}"
             self._refuse(placement, engine, off)
             return None
-        instead = gpu(self._forms)
-        supervisor.rely(site.patience, *(() if placement == instead else (instead,)))
         return engine
 
     def _refuse(self, placement: Placement, engine: CoreMLEngine, why: str) -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 
 from streamd.engine.coreml.built import open_built
@@ -62,7 +62,8 @@ def _background(quietly: bool) -> Iterator[None]:
         yield
         return
     if sys.platform == "darwin":
-        os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
+        with suppress(OSError):  # then it is not so quiet
+            os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
         yield
         os.setpriority(_PRIO_DARWIN_PROCESS, 0, 0)
     else:
