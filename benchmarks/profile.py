@@ -1,12 +1,14 @@
 """Where the time of a step goes, and how far that is from what the machine can do.
 
-    python benchmarks/profile.py [--dims base.en small.en] [--rounds 8]
+    python benchmarks/profile.py [--dims base.en small.en] [--rounds 8] [--page docs/latency.md]
 
 Encoder and decoder alone, on random weights of true dimensions: the encoder at the context of 5 s
 and at the full one, a pass that verifies a draft of 24 tokens with the logits of 22 rows, and one
 token. All of a model's variants run in turns in one process. Then ONNX Runtime's own profile of
 each, by operator, beside what the same kernels reach in one large product. The fastest of the
-rounds counts, which neighbours disturb least. Prints tables in Markdown and, last, a JSON line.
+rounds counts, which neighbours disturb least, and CPU time of all threads stands beside real time,
+for they disturb it less. Prints tables in Markdown and, last, a JSON line; ``--page`` puts the
+tables into a page, in the place of those that are there between two comments.
 """
 
 import argparse
@@ -37,17 +39,19 @@ N_PASS, N_LOGITS = 24, 22
 PEAK = (384, 512, 2048)
 """Rows, inputs and outputs of the product that stands for the machine's peak."""
 N_PROFILED = 12
+BEGIN, END = "<!-- benchmarks/profile.py -->", "<!-- end -->"
 LINEAR = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")
 
 
-def best_ms(run: Callable[[], object], n: int) -> float:
-    """The fastest of `n` runs."""
-    times = []
+def best_ms(run: Callable[[], object], n: int = 1) -> tuple[float, float]:
+    """The fastest of `n` runs: real time, and the least CPU time of all threads."""
+    real, cpu = [], []
     for _ in range(n):
-        begun_s = time.perf_counter()
+        begun_s, cpu_s = time.perf_counter(), time.process_time()
         run()
-        times.append(time.perf_counter() - begun_s)
-    return min(times) * 1000
+        real.append(time.perf_counter() - begun_s)
+        cpu.append(time.process_time() - cpu_s)
+    return min(real) * 1000, min(cpu) * 1000
 
 
 def peaks() -> dict[str, float]:
@@ -63,9 +67,9 @@ def peaks() -> dict[str, float]:
     operations = 2 * rows * n_in * n_out / 1e6
     large = np.ones(64_000_000, np.float32)
     return {
-        "int8_gops": round(operations / best_ms(lambda: quantised.run(None, {"x": x}), 60)),
-        "float32_gflops": round(operations / best_ms(lambda: plain.run(None, {"x": x}), 30)),
-        "read_gb_s": round(large.nbytes / best_ms(lambda: large.max(), 5) / 1e6, 1),
+        "int8_gops": round(operations / best_ms(lambda: quantised.run(None, {"x": x}), 200)[1]),
+        "float32_gflops": round(operations / best_ms(lambda: plain.run(None, {"x": x}), 100)[1]),
+        "read_gb_s": round(large.nbytes / best_ms(lambda: large.max(), 10)[1] / 1e6, 1),
     }
 
 
@@ -132,8 +136,8 @@ def engine(model: Model, threads: int, precision: Precision) -> OnnxEngine:
     )
 
 
-def steps(model: Model, n_rounds: int) -> dict[str, dict[str, float]]:
-    """The fastest of each piece in ms, by variant; all take turns."""
+def steps(model: Model, n_rounds: int) -> dict[str, dict[str, tuple[float, float]]]:
+    """The fastest of each piece, real and CPU ms, by variant; all take turns."""
     both: tuple[Precision, ...] = ("float32", "int8")
     variants = {
         f"{model.name.split()[0]}, {threads} thread{'s' * (threads > 1)}, {precision}": Parts(
@@ -142,12 +146,13 @@ def steps(model: Model, n_rounds: int) -> dict[str, dict[str, float]]:
         for threads in (1, 2)
         for precision in both
     }
-    best: dict[str, dict[str, float]] = {name: {} for name in variants}
+    best: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in variants}
     for _ in range(n_rounds):
         for name, parts in variants.items():
             for what, run in parts.runs().items():
-                ms = best_ms(run, 1)
-                best[name][what] = round(min(ms, best[name].get(what, ms)), 2)
+                real_ms, cpu_ms = best_ms(run)
+                before = best[name].get(what, (real_ms, cpu_ms))
+                best[name][what] = min(real_ms, before[0]), min(cpu_ms, before[1])
     return best
 
 
@@ -205,7 +210,13 @@ def tables(told: dict[str, Any], model: Model) -> str:
     """What was measured of the first model, and the steps of all, in Markdown."""
     peak = told["peaks"]
     pieces = list(next(iter(told["steps"].values())))
-    text = table(["fastest, ms", *pieces], [(k, *v.values()) for k, v in told["steps"].items()])
+    text = table(
+        ["fastest, ms / CPU ms", *pieces],
+        [
+            (name, *(f"{real_ms:.1f} / {cpu_ms:.1f}" for real_ms, cpu_ms in row.values()))
+            for name, row in told["steps"].items()
+        ],
+    )
     text += (
         f"\n\nOne thread reaches {peak['int8_gops']} GOPS in int8 and {peak['float32_gflops']} GF/s"
         f" in float32 (a product of {' × '.join(map(str, PEAK))}) and reads {peak['read_gb_s']}"
@@ -237,17 +248,31 @@ def _share(
     return f"{reached:.0f} of {most:.0f}: {reached / most:.0%}"
 
 
+def put(page: Path, text: str) -> None:
+    """Replace what stands in the page between the two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, behind = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{behind}", encoding="utf-8")
+
+
 def main() -> None:
     """Measure all of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dims", nargs="+", default=["base.en", "small.en"])
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--page", type=Path, help="a page with the two comments")
     args = parser.parse_args()
     models = [random_model(name) for name in args.dims]
     told: dict[str, Any] = {"machine": msgspec.to_builtins(machine()), "peaks": peaks()}
     told["steps"] = {k: v for model in models for k, v in steps(model, args.rounds).items()}
     told["operators"] = operators(models[0])
-    print(tables(told, models[0]))
+    text = tables(told, models[0])
+    print(text)
+    if args.page:
+        date = time.strftime("%Y-%m-%d")
+        put(
+            args.page, f"`benchmarks/profile.py`, {date}, load {told['machine']['load']}:\n\n{text}"
+        )
     print(json.dumps(told))
 
 
