@@ -33,16 +33,21 @@ def weights_held(meta: Meta, weights: Weights) -> Weights:
         # queries come scaled: with heads of an odd size, that rounds differently
         scale = scales[name.partition(".")[0]] if ".query." in name else np.float32(1)
         half = (values * scale).astype(np.float16)
-        is_matrix = half.ndim > 1 and "embedding" not in name and name != OUTPUT
-        held[name] = (_looked_up(half, meta.bits) if is_matrix else half).astype(np.float32) / scale
-    table = weights.get(OUTPUT, weights[_TOKENS]).astype(np.float16)
+        if half.ndim > 1 and "embedding" not in name and name != OUTPUT:
+            half = _looked_up(half, meta.bits)
+        found = half.astype(np.float32) / scale
+        held[name] = values if np.array_equal(found, values) else found  # large ones only once
+    if meta.bits < 16:
+        held[OUTPUT] = _output(weights.get(OUTPUT, weights[_TOKENS]).astype(np.float16), meta.bits)
+    return held
+
+
+def _output(table: NDArray[np.float16], bits: int) -> Array:
+    """The output layer, which is compressed chunk by chunk."""
     n, n_each = logit_chunks(len(table))
-    chunks = []
-    for start in range(0, n * n_each, n_each):
-        rows = table[start : start + n_each]
-        padded = np.pad(rows, ((0, n_each - len(rows)), (0, 0)))
-        chunks.append(_looked_up(padded, meta.bits))
-    return {**held, OUTPUT: np.concatenate(chunks)[: len(table)].astype(np.float32)}
+    padded = np.pad(table, ((0, n * n_each - len(table)), (0, 0)))
+    chunks = [_looked_up(chunk, bits) for chunk in np.split(padded, n)]
+    return np.concatenate(chunks)[: len(table)].astype(np.float32)
 
 
 def _looked_up(half: NDArray[np.float16], bits: int) -> NDArray[np.float16]:

@@ -5,7 +5,7 @@ name, on any machine that can run it: with the interpreter anywhere, with Core M
 masks hide is filled with noise; what nobody reads may come out as it likes, if it is a number.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,7 @@ class Call:
 
 
 class Calls:
-    """Makes calls of one built model; iterated, one of each function, package by package."""
+    """Makes calls of one built model."""
 
     def __init__(self, built: Built, model: Model, mel: Mel) -> None:
         """`mel`: the log-mel of a recording, (n_mels, 2 * n_audio_ctx).
@@ -59,9 +59,6 @@ class Calls:
         self._weights = weights_held(built.meta, model.weights)
         self._tokens = golden_vectors(built).tokens
         self._windows: dict[int, _Window] = {}
-
-    def __iter__(self) -> Iterator[Call]:
-        return map(self.call, self._built.functions)
 
     def call(self, function: Function) -> Call:
         """A call of this function."""
@@ -77,7 +74,7 @@ class Calls:
     def _window(self, n_ctx: int) -> "_Window":
         """What the reference makes of a window that is a little shorter than a context."""
         if n_ctx not in self._windows:
-            n = n_ctx - _N_MISSING
+            n = max(1, n_ctx - _N_MISSING)
             self._windows[n_ctx] = _window(
                 self._built.meta, self._weights, np.ascontiguousarray(self._mel[:, : 2 * n])
             )
