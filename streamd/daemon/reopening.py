@@ -45,10 +45,12 @@ async def follow(
     """
     loop = asyncio.get_running_loop()
     was_open, gone_s = False, 0.0
+    live.has_source = False
     while not control.stopped.is_set():
         source = open_source(again=was_open)
         try:
             async with source:
+                live.has_source = True
                 if not was_open:
                     was_open = True
                     opened()
@@ -59,6 +61,7 @@ async def follow(
                 await pump(source, live, control, calm_ms=lambda: live.calm_ms)
                 return
         except SourceError as error:
+            live.has_source = False
             if not was_open:
                 raise
             if not gone_s:

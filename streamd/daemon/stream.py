@@ -33,6 +33,8 @@ class Stream:
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
         self._ended = False
+        self.has_source = True
+        """Whether what it hears is there; a device may be gone for a while."""
         self.due_since: float | None = None
         """Time of the event loop since which a window of the session is due; None if none is."""
 

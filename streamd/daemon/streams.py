@@ -129,6 +129,7 @@ class Streams:
         reasons = {
             "the model is not loaded yet": not self._is_loaded,
             "the engine failed": self._broken is not None,
+            "the source is not open": not all(stream.has_source for stream in own),
             "the source has ended": any(stream.hub.closed for stream in own),
             "no room for another stream": 0 < self._max_ingest <= self._n_fed,
         }

@@ -39,19 +39,21 @@ class Device:
     def stop(self) -> None: ...
 
 
-async def run(script: list[object]) -> tuple[list[object], list[bool]]:
+async def run(script: list[object]) -> tuple[list[object], list[tuple[bool, bool]]]:
+    """What is heard; for each time that the device is to be opened, whether again and unready."""
     streams, control = Streams(scripted_session, room=500, max_ingest=0), Control()
     live = streams.add("live")
     engine = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
     opened = []
 
     def open_source(*, again: bool) -> Device:
-        opened.append(again)
+        opened.append((again, "the source is not open" in streams.unready()))
         return Device(script, control)
 
     with live.hub.subscribe() as events:
         try:
             await follow(open_source, live, control, opened=lambda: None, pause_s=0.001)
+            assert streams.unready() == []
         finally:
             await live.finish("stop")
             engine.cancel()
@@ -67,7 +69,7 @@ async def test_listeners_are_told_at_once_and_of_the_gap_when_it_is_back():
     assert isinstance(first, Final), "what was said before is final at once"
     assert fault == Fault(code="source", message="'device' is gone")
     assert (gap.t_ms, gap.why) == (1000, "device")
-    assert opened == [False, True, True, True]
+    assert opened == [(False, True), (True, True), (True, True), (True, True)]
 
 
 async def test_a_device_that_was_never_there_is_not_waited_for():
