@@ -96,7 +96,8 @@ class Interpreter:
         ----------
         inputs : all of the function's inputs by name, of the shapes that it says
         state : all of its states; where it writes one, it puts a new array there
-        half : round inputs and every result to half precision, as the Neural Engine stores them
+        half : round inputs and every result to half precision, as the Neural Engine stores them;
+            what is in the states must be rounded already
         notice : is told of each result, before anything else sees it
 
         Returns
