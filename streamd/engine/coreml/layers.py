@@ -15,7 +15,7 @@ from coremltools.converters.mil.mil import Var, types
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.coreml.compress import Palette, is_worth_it, packed, palette
+from streamd.engine.coreml.compress import is_worth_it, packed, palette
 from streamd.engine.coreml.package import Bits
 from streamd.errors import ModelError
 
@@ -36,7 +36,7 @@ class Layers:
         self._bits = bits
         self._packed = packed
         self._halves: dict[str, Half] = {}
-        self._palettes: dict[str, Palette] = {}
+        self._palettes: dict[str, dict[str, NDArray[Any]]] = {}
 
     def has(self, name: str) -> bool:
         """Whether the model has such a parameter."""
@@ -58,24 +58,15 @@ class Layers:
 
     def weight(self, name: str, values: NDArray[Any]) -> Var:
         """The same for a large one, which is compressed if anything is."""
-        half = self._half(name, values)
-        if self._bits == 16 or not is_worth_it(half):
-            return _shared(name, half)
         if name not in self._palettes:
-            self._palettes[name] = palette(half, self._bits)
-        found = self._palettes[name]
-        colours, indices = found.colours, found.indices
-        if self._packed:
-            return mb.constexpr_lut_to_dense(
-                indices=_shared(f"{name}.indices", packed(indices, self._bits)),
-                lut=_shared(f"{name}.palette", colours),
-                shape=np.array(half.shape, np.uint32),
-            )
-        small = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
-        return mb.constexpr_lut_to_dense(
-            indices=_shared(f"{name}.indices", indices.astype(small)),
-            lut=_shared(f"{name}.palette", colours.reshape(*[1] * half.ndim, -1, 1)),
-        )
+            half = self._half(name, values)
+            if self._bits == 16 or not is_worth_it(half):
+                return _shared(name, half)
+            self._palettes[name] = self._palette(half)
+            del self._halves[name]
+        operands = self._palettes[name]
+        shared = {each: _shared(f"{name}.{each}", operands[each]) for each in ("indices", "lut")}
+        return mb.constexpr_lut_to_dense(**operands | shared)
 
     def linear(self, x: Var, name: str, *, scale: float = 1.0) -> Var:
         """``scale * (W @ x + b)``; the projections to keys have no bias."""
@@ -118,6 +109,20 @@ class Layers:
         """Two linear layers with an exact GELU between them, behind a layer norm."""
         y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
         return self.linear(gelu(y), f"{block}.mlp.2")
+
+    def _palette(self, half: Half) -> dict[str, NDArray[Any]]:
+        """A palette as the operation takes it, which is another one from macOS 15 on."""
+        found = palette(half, self._bits)
+        if self._packed:
+            shape = np.array(half.shape, np.uint32)
+            return {
+                "indices": packed(found.indices, self._bits),
+                "lut": found.colours,
+                "shape": shape,
+            }
+        small = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
+        lut = found.colours.reshape(*[1] * half.ndim, -1, 1)
+        return {"indices": found.indices.astype(small), "lut": lut}
 
     def _half(self, name: str, values: NDArray[Any]) -> Half:
         if name not in self._halves:
