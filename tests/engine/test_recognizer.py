@@ -393,7 +393,12 @@ def test_streams_that_share_a_recognizer_do_not_hear_each_other():
             part = replace(
                 whole, end=whole.start + n_frames, samples=whole.samples[: n_frames * FRAME]
             )
-            assert shared.recognize(part) == demo().recognize(part)
+            found, alone = shared.recognize(part), demo().recognize(part)
+            # a column of the spectrogram may be rounded otherwise beside others
+            assert found.avg_logprob == pytest.approx(alone.avg_logprob, abs=1e-4)
+            assert [(w.text, w.start, w.end, w.tokens) for w in found.words] == [
+                (w.text, w.start, w.end, w.tokens) for w in alone.words
+            ]
 
 
 def test_a_draft_does_not_change_what_is_final():
