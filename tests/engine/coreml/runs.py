@@ -24,6 +24,10 @@ PLACEMENTS: dict[Form, Placement] = {
 }
 
 
+PATIENT = Patience(start_s=300.0, answer_s=100.0)
+"""A busy machine is no fault."""
+
+
 @contextmanager
 def core_ml(
     built: Built, folder: Path, form: Form = "state", patience: Patience | None = None, *instead
@@ -33,9 +37,9 @@ def core_ml(
     The worker is started with other patience than it is kept with, as `Takeover` does it.
     """
     folder.mkdir(exist_ok=True)
-    patience = patience or Patience()
+    patience = patience or PATIENT
     job = Job(built.folder, folder, PLACEMENTS[form], coreml_stand_in.__name__)
-    on_trial = Supervisor(built.meta, job, patience=replace(patience, answer_s=100.0))
+    on_trial = Supervisor(built.meta, job, patience=replace(patience, answer_s=PATIENT.answer_s))
     engine = CoreMLEngine(built, on_trial)
     try:
         engine.start()

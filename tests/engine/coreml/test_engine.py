@@ -109,8 +109,13 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("form", ["state", "mix"])
-@pytest.mark.parametrize("search", SEARCHES)
+WITH_OUR_CACHE = ("a wrong draft", "prompt and prefix", "beam 5", "chance")
+
+
+@pytest.mark.parametrize(
+    ("search", "form"),
+    [*((search, "state") for search in SEARCHES), *((each, "mix") for each in WITH_OUR_CACHE)],
+)
 def test_searches_give_what_they_give_on_the_cpu(engines, search, form):
     window, options = SEARCHES[search]
     found, expected = (

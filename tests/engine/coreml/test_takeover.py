@@ -8,13 +8,15 @@ from types import SimpleNamespace
 import coreml_stand_in
 import numpy as np
 import pytest
-from engine.coreml.runs import faulty, on_cpu
+from engine.coreml.runs import PATIENT, faulty, on_cpu
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.placement import Placement, candidates, forms_here, gpu
 from streamd.engine.coreml.runtime.takeover import Site, Takeover
 from streamd.engine.coreml.runtime.verdict import Trial, Verdict, new_place, recall
 from streamd.engine.relay import Relay
+
+pytestmark = pytest.mark.timeout(400)
 
 GPU = Placement("gpu", "gpu", "state")
 MIXED = Placement("ane", "gpu", "state")
@@ -31,7 +33,7 @@ def faults(tmp_path):
 def site(built, tmp_path):
     place = tmp_path / "compiled"
     place.mkdir()
-    return Site(built, place, coreml_stand_in.__name__)
+    return Site(built, place, coreml_stand_in.__name__, PATIENT)
 
 
 class Seen(Relay):

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine.coreml.runs import PLACEMENTS, core_ml, faulty
+from engine.coreml.runs import PATIENT, PLACEMENTS, core_ml, faulty
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.messages import Job
@@ -18,6 +19,8 @@ from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
 from streamd.errors import EngineError
 
 EXACT = 1e-5
+
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture
@@ -73,16 +76,20 @@ def test_whatever_happens_to_a_worker_is_told_and_made_good(
 
 def test_a_worker_that_hangs_is_replaced(built, faults, tmp_path, caplog):
     faults.add("hang", function="step", after=2)
-    with core_ml(built, tmp_path / "compiled", "state", Patience(answer_s=5.0)) as engine:
+    patience = replace(PATIENT, answer_s=8.0, deaths=9)  # on a busy machine a few are innocent
+    with core_ml(built, tmp_path / "compiled", "state", patience) as engine:
         assert_right(engine, built)
-    assert_warned(caplog, "did not answer within 5 s; starting another")
+    assert "did not answer within 8 s; starting another" in caplog.text
+    assert not list(faults.folder.glob("fault-*")), "it did hang"
 
 
 def test_a_worker_that_does_not_get_ready_is_replaced(built, faults, tmp_path, caplog):
     faults.add("hang", at="load", function="step8")
-    with core_ml(built, tmp_path / "compiled", "state", Patience(start_s=8.0)) as engine:
+    patience = replace(PATIENT, start_s=12.0, deaths=9)
+    with core_ml(built, tmp_path / "compiled", "state", patience) as engine:
         assert_right(engine, built)
-    assert_warned(caplog, "was not ready within 8 s; starting another")
+    assert "was not ready within 12 s; starting another" in caplog.text
+    assert not list(faults.folder.glob("fault-*")), "it did hang"
 
 
 def test_workers_that_die_again_and_again_are_an_engine_error(built, faults, tmp_path, caplog):
@@ -100,7 +107,7 @@ def test_a_placement_that_fails_gives_way_in_the_middle_of_a_window(
     built, faults, tmp_path, caplog
 ):
     faults.add("kill", unit="CPU_AND_NE", function="step1", once=False)
-    patience = Patience(deaths=2)
+    patience = replace(PATIENT, deaths=2)
     folder = tmp_path / "compiled"
     with core_ml(built, folder, "mix", patience, PLACEMENTS["state"]) as engine:
         assert_right(engine, built)
