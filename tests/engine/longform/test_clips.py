@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fakes import loud_frame, scripted_audio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.engine.longform import Clip, SpeechClips
@@ -79,6 +79,7 @@ def test_what_depends_on_the_text_cannot_be_asked():
     st.integers(0, 4000),
     st.integers(1, 200),
 )
+@example([(False, 1), (True, 392), (False, 7)], 0, 1)
 def test_all_speech_is_in_one_clip(stretches, longest, cut):
     found = clips(*stretches, longest=longest, cut=cut)
     assert found == clips(*stretches, longest=longest, cut=10_000)
@@ -88,7 +89,8 @@ def test_all_speech_is_in_one_clip(stretches, longest, cut):
     for clip in found:
         assert 0 <= clip.start < clip.end <= 2 * len(loud)
         assert clip.end - clip.start <= max(longest, 2 * LONGEST)
-        assert loud[clip.start // 2 : clip.end // 2].any()
+        # the gate shuts up to ten frames late, and a cut may fall between
+        assert loud[max(0, clip.start // 2 - 10) : clip.end // 2].any()
         heard[clip.start // 2 : clip.end // 2] = True
     # six voiced frames of ten open the gate: of longer speech nothing is left out
     edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]]).astype(int)))
