@@ -3,6 +3,7 @@
 What is for Macs is imported when it is needed: other machines need not load it.
 """
 
+import atexit
 import logging
 import sys
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ def brought_up(
         except ModelError as error:
             log.warning("on the CPU: %s", error)
 
+    # Before the workers are ended, which is registered when their module is imported.
+    atexit.register(takeover.stop)
     thread = Thread(target=run, name="core-ml", daemon=True)
     thread.start()
     if settled:

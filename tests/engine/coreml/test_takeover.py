@@ -13,7 +13,14 @@ from engine.coreml.runs import PATIENT, faulty, on_cpu
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.placement import Placement, candidates, forms_here, gpu
 from streamd.engine.coreml.runtime.takeover import Site, Takeover
-from streamd.engine.coreml.runtime.verdict import Trial, Verdict, new_place, recall
+from streamd.engine.coreml.runtime.verdict import (
+    Trial,
+    Verdict,
+    forget,
+    new_place,
+    recall,
+    remember,
+)
 from streamd.engine.relay import Relay
 
 pytestmark = pytest.mark.timeout(400)
@@ -146,6 +153,19 @@ def test_what_is_asked_for_is_used_though_it_is_slow(site, faults):
     slow = bring_up(site, "ane", cpu=1, gpu=2, mixed=50, ane=60)
     assert slow.placements == [GPU, MIXED]
     assert recall(site.place) is None, "what was asked for says nothing about what is best"
+
+
+def test_nothing_is_found_out_by_workers_that_end_with_the_program(site, faults, caplog):
+    remember(site.place, Verdict(best=MIXED, trials=()))
+    takeover = Takeover(Seen(), site, "auto")
+    takeover.stop()
+    faults.add("kill", at="load")
+    takeover.run()
+    assert recall(site.place).best == MIXED
+    assert "not encoder" not in caplog.text
+    forget(site.place)
+    takeover.run()
+    assert recall(site.place) is None
 
 
 def test_a_verdict_that_does_not_hold_is_found_out_again(site, faults):

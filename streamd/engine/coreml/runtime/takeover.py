@@ -75,6 +75,11 @@ class Takeover:
         self._forms = forms_here(site.built.meta.forms)
         self._trials: list[Trial] = []
         self._best: Placement | None = None
+        self._is_over = False
+
+    def stop(self) -> None:
+        """The program ends, and its workers with it: nothing is found out by that."""
+        self._is_over = True
 
     def run(self) -> None:
         """Do it; slow, for a thread of its own. What goes wrong is logged, who serves goes on.
@@ -97,8 +102,9 @@ class Takeover:
             return
         tried = (gpu(self._forms), *(candidates(self._forms) if self._wanted != "gpu" else ()))
         for placement in tried:
-            self._try(placement)
-        if self._wanted == "auto":
+            if not self._is_over:
+                self._try(placement)
+        if self._wanted == "auto" and not self._is_over:
             remember(self._site.place, Verdict(best=self._best, trials=tuple(self._trials)))
 
     def _follow(self, verdict: Verdict) -> None:
@@ -108,7 +114,8 @@ class Takeover:
         for placement in dict.fromkeys((gpu(self._forms), verdict.best)):
             engine = self._proved(placement)
             if engine is None:
-                forget(self._site.place)  # at the next start all is found out anew
+                if not self._is_over:
+                    forget(self._site.place)  # at the next start all is found out anew
                 return
             self._engage(engine)
             log.info("Core ML: %s", placement)
@@ -177,8 +184,9 @@ class Takeover:
 
     def _refuse(self, placement: Placement, engine: CoreMLEngine, why: str) -> None:
         engine.close()
-        log.warning("not %s: %s", placement, why)
-        self._trials.append(Trial(placement=placement, wrong=why))
+        if not self._is_over:
+            log.warning("not %s: %s", placement, why)
+            self._trials.append(Trial(placement=placement, wrong=why))
 
 
 def _window_ms(engine: Engine[Any]) -> float:
