@@ -120,16 +120,6 @@ def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, tmp_
         assert ["predict", unit, "ctx384"] in faults.done()
 
 
-def test_nothing_is_found_out_by_a_program_that_ends_meanwhile(cache, tmp_path):
-    Faults(tmp_path).add("hang", at="load", function="step")
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM.replace("waits = {3: 0, 8: 1}", "waits = {}"))
-    done = run([str(script)], STREAMD_CACHE=str(cache), **{FOLDER: str(tmp_path)})
-    assert len(finals(done)) > 1
-    assert "not encoder" not in done.stderr.decode()
-    assert not list(cache.rglob("verdict.json"))
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
