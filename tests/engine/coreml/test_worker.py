@@ -116,7 +116,7 @@ def test_a_placement_that_fails_gives_way_in_the_middle_of_a_window(
 
 
 def test_deaths_of_long_ago_are_forgiven(built, tmp_path):
-    job = Job(built.folder, tmp_path, PLACEMENTS["state"])
+    job = Job(built.folder, tmp_path, PLACEMENTS["state"], "never imported")
     supervisor = Supervisor(built.meta, job, patience=Patience(deaths=2, windows=10))
     for _ in range(5):
         supervisor.lost(WorkerLostError("died"))

@@ -14,14 +14,14 @@ class Job:
     """What a worker is to run.
 
     `folder` is the built model's; `compiled` where its compiled form is kept; `library` the module
-    to import for Core ML: ``coremltools``, or in tests what takes its place. `quietly`: while it
-    loads, leave the processor to others.
+    to import for Core ML: coremltools, or in tests what takes its place. `quietly`: while it loads,
+    leave the processor to others.
     """
 
     folder: Path
     compiled: Path
     placement: Placement
-    library: str = "coremltools"
+    library: str
     quietly: bool = False
 
 
