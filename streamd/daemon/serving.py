@@ -81,7 +81,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
         resume_ms=options.resume_ms,
         shutdown_ms=options.shutdown_ms,
     )
-    allow_files(bounds.max_connections + bounds.max_opening)
+    allow_files(bounds.max_connections + bounds.most_opening)
     info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
     async with serve(
         entrance, streams=streams, info=info, bounds=bounds, metrics=streams.metrics

@@ -58,8 +58,7 @@ class Server:
             resume_ms=bounds.resume_ms,
         )
         self._conversations: dict[asyncio.Task[None] | None, Conversation] = {}
-        # All who may come in may come at once.
-        self._arrivals = Arrivals(max(bounds.max_opening, bounds.max_connections))
+        self._arrivals = Arrivals(bounds.most_opening)
 
     def reload(self, token: str | None) -> None:
         """From now on clients must show this token, and see the certificate that the file has now.

@@ -49,6 +49,11 @@ class Bounds:
     Of more than that one is cut off: the oldest of the address from which most come.
     """
 
+    @property
+    def most_opening(self) -> int:
+        """Connections that may not have said yet what they want: all may come in at once."""
+        return max(self.max_opening, self.max_connections)
+
 
 class Peer:
     """The other end of `connection`."""

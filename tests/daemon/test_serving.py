@@ -13,7 +13,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from streamd.config.load import load, read_token
+from streamd.daemon import serving
 from streamd.daemon.serving import allow_files, inherited_socket, notify
+from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
@@ -54,6 +56,17 @@ def test_there_may_be_as_many_clients_as_files(monkeypatch, caplog):
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: limits == (300, 300) or 1 / 0)
     allow_files(1000)
     assert "only 300 files" in caplog.text
+
+
+async def test_all_who_are_in_and_all_who_come_may_be_connected(monkeypatch):
+    """As many may say nothing so far as may be in: neither takes the files of journals."""
+    asked: list[int] = []
+    monkeypatch.setattr(serving, "allow_files", asked.append)
+    given = {"port": "0", "max-subscribers": "1000", "max-streams": "8"}
+    config = load({"server": "true", **given}, {})
+    streams = Streams(lambda: pytest.fail("nobody speaks"), room=1, max_ingest=8)
+    async with serving.server(config, streams):
+        assert asked == [2 * 1008]
 
 
 def test_sockets_for_others_are_left_alone():
