@@ -1,11 +1,7 @@
 """``streamd models build NAME``: packages for Core ML, and how far they are."""
 
 import logging
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 from streamd.config import Config
 from streamd.engine.catalog import megabytes
@@ -37,36 +33,13 @@ def build(config: Config, name: str) -> None:
         bits=_BITS[wanted.weight_bits],
         legacy=wanted.for_macos == "13",
     )
-    to = expanded(wanted.build_to) if wanted.build_to else None
     begun_s = time.perf_counter()
-    with _interrupts() as interrupts:
 
-        def told(done: int, n_all: int, what: str) -> None:
-            if interrupts:
-                raise KeyboardInterrupt
-            if what:
-                log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
+    def told(done: int, n_all: int, what: str) -> None:
+        if what:
+            log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
 
-        built = build_model(name, plan, told, to=to)
+    built = build_model(name, plan, told, to=expanded(wanted.build_to) if wanted.build_to else None)
     size = megabytes(sum(built.meta.sizes.values()))
     took_s = time.perf_counter() - begun_s
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """The interrupts so far, each of which is raised, too.
-
-    coremltools has ``except:`` in many places, which now and then swallows one.
-    """
-    seen: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)

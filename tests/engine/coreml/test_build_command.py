@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -103,17 +102,6 @@ def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, c
     assert in_cache(cache) == []
     if sent == signal.SIGINT:
         assert list((cache / "coreml").rglob("*.mlpackage")) == []
-
-
-def test_an_interrupt_that_coremltools_swallows_counts(monkeypatch, cache, small):
-    def swallowing(folder, *rest):
-        with suppress(BaseException):
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("streamd.engine.coreml.program.save_package", swallowing)
-    assert main(["models", "build", small, "-q"]) == 130
-    assert built_model(small) is None
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_damage_is_told(cache, small):
