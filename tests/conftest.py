@@ -2,12 +2,16 @@
 
 import logging
 import os
+import signal
 import tempfile
 from pathlib import Path
 
 # Before anything imports numpy: test processes run side by side, and threads of matrix products
 # that wait for each other take ten times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pulseaudio
 import pytest
