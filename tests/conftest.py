@@ -10,12 +10,12 @@ from pathlib import Path
 # that wait for each other take ten times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 import pulseaudio
 import pytest
 from hypothesis import settings
+
+# A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines are slow and noisy: no test asserts on time. CI draws the same examples every time.
 settings.register_profile("local", deadline=None, max_examples=60)
