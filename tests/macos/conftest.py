@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import streamd
-from streamd.daemon.coreml import LIBRARY
 from streamd.engine.coreml.build import Plan
 from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.place import build_model
 from streamd.engine.coreml.runtime.verdict import machine
+from streamd.engine.coreml.tools import LIBRARY
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
 MODEL = os.environ.get("MODEL", "demo")

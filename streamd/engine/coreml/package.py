@@ -174,6 +174,11 @@ class Function:
     k: int = 0
     n_slots: int = 0
 
+    @property
+    def logits(self) -> tuple[str, ...]:
+        """The outputs that hold the logits, in the order in which they are to be joined."""
+        return tuple(t.name for t in self.outputs if t.name.startswith("logits"))
+
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What was built, and of what.

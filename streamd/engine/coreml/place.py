@@ -20,9 +20,9 @@ from streamd.errors import ModelError
 _FOLDER = "coreml"
 _BUILDERS = (
     *("attention", "build", "compress", "decoder", "encoder", "held", "layers", "layout"),
-    "package",
+    *("package", "program"),
 )
-"""Modules that decide what is built, beside `program`."""
+"""Modules that decide what is built."""
 
 
 def built_model(name: str) -> Built | None:
@@ -85,6 +85,6 @@ def _place(name: str) -> Path | None:
 @cache
 def _code() -> str:
     digest = hashlib.sha256()
-    for module in (*_BUILDERS, "program"):
+    for module in _BUILDERS:
         digest.update((Path(__file__).parent / f"{module}.py").read_bytes())
     return digest.hexdigest()[:16]

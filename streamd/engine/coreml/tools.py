@@ -6,6 +6,9 @@ from types import ModuleType
 
 from streamd.errors import ModelError
 
+LIBRARY = "coremltools"
+"""The library that there is for Core ML."""
+
 
 @cache
 def coremltools() -> ModuleType:
@@ -17,7 +20,7 @@ def coremltools() -> ModuleType:
         It is not installed.
     """
     # Off a Mac it logs a line for each part of Core ML that it misses; building needs none of them.
-    logging.getLogger("coremltools").setLevel(logging.ERROR)
+    logging.getLogger(LIBRARY).setLevel(logging.ERROR)
     try:
         import coremltools
     except ImportError as error:

@@ -20,11 +20,8 @@ from numpy.typing import NDArray
 from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.package import Function
 from streamd.engine.coreml.runtime.placement import UNITS, Unit
-from streamd.engine.coreml.tools import coremltools
+from streamd.engine.coreml.tools import LIBRARY, coremltools
 from streamd.engine.prepared.folder import put_folder
-
-REAL = "coremltools"
-"""The library that there is for Core ML."""
 
 Array = NDArray[np.float32]
 State = Any
@@ -64,7 +61,7 @@ class Library:
 
     def __init__(self, name: str, compiled: Path) -> None:
         """`compiled`: the folder for the compiled packages of one built model."""
-        self._module: ModuleType = coremltools() if name == REAL else import_module(name)
+        self._module: ModuleType = coremltools() if name == LIBRARY else import_module(name)
         self._compiled = compiled
 
     def compile(self, built: Built, functions: list[Function], told: Callable[[str], None]) -> None:

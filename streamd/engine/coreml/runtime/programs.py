@@ -79,7 +79,7 @@ class Programs:
         n_vocab = self._built.meta.dims.n_vocab
         if not len(step.want):
             return np.zeros((0, n_vocab), np.float32), alignment
-        chunks = [found[t.name][0, :, 0] for t in function.outputs if t.name.startswith("logits")]
+        chunks = [found[name][0, :, 0] for name in function.logits]
         return np.concatenate(chunks, axis=-1)[step.want, :n_vocab], alignment
 
     def _seat(self, seat: int) -> Seat:

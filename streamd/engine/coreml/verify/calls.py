@@ -125,7 +125,7 @@ class Calls:
         if "put" in given:
             _put_self(after, decoder.keys, decoder.values, tree.slots[tree.passed])
         outputs = _anything(function.outputs)
-        _put_logits(outputs, logits)
+        _put_logits(outputs, function.logits, logits)
         outputs["alignment"][0, :, : tree.n, : window.n_ctx] = alignment.swapaxes(0, 1)
         if "new_k" in outputs:
             slots = tree.slots[tree.passed]
@@ -206,10 +206,10 @@ def _columns(cache: Array, like: Array) -> Array:
     return cache.reshape(n_layer, -1, n_head, d_head).transpose(0, 2, 3, 1)
 
 
-def _put_logits(outputs: Arrays, logits: Array) -> None:
+def _put_logits(outputs: Arrays, names: Sequence[str], logits: Array) -> None:
     """Each token's logits, cut into the chunks in which they come."""
     start = 0
-    for name in sorted(name for name in outputs if name.startswith("logits")):
+    for name in names:
         chunk = logits[:, start : start + outputs[name].shape[3]]
         outputs[name][0, : len(chunk), 0, : chunk.shape[1]] = chunk
         start += outputs[name].shape[3]

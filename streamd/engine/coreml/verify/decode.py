@@ -49,6 +49,6 @@ def decode(built: Built, golden: Golden, *, half: bool) -> tuple[Array, Array]:
                 (state if tensor.name in state else inputs)[tensor.name] = cache
     found = run(function, inputs, state)
     n = len(golden.tokens)
-    chunks = [found[t.name][0, :n, 0] for t in function.outputs if t.name.startswith("logits")]
+    chunks = [found[name][0, :n, 0] for name in function.logits]
     logits = np.concatenate(chunks, axis=1)[:, : built.meta.dims.n_vocab]
     return logits, found["alignment"][0, :, :n, : golden.n_ctx].swapaxes(0, 1)
