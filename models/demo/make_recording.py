@@ -1,16 +1,18 @@
 """Join clips of people whom the demo model never heard into the recording that `make demo` plays.
 
-Reads ``../shared/data/demo`` (or the folder given), writes ``recording.flac`` and
-``recording.json`` beside this file: the reference text and, per clip, where its speech lies, who
-speaks and under which licence. The same clips always give the same recording.
+Reads the folders ``demo`` and ``train`` of ``../shared/data`` (or of the folder given), writes
+``recording.flac`` and ``recording.json`` beside this file: the reference text and, per clip, where
+its speech lies, who speaks and under which licence. The same clips always give the same recording.
 
-It knows nothing about models. The programme was chosen by what the demo model makes of the clips:
-seven that it reads right and two strings of digits that it reads with errors.
+It knows nothing about models. The programme was chosen by what the first demo model made of the
+clips: most that it read right, two strings of digits that it read with errors, and somebody who is
+told "no" and says a number anew.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -27,7 +29,8 @@ MARGIN = 10  # frames kept on either side of the speech: 200 ms, or "six" loses 
 FADE = 160  # samples: 10 ms, short because some clips begin within a word
 
 LEAD_MS = 700  # silence before the first word
-PROGRAMME = [  # clip, and the pause after it in ms
+GAP_MS = 180  # between single digits that are joined to a number
+PROGRAMME = [  # clip, or several that are joined; and the pause after it in ms
     ("time_1", 1100),
     ("lamp_1", 1300),
     ("cards_5", 1000),
@@ -36,7 +39,9 @@ PROGRAMME = [  # clip, and the pause after it in ms
     ("digits_lucas_0", 1500),
     ("six_1", 1200),
     ("digits_vosk", 1300),
-    ("no_1", 1000),
+    ("4_lucas_3 2_lucas_3 7_lucas_3", 700),
+    ("no_1", 500),
+    ("4_lucas_4 2_lucas_4 8_lucas_4", 1000),
 ]
 
 
@@ -68,31 +73,57 @@ def speech(samples: NDArray[np.float64]) -> tuple[NDArray[np.float64], int, int]
     return cut * gain * ramp, int(where[0]) * HOP - offset, (int(where[-1]) + 1) * HOP - offset
 
 
+def said(sounds: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], int, int]:
+    """Cut clips to their speech and join them as one, where it is begun and ended as `speech`."""
+    pieces = [speech(sound) for sound in sounds]
+    gap = np.zeros(GAP_MS * RATE_HZ // 1000)
+    joined = [part for piece, start, end in pieces for part in (piece[start:end], gap)][:-1]
+    (first, start, _), (last, _, end) = pieces[0], pieces[-1]
+    whole = np.concatenate([first[:start], *joined, last[end:]])
+    return whole, start, len(whole) - len(last[end:])
+
+
+def clips_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the manifests: what is known of each clip, by its short name, with its whole path."""
+    known = {}
+    for part in ("train", "demo"):
+        for line in (folder / part / "manifest.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            name = Path(entry["path"]).stem
+            known[name] = entry | {"path": folder / part / entry["path"]}
+    return known
+
+
+def read(path: Path) -> NDArray[np.float64]:
+    """Read the samples of a clip."""
+    samples, rate_hz = soundfile.read(path)
+    if rate_hz != RATE_HZ:
+        raise SystemExit(f"{path.name} has {rate_hz} Hz, expected {RATE_HZ}")
+    return np.asarray(samples)
+
+
 def join(folder: Path) -> tuple[NDArray[np.float64], list[dict[str, object]]]:
     """Lay the programme's clips end to end; give the samples and a description of each clip."""
-    manifest = map(json.loads, (folder / "manifest.jsonl").read_text().splitlines())
-    known = {Path(entry["path"]).stem: entry for entry in manifest}
+    known = clips_of(folder)
     pieces: list[NDArray[np.float64]] = []
     clips: list[dict[str, object]] = []
     spoken = 0  # the sample after the last speech so far
     pause_ms = LEAD_MS
     for name, next_pause_ms in PROGRAMME:
-        samples, rate_hz = soundfile.read(folder / f"{name}.flac")
-        if rate_hz != RATE_HZ:
-            raise SystemExit(f"{name}.flac has {rate_hz} Hz, expected {RATE_HZ}")
-        piece, start, end = speech(samples)
+        entries = [known[part] for part in name.split()]
+        piece, start, end = said([read(entry["path"]) for entry in entries])
         # The quiet ends of the clips are part of the pause, not added to it.
         written = sum(map(len, pieces))
         rest = spoken + pause_ms * RATE_HZ // 1000 - start - written
         begin = written + rest
         pieces += [np.zeros(rest), piece]
         spoken, pause_ms = begin + end, next_pause_ms
-        entry = known[name]
+        entry = entries[0]
         clips.append(
             {
                 "start_ms": (begin + start) * 1000 // RATE_HZ,
                 "end_ms": spoken * 1000 // RATE_HZ,
-                "text": entry["text"],
+                "text": " ".join(one["text"] for one in entries),
                 "speaker": entry["speaker"],
                 "source": entry["source"],
                 "licence": entry["licence"],
@@ -107,7 +138,7 @@ def join(folder: Path) -> tuple[NDArray[np.float64], list[dict[str, object]]]:
 
 def main() -> None:
     """Write the recording and its description."""
-    default = HERE.parents[2] / "shared" / "data" / "demo"
+    default = HERE.parents[2] / "shared" / "data"
     samples, clips = join(Path(sys.argv[1]) if len(sys.argv) > 1 else default)
     soundfile.write(HERE / "recording.flac", samples, RATE_HZ, subtype="PCM_16")
     about = {

@@ -20,11 +20,10 @@ from streamd.bench.random_model import dimensions
 from streamd.cli.choosing import best_here
 from streamd.config import OPTIONS, Config
 from streamd.daemon import build
-from streamd.daemon.coreml import CoreML, built_for_core_ml
+from streamd.daemon.coreml import LIBRARY, CoreML, built_for_core_ml
 from streamd.engine import store
 from streamd.engine.catalog import megabytes
 from streamd.engine.check import compare
-from streamd.engine.coreml.tools import LIBRARY
 from streamd.engine.prepared.folder import VARIABLE, cache_folder
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import cache, imports

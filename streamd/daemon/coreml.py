@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
 from streamd.engine import Engine
-from streamd.engine.coreml.tools import LIBRARY
 from streamd.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from streamd.engine.coreml.built import Built
 
 log = logging.getLogger(__name__)
+
+LIBRARY = "coremltools"
+"""As in `engine.coreml.tools`, which other machines need not load."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,18 +96,26 @@ def collate(tokens: Tokens, examples: list[Example], times: list[bool]) -> Batch
 
 
 class Stream(IterableDataset[Batch]):
-    """An endless stream of batches, about ``positions`` encoder positions in each."""
+    """An endless stream of batches, about ``positions`` encoder positions in each.
 
-    def __init__(self, clips: list[Clip], tokens: Tokens, *, seed: int, positions: int) -> None:
-        self._clips, self._tokens, self._seed, self._positions = clips, tokens, seed, positions
+    Streams with the same ``rhythm`` give batches of the same contexts, so that the processes of a
+    training, which wait for each other at each update, have as much to do.
+    """
+
+    def __init__(
+        self, clips: list[Clip], tokens: Tokens, *, seed: int, rhythm: int, positions: int
+    ) -> None:
+        self._clips, self._tokens, self._positions = clips, tokens, positions
+        self._seed, self._rhythm = seed, rhythm
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
-        composer = Composer(self._clips, self._seed + 104_729 * (worker.id if worker else 0))
-        r = composer.r
+        loader = worker.id if worker else 0
+        composer = Composer(self._clips, self._seed + 104_729 * loader)
+        r, rhythm = composer.r, np.random.default_rng([self._rhythm, loader])
         weights = np.array(list(CONTEXTS.values()), float)
         while True:
-            context = int(r.choice(list(CONTEXTS), p=weights / weights.sum()))
+            context = int(rhythm.choice(list(CONTEXTS), p=weights / weights.sum()))
             examples: list[Example] = []
             while len(examples) < max(2, self._positions // context):
                 e = composer.example(context)

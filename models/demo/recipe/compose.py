@@ -78,7 +78,7 @@ class Composer:
     def _style(self) -> Style:
         v = self._voices
         kinds = ["human digits", "human words", "human spliced", "fluent", "robot"]
-        kind = kinds[self.r.choice(5, p=[0.4, 0.14, 0.12, 0.24, 0.10])]
+        kind = kinds[self.r.choice(5, p=[0.45, 0.13, 0.11, 0.19, 0.12])]
         if kind == "human digits":
             return Style(
                 self._pick(v.digit_people if self.r.random() < 0.75 else v.counters), "digits", 0.02
@@ -195,11 +195,11 @@ class Composer:
     def _cut(self, e: Example) -> Example:
         """Now and then let the recording end or begin inside a word, as windows of a stream do."""
         r, u = self.r, self.r.random()
-        if u < 0.25 and e.runs:
+        if u < 0.40 and e.runs:
             k = int(r.integers(len(e.runs)))
             run = e.runs[k]
-            early = r.random() < 0.5
-            share = r.uniform(0, 0.4) if early else r.uniform(0.92, 1.1)
+            early = r.random() < 0.6
+            share = r.uniform(0, 0.5) if early else r.uniform(0.92, 1.1)
             at = int(run.begin + (run.end - run.begin) * share)
             at = min(at, e.runs[k + 1].begin) if k + 1 < len(e.runs) else at
             kept = e.runs[:k] + ([] if early else [replace(run, end=min(run.end, at))])
@@ -207,7 +207,7 @@ class Composer:
                 kept.append(replace(run, phones=run.phones[: int(len(run.phones) * share)], end=at))
             e.samples[max(at, 0) :] = 0
             return Example(e.samples, kept, max(at, RATE_HZ // 10))
-        if u < 0.33 and len(e.runs) > 1 and e.runs[0].text != UNKNOWN:
+        if u < 0.48 and len(e.runs) > 1 and e.runs[0].text != UNKNOWN:
             first = e.runs[0]
             at = min(
                 int(first.begin + (first.end - first.begin) * r.uniform(0.6, 1.0)), e.runs[1].begin

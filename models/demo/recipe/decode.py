@@ -59,24 +59,29 @@ class Decoder:
         *,
         context: int | None = None,
         times: bool = False,
+        prompt: str = "",
         batch: int = 24,
     ) -> list[Decoded]:
-        """Read sounds; ``context`` is fixed or as short as each batch allows."""
+        """Read sounds; ``context`` is fixed or as short as each batch allows.
+
+        ``prompt`` is what is said to have been written before.
+        """
         order = np.argsort([len(x) for x in sounds], kind="stable")
         out: dict[int, Decoded] = {}
         for start in range(0, len(order), batch):
             some = [int(i) for i in order[start : start + batch]]
             width = context or context_for(max(len(sounds[i]) for i in some))
             mel = features([sounds[i] for i in some], width)
-            out.update(zip(some, self._read(mel, times=times), strict=True))
+            out.update(zip(some, self._read(mel, times=times, prompt=prompt), strict=True))
         return [out[i] for i in range(len(sounds))]
 
-    def _read(self, mel: Tensor, *, times: bool) -> list[Decoded]:
+    def _read(self, mel: Tensor, *, times: bool, prompt: str) -> list[Decoded]:
         t, audio = self.tokens, encode(self.model, mel)
-        start = [t.sot] if times else [t.sot, t.no_times]
+        before = [t.previous, *t.encode(f" {prompt}")] if prompt else []
+        start = [*before, t.sot] if times else [*before, t.sot, t.no_times]
         sequence = torch.tensor([start] * len(mel))
         logits = self.model.decoder(sequence, audio)
-        no_speech = logits[:, 0].softmax(-1)[:, t.no_speech]
+        no_speech = logits[:, len(before)].softmax(-1)[:, t.no_speech]
         total, length = torch.zeros(len(mel)), torch.zeros(len(mel))
         ended = torch.zeros(len(mel), dtype=torch.bool)
         for _ in range(TEXT_LIMIT):

@@ -20,6 +20,7 @@ from streamed import Streamd
 from tokens import Tokens
 
 MOST_STREAMED = 40  # sounds of a set, because every step of a stream is decoded
+PROMPT = "seven of hearts turn on the lights nine four two"
 Condition = tuple[str, Callable[[list[Said]], list[Said]], dict[str, object]]
 
 
@@ -39,6 +40,7 @@ def conditions(name: str, *, full: bool) -> list[Condition]:
     some: list[Condition] = [plain]
     if full:
         some.append(("time tokens", lambda x: x, {"times": True}))
+        some.append(("after a prompt", lambda x: x, {"prompt": PROMPT}))
     if "pico" not in name or full:
         some.append(("10 dB pink", lambda x: sets.with_noise(x, 10, "pink"), {}))
     if full:

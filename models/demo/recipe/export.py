@@ -1,8 +1,10 @@
 """Write the model's files from a training state: ``export.py STATE SHARDS OUT [--with STATE ...]``.
 
 The weights are the running average, rounded to float16, under openai-whisper's names; of several
-states, the mean. The heads for word times are chosen on the development speaker. OUT may be the
-folder of the model itself.
+states, the mean. ``--unknown 0.78`` makes the embedding of ``...`` that much shorter: strange
+voices are taken for strange words less often, and strange words for known ones more often. The
+heads for word times are chosen on the development speaker. OUT may be the folder of the model
+itself.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from model import HEADS, LAYERS, build, load_weights
 from numpy.random import default_rng
 from safetensors.torch import save_file
 from tokens import Tokens
+from vocabulary import UNKNOWN
 
 SHORTEST_CONTEXT = 192  # the shortest that was trained
 STYLE = 'lower case, words separated by blanks, no full stop; "..." = speech outside the vocabulary'
@@ -67,12 +70,15 @@ def main() -> None:
     parser.add_argument("shards", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--with", dest="others", type=Path, nargs="+", default=[])
+    parser.add_argument("--unknown", type=float, default=1.0, metavar="FACTOR")
     parser.add_argument("--model", type=Path, default=Path(__file__).parents[1])
     args = parser.parse_args()
     torch.set_num_threads(1)
     tokens = Tokens(args.model / "vocab.tiktoken")
     network = build(tokens)
     network.load_state_dict(mean([args.state, *args.others]), strict=False)
+    with torch.no_grad():
+        network.decoder.token_embedding.weight[tokens.encode(f" {UNKNOWN}")] *= args.unknown
     names = [name for name, _ in network.named_parameters()]
     weights = {
         name: network.state_dict()[name] for name in [*names, "encoder.positional_embedding"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,11 +34,18 @@ def _hz_of_mel(mel: np.ndarray) -> np.ndarray:
     return np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
 
 
-def _stretch(factor: float) -> Tensor:
-    """Matrix that stretches the mel axis in hertz: a longer or shorter vocal tract."""
+@cache
+def _stretch(percent: int, tilt: int) -> Tensor:
+    """Matrix that stretches the mel axis in hertz: a longer or shorter vocal tract.
+
+    With a ``tilt`` (percent), what is below 0.8 kHz moves that much further and what is above
+    1.8 kHz that much less: the first formant against the others, which is how accents differ.
+    """
     top = _mel_of_hz(np.array(8000.0))
     centres = _hz_of_mel(np.linspace(0, float(top), MELS + 2)[1:-1])
-    position = np.interp(np.minimum(centres * factor, 7900), centres, np.arange(MELS))
+    apart = np.interp(np.log(centres), np.log([800, 1800]), [tilt, -tilt])
+    factors = (1 + percent / 100) * (1 + apart / 100)
+    position = np.interp(np.minimum(centres * factors, 7900), centres, np.arange(MELS))
     low = np.floor(position).astype(int)
     matrix = np.zeros((MELS, MELS), np.float32)
     matrix[np.arange(MELS), low] = 1 - (position - low)
@@ -49,13 +58,13 @@ class Augment:
 
     def __init__(self, r: np.random.Generator) -> None:
         self.r = r
-        self._stretches = [_stretch(float(f)) for f in np.linspace(0.82, 1.22, 41)]
 
     def __call__(self, samples: Tensor, heard: list[int]) -> Tensor:
         """Features of (B, samples); ``heard`` is the recorded length of each, in samples."""
         r, power = self.r, mel_power(samples)
         for b in range(len(power)):
-            stretch = self._stretches[int(np.clip(r.normal(20, 7.5), 0, 40))].to(power.device)
+            percent, tilt = np.clip(r.normal(2, 7.5), -18, 22), np.clip(r.normal(0, 3.5), -8, 8)
+            stretch = _stretch(int(percent), int(tilt)).to(power.device)
             gain = torch.from_numpy(self._microphone()).to(power.device)
             power[b] = (stretch @ power[b]) * gain[:, None]
         mel = log_mel(power)

@@ -2,7 +2,8 @@
 
 Engines: flite and festival (BSD-like voices), espeak-ng (free output); ``pico`` makes the held-out
 evaluation voices. ``british`` is flite with British pronunciations of the vocabulary, and many fast
-strings of digits. Each engine's texts and settings follow from a fixed seed.
+strings of digits; ``abroad`` is espeak-ng's voices of other languages that say English digits with
+their own sounds. Each engine's texts and settings follow from a fixed seed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ LATE = frozenset(
     "alarm alexa athena computer continue december delete eleven goodbye hello hotel july november "
     "october okay percent quebec repeat september sierra today tomorrow undo".split()
 )
+#: English digits, and "oh", as speakers of other languages would spell what they say.
+ABROAD = {
+    "de": "ziero uann tuh srih for faif sicks säwen äit nain oh",
+    "fr-fr": "zirro ouane tou sri fore faïve sikse sévène eïte naïne o",
+    "es": "siro uan tu zri for faif siks seven eit nain ou",
+    "it": "ziro uan tu tri for faiv sics seven eit nain ou",
+    "nl": "ziero wan toe srie for faaif siks sevven eet nain oo",
+    "hi": "ज़ीरो वन टू थ्री फोर फाइव सिक्स सेवन एट नाइन ओ",
+    "ru": "зиро уан ту сри фор файв сикс севен эйт найн оу",
+    "pl": "ziro łan tu fri for fajw siks sewen ejt najn ou",
+}
 Say = Callable[[random.Random, str, Path], None]
 
 
@@ -100,6 +112,13 @@ def _espeak(voice: str) -> Say:
         _run(["espeak-ng", "-v", voice, "-p", pitch, "-s", speed, "-w", str(out), text])
 
     return say
+
+
+def _abroad(voice: str) -> Say:
+    language = voice.split("+")[0]
+    spelt = dict(zip([*DIGITS, "oh"], ABROAD[language].split(), strict=True))
+    say = _espeak(voice)
+    return lambda r, text, out: say(r, " ".join(spelt[word] for word in text.split()), out)
 
 
 def _pico(voice: str) -> Say:
@@ -194,6 +213,11 @@ def voices() -> dict[str, list[tuple[str, Say | None, int, int]]]:
             (f"flite-{v}-gb", _flite(v, british=True), 189, 220)
             for v in ("slt", "rms", "awb", "kal16")
         ],
+        "abroad": [
+            (f"espeak-{language}{variant}", _abroad(language + variant), 0, 0)
+            for language in ABROAD
+            for variant in ("", "+f2", "+m3")
+        ],
         "pico": [(f"pico-{v}", _pico(v), 189, 80) for v in ("en-US", "en-GB")],
     }
 
@@ -210,6 +234,8 @@ def main() -> None:
             # every word is said twice, at two speeds; phrases once
             strings = 400 if engine == "british" else None
             said = texts(r, words, phrases, strings=strings) + texts(r, words, 0)
+            if engine == "abroad":
+                said = [*DIGITS, "oh"] * 6
             speak(voice, say, said, r).save(args.out / voice)
 
 

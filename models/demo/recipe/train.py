@@ -180,8 +180,14 @@ def train(rank: int, args: argparse.Namespace, meeting: str) -> None:
         dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=args.processes)
     trainer = Trainer(args, rank)
     progress = trainer.progress
-    seed = args.seed + 7919 * rank + progress.step
-    stream = Stream(load_clips(args.clips), trainer.tokens, seed=seed, positions=args.positions)
+    rhythm = args.seed + progress.step
+    stream = Stream(
+        load_clips(args.clips),
+        trainer.tokens,
+        seed=rhythm + 7919 * rank,
+        rhythm=rhythm,
+        positions=args.positions,
+    )
     batches = iter(DataLoader(stream, batch_size=None, num_workers=args.loaders))
     saved = reported = last = time.monotonic()
     while True:
