@@ -94,6 +94,12 @@ def test_nothing_points_at_one_machine() -> None:
     assert not guilty
 
 
+def test_no_script_stands_in_for_a_module_of_python() -> None:
+    # their folder comes first on the path: torch found benchmarks/profile.py for Python's own
+    scripts = [path for path in tracked("*.py") if ROOT / "streamd" not in path.parents]
+    assert [path for path in scripts if path.stem in sys.stdlib_module_names] == []
+
+
 # -- the paper -------------------------------------------------------------------------------
 
 

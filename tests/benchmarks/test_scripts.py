@@ -32,7 +32,7 @@ def test_a_step_of_the_demo_model():
 
 
 def test_the_pieces_of_a_step_by_operator():
-    tables, told = run("profile.py", "--dims", "tiny.en", "--rounds", "1")
+    tables, told = run("operations.py", "--dims", "tiny.en", "--rounds", "1")
     assert "| tiny.en, 2 threads, int8 |" in tables
     assert set(told["operators"]) == {"encode 384", "encode 1500", "pass of 24", "one token"}
     for by_operator in told["operators"].values():

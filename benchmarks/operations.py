@@ -1,6 +1,6 @@
 """Where the time of a step goes, and how far that is from what the machine can do.
 
-    python benchmarks/profile.py [--dims base.en small.en] [--rounds 8] [--page docs/latency.md]
+    python benchmarks/operations.py [--dims base.en small.en] [--rounds 8] [--page docs/latency.md]
 
 Encoder and decoder alone, on random weights of true dimensions: the encoder at the context of 5 s
 and at the full one, a pass that verifies a draft of 24 tokens with the logits of 22 rows, and one
@@ -39,7 +39,7 @@ N_PASS, N_LOGITS = 24, 22
 PEAK = (384, 512, 2048)
 """Rows, inputs and outputs of the product that stands for the machine's peak."""
 N_PROFILED = 12
-BEGIN, END = "<!-- benchmarks/profile.py -->", "<!-- end -->"
+BEGIN, END = "<!-- benchmarks/operations.py -->", "<!-- end -->"
 LINEAR = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")
 
 
@@ -271,7 +271,8 @@ def main() -> None:
     if args.page:
         date = time.strftime("%Y-%m-%d")
         put(
-            args.page, f"`benchmarks/profile.py`, {date}, load {told['machine']['load']}:\n\n{text}"
+            args.page,
+            f"`benchmarks/operations.py`, {date}, load {told['machine']['load']}:\n\n{text}",
         )
     print(json.dumps(told))
 
