@@ -80,7 +80,8 @@ class Decoder:
         before = [t.previous, *t.encode(f" {prompt}")] if prompt else []
         start = [*before, t.sot] if times else [*before, t.sot, t.no_times]
         sequence = torch.tensor([start] * len(mel))
-        logits = self.model.decoder(sequence, audio)
+        kept, hooks = self.model.install_kv_cache_hooks()
+        logits = self.model.decoder(sequence, audio, kv_cache=kept)
         no_speech = logits[:, len(before)].softmax(-1)[:, t.no_speech]
         total, length = torch.zeros(len(mel)), torch.zeros(len(mel))
         ended = torch.zeros(len(mel), dtype=torch.bool)
@@ -96,7 +97,9 @@ class Decoder:
             ended |= token == t.eot
             if ended.all():
                 break
-            logits = self.model.decoder(sequence, audio)
+            logits = self.model.decoder(sequence[:, -1:], audio, kv_cache=kept)
+        for hook in hooks:
+            hook.remove()
         mean = total / length
         return [
             Decoded(t.decode(row[len(start) :]).strip(), float(no_speech[b]), float(mean[b]))

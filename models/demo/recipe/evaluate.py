@@ -8,11 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import sets
 import torch
+import torch.multiprocessing
+from clips import RATE_HZ
 from decode import Decoder, tightened, word_times
 from model import HEADS, build, load_weights
 from sets import Said, words_of
@@ -21,6 +25,7 @@ from tokens import Tokens
 
 MOST_STREAMED = 40  # sounds of a set, because every step of a stream is decoded
 PROMPT = "seven of hearts turn on the lights nine four two"
+STRINGS = ("lucas, strings of 4-8, pauses 0.08-0.9 s", "lucas, strings of 8-16, pauses 0-0.25 s")
 Condition = tuple[str, Callable[[list[Said]], list[Said]], dict[str, object]]
 
 
@@ -45,6 +50,9 @@ def conditions(name: str, *, full: bool) -> list[Condition]:
         some.append(("10 dB pink", lambda x: sets.with_noise(x, 10, "pink"), {}))
     if full:
         some.append(("10 dB white", lambda x: sets.with_noise(x, 10, "white"), {}))
+        some.append(("in a room", sets.in_rooms, {}))
+        some.append(("telephone", sets.by_telephone, {}))
+        some.append(("30 dB quieter", lambda x: sets.quieter(x, 30), {}))
         some.append(("context 1500", lambda x: x[:24], {"context": 1500, "batch": 6}))
     return some
 
@@ -52,7 +60,8 @@ def conditions(name: str, *, full: bool) -> list[Condition]:
 class Model:
     """A decoder with its alignment heads."""
 
-    def __init__(self, path: Path, tokens: Tokens) -> None:
+    def __init__(self, path: Path) -> None:
+        tokens = Tokens(Path(__file__).parents[1] / "vocab.tiktoken")
         weights, self.heads = path, [9]
         if path.is_dir():
             weights = path / "model.safetensors"
@@ -65,8 +74,8 @@ class Model:
 
     def word_errors(
         self, said: list[Said], options: dict[str, object], how: str = ""
-    ) -> tuple[int, int, float]:
-        """Return errors, words and the share of texts without an error.
+    ) -> tuple[int, float]:
+        """Return the word errors and the share of texts without any.
 
         ``how`` is "offline" or "streaming" to let streamd read; else it is plain greedy decoding.
         """
@@ -77,9 +86,10 @@ class Model:
             read = {"offline": self.streamd.offline, "streaming": self.streamd.streaming}[how](
                 sounds
             )
-        pairs = [(words_of(x.text), words_of(text)) for x, text in zip(said, read, strict=True)]
-        errors = [distance(*pair) for pair in pairs]
-        return sum(errors), sum(len(r) for r, _ in pairs), float(np.mean([e == 0 for e in errors]))
+        errors = [
+            distance(words_of(x.text), words_of(text)) for x, text in zip(said, read, strict=True)
+        ]
+        return sum(errors), float(np.mean([e == 0 for e in errors]))
 
     def time_errors(self, said: list[Said]) -> tuple[np.ndarray, np.ndarray]:
         """Return absolute errors of word begins and ends in seconds, for known texts.
@@ -97,50 +107,83 @@ class Model:
         return begins, ends
 
 
-def _row(
-    models: list[Model], said: list[Said], options: dict[str, object], title: str, how: str = ""
-) -> tuple[str, list[str]]:
-    scores = [m.word_errors(said, options, how) for m in models]
-    figures = [f"{100 * e / n:.1f} (exact {100 * ok:.0f} %)" for e, n, ok in scores]
-    return f"WER %: {title} ({scores[0][1]} words)", figures
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: what is measured, and how to measure it of a model."""
+
+    title: str
+    figure: Callable[[Model], str]
 
 
-def rows(
-    models: list[Model], shards: Path, data: Path, *, full: bool
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield the lines of the table: what was measured, and the figure of each model."""
+def rows(shards: Path, data: Path, *, full: bool) -> Iterator[Row]:
+    """List the lines of the table."""
     speech = sets.speech(shards, data)
     for name, said in speech.items():
         for label, change, options in conditions(name, full=full):
-            yield _row(models, change(said), options, ", ".join(filter(None, (name, label))))
+            yield _errors(change(said), options, (name, label))
         if full:
             for label, change, _ in conditions(name, full=False):
                 some = change(said[:MOST_STREAMED])
                 for how in ("offline", "streaming"):
-                    title = ", ".join(filter(None, (name, label, f"streamd {how}")))
-                    yield _row(models, some, {}, title, how)
+                    yield _errors(some, {}, (name, label, f"streamd {how}"), how)
     for name, sounds in sets.not_speech(data).items():
-        minutes = sum(map(len, sounds)) / 16000 / 60
-        counts = [sum(len(words_of(d.text)) for d in m.decoder(sounds)) for m in models]
-        yield f"false words per minute: {name}", [f"{count / minutes:.1f}" for count in counts]
-    outside = sets.outside_speech(data)
-    minutes = sum(len(x.samples) for x in outside) / 16000 / 60
-    figures = []
-    for m in models:
-        read = m.decoder([x.samples for x in outside])
-        wrong = sum(sets.false_words(d.text, x.text) for d, x in zip(read, outside, strict=True))
-        figures.append(f"{wrong / minutes:.1f}")
-    yield "false words per minute: speech outside the vocabulary", figures
-    for name in (
-        "lucas, strings of 4-8, pauses 0.08-0.9 s",
-        "lucas, strings of 8-16, pauses 0-0.25 s",
-    ):
-        errors = [m.time_errors(speech[name]) for m in models]
+        yield _invented(name, [Said(x, "") for x in sounds])
+    yield _invented("speech outside the vocabulary", sets.outside_speech(data))
+    for name in STRINGS:
         for k, what in enumerate(("begin", "end")):
-            middle = [
-                f"{1000 * np.median(e[k]):.0f} (mean {1000 * np.mean(e[k]):.0f})" for e in errors
-            ]
-            yield f"word {what}, median error in ms: {name}", middle
+            yield _times(what, k, name, speech[name])
+
+
+def _errors(
+    said: list[Said], options: dict[str, object], names: tuple[str, ...], how: str = ""
+) -> Row:
+    words = sum(len(words_of(x.text)) for x in said)
+
+    def figure(model: Model) -> str:
+        errors, exact = model.word_errors(said, options, how)
+        return f"{100 * errors / words:.1f} (exact {100 * exact:.0f} %)"
+
+    return Row(f"WER %: {', '.join(filter(None, names))} ({words} words)", figure)
+
+
+def _invented(name: str, said: list[Said]) -> Row:
+    minutes = sum(len(x.samples) for x in said) / RATE_HZ / 60
+
+    def figure(model: Model) -> str:
+        read = model.decoder([x.samples for x in said])
+        wrong = sum(sets.false_words(d.text, x.text) for d, x in zip(read, said, strict=True))
+        return f"{wrong / minutes:.1f}"
+
+    return Row(f"false words per minute: {name}", figure)
+
+
+def _times(what: str, k: int, name: str, said: list[Said]) -> Row:
+    def figure(model: Model) -> str:
+        wrong = 1000 * model.time_errors(said)[k]
+        return f"{np.median(wrong):.0f} (mean {np.mean(wrong):.0f})"
+
+    return Row(f"word {what}, median error in ms: {name}", figure)
+
+
+class Worker:
+    """Measures in a process of its own, which has the models and the sets of its own."""
+
+    _models: ClassVar[list[Model]]
+    _rows: ClassVar[list[Row]]
+
+    @classmethod
+    def start(cls, args: argparse.Namespace) -> None:
+        """Load what the rows need."""
+        torch.set_num_threads(1)
+        cls._models = [Model(path) for path in args.model]
+        cls._rows = list(rows(args.shards, args.data, full=args.full))
+
+    @classmethod
+    def line(cls, number: int) -> str:
+        """Measure one row."""
+        row = cls._rows[number]
+        figures = [row.figure(model) for model in cls._models]
+        return f"| {row.title} | {' | '.join(figures)} |"
 
 
 def main() -> None:
@@ -150,22 +193,27 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder that has eval/ and demo/")
     parser.add_argument("model", type=Path, nargs="+")
     parser.add_argument(
-        "--full", action="store_true", help="all conditions; takes five times as long"
+        "--full", action="store_true", help="all conditions; takes many times as long"
     )
     parser.add_argument(
         "--show", action="store_true", help="print what the recordings were read as"
     )
+    parser.add_argument("--only", default="", help="rows whose title has this text")
+    parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    vocabulary = Path(__file__).parents[1] / "vocab.tiktoken"
-    tokens = Tokens(vocabulary)
-    models = [Model(path, tokens) for path in args.model]
+    chosen = [
+        number
+        for number, row in enumerate(rows(args.shards, args.data, full=args.full))
+        if args.only in row.title
+    ]
     print("| | " + " | ".join(path.name for path in args.model) + " |")
-    print("|---" * (len(models) + 1) + "|")
-    for title, figures in rows(models, args.shards, args.data, full=args.full):
-        print(f"| {title} | {' | '.join(figures)} |", flush=True)
+    print("|---" * (len(args.model) + 1) + "|")
+    fresh = torch.multiprocessing.get_context("spawn")
+    with fresh.Pool(args.processes, Worker.start, (args,)) as pool:
+        for line in pool.imap(Worker.line, chosen):
+            print(line, flush=True)
     if args.show:
-        show(models[0], args.data)
+        show(Model(args.model[0]), args.data)
 
 
 def show(model: Model, data: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import soundfile
 from clips import RATE_HZ, Clip, Samples, audible, load_shard
-from noise import babble, coloured, hum, music
+from noise import babble, coloured, hum, music, room
 from numpy.random import Generator
+from scipy.signal import butter, sosfilt
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,35 @@ def speech(shards: Path, data: Path) -> dict[str, list[Said]]:
 def with_noise(said: list[Said], snr_db: float, kind: str) -> list[Said]:
     """Add noise relative to the level of the active speech (louder than 34 dB below the peak)."""
     r = np.random.default_rng(9)
-    out = []
-    for one in said:
-        x = one.samples
+    slope = {"white": 0.0, "pink": 0.5}[kind]
+
+    def noisy(x: Samples) -> Samples:
         active = x[np.abs(x) > 0.02 * np.abs(x).max()]
         level = np.sqrt(np.mean(active**2)) * 10 ** (-snr_db / 20)
-        noise = coloured(r, len(x), {"white": 0.0, "pink": 0.5}[kind])
-        out.append(Said((x + level * noise).astype(np.float32), one.text, one.times))
-    return out
+        return x + level * coloured(r, len(x), slope)
+
+    return _changed(said, noisy)
+
+
+def in_rooms(said: list[Said]) -> list[Said]:
+    """Let each sound be said in a room of its own."""
+    r = np.random.default_rng(17)
+    return _changed(said, lambda x: room(r, x))
+
+
+def by_telephone(said: list[Said]) -> list[Said]:
+    """Keep what a telephone lets through: 300 to 3400 Hz."""
+    band = butter(6, (300, 3400), "bandpass", fs=RATE_HZ, output="sos")
+    return _changed(said, lambda x: sosfilt(band, x))
+
+
+def quieter(said: list[Said], db: float) -> list[Said]:
+    """Turn the sounds down."""
+    return _changed(said, lambda x: x * 10 ** (-db / 20))
+
+
+def _changed(said: list[Said], change: Callable[[Samples], Samples]) -> list[Said]:
+    return [replace(one, samples=change(one.samples).astype(np.float32)) for one in said]
 
 
 def not_speech(data: Path) -> dict[str, list[Samples]]:
