@@ -74,6 +74,16 @@ def test_speech_in_noise_opens_the_gate_again_and_again():
     assert (seen[:, 60:145].sum(axis=1) == 0).all()
 
 
+@pytest.mark.parametrize("kind", ["white", "pink", "brown"])
+def test_a_voice_without_high_tones_opens_the_gate_in_any_noise_at_10_db(kind):
+    voice = syllables(2) * np.float32(0.3)
+    hiss = noise(kind, 5, 20 * np.log10(voice.std()) - 10)
+    hiss[SAMPLE_RATE * 2 : SAMPLE_RATE * 4] += voice
+    seen = np.array(silences(Gate(WebRtcVad(1)), hiss)) == 0
+    assert seen[:100].sum() == 0
+    assert seen[105:200].mean() > 0.8
+
+
 def test_too_quiet_is_not_speech():
     gate = Gate(AnySound(), GateOptions(floor_db=-30.0))
     assert 0 not in silences(gate, syllables(2) * np.float32(0.01))
