@@ -14,6 +14,7 @@ from voices import Voices
 
 FRAME = 320  # samples: one position of the encoder
 LONGEST_S = 24.0
+ALIKE = ("five", "nine")  # in a telephone's band, most of all; so they come twice as often
 T = TypeVar("T")
 
 
@@ -38,6 +39,7 @@ class Style:
     kind: str  # digits, words, phrases, spliced
     outside: float  # share of words outside the vocabulary
     run_together: bool = False  # clips are cut to their words, and overlap
+    says_oh: bool = False  # for zero
 
 
 class Composer:
@@ -68,7 +70,8 @@ class Composer:
         else:
             style = self._style()
             fast = style.kind in ("digits", "spliced") and self.r.random() < 0.35
-            style = replace(style, run_together=fast)
+            says_oh = self.r.random() < 0.2
+            style = replace(style, run_together=fast, says_oh=says_oh)
         example = self._air(self._cut(self._speech(n, cap, style)))
         if self.r.random() < 0.18 and style.outside < 1:
             said = (" ".join(run.text for run in clip.runs) for clip in self._say(style, 8))
@@ -81,7 +84,7 @@ class Composer:
         kind = kinds[self.r.choice(5, p=[0.45, 0.13, 0.11, 0.19, 0.12])]
         if kind == "human digits":
             return Style(
-                self._pick(v.digit_people if self.r.random() < 0.75 else v.counters), "digits", 0.02
+                self._pick(v.digit_people if self.r.random() < 0.75 else v.counters), "digits", 0.01
             )
         if kind == "human words":
             return Style(self._pick(v.people), self._pick(["words", "phrases"]), 0.04)
@@ -112,12 +115,15 @@ class Composer:
             return self._pick(self._voices.phrases[style.voice])
         if kind == "digits":
             before = said[-1].runs[-1].text if said else ""
-            if before in singles and before in DIGITS and self.r.random() < 0.15:
+            if before in singles and before in DIGITS and self.r.random() < 0.22:
                 return self._pick(singles[before])  # people have numbers like 4 4 0 0
-            if self.r.random() < 0.06:  # few people were recorded saying it
+            if self.r.random() < 0.03:  # few people were recorded saying it
                 return self._pick(self._pick(self._voices.ohs))
-            known = [w for w in (*DIGITS, "oh") if w in singles]
-            return self._pick(singles[self._pick(known)])
+            known = [w for w in (*DIGITS, *ALIKE, "oh") if w in singles]
+            digit = self._pick(known)
+            if digit == "zero" and style.says_oh:
+                return self._pick(singles.get("oh") or self._pick(self._voices.ohs))
+            return self._pick(singles[digit])
         # glue words, cut out of fluent speech, are too reduced to be read alone
         known = [w for w in singles if w in self._alone] or list(singles)
         return self._pick(singles[self._pick(known)])
@@ -143,7 +149,7 @@ class Composer:
 
     def _speech(self, n: int, cap: int, style: Style) -> Example:
         r, x, runs = self.r, np.zeros(n, np.float32), list[Run]()
-        tempo = float(np.clip(r.normal(1.1 if style.run_together else 1, 0.1), 0.78, 1.35))
+        tempo = float(np.clip(r.normal(1.15 if style.run_together else 1, 0.11), 0.78, 1.45))
         fluency, room_for = r.random() * 0.9, int(cap * r.uniform(0.4, 1.0) ** 0.7)
         at = int(
             r.choice([0.02, 0.2, 0.5, 1.0])

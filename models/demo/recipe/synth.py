@@ -2,8 +2,9 @@
 
 Engines: flite and festival (BSD-like voices), espeak-ng (free output); ``pico`` makes the held-out
 evaluation voices. ``british`` is flite with British pronunciations of the vocabulary, and many fast
-strings of digits; ``abroad`` is espeak-ng's voices of other languages that say English digits with
-their own sounds. Each engine's texts and settings follow from a fixed seed.
+strings of digits; ``fast`` is strings of digits in one breath; ``abroad`` is espeak-ng's voices of
+other languages that say English digits with their own sounds. Each engine's texts and settings
+follow from a fixed seed.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ ABROAD = {
     "pl": "ziro łan tu fri for fajw siks sewen ejt najn ou",
 }
 Say = Callable[[random.Random, str, Path], None]
+Script = Callable[[random.Random], list[str]]
 
 
 def _read(path: Path) -> Samples | None:
@@ -58,16 +60,27 @@ def texts(r: random.Random, words: int, phrases: int, *, strings: int | None = N
     return alone + extra + long + [phrase(r) for _ in range(phrases)]
 
 
+def _script(words: int, phrases: int, *, strings: int | None = None) -> Script:
+    """Choose single words, each said twice, at two speeds, and phrases, said once."""
+    return lambda r: texts(r, words, phrases, strings=strings) + texts(r, words, 0)
+
+
+def _counting(strings: int) -> Script:
+    """Choose digits alone and in strings."""
+    return lambda r: [*DIGITS, "oh"] * 6 + [digits(r, 3, 9) for _ in range(strings)]
+
+
 def _run(command: list[str]) -> None:
     subprocess.run(command, capture_output=True, check=False)
 
 
-def _flite(voice: str, *, british: bool = False) -> Say:
-    slow = 1.15 if british else 1.35
+def _flite(voice: str, *, british: bool = False, fast: bool = False) -> Say:
+    slow = 0.95 if fast else 1.15 if british else 1.35
     pitch = {"awb": 120, "rms": 95, "slt": 170, "kal16": 105}[voice]
 
     def say(r: random.Random, text: str, out: Path) -> None:
-        stretch, f0 = r.uniform(slow - 0.6, slow), pitch * r.uniform(0.8, 1.25)
+        stretch = r.uniform(slow - (0.4 if fast else 0.6), slow)
+        f0 = pitch * r.uniform(0.8, 1.25)
         settings = ["--setf", f"duration_stretch={stretch:.2f}",
                     "--setf", f"int_f0_target_mean={f0:.0f}"]  # fmt: skip
         if british:
@@ -106,9 +119,10 @@ def british_phones(phones: tuple[str, ...], *, stress: int = 0) -> list[str]:
     return out
 
 
-def _espeak(voice: str) -> Say:
+def _espeak(voice: str, *, fast: bool = False) -> Say:
     def say(r: random.Random, text: str, out: Path) -> None:
-        pitch, speed = str(r.randint(25, 75)), str(r.randint(110, 210))
+        pitch = str(r.randint(25, 75))
+        speed = str(r.randint(200, 290) if fast else r.randint(110, 210))
         _run(["espeak-ng", "-v", voice, "-p", pitch, "-s", speed, "-w", str(out), text])
 
     return say
@@ -190,8 +204,8 @@ def speak(voice: str, say: Say | None, said: list[str], r: random.Random) -> Sha
     return shard
 
 
-def voices() -> dict[str, list[tuple[str, Say | None, int, int]]]:
-    """Per engine: name of the voice, how it speaks, number of words and of phrases."""
+def voices() -> dict[str, list[tuple[str, Say | None, Script]]]:
+    """Per engine: name of the voice, how it speaks (festival's: None) and what it says."""
     accents = {
         ("en-us", "en-gb"): (["", "+f2", "+m3", "+f4", "+m7", "+f1", "+m5"], 150, 110),
         ("en-gb-x-rp", "en-gb-scotland", "en-029", "en-gb-x-gbcwmd"): (
@@ -199,26 +213,32 @@ def voices() -> dict[str, list[tuple[str, Say | None, int, int]]]:
         ),
     }  # fmt: skip
     espeak = [
-        (f"espeak-{accent}{variant}", _espeak(accent + variant), words, phrases)
+        (f"espeak-{accent}{variant}", _espeak(accent + variant), _script(words, phrases))
         for group, (variants, words, phrases) in accents.items()
         for accent in group
         for variant in variants
     ]
+    flite = ("slt", "rms", "awb", "kal16")
     festival = ("cmu_us_slt_arctic_hts", "kal_diphone", "ked_diphone")
     return {
-        "flite": [(f"flite-{v}", _flite(v), 189, 700) for v in ("slt", "rms", "awb", "kal16")],
-        "festival": [(f"festival-{v}", None, 189, 500) for v in festival],
+        "flite": [(f"flite-{v}", _flite(v), _script(189, 700)) for v in flite],
+        "festival": [(f"festival-{v}", None, _script(189, 500)) for v in festival],
         "espeak": espeak,
         "british": [
-            (f"flite-{v}-gb", _flite(v, british=True), 189, 220)
-            for v in ("slt", "rms", "awb", "kal16")
+            (f"flite-{v}-gb", _flite(v, british=True), _script(189, 220, strings=400))
+            for v in flite
+        ],
+        "fast": [(f"flite-{v}-fast", _flite(v, fast=True), _counting(400)) for v in flite]
+        + [
+            (f"espeak-{v}-fast", _espeak(v, fast=True), _counting(400))
+            for v in ("en-us+f3", "en-us+m2", "en-gb+f4", "en-gb-x-rp+m4")
         ],
         "abroad": [
-            (f"espeak-{language}{variant}", _abroad(language + variant), 0, 0)
+            (f"espeak-{language}{variant}", _abroad(language + variant), _counting(0))
             for language in ABROAD
             for variant in ("", "+f2", "+m3")
         ],
-        "pico": [(f"pico-{v}", _pico(v), 189, 80) for v in ("en-US", "en-GB")],
+        "pico": [(f"pico-{v}", _pico(v), _script(189, 80)) for v in ("en-US", "en-GB")],
     }
 
 
@@ -229,14 +249,9 @@ def main() -> None:
     parser.add_argument("engine", nargs="*", help="default: all")
     args = parser.parse_args()
     for engine, speakers in voices().items():
-        for voice, say, words, phrases in speakers if engine in (args.engine or voices()) else []:
+        for voice, say, script in speakers if engine in (args.engine or voices()) else []:
             r = random.Random(voice)
-            # every word is said twice, at two speeds; phrases once
-            strings = 400 if engine == "british" else None
-            said = texts(r, words, phrases, strings=strings) + texts(r, words, 0)
-            if engine == "abroad":
-                said = [*DIGITS, "oh"] * 6
-            speak(voice, say, said, r).save(args.out / voice)
+            speak(voice, say, script(r), r).save(args.out / voice)
 
 
 if __name__ == "__main__":
