@@ -12,6 +12,7 @@ from streamd.mel import log_mel
 from streamd.search.decode import Context, decode, slots_needed
 from streamd.search.language import detect_language
 from streamd.search.options import DecodingOptions
+from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align, find_words
 
@@ -50,7 +51,9 @@ def cases(kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "case"), cases("decode"))
-def test_decode(name, case):
+def test_decode(name, case, monkeypatch):
+    # right behind a prefix openai-whisper forbids a blank and the end of text, which we do not
+    monkeypatch.setattr("streamd.search.decode.make_rules", lambda *given, **_: make_rules(*given))
     chosen = dict(case["options"])
     n_text_ctx = load.model(name).dims.n_text_ctx
     context = Context(
@@ -69,9 +72,8 @@ def test_decode(name, case):
     found = decode(decoder, tokenizer(name), options=options, context=context)
     assert list(found.tokens) == case["tokens"]
     assert found.no_speech_prob == pytest.approx(case["no_speech_prob"], rel=1e-4)
-    # with `unsuppressed` openai-whisper allows even <|startofprev|>, and right behind a prefix it
-    # forbids the end of text, which we do not: a little probability goes there
-    tolerance = 2e-3 if unsuppressed or context.prefix else 1e-5
+    # with `unsuppressed` openai-whisper allows even <|startofprev|>: some probability goes there
+    tolerance = 2e-3 if unsuppressed else 1e-5
     assert found.avg_logprob == pytest.approx(case["avg_logprob"], abs=tolerance)
     if name == "demo":  # the random model writes special tokens, which are part of OpenAI's text
         assert tokenizer(name).decode(found.tokens).strip() == case["text"]
@@ -99,7 +101,10 @@ def test_word_times(name, case):
 
 @pytest.mark.parametrize(("name", "case"), [c for c in cases("words") if c.values[0] == "demo"])
 def test_words_without_a_second_pass(name, case):
-    """From the rows of the decode itself, which lack end-of-text: within a frame."""
+    """From the rows of the decode itself: within a frame.
+
+    They lack end-of-text, whose row tells where the last word ends: within two frames.
+    """
     forced = DecodingOptions(stability=1.0)
     n_tokens = len(case["tokens"])
     context = Context(max_tokens=n_tokens + 1, draft=tuple(case["tokens"]))
@@ -108,11 +113,12 @@ def test_words_without_a_second_pass(name, case):
     decoded = decode(decoder, tokenizer(name), options=forced, context=context)
     assert list(decoded.tokens[:n_tokens]) == case["tokens"]
     words = find_words(decoded, tokenizer(name), prefix=(), n_frames=case["n_frames"])
-    for word, (text, start, end, prob) in zip(words, case["words"], strict=False):
+    pairs = list(zip(words, case["words"], strict=False))
+    for i, (word, (text, start, end, prob)) in enumerate(pairs, 1):
         assert word.text == text
         assert word.prob == pytest.approx(prob, abs=1e-4)
         assert abs(word.start - start) <= 1
-        assert abs(word.end - end) <= 1
+        assert abs(word.end - end) <= (2 if i == len(pairs) else 1)
 
 
 @pytest.mark.parametrize(("name", "case"), cases("language"))
