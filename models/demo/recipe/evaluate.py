@@ -166,17 +166,16 @@ def _times(what: str, k: int, name: str, said: list[Said]) -> Row:
 
 
 class Worker:
-    """Measures in a process of its own, which has the models and the sets of its own."""
+    """Measures in a process of its own, which has the models of its own."""
 
     _models: ClassVar[list[Model]]
     _rows: ClassVar[list[Row]]
 
     @classmethod
-    def start(cls, args: argparse.Namespace) -> None:
-        """Load what the rows need."""
+    def start(cls, models: list[Path], rows: list[Row]) -> None:
+        """Load the models."""
         torch.set_num_threads(1)
-        cls._models = [Model(path) for path in args.model]
-        cls._rows = list(rows(args.shards, args.data, full=args.full))
+        cls._models, cls._rows = [Model(path) for path in models], rows
 
     @classmethod
     def line(cls, number: int) -> str:
@@ -201,16 +200,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose title has this text")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
-    chosen = [
-        number
-        for number, row in enumerate(rows(args.shards, args.data, full=args.full))
-        if args.only in row.title
-    ]
+    every = rows(args.shards, args.data, full=args.full)
+    chosen = [row for row in every if args.only in row.title]
     print("| | " + " | ".join(path.name for path in args.model) + " |")
     print("|---" * (len(args.model) + 1) + "|")
-    fresh = torch.multiprocessing.get_context("spawn")
-    with fresh.Pool(args.processes, Worker.start, (args,)) as pool:
-        for line in pool.imap(Worker.line, chosen):
+    # forked processes have the sets without making or copying them
+    fork = torch.multiprocessing.get_context("fork")
+    with fork.Pool(args.processes, Worker.start, (args.model, chosen)) as pool:
+        for line in pool.imap(Worker.line, range(len(chosen))):
             print(line, flush=True)
     if args.show:
         show(Model(args.model[0]), args.data)

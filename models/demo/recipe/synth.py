@@ -74,13 +74,13 @@ def _run(command: list[str]) -> None:
     subprocess.run(command, capture_output=True, check=False)
 
 
-def _flite(voice: str, *, british: bool = False, fast: bool = False) -> Say:
-    slow = 0.95 if fast else 1.15 if british else 1.35
+def _flite(
+    voice: str, stretches: tuple[float, float] = (0.75, 1.35), *, british: bool = False
+) -> Say:
     pitch = {"awb": 120, "rms": 95, "slt": 170, "kal16": 105}[voice]
 
     def say(r: random.Random, text: str, out: Path) -> None:
-        stretch = r.uniform(slow - (0.4 if fast else 0.6), slow)
-        f0 = pitch * r.uniform(0.8, 1.25)
+        stretch, f0 = r.uniform(*stretches), pitch * r.uniform(0.8, 1.25)
         settings = ["--setf", f"duration_stretch={stretch:.2f}",
                     "--setf", f"int_f0_target_mean={f0:.0f}"]  # fmt: skip
         if british:
@@ -119,10 +119,9 @@ def british_phones(phones: tuple[str, ...], *, stress: int = 0) -> list[str]:
     return out
 
 
-def _espeak(voice: str, *, fast: bool = False) -> Say:
+def _espeak(voice: str, words_a_minute: tuple[int, int] = (110, 210)) -> Say:
     def say(r: random.Random, text: str, out: Path) -> None:
-        pitch = str(r.randint(25, 75))
-        speed = str(r.randint(200, 290) if fast else r.randint(110, 210))
+        pitch, speed = str(r.randint(25, 75)), str(r.randint(*words_a_minute))
         _run(["espeak-ng", "-v", voice, "-p", pitch, "-s", speed, "-w", str(out), text])
 
     return say
@@ -225,12 +224,12 @@ def voices() -> dict[str, list[tuple[str, Say | None, Script]]]:
         "festival": [(f"festival-{v}", None, _script(189, 500)) for v in festival],
         "espeak": espeak,
         "british": [
-            (f"flite-{v}-gb", _flite(v, british=True), _script(189, 220, strings=400))
+            (f"flite-{v}-gb", _flite(v, (0.55, 1.15), british=True), _script(189, 220, strings=400))
             for v in flite
         ],
-        "fast": [(f"flite-{v}-fast", _flite(v, fast=True), _counting(400)) for v in flite]
+        "fast": [(f"flite-{v}-fast", _flite(v, (0.55, 0.95)), _counting(400)) for v in flite]
         + [
-            (f"espeak-{v}-fast", _espeak(v, fast=True), _counting(400))
+            (f"espeak-{v}-fast", _espeak(v, (200, 290)), _counting(400))
             for v in ("en-us+f3", "en-us+m2", "en-gb+f4", "en-gb-x-rp+m4")
         ],
         "abroad": [
