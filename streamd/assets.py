@@ -4,7 +4,7 @@ from pathlib import Path
 
 from streamd.errors import StreamdError
 
-_IN_CHECKOUT = {"demo": "models/demo", "golden": "tests/golden", "web": "clients/web"}
+_IN_CHECKOUT = {"tiny.en": "models/tiny.en", "golden": "tests/golden", "web": "clients/web"}
 """Asset -> folder in the repository; in the wheel it is ``streamd/_<asset>`` (pyproject.toml)."""
 
 

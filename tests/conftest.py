@@ -27,7 +27,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 def empty_store(tmp_path_factory):
     """No test sees or changes the models of whoever runs it, and none reaches the hub.
 
-    Where a test names no model, the program runs the demo model.
+    Where a test names no model, the program runs the model in the box.
     """
     folder = tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +37,7 @@ def empty_store(tmp_path_factory):
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         patch.setenv("STREAMD_STORE", str(folder / "imported"))
         patch.setenv("STREAMD_CACHE", str(folder / "cache"))
-        patch.setenv("STREAMD_MODEL", "demo")
+        patch.setenv("STREAMD_MODEL", "tiny.en")
         yield
 
 

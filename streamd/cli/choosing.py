@@ -70,7 +70,11 @@ def _automatic(config: Config, here: Places) -> str:
     usual = offered(language=config.decoding.language, translate=_translates(config))
     if _offer(usual, config.output, here):
         return usual.name
-    log.info("no suitable model is here yet; streamd models get %s downloads one", usual.name)
+    log.info(
+        "using %s, which ships with streamd; streamd models get %s downloads a better model",
+        _LAST_RESORT,
+        usual.name,
+    )
     return _LAST_RESORT
 
 

@@ -112,9 +112,9 @@ def _options(config: Config) -> Iterator[Finding]:
 
 
 def _files(config: Config) -> Iterator[Finding]:
-    for name in ("demo", "golden", "web"):
+    for name in (*store.BUNDLED, "golden", "web"):
         asset(name)
-    yield Finding("ok", "files", "demo model, its check and the web page are here")
+    yield Finding("ok", "files", "the bundled model, its check and the web page are here")
 
 
 def _cache(config: Config) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _cache(config: Config) -> Iterator[Finding]:
 
 
 def _engine(config: Config) -> Iterator[Finding]:
-    """The demo model on ONNX Runtime computes what the reference does."""
+    """The bundled model on ONNX Runtime computes what the reference does."""
     begun_s = time.perf_counter()
     model = store.load_model(store.BUNDLED[0])
     engine = build.engine(config, model)
@@ -166,7 +166,7 @@ def _models(config: Config) -> Iterator[Finding]:
         yield Finding("!!", "models", f"{name} is not here", f"streamd models get {name}")
     else:
         cure = f"streamd models get {_USUAL}"
-        yield Finding("--", "models", "only the demo model, which reads 216 words", cure)
+        yield Finding("--", "models", f"only the bundled {store.BUNDLED[0]}, the smallest", cure)
 
 
 def _core_ml(config: Config) -> Iterator[Finding]:

@@ -110,8 +110,6 @@ async def _engine(config: Config, streams: Streams) -> None:
     """The supervisor: a model that cannot be loaded or an engine that dies is told to everybody."""
     try:
         model, engine = await asyncio.to_thread(open_model, config)
-        if model.notice:
-            log.info("%s", model.notice)
         recognizers = [
             await asyncio.to_thread(build.recognizer, config, model, engine)
             for _ in range(build.workers(config))

@@ -279,7 +279,6 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
             stuck_tokens=o.loop_stuck_tokens,
             tail_ratio=o.loop_compression,
         ),
-        word_times=model.word_times,
         audio_ctx=o.audio_ctx,
         audio_ctx_pad=o.audio_ctx_pad,
         audio_ctx_floor=o.audio_ctx_floor or max(MIN_AUDIO_CTX, model.min_audio_ctx),

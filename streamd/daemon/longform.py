@@ -170,7 +170,7 @@ class Writer:
         all_positions = 0 if self._short else model.dims.n_audio_ctx
         return replace(
             options,
-            timestamps=model.timestamps and not o.without_timestamps,
+            timestamps=not o.without_timestamps,
             max_initial_timestamp=frames_from_ms(o.max_initial_timestamp_ms) or None,
             audio_ctx=options.audio_ctx or all_positions,
             loops=None,
@@ -179,7 +179,7 @@ class Writer:
     def _options(self, model: Model) -> LongformOptions:
         o = self._config.longform
         return LongformOptions(
-            condition_on_previous_text=model.prompts and o.condition_on_previous_text,
+            condition_on_previous_text=o.condition_on_previous_text,
             initial_prompt=self._config.decoding.prompt,
             carry_initial_prompt=o.carry_initial_prompt,
             prefix=o.prefix,

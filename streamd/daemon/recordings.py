@@ -121,6 +121,4 @@ class _Scribe:
 
 def _open_writer(config: Config) -> Writer:
     model, engine = open_model(config)
-    if model.notice:
-        log.info("%s", model.notice)
     return Writer(config, model, engine)

@@ -48,12 +48,10 @@ class Model:
 
     `vocabulary` maps a token's bytes to its id (tiktoken's ranks), without the special tokens.
     `alignment_heads` are (decoder layer, head) pairs. `language` is the only language of a model
-    without language tokens, else None. `text_style` says in a person's words how its text looks.
+    without language tokens, else None.
     `min_audio_ctx` is the shortest encoder context, in frames, on which the model is usable.
     `suppress_tokens` are never to be written, `begin_suppress_tokens` not first; None: the usual,
-    annotations, and a blank or the end. `timestamps`: it knows timestamp tokens; `prompts`: text
-    from before a window helps it; `word_times`: they are good enough to tell by a word's length
-    that nobody said it. `notice` is what a user must know before trusting its text, or empty.
+    annotations, and a blank or the end.
     """
 
     name: str
@@ -62,14 +60,9 @@ class Model:
     vocabulary: Mapping[bytes, int]
     alignment_heads: Heads
     language: str | None
-    text_style: str = ""
     min_audio_ctx: int = MIN_AUDIO_CTX
     suppress_tokens: tuple[int, ...] | None = None
     begin_suppress_tokens: tuple[int, ...] | None = None
-    timestamps: bool = True
-    prompts: bool = True
-    word_times: bool = True
-    notice: str = ""
 
 
 def is_whisper(dims: ModelDimensions) -> bool:

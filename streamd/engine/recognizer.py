@@ -189,7 +189,7 @@ class Recognizer(Generic[FeaturesT]):
         elif not decoded.ended:
             suspect = "no_end"
         words = () if suspect == "no_speech" else self._words(window, decoded)
-        if not suspect and self._quick.word_times and is_anomalous(words):
+        if not suspect and is_anomalous(words):
             suspect = ODD
         return Hypothesis(
             words=words,

@@ -19,7 +19,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 OUTPUT = "proj_out.weight"
 """Only in models that do not use the token embedding as output layer too; OpenAI's all do."""
-_READABLE = ("F16", "BF16", "F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+INT8_ROWS = "I8 with a scale per row"
+_READABLE = ("F16", "BF16", "F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", INT8_ROWS)
 
 _MAX_SHOWN = 100
 

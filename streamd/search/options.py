@@ -43,7 +43,6 @@ class DecodingOptions:
     audio_ctx : encoder positions; 0: the audio's frames plus `audio_ctx_pad`, in steps of 64, at
         least `audio_ctx_floor` (whisper.cpp#1855, voxtype#130)
     loops : what counts as a decoder that repeats itself; None: nothing does, as in openai-whisper
-    word_times : the model's word times can be trusted to tell odd words
     tighten : move word times inwards over frames that are 26 dB quieter than the word
     """
 
@@ -74,5 +73,4 @@ class DecodingOptions:
     audio_ctx_pad: int = 128
     audio_ctx_floor: int = 384
     loops: LoopLimits | None = USUAL
-    word_times: bool = True
     tighten: bool = True

@@ -21,7 +21,7 @@ from streamd.engine.model import (
     only_language,
     usual_heads,
 )
-from streamd.engine.vocabulary import check_size, numbered
+from streamd.engine.vocabulary import check_size, numbered, openai_vocabulary
 from streamd.engine.weights import OUTPUT, Stored, gather
 from streamd.errors import ModelError
 
@@ -108,7 +108,7 @@ def load(folder: Path, name: str) -> Model:
     language = only_language(dims)
     if generation.is_multilingual is not None:
         language = None if generation.is_multilingual else "en"
-    vocabulary = check_size(folder, _vocabulary(folder), dims.n_vocab)
+    vocabulary = check_size(folder, _vocabulary(folder, dims.n_vocab), dims.n_vocab)
     stored = _renamed(open_folder(folder), tied=config.tie_word_embeddings)
     return Model(
         name=name,
@@ -197,9 +197,14 @@ def _below(end: int, tokens: list[int] | None) -> tuple[int, ...] | None:
     return None if tokens is None else tuple(sorted(token for token in tokens if 0 <= token < end))
 
 
-def _vocabulary(folder: Path) -> dict[bytes, int]:
-    """Of ``tokenizer.json``, or else of ``vocab.json``, which old models have."""
+def _vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
+    """Of ``tokenizer.json``, or else of ``vocab.json``, which old models have.
+
+    A folder with neither has OpenAI's vocabulary of that size, which ships with streamd.
+    """
     path = folder / "tokenizer.json"
+    if not path.exists() and not (folder / "vocab.json").exists():
+        return openai_vocabulary(folder, n_vocab)
     if path.exists():
         tokenizer = read_json(path, _Tokenizer)
         added = {token.id for token in tokenizer.added_tokens}

@@ -1,4 +1,8 @@
-"""Parameters in safetensors files, one or several."""
+"""Parameters in safetensors files, one or several.
+
+A matrix may be stored as int8 with a scale for each of its rows: beside ``X``, of type I8 and
+shape (n_out, n_in), lies ``X_scale`` of shape (n_out, 1), as compressed-tensors names it.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,15 +11,18 @@ from typing import Annotated, Any
 
 import ml_dtypes  # noqa: F401 - with it, safetensors gives numpy arrays of bfloat16
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from streamd.engine.formats.files import existing, read_json
-from streamd.engine.weights import Stored, shown
+from streamd.engine.weights import INT8_ROWS, Stored, shown
 from streamd.errors import ModelError
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_SHARDS = 1000
+_SCALE = "_scale"
+_SCALE_TYPES = ("F16", "BF16", "F32")
 
 
 class _Index(msgspec.Struct):
@@ -34,13 +41,13 @@ def open_folder(folder: Path) -> dict[str, Stored]:
     """
     index = folder / _INDEX
     if (folder / _SINGLE).exists() or not index.exists():
-        return open_file(folder / _SINGLE)
+        return _with_scales(open_file(folder / _SINGLE))
     places = read_json(index, _Index).weight_map
     parts = {name: open_file(folder / name) for name in shards(index)}
     for tensor, name in places.items():
         if tensor not in parts[name]:
             raise ModelError(f"{folder / name}: lacks {shown(tensor)}, which {_INDEX} has there")
-    return {tensor: parts[name][tensor] for tensor, name in places.items()}
+    return _with_scales({tensor: parts[name][tensor] for tensor, name in places.items()})
 
 
 def shards(index: Path) -> list[str]:
@@ -81,6 +88,31 @@ def open_file(path: Path) -> dict[str, Stored]:
         }
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: damaged ({error}); get the model's files again") from error
+
+
+def _with_scales(stored: dict[str, Stored]) -> dict[str, Stored]:
+    """Each int8 matrix joined with the scales of its rows, which are no parameters themselves."""
+    joined = dict(stored)
+    for name, matrix in stored.items():
+        scale = stored.get(name + _SCALE)
+        if matrix.dtype != "I8" or scale is None:
+            continue
+        if scale.shape != (*matrix.shape[:1], 1) or scale.dtype not in _SCALE_TYPES:
+            raise ModelError(
+                f"{scale.path}: {shown(name + _SCALE)} holds no scale for each row of "
+                f"{shown(name)}; get the model's files again"
+            )
+        read = partial(_scaled, matrix.read, scale.read)
+        joined[name] = Stored(path=matrix.path, shape=matrix.shape, dtype=INT8_ROWS, read=read)
+        del joined[name + _SCALE]
+    return joined
+
+
+def _scaled(
+    read: Callable[[], NDArray[Any]], read_scale: Callable[[], NDArray[Any]]
+) -> NDArray[np.float32]:
+    """Return the float32 product; `engine.onnx.linear.quantised` gives its integers again."""
+    return read().astype(np.float32) * read_scale().astype(np.float32)
 
 
 def _read(path: Path, get_tensor: Callable[[], NDArray[Any]]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """Finds a model by name, folder or file and loads it whole, or says in one line what is wrong.
 
-A name is looked for among the bundled models, the files and folders at hand, the imported models
-and those downloaded from the hub, in this order. What lies on the disk decides which reader of
+A name is looked for among the files and folders at hand, the imported models, those downloaded from
+the hub and the bundled one, in this order. What lies on the disk decides which reader of
 `formats` gets it. Nothing is downloaded here: that is `download`'s, when the user wants it. Knows
 nothing of engines.
 """
@@ -10,33 +10,23 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from streamd.assets import asset
 from streamd.engine.catalog import CATALOG, entry, suits
-from streamd.engine.formats import ggml, huggingface, openai, own
-from streamd.engine.formats.files import read_json
+from streamd.engine.formats import ggml, huggingface, openai
 from streamd.engine.model import Model
 from streamd.engine.store import cache, imports
 from streamd.engine.store.places import Places, expanded, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
 
-BUNDLED = ("demo",)
+BUNDLED = ("tiny.en",)
 """Models that ship with streamd."""
-
-
-class _AnyConfig(msgspec.Struct):
-    """What tells the two kinds of ``config.json`` apart: only transformers' has a type."""
-
-    model_type: str | None = None
 
 
 def load_model(name: str) -> Model:
     """Load a model by its name, or by its folder or file.
 
-    A folder is streamd's own (models/demo is the example) or Hugging Face's; a file is
-    openai-whisper's or whisper.cpp's.
+    A folder is Hugging Face's; a file is openai-whisper's or whisper.cpp's.
 
     Raises
     ------
@@ -47,7 +37,7 @@ def load_model(name: str) -> Model:
     if path is None:
         raise not_here(name)
     label = name if path != expanded(name) else _label(path)
-    model = _load_folder(path, label) if path.is_dir() else _load_file(path, label)
+    model = huggingface.load(path, label) if path.is_dir() else _load_file(path, label)
     known = entry(name)
     if known and known.min_audio_ctx:
         return replace(model, min_audio_ctx=known.min_audio_ctx)
@@ -66,15 +56,14 @@ def not_here(name: str) -> ModelError:
 
 def find(name: str, here: Places) -> Path | None:
     """The folder or file of a model, if it is on this machine."""
-    if name in BUNDLED:
-        return asset(name)
     path = expanded(name)
     # Unlike those of Path, these say no of a path that is too long or may not be looked at.
     if name and (os.path.isdir(path) or os.path.isfile(path)):
         return path
     repository = repository_of(name)
     downloaded = cache.find(here.cache, repository) if repository else None
-    return imports.find(here.imported, name) or downloaded
+    bundled = asset(name) if name in BUNDLED else None
+    return imports.find(here.imported, name) or downloaded or bundled
 
 
 def best(here: Places, *, language: str, translate: bool) -> str | None:
@@ -95,12 +84,6 @@ def _label(path: Path) -> str:
         return path.stem
     folder = path.resolve()
     return cache.name_of(folder) or folder.name
-
-
-def _load_folder(folder: Path, name: str) -> Model:
-    config = read_json(folder / "config.json", _AnyConfig)
-    load = own.load if config.model_type is None else huggingface.load
-    return load(folder, name)
 
 
 def _load_file(path: Path, name: str) -> Model:

@@ -16,7 +16,6 @@ from streamd.engine.store.repository import CONFIG, GENERATION, INDEX, VOCABULAR
 from streamd.errors import ModelError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
-_OWN_VOCABULARY = "vocab.tiktoken"
 # Names that `find` does not accept:
 _LOCK, _DECLINED, _HALF_DONE = ".lock", ".declined", ".half-done"
 
@@ -86,7 +85,7 @@ def needed(source: Path) -> list[Path]:
     """The files of a model that the loader reads; `source` is its folder, or its only file."""
     if source.is_file():
         return [source]
-    wanted = [CONFIG, GENERATION, *VOCABULARIES, _OWN_VOCABULARY, WEIGHTS]
+    wanted = [CONFIG, GENERATION, *VOCABULARIES, WEIGHTS]
     if not (source / WEIGHTS).exists():
         wanted += [INDEX, *shards(source / INDEX)]
     return [path for name in wanted if (path := source / name).is_file()]

@@ -1,0 +1,64 @@
+"""Make this folder's files from OpenAI's tiny.en in float16: ``python models/tiny.en/make.py FOLDER``.
+
+FOLDER is a Hugging Face folder with ``config.json``, ``generation_config.json`` and
+``model.safetensors``. Each linear layer and the token embedding become int8 with one float32 scale
+for each row, so that a row's largest weight is 127; a row is one output of the layer, which is also
+what streamd's int8 engine uses. Its own quantisation of the weights in this folder therefore gives
+the same integers again. All other parameters stay float16. Needs streamd's own environment.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from streamd.engine.onnx.linear import quantised
+
+HERE = Path(__file__).parent
+SOURCE_SHA256 = "27e6cbbc03132b9e95bc2ff4fe1a8c4ccb207f77998cc7567a3945b626b733f7"
+"""Of OpenAI's weights in float16, the file that this script reads."""
+MADE_SHA256 = "08cd920c3f3e6fee0ee029a316ca0670f47d88ea3e8babb3b510968ffe1af6e9"
+"""Of the file that it writes."""
+
+
+def main() -> None:
+    """Read the weights, check that they are OpenAI's, write the files."""
+    folder = Path(sys.argv[1])
+    source = folder / "model.safetensors"
+    if sha256(source) != SOURCE_SHA256:
+        raise SystemExit(f"{source}: not the float16 weights of OpenAI's tiny.en")
+    made = HERE / "model.safetensors"
+    save_file(with_int8_rows(load_file(source)), made, {"made_from_sha256": SOURCE_SHA256})
+    for name in ("config.json", "generation_config.json"):
+        fields = json.loads((folder / name).read_text())
+        (HERE / name).write_text(json.dumps(fields, indent=2) + "\n")
+    shutil.copyfile(folder / "LICENSE", HERE / "LICENSE")
+    print(f"{made}: {made.stat().st_size:,} bytes, SHA-256 {sha256(made)}")
+    if sha256(made) != MADE_SHA256:
+        raise SystemExit("this is not the file that was made before")
+
+
+def with_int8_rows(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Replace each matrix of weights by int8 rows and, as ``..._scale`` (n_out, 1), their scales."""
+    made = {}
+    for name, values in sorted(stored.items()):
+        if values.ndim != 2 or name.endswith("embed_positions.weight"):
+            made[name] = values
+            continue
+        integers, scales = quantised(values.astype(np.float32))
+        made[name] = np.ascontiguousarray(integers.T)
+        made[f"{name}_scale"] = scales[:, None]
+    return made
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    main()
