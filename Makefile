@@ -17,8 +17,8 @@ SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(INSTALLED) ## live captions of the bundled recording
-	$(BIN)/streamd --model demo --step 500 --length 5000 models/demo/recording.flac
+demo: $(INSTALLED) ## live captions of 64 s of recorded speech
+	$(BIN)/streamd --model tiny.en --step 500 --length 5000 tests/speech/recording.flac
 
 test: $(INSTALLED) ## all tests that need no system package
 	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile
@@ -44,7 +44,7 @@ test-system: export STREAMD_REQUIRE_SYSTEM := 1
 test-system: system-packages test ## all tests, and the system packages that some need (Debian)
 
 test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone; MODEL=base.en: with that model
-	MODEL=$(or $(MODEL),demo) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos
+	MODEL=$(or $(MODEL),tiny.en) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos
 
 docs: $(INSTALLED) ## write docs/options.md and the schemas of json from the code
 	$(BIN)/python -m streamd.config > docs/options.md.new

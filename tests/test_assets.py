@@ -22,16 +22,16 @@ def asset_of(installation: Path):
 
 
 def test_in_a_wheel(tmp_path):
-    (tmp_path / "streamd" / "_demo").mkdir(parents=True)
-    (tmp_path / "models" / "demo").mkdir(parents=True)  # another package's, in site-packages
-    assert asset_of(tmp_path)("demo") == tmp_path / "streamd" / "_demo"
+    (tmp_path / "streamd" / "_golden").mkdir(parents=True)
+    (tmp_path / "tests" / "golden").mkdir(parents=True)  # another package's, in site-packages
+    assert asset_of(tmp_path)("golden") == tmp_path / "streamd" / "_golden"
 
 
 def test_in_a_checkout(tmp_path):
-    (tmp_path / "models" / "demo").mkdir(parents=True)
-    assert asset_of(tmp_path)("demo") == tmp_path / "models" / "demo"
+    (tmp_path / "tests" / "golden").mkdir(parents=True)
+    assert asset_of(tmp_path)("golden") == tmp_path / "tests" / "golden"
 
 
 def test_missing(tmp_path):
-    with pytest.raises(StreamdError, match="lacks the bundled demo files: install streamd again"):
-        asset_of(tmp_path)("demo")
+    with pytest.raises(StreamdError, match="lacks the bundled golden files: install streamd again"):
+        asset_of(tmp_path)("golden")

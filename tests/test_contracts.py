@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from safetensors import safe_open
 
 import streamd
 from streamd.cli import main
@@ -21,15 +22,9 @@ from streamd.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "streamd").rglob("*.py"))
-DEMO = ROOT / "models" / "demo"
-IN_WHEEL = {
-    "ATTRIBUTION.md",
-    "LICENSE",
-    "README.md",
-    "config.json",
-    "model.safetensors",
-    "vocab.tiktoken",
-}
+MODEL = ROOT / "models" / "tiny.en"
+SPEECH = ROOT / "tests" / "speech"
+IN_WHEEL = {"LICENSE", "README.md", "config.json", "generation_config.json", "model.safetensors"}
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -151,43 +146,33 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert not broken
 
 
-# -- the demo model --------------------------------------------------------------------------
+# -- the model and the recording -------------------------------------------------------------
 
 
-def test_every_file_of_the_demo_model_has_its_licence_in_the_card() -> None:
-    card = (DEMO / "README.md").read_text()
-    rows = dict(re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", card, re.M))
-    there = set()
-    for path in tracked("models/demo"):
-        name, *rest = path.relative_to(DEMO).parts
-        there.add(f"{name}/" if rest else name)
-    assert there - {"README.md"} <= set(rows)
-    assert all((DEMO / name).exists() and licence.strip() for name, licence in rows.items())
+def test_the_card_of_the_bundled_model_says_what_it_was_made_from_and_into() -> None:
+    card, script = (MODEL / "README.md").read_text(), (MODEL / "make.py").read_text()
+    made = hashlib.sha256((MODEL / "model.safetensors").read_bytes()).hexdigest()
+    with safe_open(MODEL / "model.safetensors", "np") as file:
+        source = file.metadata()["made_from_sha256"]
+    assert all(digest in text for digest in (made, source) for text in (card, script))
+    assert "Copyright (c) 2022 OpenAI" in (MODEL / "LICENSE").read_text()
 
 
-def test_the_card_lists_the_words_of_the_model() -> None:
-    listed = re.search(r"```\n(.*?)```", (DEMO / "README.md").read_text(), re.S)
-    assert listed
-    assert listed[1].split() == (DEMO / "words.txt").read_text().split()
+def test_the_bundled_model_is_small() -> None:
+    assert sum(path.stat().st_size for path in tracked("models/tiny.en")) <= 40_000_000
 
 
 def test_the_recording_is_what_its_description_says() -> None:
-    about = json.loads((DEMO / "recording.json").read_text())
-    sound = soundfile.info(DEMO / "recording.flac")
+    about = json.loads((SPEECH / "recording.json").read_text())
+    sound = soundfile.info(SPEECH / "recording.flac")
     assert (sound.samplerate, sound.channels) == (16_000, 1)
     assert about["duration_ms"] == sound.frames * 1000 // sound.samplerate
-    assert about["text"] == " ".join(clip["text"] for clip in about["clips"])
     edges = [time for clip in about["clips"] for time in (clip["start_ms"], clip["end_ms"])]
     assert edges == sorted(edges)
     assert edges[0] > 0
     assert edges[-1] < about["duration_ms"]
-    attribution = (DEMO / "ATTRIBUTION.md").read_text()
-    assert all(clip["licence"] and f"`{clip['clip']}`" in attribution for clip in about["clips"])
-
-
-def test_the_words_of_the_recording_are_words_of_the_model() -> None:
-    about = json.loads((DEMO / "recording.json").read_text())
-    assert set(about["text"].split()) <= set((DEMO / "words.txt").read_text().split())
+    card = (SPEECH / "README.md").read_text()
+    assert all(clip["licence"] and clip["clip"].split("_1")[0] in card for clip in about["clips"])
 
 
 # -- the package -----------------------------------------------------------------------------
@@ -206,15 +191,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_has_the_demo_model_and_nothing_else_of_models(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_has_the_bundled_model_and_nothing_else_of_models(wheel: zipfile.ZipFile) -> None:
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert {name for name in names if not name.startswith("streamd/")} == set()
-    assert {name for name in names if name.startswith("streamd/_demo/")} == {
-        f"streamd/_demo/{name}" for name in IN_WHEEL
+    assert {name for name in names if name.startswith("streamd/_tiny.en/")} == {
+        f"streamd/_tiny.en/{name}" for name in IN_WHEEL
     }
     for name in IN_WHEEL:
-        shipped = hashlib.sha256(wheel.read(f"streamd/_demo/{name}")).hexdigest()
-        assert shipped == hashlib.sha256((DEMO / name).read_bytes()).hexdigest(), name
+        shipped = hashlib.sha256(wheel.read(f"streamd/_tiny.en/{name}")).hexdigest()
+        assert shipped == hashlib.sha256((MODEL / name).read_bytes()).hexdigest(), name
 
 
 def test_the_wheel_has_the_clips_of_the_check_with_their_licences(wheel: zipfile.ZipFile) -> None:
@@ -226,9 +211,9 @@ def test_the_wheel_has_the_clips_of_the_check_with_their_licences(wheel: zipfile
     assert "streamd/_golden/golden.json" in golden
 
 
-def test_the_wheel_alone_loads_the_demo_model(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_the_wheel_alone_loads_the_bundled_model(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
-    load = "import streamd; from streamd.engine.store import load_model; load_model('demo')"
+    load = "import streamd; from streamd.engine.store import load_model; load_model('tiny.en')"
     command = [sys.executable, "-P", "-c", f"{load}; print(streamd.__file__)"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

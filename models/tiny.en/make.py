@@ -1,10 +1,11 @@
-"""Make this folder's files from OpenAI's tiny.en in float16: ``python models/tiny.en/make.py FOLDER``.
+"""Make this folder's files: ``python models/tiny.en/make.py FOLDER``.
 
-FOLDER is a Hugging Face folder with ``config.json``, ``generation_config.json`` and
-``model.safetensors``. Each linear layer and the token embedding become int8 with one float32 scale
-for each row, so that a row's largest weight is 127; a row is one output of the layer, which is also
-what streamd's int8 engine uses. Its own quantisation of the weights in this folder therefore gives
-the same integers again. All other parameters stay float16. Needs streamd's own environment.
+FOLDER has OpenAI's tiny.en in float16, in Hugging Face's layout: ``config.json``,
+``generation_config.json``, ``model.safetensors`` and ``LICENSE``. Each linear layer and the token
+embedding become int8 with one float32 scale for each row, so that a row's largest weight is 127. A
+row is one output of the layer, as in streamd's int8 engine, whose own quantisation of these weights
+therefore gives the same integers again. All other parameters stay float16. The script needs
+streamd's environment.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def with_int8_rows(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Replace each matrix of weights by int8 rows and, as ``..._scale`` (n_out, 1), their scales."""
+    """Replace each matrix of weights by int8 rows and their scales, ``..._scale`` (n_out, 1)."""
     made = {}
     for name, values in sorted(stored.items()):
         if values.ndim != 2 or name.endswith("embed_positions.weight"):

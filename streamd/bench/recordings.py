@@ -1,7 +1,7 @@
 """Sound with what is said in it: for each word, where anybody knows it, when.
 
 Beside ``talk.flac`` lies ``talk.json`` or ``talk.txt``. JSON: ``words`` ([word, start_s, end_s]) or
-``clips`` (text, start_ms, end_ms), as in models/demo/recording.json. Words without times get those
+``clips`` (text, start_ms, end_ms), as in tests/speech/recording.json. Words without times get those
 of an offline pass of the model, where it has them right; so their latencies measure streaming, not
 the model's sense of time.
 """

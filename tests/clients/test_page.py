@@ -322,7 +322,7 @@ def test_a_tone_comes_out_as_it_went_in():
 @asynccontextmanager
 async def daemon(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A real streamd, and where it listens."""
-    command = [sys.executable, "-m", "streamd.cli", "serve", "-m", "demo", *arguments]
+    command = [sys.executable, "-m", "streamd.cli", "serve", "-m", "tiny.en", *arguments]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     try:
         assert process.stderr

@@ -67,7 +67,7 @@ async def test_metrics_need_the_token():
 
 
 def test_metrics_count_what_happens():
-    metrics = Metrics(version="1", model="demo")
+    metrics = Metrics(version="1", model="tiny.en")
     observe = metrics.follow()
     for event in (
         Vad(speech=True, t_ms=500),
