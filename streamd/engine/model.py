@@ -3,6 +3,7 @@
 Sources: openai/whisper ``__init__.py`` and ``model.py``.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -38,8 +39,23 @@ _OFFICIAL_HEADS = {
     "large-v3-turbo": "2.4 2.11 3.3 3.6 3.11 3.14",
 }
 """Layer.head of the heads that follow the audio in OpenAI's models."""
-_N_LAYERS_HEADS = {"tiny": (4, 6), "base": (6, 8), "small": (12, 12), "medium": (24, 16)}
-_ALSO_CALLED = {"large": "large-v3", "turbo": "large-v3-turbo"}
+_LARGE = "large"
+_NAMES = {
+    **{
+        (n_layer, n_layer, 64 * n_head, n_head, n_vocab, 80): f"{size}{ending}"
+        for size, n_layer, n_head in (
+            ("tiny", 4, 6),
+            ("base", 6, 8),
+            ("small", 12, 12),
+            ("medium", 24, 16),
+        )
+        for ending, n_vocab in ((".en", 51_864), ("", 51_865))
+    },
+    (32, 32, 1280, 20, 51_865, 80): _LARGE,
+    (32, 32, 1280, 20, 51_866, 128): "large-v3",
+    (32, 4, 1280, 20, 51_866, 128): "large-v3-turbo",
+}
+"""Layers of the encoder and the decoder, the decoder's width and heads, vocabulary, mel bands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,17 @@ class Model:
     begin_suppress_tokens: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a model is, as far as it shows without reading its weights.
+
+    `language` is the only language of a model without language tokens, else None.
+    """
+
+    dims: ModelDimensions
+    language: str | None
+
+
 def is_whisper(dims: ModelDimensions) -> bool:
     """Whether there can be a Whisper of these dimensions, and one that a machine can hold."""
     return (
@@ -88,20 +115,46 @@ def only_language(dims: ModelDimensions) -> str | None:
     return "en" if dims.n_vocab < _FIRST_MULTILINGUAL else None
 
 
+def heads(listed: Iterable[tuple[int, int]] | None, path: Path, dims: ModelDimensions) -> Heads:
+    """The alignment heads that the model's files list, or else the `usual_heads`.
+
+    Distilled models may come with the list of their teacher, whose decoder was deeper. A list of
+    the whole upper half of the decoder is what converters write that know none.
+    """
+    pairs = tuple(sorted(set(listed or ())))
+    known = pairs and have_heads(dims, pairs) and pairs != _upper_half(dims)
+    return pairs if known else usual_heads(path, dims)
+
+
 def usual_heads(path: Path, dims: ModelDimensions) -> Heads:
     """The alignment heads of a model whose files name none.
 
-    Those of OpenAI's model that `path` is called after, if it has that model's decoder; else, as
-    openai-whisper does it, all heads in the upper half of the decoder.
+    Those of OpenAI's model of the same dimensions, of which a fine-tune keeps them; else, as
+    openai-whisper does it, all heads in the upper half of the decoder. large-v1 and large-v2 differ
+    in nothing but their weights: there the name of `path` decides.
     """
-    name = path.stem if path.is_file() else path.name
-    name = name.removeprefix("ggml-").removeprefix("whisper-").partition("-q")[0]
-    name = _ALSO_CALLED.get(name, name)
-    layers_heads = _N_LAYERS_HEADS.get(name.partition(".")[0], (32, 20))
-    if name == "large-v3-turbo":
-        layers_heads = (4, 20)
-    if name in _OFFICIAL_HEADS and layers_heads == (dims.n_text_layer, dims.n_text_head):
+    name = _official_name(path, dims)
+    if name in _OFFICIAL_HEADS:
         pairs = (pair.split(".") for pair in _OFFICIAL_HEADS[name].split())
         return tuple((int(layer), int(head)) for layer, head in pairs)
-    upper = range(dims.n_text_layer // 2, dims.n_text_layer)
-    return tuple((layer, head) for layer in upper for head in range(dims.n_text_head))
+    return _upper_half(dims)
+
+
+def _upper_half(dims: ModelDimensions) -> Heads:
+    layers = range(dims.n_text_layer // 2, dims.n_text_layer)
+    return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
+
+
+def _official_name(path: Path, dims: ModelDimensions) -> str | None:
+    """The model of OpenAI's that has these dimensions."""
+    layers = (dims.n_audio_layer, dims.n_text_layer)
+    name = _NAMES.get((*layers, dims.n_text_state, dims.n_text_head, dims.n_vocab, dims.n_mels))
+    if name != _LARGE:
+        return name
+    version = re.search(r"large-(v[12])(?![0-9])", path.name)
+    return f"{_LARGE}-{version[1]}" if version else None
+
+
+def below(end: int, tokens: Iterable[int] | None) -> tuple[int, ...] | None:
+    """The tokens below `end`, sorted; None if there is no list of them."""
+    return None if tokens is None else tuple(sorted(token for token in tokens if 0 <= token < end))

@@ -76,6 +76,31 @@ def numbered(path: Path, tokens: Sequence[bytes]) -> dict[bytes, int]:
     return vocabulary
 
 
+def spelled(path: Path, texts: Sequence[str]) -> dict[bytes, int]:
+    """Token -> id of the tokens that `path` lists in the order of their ids, in GPT-2's letters.
+
+    Raises
+    ------
+    ModelError
+        A token is twice there, a byte is not there, or a letter stands for no byte.
+    """
+    letters = _letters()
+    eot = texts.index(_EOT.decode()) if _EOT.decode() in texts else len(texts)
+    try:
+        tokens = [bytes(letters[letter] for letter in text) for text in texts[:eot]]
+    except KeyError as error:
+        raise ModelError(f"{path}: {error} stands for no byte; not Whisper's tokens") from error
+    return numbered(path, tokens)
+
+
+def _letters() -> dict[str, int]:
+    """GPT-2's way to show bytes: those that are no visible Latin-1 letter come from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    shown = {chr(byte): byte for byte in visible}
+    return shown | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
+
+
 def check_size(path: Path, vocabulary: dict[bytes, int], n_vocab: int) -> dict[bytes, int]:
     """`vocabulary`, if it leaves the place for Whisper's special tokens; else `ModelError`."""
     if n_vocab - len(vocabulary) not in N_SPECIALS:

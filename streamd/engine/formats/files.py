@@ -1,5 +1,6 @@
 """Reading small files of unknown origin."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,11 @@ def existing(path: Path) -> Path:
     if not path.is_file():
         raise ModelError(f"{path}: no such file; get the model's files again")
     return path
+
+
+def present(folder: Path, names: Iterable[str]) -> list[Path]:
+    """The files of these names that are there, in this order."""
+    return [path for name in names if (path := folder / name).is_file()]
 
 
 def read(path: Path) -> bytes:

@@ -6,7 +6,6 @@ compute ourselves; the text tokens; then one tensor behind the other. Sources: w
 """
 
 import math
-import struct
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.formats.ggml_types import GGML_TYPES, dequantise
-from streamd.engine.model import MIN_AUDIO_CTX, Model, is_whisper, only_language, usual_heads
+from streamd.engine.formats.binary import MAX_TENSORS, BinaryFile
+from streamd.engine.formats.ggml_types import GGML_TYPES, dequantise, unread
+from streamd.engine.model import (
+    MIN_AUDIO_CTX,
+    Model,
+    Outline,
+    is_whisper,
+    only_language,
+    usual_heads,
+)
 from streamd.engine.vocabulary import check_size, numbered
 from streamd.engine.weights import Stored, gather, shown
 from streamd.errors import ModelError
@@ -25,9 +32,6 @@ MAGIC = b"lmgg"
 _QUANTISATION_VERSION = 2
 """Since May 2023; older quantised files have other blocks."""
 _MAX_AXES = 4
-_MAX_TEXT = 1000
-"""Bytes of a token or of a tensor's name."""
-_MAX_TENSORS = 100_000
 
 
 def load(path: Path, name: str) -> Model:
@@ -38,21 +42,18 @@ def load(path: Path, name: str) -> Model:
     ModelError
         It is damaged, or of another architecture.
     """
-    try:
-        reader = _Reader(path, np.memmap(path, np.uint8, "r"))
-    except (OSError, ValueError) as error:  # ValueError: it is empty
-        raise ModelError(f"{path}: cannot be read ({error})") from error
+    reader = BinaryFile(path)
     dims = _dims(reader)
-    reader.take(4 * math.prod(reader.integers(2)))
-    (n_tokens,) = reader.integers(1)
+    reader.take(4 * math.prod(reader.numbers("2i")))
+    (n_tokens,) = reader.numbers("i")
     if not 0 <= n_tokens <= dims.n_vocab:
         raise reader.damaged(f"{n_tokens} tokens of {dims.n_vocab}")
-    tokens = [reader.text(*reader.integers(1)) for _ in range(n_tokens)]
+    tokens = [reader.text(*reader.numbers("i")) for _ in range(n_tokens)]
     vocabulary = check_size(path, numbered(path, tokens), dims.n_vocab)
     stored: dict[str, Stored] = {}
     while reader.at < len(reader.data):
         parameter, tensor = _tensor(reader)
-        if parameter in stored or len(stored) >= _MAX_TENSORS:
+        if parameter in stored or len(stored) >= MAX_TENSORS:
             raise reader.damaged(f"{shown(parameter)} is too much")
         stored[parameter] = tensor
     return Model(
@@ -66,37 +67,20 @@ def load(path: Path, name: str) -> Model:
     )
 
 
-class _Reader:
-    """Walks through a file; what would lead beyond its end is damage."""
-
-    def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
-        self.path = path
-        self.data = data
-        self.at = 0
-
-    def take(self, n_bytes: int) -> NDArray[np.uint8]:
-        """The next bytes, still on disk."""
-        if not 0 <= n_bytes <= len(self.data) - self.at:
-            raise self.damaged("it ends early")
-        self.at += n_bytes
-        return self.data[self.at - n_bytes : self.at]
-
-    def integers(self, n: int) -> tuple[int, ...]:
-        return struct.unpack(f"<{n}i", self.take(4 * n).tobytes())
-
-    def text(self, n_bytes: int) -> bytes:
-        """A token or a name."""
-        if n_bytes > _MAX_TEXT:
-            raise self.damaged("no text where there should be one")
-        return self.take(n_bytes).tobytes()
-
-    def damaged(self, why: str) -> ModelError:
-        return ModelError(f"{self.path}: damaged ({why}); get the model's file again")
+def outline(path: Path) -> Outline:
+    """What the file's model is. Raises `ModelError`, as `load` does."""
+    dims = _dims(BinaryFile(path))
+    return Outline(dims, only_language(dims))
 
 
-def _dims(reader: _Reader) -> ModelDimensions:
+def files(path: Path) -> list[Path]:
+    """The files that `load` reads."""
+    return [path]
+
+
+def _dims(reader: BinaryFile) -> ModelDimensions:
     reader.take(len(MAGIC))
-    n_vocab, *audio, n_text_ctx, n_state, n_head, n_layer, n_mels, kind = reader.integers(11)
+    n_vocab, *audio, n_text_ctx, n_state, n_head, n_layer, n_mels, kind = reader.numbers("11i")
     n_audio_ctx, n_audio_state, n_audio_head, n_audio_layer = audio
     dims = ModelDimensions(
         n_mels=n_mels,
@@ -121,16 +105,16 @@ def _dims(reader: _Reader) -> ModelDimensions:
     return dims
 
 
-def _tensor(reader: _Reader) -> tuple[str, Stored]:
-    n_axes, n_name, number = reader.integers(3)
+def _tensor(reader: BinaryFile) -> tuple[str, Stored]:
+    n_axes, n_name, number = reader.numbers("3i")
     if not 0 < n_axes <= _MAX_AXES:
         raise reader.damaged("no tensor where there should be one")
-    sizes = reader.integers(n_axes)[::-1]
+    sizes = reader.numbers(f"{n_axes}i")[::-1]
     name = reader.text(n_name).decode("ascii", "backslashreplace")
     if number not in GGML_TYPES:
         raise ModelError(
-            f"{reader.path}: {shown(name)} is of ggml's type {number}; quantise the model to "
-            f"{', '.join(kind.name for kind in GGML_TYPES.values())}"
+            f"{reader.path}: {shown(name)} is of ggml's type {unread(number)}; "
+            f"quantise the model to {', '.join(kind.name for kind in GGML_TYPES.values())}"
         )
     kind = GGML_TYPES[number]
     if min(sizes) <= 0 or sizes[-1] % kind.n_items:

@@ -38,6 +38,14 @@ GGML_TYPES: Mapping[int, GgmlType] = {
 """By ggml's number for it."""
 
 
+_K_QUANTS = {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K"}
+
+
+def unread(number: int) -> str:
+    """What a type that is not among `GGML_TYPES` is called."""
+    return f"{_K_QUANTS[number]}, one of the k-quants" if number in _K_QUANTS else str(number)
+
+
 def dequantise(data: _Bytes, kind: str) -> _Floats:
     """The numbers in (n_bytes,) of the type of that name, as float32 (n,)."""
     if kind in _WHOLE:

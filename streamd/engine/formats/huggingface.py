@@ -5,25 +5,31 @@ Names of parameters and fields: transformers ``modeling_whisper.py``, ``configur
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from streamd.engine import ModelDimensions
-from streamd.engine.formats.files import read_json
-from streamd.engine.formats.safetensors import open_folder
+from streamd.engine.formats import safetensors
+from streamd.engine.formats.files import existing, present, read_json
+from streamd.engine.formats.torch_zip import open_torch
 from streamd.engine.model import (
     MIN_AUDIO_CTX,
-    Heads,
     Model,
-    have_heads,
+    Outline,
+    below,
+    heads,
     is_whisper,
     only_language,
-    usual_heads,
 )
-from streamd.engine.vocabulary import check_size, numbered, openai_vocabulary
+from streamd.engine.vocabulary import check_size, openai_vocabulary, spelled
 from streamd.engine.weights import OUTPUT, Stored, gather
 from streamd.errors import ModelError
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+_TORCH, _TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 _RENAMED = (
     ("embed_positions.weight", "positional_embedding"),
@@ -101,27 +107,54 @@ def load(folder: Path, name: str) -> Model:
     ModelError
         Its files are missing, damaged or of another architecture.
     """
-    config = _config(folder / "config.json")
-    dims = _dims(folder / "config.json", config)
-    path = folder / "generation_config.json"
-    generation = read_json(path, _Generation) if path.exists() else _Generation()
-    language = only_language(dims)
-    if generation.is_multilingual is not None:
-        language = None if generation.is_multilingual else "en"
-    vocabulary = check_size(folder, _vocabulary(folder, dims.n_vocab), dims.n_vocab)
-    stored = _renamed(open_folder(folder), tied=config.tie_word_embeddings)
+    config = _config(folder / CONFIG)
+    dims = _dims(folder / CONFIG, config)
+    generation = _generation(folder)
+    vocabulary = check_size(folder, read_vocabulary(folder, dims.n_vocab), dims.n_vocab)
+    with _opened(folder) as stored:
+        renamed = _renamed(stored, tied=config.tie_word_embeddings)
+        weights = gather(folder, dims, renamed)
     return Model(
         name=name,
         dims=dims,
-        weights=gather(folder, dims, stored),
+        weights=weights,
         vocabulary=vocabulary,
-        alignment_heads=_heads(name, dims, generation),
-        language=language,
+        alignment_heads=heads(generation.alignment_heads, Path(name), dims),
+        language=_language(dims, generation),
         min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
         # of special tokens only the end can come first; our own rules refuse the others
-        suppress_tokens=_below(len(vocabulary), generation.suppress_tokens),
-        begin_suppress_tokens=_below(len(vocabulary) + 1, generation.begin_suppress_tokens),
+        suppress_tokens=below(len(vocabulary), generation.suppress_tokens),
+        begin_suppress_tokens=below(len(vocabulary) + 1, generation.begin_suppress_tokens),
     )
+
+
+def outline(folder: Path) -> Outline:
+    """What the folder's model is. Raises `ModelError`, as `load` does."""
+    dims = read_dimensions(folder / CONFIG)
+    return Outline(dims, _language(dims, _generation(folder)))
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that `load` reads.
+
+    Raises
+    ------
+    ModelError
+        Those that would say which ones they are, are missing or damaged.
+    """
+    small = present(folder, (CONFIG, GENERATION))
+    return [*small, *vocabularies(folder), *(_torch_files(folder) or safetensors.files(folder))]
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether there are weights that `load` could read."""
+    names = (safetensors.SINGLE, safetensors.INDEX, _TORCH, _TORCH_INDEX)
+    return bool(present(folder, names))
+
+
+def vocabularies(folder: Path) -> list[Path]:
+    """The file that `read_vocabulary` reads, if there is one."""
+    return present(folder, ("tokenizer.json", "vocab.json"))[:1]
 
 
 def read_dimensions(path: Path) -> ModelDimensions:
@@ -133,6 +166,17 @@ def read_dimensions(path: Path) -> ModelDimensions:
         It is damaged, or of another architecture.
     """
     return _dims(path, _config(path))
+
+
+def _generation(folder: Path) -> _Generation:
+    path = folder / GENERATION
+    return read_json(path, _Generation) if path.exists() else _Generation()
+
+
+def _language(dims: ModelDimensions, generation: _Generation) -> str | None:
+    if generation.is_multilingual is None:
+        return only_language(dims)
+    return None if generation.is_multilingual else "en"
 
 
 def _config(path: Path) -> _Config:
@@ -165,6 +209,34 @@ def _dims(path: Path, config: _Config) -> ModelDimensions:
     return dims
 
 
+def _torch_files(folder: Path) -> list[Path]:
+    """Where only torch's own files have the weights: these, with the index of several first."""
+    if present(folder, (safetensors.SINGLE, safetensors.INDEX)):
+        return []
+    index = folder / _TORCH_INDEX
+    if (folder / _TORCH).is_file() or not index.is_file():
+        return present(folder, (_TORCH,))
+    return [index, *(folder / name for name in safetensors.shards(index, ending=".bin"))]
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
+    """The weights under their own names."""
+    parts = [path for path in _torch_files(folder) if path.name != _TORCH_INDEX]
+    if not parts:
+        yield safetensors.open_folder(folder)
+        return
+    with ExitStack() as stack:
+        stored: dict[str, Stored] = {}
+        for path in parts:
+            file = stack.enter_context(open_torch(existing(path)))
+            found = file.stored(file.content)
+            if found is None:
+                raise ModelError(f"{path}: holds more than weights; get the model's files again")
+            stored |= found
+        yield stored
+
+
 def _renamed(stored: dict[str, Stored], *, tied: bool) -> dict[str, Stored]:
     """Under OpenAI's names. A tied output layer, if there at all, repeats the embedding."""
     renamed = {_openai_name(name): tensor for name, tensor in stored.items()}
@@ -185,22 +257,15 @@ def _openai_name(name: str) -> str:
     )
 
 
-def _heads(name: str, dims: ModelDimensions, generation: _Generation) -> Heads:
-    """Distilled models may come with the list of their teacher, whose decoder was deeper."""
-    heads = generation.alignment_heads
-    if heads and have_heads(dims, heads):
-        return tuple(sorted(set(heads)))
-    return usual_heads(Path(name), dims)
-
-
-def _below(end: int, tokens: list[int] | None) -> tuple[int, ...] | None:
-    return None if tokens is None else tuple(sorted(token for token in tokens if 0 <= token < end))
-
-
-def _vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
+def read_vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
     """Of ``tokenizer.json``, or else of ``vocab.json``, which old models have.
 
     A folder with neither has OpenAI's vocabulary of that size, which ships with streamd.
+
+    Raises
+    ------
+    ModelError
+        The file is damaged, or OpenAI has no vocabulary of that size.
     """
     path = folder / "tokenizer.json"
     if not path.exists() and not (folder / "vocab.json").exists():
@@ -216,17 +281,4 @@ def _vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
     eot = ids.get("<|endoftext|>", len(in_order))
     if [ids[text] for text in in_order[:eot]] != list(range(min(eot, len(ids)))):
         raise ModelError(f"{path}: tokens are missing or twice there; get the model's files again")
-    letters = _letters()
-    try:
-        tokens = [bytes(letters[letter] for letter in text) for text in in_order[:eot]]
-    except KeyError as error:
-        raise ModelError(f"{path}: {error} stands for no byte; not Whisper's tokens") from error
-    return numbered(path, tokens)
-
-
-def _letters() -> dict[str, int]:
-    """GPT-2's way to show bytes: those that are no visible Latin-1 letter come from U+0100 on."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    shown = {chr(byte): byte for byte in visible}
-    return shown | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
+    return spelled(path, in_order)

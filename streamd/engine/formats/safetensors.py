@@ -19,7 +19,7 @@ from streamd.engine.formats.files import existing, read_json
 from streamd.engine.weights import INT8_ROWS, Stored, shown
 from streamd.errors import ModelError
 
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_SHARDS = 1000
 _SCALE = "_scale"
 _SCALE_TYPES = ("F16", "BF16", "F32")
@@ -39,18 +39,25 @@ def open_folder(folder: Path) -> dict[str, Stored]:
     ModelError
         Files are missing, damaged, or the index does not fit them.
     """
-    index = folder / _INDEX
-    if (folder / _SINGLE).exists() or not index.exists():
-        return _with_scales(open_file(folder / _SINGLE))
+    index = folder / INDEX
+    if (folder / SINGLE).exists() or not index.exists():
+        return _with_scales(open_file(folder / SINGLE))
     places = read_json(index, _Index).weight_map
     parts = {name: open_file(folder / name) for name in shards(index)}
     for tensor, name in places.items():
         if tensor not in parts[name]:
-            raise ModelError(f"{folder / name}: lacks {shown(tensor)}, which {_INDEX} has there")
+            raise ModelError(f"{folder / name}: lacks {shown(tensor)}, which {INDEX} has there")
     return _with_scales({tensor: parts[name][tensor] for tensor, name in places.items()})
 
 
-def shards(index: Path) -> list[str]:
+def files(folder: Path) -> list[Path]:
+    """The files that `open_folder` reads. Raises `ModelError`: the index is damaged."""
+    if (folder / SINGLE).exists() or not (folder / INDEX).exists():
+        return [folder / SINGLE]
+    return [folder / INDEX, *(folder / name for name in shards(folder / INDEX))]
+
+
+def shards(index: Path, *, ending: str = ".safetensors") -> list[str]:
     """The names of the files that an index distributes parameters to, all in its own folder.
 
     Raises
@@ -61,7 +68,7 @@ def shards(index: Path) -> list[str]:
     names = sorted(set(read_json(index, _Index).weight_map.values()))
     for name in names:
         plain = Path(name).name == name and "\\" not in name and name.isprintable()
-        if not plain or not name.endswith(".safetensors") or len(names) > _MAX_SHARDS:
+        if not plain or not name.endswith(ending) or len(names) > _MAX_SHARDS:
             raise ModelError(f"{index}: {shown(name)!r} is no part of a model; get its files again")
     return names
 

@@ -15,7 +15,7 @@ import msgspec
 from streamd.engine import ModelDimensions
 from streamd.engine.prepared.folder import put_file
 
-_SUFFIXES = {".json", ".safetensors", ".txt", ".tiktoken"}
+_SUFFIXES = {".json", ".safetensors", ".txt", ".bin", ".npz"}
 """Of the files that make a model in a folder; the readers in `formats` look at no others."""
 _SETTLED_NS = 2_000_000_000
 """Age from which a file's times tell it from an earlier state: coarse clocks tick each second."""

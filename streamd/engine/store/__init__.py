@@ -12,9 +12,9 @@ from pathlib import Path
 
 from streamd.assets import asset
 from streamd.engine.catalog import CATALOG, entry, suits
-from streamd.engine.formats import ggml, huggingface, openai
 from streamd.engine.model import Model
 from streamd.engine.store import cache, imports
+from streamd.engine.store.layouts import layout_of
 from streamd.engine.store.places import Places, expanded, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
@@ -26,7 +26,7 @@ BUNDLED = ("tiny.en",)
 def load_model(name: str) -> Model:
     """Load a model by its name, or by its folder or file.
 
-    A folder is Hugging Face's; a file is openai-whisper's or whisper.cpp's.
+    A folder is Hugging Face's, CTranslate2's or MLX's; a file openai-whisper's or whisper.cpp's.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def load_model(name: str) -> Model:
     if path is None:
         raise not_here(name)
     label = name if path != expanded(name) else _label(path)
-    model = huggingface.load(path, label) if path.is_dir() else _load_file(path, label)
+    model = layout_of(path).load(path, label)
     known = entry(name)
     if known and known.min_audio_ctx:
         return replace(model, min_audio_ctx=known.min_audio_ctx)
@@ -84,19 +84,3 @@ def _label(path: Path) -> str:
         return path.stem
     folder = path.resolve()
     return cache.name_of(folder) or folder.name
-
-
-def _load_file(path: Path, name: str) -> Model:
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    if magic == openai.MAGIC:
-        return openai.load(path, name)
-    if magic == ggml.MAGIC:
-        return ggml.load(path, name)
-    raise ModelError(
-        f"{path}: no checkpoint of openai-whisper or whisper.cpp; of a model in other files, "
-        "name the folder"
-    )

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from streamd.engine.formats.safetensors import shards
+from streamd.engine.store.layouts import layout_of
 from streamd.engine.store.lock import alone
-from streamd.engine.store.repository import CONFIG, GENERATION, INDEX, VOCABULARIES, WEIGHTS
 from streamd.errors import ModelError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
@@ -82,13 +81,14 @@ def _copy(source: Path, folder: Path, half_done: Path) -> None:
 
 
 def needed(source: Path) -> list[Path]:
-    """The files of a model that the loader reads; `source` is its folder, or its only file."""
-    if source.is_file():
-        return [source]
-    wanted = [CONFIG, GENERATION, *VOCABULARIES, WEIGHTS]
-    if not (source / WEIGHTS).exists():
-        wanted += [INDEX, *shards(source / INDEX)]
-    return [path for name in wanted if (path := source / name).is_file()]
+    """The files of a model that the loader reads; `source` is its folder, or its only file.
+
+    Raises
+    ------
+    ModelError
+        It is no model.
+    """
+    return layout_of(source).files(source)
 
 
 def remove(models: Path, name: str) -> None:

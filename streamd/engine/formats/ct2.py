@@ -1,0 +1,292 @@
+"""CTranslate2's folder for a Whisper model, as faster-whisper downloads it.
+
+``model.bin`` is little-endian: the version of its layout, name and revision of what it holds, the
+variables (name, shape, type, values), and further names for some of them. Beside an int8 matrix
+lies a scale for each of its rows: a weight is the integer divided by the scale. Sources:
+CTranslate2 ``specs/model_spec.py`` (``_serialize``, ``_quantize``), ``specs/whisper_spec.py``.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from streamd.engine import ModelDimensions
+from streamd.engine.formats import huggingface
+from streamd.engine.formats.binary import MAX_TENSORS, BinaryFile
+from streamd.engine.formats.files import present, read, read_json
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, heads, is_whisper
+from streamd.engine.model import only_language as language
+from streamd.engine.vocabulary import check_size, spelled
+from streamd.engine.weights import INT8_ROWS, OUTPUT, Stored, gather, shown
+from streamd.errors import ModelError
+
+WEIGHTS = "model.bin"
+_CONFIG, _JSON, _TEXT = "config.json", "vocabulary.json", "vocabulary.txt"
+_SPEC, _VERSION = "WhisperSpec", 6
+_MAX_VERSION = 1000
+_MAX_AXES = 4
+_TYPES: tuple[tuple[str, DTypeLike], ...] = (
+    ("F32", "<f4"),
+    ("I8", "i1"),
+    ("I16", "<i2"),
+    ("I32", "<i4"),
+    ("F16", "<f2"),
+    ("BF16", ml_dtypes.bfloat16),
+)
+"""By CTranslate2's number for the type."""
+_SCALE_TYPES = ("F16", "BF16", "F32")
+_FIXED = {"decoder/activation": 3, "decoder/scale_embeddings": 0}
+"""What would make another model of the same parameters: 3 is GELU."""
+
+_LAYER = re.compile(r"(encoder|decoder)/layer_(\d+)/(.+)", re.ASCII)
+_IN_LAYER = {
+    "self_attention/linear_0": ("attn.query", "attn.key", "attn.value"),
+    "self_attention/linear_1": ("attn.out",),
+    "self_attention/layer_norm": ("attn_ln",),
+    "attention/linear_0": ("cross_attn.query",),
+    "attention/linear_1": ("cross_attn.key", "cross_attn.value"),
+    "attention/linear_2": ("cross_attn.out",),
+    "attention/layer_norm": ("cross_attn_ln",),
+    "ffn/linear_0": ("mlp.0",),
+    "ffn/linear_1": ("mlp.2",),
+    "ffn/layer_norm": ("mlp_ln",),
+}
+"""Theirs -> OpenAI's, whose rows are stacked in it."""
+_OUTSIDE = {
+    "encoder/conv1": "encoder.conv1",
+    "encoder/conv2": "encoder.conv2",
+    "encoder/layer_norm": "encoder.ln_post",
+    "decoder/layer_norm": "decoder.ln",
+    "decoder/embeddings": "decoder.token_embedding",
+    "decoder/projection": OUTPUT.removesuffix(".weight"),
+}
+_LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+
+
+class _Config(msgspec.Struct):
+    """``config.json``. Its list of languages says nothing: English-only models have all of them."""
+
+    alignment_heads: list[tuple[int, int]] | None = None
+    suppress_ids: list[int] | None = None
+    suppress_ids_begin: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """A variable; its values are still on disk."""
+
+    dtype: str
+    values: NDArray[Any]
+
+
+_Variables = Mapping[str, _Variable]
+
+
+def load(folder: Path, name: str) -> Model:
+    """Load the folder.
+
+    Raises
+    ------
+    ModelError
+        Its files are missing, damaged or of another architecture.
+    """
+    path = folder / WEIGHTS
+    variables = _variables(path)
+    dims = _dims(path, variables)
+    config = read_json(folder / _CONFIG, _Config)
+    vocabulary = check_size(folder, _vocabulary(folder, dims.n_vocab), dims.n_vocab)
+    return Model(
+        name=name,
+        dims=dims,
+        weights=gather(path, dims, dict(_parameters(path, variables))),
+        vocabulary=vocabulary,
+        alignment_heads=heads(config.alignment_heads, Path(name), dims),
+        language=language(dims),
+        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+        suppress_tokens=below(len(vocabulary), config.suppress_ids),
+        begin_suppress_tokens=below(len(vocabulary) + 1, config.suppress_ids_begin),
+    )
+
+
+def outline(folder: Path) -> Outline:
+    """What the folder's model is. Raises `ModelError`, as `load` does."""
+    path = folder / WEIGHTS
+    dims = _dims(path, _variables(path))
+    return Outline(dims, language(dims))
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that `load` reads."""
+    vocabularies = present(folder, (_JSON, _TEXT))[:1] or huggingface.vocabularies(folder)
+    return [*present(folder, (_CONFIG,)), *vocabularies, folder / WEIGHTS]
+
+
+def _variables(path: Path) -> _Variables:
+    """All variables of ``model.bin``, under all their names."""
+    file = BinaryFile(path)
+    (version,) = file.numbers("I")
+    spec = _text(file) if version <= _MAX_VERSION else ""
+    if not spec.endswith(("Spec", "SpecBuilder")):
+        raise ModelError(f"{path}: no model of CTranslate2, whose file has this name")
+    if spec != _SPEC:
+        raise ModelError(f"{path}: CTranslate2's {shown(spec)}; streamd reads only {_SPEC}")
+    if version != _VERSION:
+        raise ModelError(
+            f"{path}: of version {version} of CTranslate2's files, not {_VERSION}; convert the "
+            "model again with another CTranslate2"
+        )
+    _, n_variables = file.numbers("2I")
+    if n_variables > MAX_TENSORS:
+        raise file.damaged(f"{n_variables} variables")
+    variables = dict(_variable(file) for _ in range(n_variables))
+    (n_aliases,) = file.numbers("I")
+    if n_aliases > MAX_TENSORS:
+        raise file.damaged(f"{n_aliases} aliases")
+    for _ in range(n_aliases):
+        alias, name = _text(file), _text(file)
+        if name not in variables:
+            raise file.damaged(f"{shown(name)} is missing")
+        if (alias, name) != ("decoder/projection/weight", "decoder/embeddings/weight"):  # tied
+            variables[alias] = variables[name]
+            if scale := variables.get(f"{name}_scale"):
+                variables[f"{alias}_scale"] = scale
+    return variables
+
+
+def _text(file: BinaryFile) -> str:
+    return file.text(*file.numbers("H")).rstrip(b"\0").decode("ascii", "backslashreplace")
+
+
+def _variable(file: BinaryFile) -> tuple[str, _Variable]:
+    name = _text(file)
+    (n_axes,) = file.numbers("B")
+    if n_axes > _MAX_AXES:
+        raise file.damaged(f"{shown(name)} has {n_axes} axes")
+    shape = file.numbers(f"{n_axes}I")
+    number, n_bytes = file.numbers("BI")
+    if number >= len(_TYPES):
+        raise file.damaged(f"{shown(name)} is of CTranslate2's type {number}")
+    dtype, item = _TYPES[number]
+    if n_bytes != math.prod(shape) * np.dtype(item).itemsize:
+        raise file.damaged(f"{shown(name)} has {n_bytes} bytes for the shape {list(shape)}")
+    return name, _Variable(dtype, file.take(n_bytes).view(item).reshape(shape))
+
+
+def _dims(path: Path, variables: _Variables) -> ModelDimensions:
+    """What the shapes of the variables say, and the only numbers that are none of their shapes."""
+    try:
+        numbers = {
+            n: int(v.values)
+            for n, v in variables.items()
+            if v.dtype[0] == "I" and not v.values.ndim
+        }
+        n_state, n_mels, _ = variables["encoder/conv1/weight"].values.shape
+        n_vocab, n_text_state = variables["decoder/embeddings/weight"].values.shape
+        n_text_head = numbers["decoder/num_heads"]
+        dims = ModelDimensions(
+            n_mels=n_mels,
+            n_audio_ctx=len(variables["encoder/position_encodings/encodings"].values),
+            n_audio_state=n_state,
+            n_audio_head=numbers.get("encoder/num_heads", n_text_head),
+            n_audio_layer=_n_layers(variables, "encoder"),
+            n_vocab=n_vocab,
+            n_text_ctx=len(variables["decoder/position_encodings/encodings"].values),
+            n_text_state=n_text_state,
+            n_text_head=n_text_head,
+            n_text_layer=_n_layers(variables, "decoder"),
+        )
+    except (KeyError, ValueError, TypeError) as error:  # the last two: of another rank
+        raise ModelError(
+            f"{path}: damaged ({shown(str(error))}); get the model's files again"
+        ) from error
+    usual = all(numbers.get(name, value) == value for name, value in _FIXED.items())
+    if not (usual and is_whisper(dims)):
+        raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
+    return dims
+
+
+def _n_layers(variables: _Variables, part: str) -> int:
+    layers = (_LAYER.fullmatch(name) for name in variables)
+    return len({layer[2] for layer in layers if layer and layer[1] == part})
+
+
+def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored]]:
+    """The model's parameters under OpenAI's names; what is none keeps its own."""
+    for name, variable in variables.items():
+        if variable.values.ndim == 0 or _is_scale(name, variables):
+            continue
+        parts, leaf = _openai_names(name)
+        scales = _scales(path, name, variables) if variable.dtype == "I8" else None
+        n_rows, rest = divmod(len(variable.values), len(parts))
+        if rest:
+            raise ModelError(
+                f"{path}: {shown(name)} has a wrong shape; get the model's files again"
+            )
+        for i, part in enumerate(parts):
+            if part.endswith(".key") and leaf == "bias":
+                continue  # zeros; and whatever it is, it changes all of a query's scores alike
+            rows = slice(i * n_rows, (i + 1) * n_rows)
+            values = variable.values[rows]
+            read = partial(_read, values, None if scales is None else scales[rows])
+            dtype = variable.dtype if scales is None else INT8_ROWS
+            yield ".".join((part, leaf)).strip("."), Stored(path, values.shape, dtype, read)
+
+
+def _is_scale(name: str, variables: _Variables) -> bool:
+    matrix = variables.get(name.removesuffix("_scale"))
+    return name.endswith("_scale") and matrix is not None and matrix.dtype == "I8"
+
+
+def _openai_names(name: str) -> tuple[tuple[str, ...], str]:
+    """The modules whose parameters are stacked in a variable, and what of them it is."""
+    scope, _, leaf = name.rpartition("/")
+    if layer := _LAYER.fullmatch(scope):
+        inside = _IN_LAYER.get(layer[3], ())
+        modules = tuple(f"{layer[1]}.blocks.{layer[2]}.{module}" for module in inside)
+    else:
+        modules = (_OUTSIDE[scope],) if scope in _OUTSIDE else ()
+    if modules and leaf in _LEAVES:
+        return modules, _LEAVES[leaf]
+    if leaf == "encodings":
+        return (f"{scope.removesuffix('/position_encodings')}.positional_embedding",), ""
+    return (name,), ""
+
+
+def _scales(path: Path, name: str, variables: _Variables) -> NDArray[Any]:
+    """One for each row of the int8 matrix of that name, and shaped to divide it."""
+    scale, matrix = variables.get(f"{name}_scale"), variables[name].values
+    if scale is None or scale.values.shape != matrix.shape[:1] or scale.dtype not in _SCALE_TYPES:
+        raise ModelError(
+            f"{path}: there is no scale for each row of {shown(name)}; get the model's files again"
+        )
+    return scale.values.reshape(-1, *[1] * (matrix.ndim - 1))
+
+
+def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
+    """Of int8, the float32 quotient; `engine.onnx.linear.quantised` gives its integers again."""
+    if scales is None:
+        return values
+    with np.errstate(all="ignore"):  # a damaged scale gives infinity, which is refused as such
+        return values.astype(np.float32) / scales.astype(np.float32)
+
+
+def _vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
+    """Of ``vocabulary.json``, of the ``vocabulary.txt`` of older converters, or the tokenizer's."""
+    if (path := folder / _JSON).exists():
+        return spelled(path, read_json(path, list[str]))
+    if (path := folder / _TEXT).exists():
+        try:
+            lines = read(path).decode().removesuffix("\n").split("\n")
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{path}: {error}; get the model's files again") from error
+        return spelled(path, lines)
+    return huggingface.read_vocabulary(folder, n_vocab)

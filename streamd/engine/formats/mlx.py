@@ -1,0 +1,183 @@
+"""MLX's folder for a Whisper model, as mlx-whisper downloads it and mlx-community has it.
+
+OpenAI's dimensions in ``config.json``, and OpenAI's parameters, but that convolutions have their
+axes in another order, layers of an MLP are ``mlp1`` and ``mlp2``, and the encoder's positions are
+computed. There is no vocabulary; OpenAI's ship with streamd. Sources: mlx-examples
+``whisper/convert.py``, ``mlx_whisper/load_models.py``, ``mlx_whisper/whisper.py``.
+"""
+
+import math
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engine import ModelDimensions
+from streamd.engine.formats import archive, safetensors
+from streamd.engine.formats.files import present, read_json
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, heads, is_whisper, only_language
+from streamd.engine.vocabulary import openai_vocabulary
+from streamd.engine.weights import Stored, gather, shown
+from streamd.errors import ModelError
+
+CONFIG = "config.json"
+NPZ, SAFETENSORS = "weights.npz", ("model.safetensors", "weights.safetensors")
+_MAX_AUDIO_CTX = 1500
+"""Nothing in the weights is as long, so the configuration is not believed more."""
+_POSITIONS, _HEADS = "encoder.positional_embedding", "alignment_heads"
+_MAX_HEADS = 10_000
+_HEADER = re.compile(
+    rb"\{'descr': '([^']{1,9})', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\),? *\}\s*",
+)
+"""Of an array in an .npz, as numpy and MLX write it."""
+_MAX_HEADER = 1000
+_TYPES = {"<f2": "F16", "<f4": "F32", "<i4": "I32", "<i8": "I64", "<u4": "U32"}
+
+
+class _Quantization(msgspec.Struct):
+    bits: int
+
+
+class _Config(msgspec.Struct):
+    """``config.json``, beside the dimensions."""
+
+    quantization: _Quantization | None = None
+
+
+class _Marks(msgspec.Struct):
+    """What other folders' ``config.json`` does not have."""
+
+    n_mels: int | None = None
+
+
+def is_one(folder: Path) -> bool:
+    """Whether the folder is of this layout, by its files' names and its configuration."""
+    if present(folder, (NPZ, SAFETENSORS[1])):
+        return True
+    config = present(folder, (CONFIG,))
+    return bool(config) and read_json(config[0], _Marks).n_mels is not None
+
+
+def load(folder: Path, name: str) -> Model:
+    """Load the folder.
+
+    Raises
+    ------
+    ModelError
+        Its files are missing, damaged, quantised or of another architecture.
+    """
+    dims = outline(folder).dims
+    if quantization := read_json(folder / CONFIG, _Config).quantization:
+        raise ModelError(
+            f"{folder}: quantised by MLX to {quantization.bits} bits, which streamd does not read; "
+            "get the same model in float16"
+        )
+    with _opened(folder) as stored:
+        listed = _listed_heads(stored.pop(_HEADS, None))
+        return Model(
+            name=name,
+            dims=dims,
+            weights=gather(folder, dims, _renamed(folder, dims, stored)),
+            vocabulary=openai_vocabulary(folder, dims.n_vocab),
+            alignment_heads=heads(listed, Path(name), dims),
+            language=only_language(dims),
+            min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+        )
+
+
+def outline(folder: Path) -> Outline:
+    """What the folder's model is. Raises `ModelError`, as `load` does."""
+    path = folder / CONFIG
+    dims = read_json(path, ModelDimensions)
+    if not is_whisper(dims) or dims.n_audio_ctx > _MAX_AUDIO_CTX:
+        raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
+    return Outline(dims, only_language(dims))
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that `load` reads."""
+    return [*present(folder, (CONFIG,)), _weights(folder)]
+
+
+def _weights(folder: Path) -> Path:
+    """In the order of mlx-whisper."""
+    found = present(folder, (*SAFETENSORS, NPZ))
+    return found[0] if found else folder / NPZ
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
+    path = _weights(folder)
+    if path.name != NPZ:
+        yield safetensors.open_file(path)
+        return
+    with archive.opened(path) as opened:
+        yield dict(_array(path, opened, info.filename) for info in opened.infolist())
+
+
+def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]:
+    """What numpy's header of an entry says; the numbers behind it are not read."""
+    with opened.open(name) as file:
+        start = file.read(_MAX_HEADER)
+    version, n_length = start[6:7], 2 if start[6:7] == b"\1" else 4
+    begin = 8 + n_length
+    end = begin + int.from_bytes(start[8:begin], "little")
+    header = _HEADER.fullmatch(start[begin:end])
+    if start[:6] != b"\x93NUMPY" or version not in (b"\1", b"\2") or not header:
+        raise zipfile.BadZipFile(f"{shown(name)} is no array")
+    kind = header[1].decode("ascii", "replace")
+    shape = tuple(int(size) for size in header[3].replace(b" ", b"").split(b",") if size)
+    reverse = header[2] == b"True"  # the order of its numbers: the first axis is the fastest
+    values = partial(_values, opened, name, end, kind, shape[::-1] if reverse else shape)
+    read = (lambda: values().T) if reverse else values
+    return name.removesuffix(".npy"), Stored(path, shape, _TYPES.get(kind, kind), read)
+
+
+def _values(
+    opened: zipfile.ZipFile, name: str, start: int, kind: str, shape: tuple[int, ...]
+) -> NDArray[Any]:
+    data = archive.entry(opened, name)
+    if len(data) - start != math.prod(shape) * np.dtype(kind).itemsize:
+        raise zipfile.BadZipFile(f"{shown(name)} does not have its length")
+    return np.frombuffer(data, kind, offset=start).reshape(shape)
+
+
+def _listed_heads(stored: Stored | None) -> list[tuple[int, int]] | None:
+    plain = stored is not None and stored.dtype in ("I32", "I64", "U32")
+    if stored is None or not plain or stored.shape[1:] != (2,) or stored.shape[0] > _MAX_HEADS:
+        return None
+    return [(int(layer), int(head)) for layer, head in stored.read()]
+
+
+def _renamed(folder: Path, dims: ModelDimensions, stored: dict[str, Stored]) -> dict[str, Stored]:
+    """Under OpenAI's names, and in OpenAI's order of axes."""
+    positions = (dims.n_audio_ctx, dims.n_audio_state)
+    renamed = {_POSITIONS: Stored(folder, positions, "F16", partial(sinusoids, *positions))}
+    for name, each in stored.items():
+        name = name.replace(".mlp1.", ".mlp.0.").replace(".mlp2.", ".mlp.2.")
+        if re.fullmatch(r"encoder\.conv[12]\.weight", name) and len(each.shape) == 3:
+            n_out, n_taps, n_in = each.shape
+            each = replace(each, shape=(n_out, n_in, n_taps), read=partial(_swapped, each))
+        renamed[name] = each
+    return renamed
+
+
+def _swapped(convolution: Stored) -> NDArray[Any]:
+    return convolution.read().swapaxes(1, 2)
+
+
+def sinusoids(n_audio_ctx: int, n_audio_state: int) -> NDArray[np.float16]:
+    """The encoder's positional embedding, to the last bit as OpenAI's checkpoints have it."""
+    half = n_audio_state // 2
+    scales = np.exp(-math.log(10_000) / max(half - 1, 1) * np.arange(half))
+    angles = np.arange(n_audio_ctx)[:, None] * scales
+    exact = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return exact.astype(np.float32).astype(np.float16)  # rounded twice, as theirs were
