@@ -44,7 +44,7 @@ def with_model(config: Config) -> Config:
 
 
 def best_here(config: Config, here: Places) -> str | None:
-    """The model that is used when none is named, if any is here but the bundled one."""
+    """The model that is used when none is named, if any here can do what is asked for."""
     return store.best(here, language=config.decoding.language, translate=_translates(config))
 
 
@@ -64,7 +64,8 @@ def _refuse_wrong_language(name: str, config: Config) -> None:
 
 
 def _automatic(config: Config, here: Places) -> str:
-    if name := best_here(config, here):
+    name = best_here(config, here)
+    if name and not store.is_bundled(name, here):
         log.info("using %s, the best model here; --model names another", name)
         return name
     usual = offered(language=config.decoding.language, translate=_translates(config))

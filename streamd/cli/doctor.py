@@ -159,6 +159,8 @@ def _models(config: Config) -> Iterator[Finding]:
         *(cache.name_of(path) or repo.id for repo, path in cache.whispers(here.cache)),
     ]
     name = config.decoding.model or best_here(config, here)
+    if name and not config.decoding.model and store.is_bundled(name, here):
+        name = None
     if name and store.find(name, here):
         others = f"; here too: {', '.join(sorted({*names} - {name}))}" if {*names} - {name} else ""
         yield Finding("ok", "models", f"{name} is used{others}")

@@ -11,9 +11,10 @@ from streamd.cli.choosing import best_here
 from streamd.cli.downloading import download
 from streamd.config import Config
 from streamd.engine import store
-from streamd.engine.catalog import CATALOG, Entry, entry, megabytes
+from streamd.engine.catalog import CATALOG, entry, languages, megabytes
 from streamd.engine.store import cache, imports
 from streamd.engine.store.download import look_up
+from streamd.engine.store.layouts import layout_of
 from streamd.engine.store.places import Places, expanded, places
 from streamd.engine.store.repository import repository_of
 from streamd.errors import ModelError
@@ -32,7 +33,10 @@ def get(config: Config, name: str) -> None:
     ModelError : no model has that name, or the download failed
     """
     here = places()
-    if repository := repository_of(name):
+    repository = repository_of(name)
+    if repository and imports.find(here.imported, name):
+        raise ModelError(f"{name} is imported; streamd models get {repository} downloads that one")
+    if repository:
         download(name, look_up(repository, here), here, config.output)
     elif store.find(name, here) is None:
         raise store.not_here(name)
@@ -50,11 +54,11 @@ def add(path: str, name: str = "") -> None:
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
     name = name or imports.default_name(source)
-    if name in store.BUNDLED or entry(name):
-        raise ModelError(f"{name} is another model's name; streamd models import PATH NAME")
     store.load_model(str(source))
     imports.add(places().imported, source, name)
     log.info("%s, %s, is imported; use it with --model %s", name, _size(source), name)
+    if other := entry(name):
+        log.info("%s means this one from now on; the hub's is %s", name, other.repository)
 
 
 def remove(name: str) -> None:
@@ -123,29 +127,44 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _rows(here: Places, default: str) -> Iterator[Row]:
-    for name in store.BUNDLED:
-        size = _size(asset(name))
-        yield Row(name, size, "English", "bundled", "ships with streamd", name == default)
-    for name, path in imports.every(here.imported):
-        yield Row(name, _size(path), "", "imported", "", name == default)
+    """A name stands there once: for the model that `find` gives for it."""
+    imported = dict(imports.every(here.imported))
     downloaded = {str(repository): snapshot for repository, snapshot in cache.whispers(here.cache)}
+    bundled = {name: asset(name) for name in store.BUNDLED if name not in imported}
+    for each in CATALOG:
+        if each.repository in downloaded:
+            bundled.pop(each.name, None)
+    for name, path in bundled.items():
+        yield Row(name, _size(path), _known(path), "bundled", "ships with streamd", name == default)
+    for name, path in imported.items():
+        yield Row(name, _size(path), _known(path), "imported", "", name == default)
     for each in CATALOG:
         snapshot = downloaded.pop(each.repository, None)
+        if snapshot is None and (each.name in bundled or each.name in imported):
+            continue
+        name = each.repository if each.name in imported else each.name
         size = _size(snapshot) if snapshot else megabytes(each.n_bytes)
         state = "downloaded" if snapshot else ""
-        languages = _languages(each)
-        yield Row(each.name, size, languages, state, each.repository, each.name == default)
-    for name, snapshot in downloaded.items():
-        yield Row(name, _size(snapshot), "", "downloaded", here.host)
+        yield Row(name, size, _told(each.n_languages), state, each.repository, name == default)
+    for name, path in downloaded.items():
+        yield Row(name, _size(path), _known(path), "downloaded", here.host)
 
 
-def _languages(each: Entry) -> str:
-    return "English" if each.n_languages == 1 else str(each.n_languages)
+def _known(model: Path) -> str:
+    """The languages of a model whose files are here."""
+    try:
+        return _told(languages(layout_of(model).outline(model)))
+    except ModelError:
+        return ""
+
+
+def _told(n_languages: int) -> str:
+    return "English" if n_languages == 1 else str(n_languages)
 
 
 def _size(model: Path) -> str:
     """Of what the loader reads."""
     try:
         return megabytes(sum(path.stat().st_size for path in imports.needed(model)))
-    except ModelError:
+    except (ModelError, OSError):  # OSError: one of the files is gone
         return "damaged"

@@ -7,11 +7,14 @@ nothing of engines.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 from streamd.assets import asset
-from streamd.engine.catalog import CATALOG, entry, suits
+from streamd.engine.catalog import CATALOG, Size, entry, languages, quality, suits
 from streamd.engine.model import Model
 from streamd.engine.store import cache, imports
 from streamd.engine.store.layouts import layout_of
@@ -66,16 +69,48 @@ def find(name: str, here: Places) -> Path | None:
     return imports.find(here.imported, name) or downloaded or bundled
 
 
-def best(here: Places, *, language: str, translate: bool) -> str | None:
-    """The model to use when none is named: the catalog's first that is here and can do it.
+def is_bundled(name: str, here: Places) -> bool:
+    """Whether that is what the name stands for; imported and downloaded models come before it."""
+    return name in BUNDLED and find(name, here) == asset(name)
 
-    Without one, the first of the imported models; None where nothing was imported either.
+
+def best(here: Places, *, language: str, translate: bool) -> str | None:
+    """The model to use when none is named: the best one here that can do it, whoever made it.
+
+    Of two that are alike, an imported one comes before a downloaded and a bundled one. Downloaded
+    models are only those of the catalog: other programs put whatever they need into the cache.
     """
+    candidates = (*_imported(here), *_downloaded(here), *_bundled())
+    possible = [
+        (quality(size, n_languages), name)
+        for name, size, n_languages in candidates
+        if suits(size, n_languages, language=language, translate=translate)
+    ]
+    return max(possible, key=itemgetter(0))[1] if possible else None
+
+
+_Candidate = tuple[str, Size, int]
+"""A model's name, its size, and how many languages it knows."""
+
+
+def _imported(here: Places) -> Iterator[_Candidate]:
+    for name, path in imports.every(here.imported):
+        with suppress(ModelError):
+            outline = layout_of(path).outline(path)
+            yield name, Size.of(outline), languages(outline)
+
+
+def _downloaded(here: Places) -> Iterator[_Candidate]:
     for each in CATALOG:
-        possible = suits(each, language=language, translate=translate)
-        if possible and cache.find(here.cache, Repository(each.repository)):
-            return each.name
-    return next((name for name, _ in imports.every(here.imported)), None)
+        if cache.find(here.cache, Repository(each.repository)):
+            name = each.repository if imports.find(here.imported, each.name) else each.name
+            yield name, each.size, each.n_languages
+
+
+def _bundled() -> Iterator[_Candidate]:
+    for each in CATALOG:
+        if each.name in BUNDLED:
+            yield each.name, each.size, each.n_languages
 
 
 def _label(path: Path) -> str:
