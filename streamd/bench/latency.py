@@ -1,8 +1,8 @@
 """When each word was seen, and what each final waited for.
 
 Of a reference word that the final has right, the latency runs from its end in the audio to the
-first event that shows it in its place (`first`), to the one from which on it stays (`stable`), and
-to the one that promises it (`final`).
+first event that shows it in its place (`first`), to the one from which on it stays (`stable`), to
+the one that promises it (`final`), and to the final that it is in (`closed`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,6 +47,7 @@ class WordLatency:
     first: float
     stable: float
     final: float
+    closed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,14 @@ def word_latencies(
         end_ms = reference[i].end_ms
         if end_ms is not None:
             at = times[j]
-            out.append(WordLatency(at.first - end_ms, at.stable - end_ms, at.final - end_ms))
+            out.append(
+                WordLatency(
+                    first=at.first - end_ms,
+                    stable=at.stable - end_ms,
+                    final=at.final - end_ms,
+                    closed=at.closed - end_ms,
+                )
+            )
     return out
 
 
@@ -150,7 +158,7 @@ def _word_times(segment: Segment) -> list[WordLatency]:
                 first[i] = entry.t_ms
                 stable[i] = entry.t_ms if stayed else stable[i]
                 final[i] = entry.t_ms if there[i] else final[i]
-    return [WordLatency(*times) for times in zip(first, stable, final, strict=True)]
+    return [WordLatency(*times, last) for times in zip(first, stable, final, strict=True)]
 
 
 def _next_shown(segment: Segment, entry: Said) -> float:

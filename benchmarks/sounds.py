@@ -1,0 +1,106 @@
+"""Real speech and noise to measure with: sound files, what is said in them, and when.
+
+The speech is a folder that is not part of this repository (``--data``): ``manifest.jsonl`` names
+its clips (id, path, lang, text, ref_words, words as [word, start_s, end_s]), and
+``streams/NAME.json`` describes ``streams/NAME.flac`` (ref_words, and segments with text and words).
+The noise is made here (`noises`).
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import noises
+
+from streamd.bench.latency import SpokenWord
+from streamd.bench.words import spoken
+
+DATA = Path(__file__).resolve().parents[2] / "shared/data/eval"
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A sound file and what is said in it.
+
+    `reference`: the spoken words, as one line; `words`: the same with their times; `passages`: the
+    text as it is printed, with marks and capitals. Nothing is said in noise.
+    """
+
+    name: str
+    path: Path
+    reference: str = ""
+    words: tuple[SpokenWord, ...] = ()
+    passages: tuple[str, ...] = ()
+
+
+def clips(data: Path, language: str = "en") -> list[Sound]:
+    """The clips in one language."""
+    lines = (data / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [
+        Sound(
+            name=row["id"],
+            path=data / row["path"],
+            reference=row.get("ref_words", row["text"]),
+            words=_timed([row]),
+            passages=(row["text"],),
+        )
+        for row in rows
+        if row["lang"] == language
+    ]
+
+
+def stream(data: Path, name: str) -> Sound:
+    """A recording of some minutes; the part of its name before the first ``_`` suffices.
+
+    Raises
+    ------
+    FileNotFoundError : there is none of this name
+    """
+    found = [path for path in (data / "streams").glob("*.json") if _is(path.stem, name)]
+    if not found:
+        raise FileNotFoundError(f"{data / 'streams'}: no stream is called {name}")
+    about = json.loads(found[0].read_text(encoding="utf-8"))
+    return Sound(
+        name=found[0].stem,
+        path=found[0].with_suffix(".flac"),
+        reference=about["ref_words"],
+        words=_timed(about["segments"]),
+        passages=tuple(segment["text"] for segment in about["segments"]),
+    )
+
+
+def sets(names: Sequence[str], data: Path, out: Path) -> dict[str, list[Sound]]:
+    """Sounds by the name of their set: ``clips``, ``noise`` (made in `out`) or a stream's name.
+
+    Ends the program with one line if there is no such folder or stream.
+    """
+    try:
+        return {name: _set(name, data, out) for name in names}
+    except FileNotFoundError as error:
+        sys.exit(f"{error}; --data names the folder of recorded speech")
+
+
+def _set(name: str, data: Path, out: Path) -> list[Sound]:
+    if name == "clips":
+        return clips(data)
+    if name == "noise":
+        crowd = [clip.path for clip in clips(data)[:20]]
+        return [Sound(path.stem, path) for path in noises.write(out / "noise", crowd)]
+    return [stream(data, name)]
+
+
+def _is(stem: str, name: str) -> bool:
+    return name in (stem, stem.partition("_")[0])
+
+
+def _timed(rows: Iterable[dict[str, Any]]) -> tuple[SpokenWord, ...]:
+    return tuple(
+        SpokenWord(word, round(start_s * 1000), round(end_s * 1000))
+        for row in rows
+        for text, start_s, end_s in row.get("words", [])
+        for word in spoken(text)
+    )
