@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--device", help="a silent microphone, too")
     parser.add_argument("option", nargs="*", metavar="NAME=VALUE", help="streamd's options")
     args = parser.parse_intermixed_args()
-    options = [f"--{option}" for option in args.option or ["model=demo"]]
+    options = [f"--{option}" for option in args.option or ["model=tiny.en"]]
     with tempfile.TemporaryDirectory() as folder:
         cases = {"nothing (serve)": ["serve", *options]}
         for name, path in sounds(Path(folder), args.seconds + 60).items():

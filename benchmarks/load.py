@@ -44,7 +44,7 @@ PERIOD_S = 0.5
 def streams(args: argparse.Namespace) -> list[Load]:
     """Growing numbers of streams."""
     given = dict(option.split("=", 1) for option in args.option)
-    own = {"model": "demo", "source": "false", "workers": args.workers, "threads": args.threads}
+    own = {"model": "tiny.en", "source": "false", "workers": args.workers, "threads": args.threads}
     config = load(own | given, {})
     model, engine = opened(config, args.dims)
     tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)

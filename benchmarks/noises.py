@@ -36,8 +36,10 @@ def write(folder: Path, speech: Sequence[Path], seconds: int = SECONDS) -> list[
         "breathing": lambda n, rng: _level(_breathing(n, rng), -30),
         "music": lambda n, rng: _level(_music(n, rng), -26),
         "mumble": lambda n, rng: _level(_vowels(n, rng), -26),
-        "babble": lambda n, rng: _level(sum(_vowels(n, rng) for _ in range(8)), -28),
-        "crowd": lambda n, rng: _level(sum(_reversed(n, rng, speech) for _ in range(6)), -28),
+        "babble": lambda n, rng: _level(np.sum([_vowels(n, rng) for _ in range(8)], axis=0), -28),
+        "crowd": lambda n, rng: _level(
+            np.sum([_reversed(n, rng, speech) for _ in range(6)], axis=0), -28
+        ),
     }
     paths = []
     for name, make in makers.items():
@@ -76,7 +78,7 @@ def _pink(white: Sound) -> Sound:
 def _hum(n: int) -> Sound:
     """Mains: 50 Hz and its overtones."""
     t = np.arange(n) / SAMPLE_RATE
-    return sum(np.sin(2 * np.pi * 50 * k * t + k) / k for k in range(1, 12))
+    return np.sum([np.sin(2 * np.pi * 50 * k * t + k) / k for k in range(1, 12)], axis=0)
 
 
 def _typing(n: int, rng: np.random.Generator) -> Sound:
@@ -130,7 +132,8 @@ def _music(n: int, rng: np.random.Generator) -> Sound:
 
     def tone(semitones: int, base_hz: float, overtones: int) -> Sound:
         hz = base_hz * 2 ** (semitones / 12)
-        return sum(np.sin(2 * np.pi * hz * k * t) / k for k in range(1, overtones + 1))
+        waves = [np.sin(2 * np.pi * hz * k * t) / k for k in range(1, overtones + 1)]
+        return np.sum(waves, axis=0)
 
     for number, at in enumerate(range(0, n, beat)):
         if number % 4 == 0:
@@ -164,7 +167,7 @@ def _reversed(n: int, rng: np.random.Generator, speech: Sequence[Path]) -> Sound
     """Somebody's speech backwards, one recording after the other."""
     sound, at = np.zeros(n), 0
     while at < n:
-        samples, _ = soundfile.read(speech[rng.integers(len(speech))])
+        samples, _ = soundfile.read(speech[int(rng.integers(len(speech)))])
         _add(sound, at, samples[::-1] / np.sqrt(np.mean(samples**2)))
         at += len(samples)
     return sound

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from onnx import TensorProto, helper
 from onnxruntime import InferenceSession, OrtValue, SessionOptions
-from precision import table
+from tables import table
 
 from streamd.bench.machine import machine
 from streamd.bench.random_model import random_model

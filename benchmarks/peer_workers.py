@@ -3,14 +3,13 @@
 FOLDER is what `peer_weights.py` wrote. A request is ``{"do": "step", ...}``; the answer to each is
 one line, with what was measured. Every program gets the same 5 s of sound and writes 20 tokens,
 greedily, without timestamps and without a second try; how each is brought to that is said at its
-class. Sound is in memory already: reading files is not measured.
+class. Of whole recordings each writes what it does by itself.
 """
 
 import json
 import os
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +18,6 @@ import numpy as np
 import soundfile
 
 from streamd.bench.step import noise
-from streamd.types import FRAME, Window, text_of
 
 N_TOKENS = 20
 WINDOW = noise(250)
@@ -38,8 +36,8 @@ class Peer(Protocol):
         """The encoder alone, at its full context."""
         ...
 
-    def text(self, samples: np.ndarray) -> str:
-        """What is said, at best quality that the greedy search has."""
+    def text(self, path: str) -> str:
+        """What is said in a whole recording, greedily, otherwise as the program does by itself."""
         ...
 
 
@@ -77,11 +75,13 @@ class WhisperCpp:
         native.whisper_pcm_to_mel(context, WINDOW, len(WINDOW), self._threads)
         native.whisper_encode(context, 0, self._threads)
 
-    def text(self, samples: np.ndarray) -> str:
+    def text(self, path: str) -> str:
         """What is said."""
-        return " ".join(
-            s.text.strip() for s in self._run(samples, {"audio_ctx": 0, "max_tokens": 0})
-        )
+        # pywhispercpp keeps the parameters of earlier calls
+        usual = {"temperature_inc": 0.2, "no_timestamps": False, "no_context": False}
+        limits = {"single_segment": False, "audio_ctx": 0, "max_tokens": 0}
+        said = self._model.transcribe(_samples(path), **usual, **limits, print_progress=False)
+        return " ".join(segment.text.strip() for segment in said)
 
 
 class FasterWhisper:
@@ -115,9 +115,10 @@ class FasterWhisper:
         features = self._model.feature_extractor(WINDOW)
         self._model.encode(np.pad(features, ((0, 0), (0, 3000)))[:, :3000])
 
-    def text(self, samples: np.ndarray) -> str:
+    def text(self, path: str) -> str:
         """What is said."""
-        return " ".join(segment.text.strip() for segment in self._run(samples, {}))
+        segments, _ = self._model.transcribe(_samples(path), language="en", beam_size=1)
+        return " ".join(segment.text.strip() for segment in segments)
 
 
 class OpenAiWhisper:
@@ -136,27 +137,24 @@ class OpenAiWhisper:
             whisper.pad_or_trim(samples), self._model.dims.n_mels
         )
 
-    def _decode(self, samples: np.ndarray, sample_len: int | None) -> tuple[list[int], str]:
-        options = self._whisper.DecodingOptions(
-            language="en", without_timestamps=True, fp16=False, sample_len=sample_len
-        )
-        result = self._whisper.decode(self._model, self._mel(samples), options)
-        return result.tokens, result.text
-
     def step(self, ctx: int) -> int:
         """One window."""
         if ctx:
             raise ValueError("openai-whisper has only its full context")
-        return len(self._decode(WINDOW, N_TOKENS)[0])
+        options = self._whisper.DecodingOptions(
+            language="en", without_timestamps=True, fp16=False, sample_len=N_TOKENS
+        )
+        return len(self._whisper.decode(self._model, self._mel(WINDOW), options).tokens)
 
     def encode(self) -> None:
         """The encoder."""
         with self._torch.no_grad():
             self._model.encoder(self._mel(WINDOW)[None])
 
-    def text(self, samples: np.ndarray) -> str:
+    def text(self, path: str) -> str:
         """What is said."""
-        return self._decode(samples, None)[1]
+        result = self._model.transcribe(_samples(path), language="en", fp16=False)
+        return str(result["text"])
 
 
 class Streamd:
@@ -171,15 +169,15 @@ class Streamd:
         from streamd.bench.step import Steps
         from streamd.config import load
         from streamd.daemon import build
+        from streamd.daemon.longform import Writer
         from streamd.daemon.opening import open_model
-        from streamd.engine.recognizer import Recognizer
 
-        config = load({"threads": str(threads), "model": str(folder / "hf")}, {})
+        given = {"threads": str(threads), "model": str(folder / "hf"), "language": "en"}
+        config = load(given, {})
         model, self._engine = open_model(config)
         tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
         self._steps = Steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
-        whole = replace(options, audio_ctx=model.dims.n_audio_ctx)
-        self._whole: Any = Recognizer(self._engine, tokenizer, whole)
+        self._writer = Writer(config, model, self._engine)
         n_ctx = model.dims.n_audio_ctx
         self._mel = np.zeros((model.dims.n_mels, 2 * n_ctx), np.float32), n_ctx
         self.about = f"precision {config.decoding.precision}"
@@ -194,11 +192,12 @@ class Streamd:
         """The encoder."""
         self._engine.encode(*self._mel)
 
-    def text(self, samples: np.ndarray) -> str:
+    def text(self, path: str) -> str:
         """What is said."""
-        n = -(-len(samples) // FRAME)
-        padded = np.pad(samples, (0, n * FRAME - len(samples)))
-        return text_of(self._whole.recognize(Window(0, n, padded, last=True)).words)
+        from runs import finals_of, read_whole
+
+        recording = read_whole(self._writer, Path(path))
+        return " ".join(final.text for final in finals_of(self._writer, recording))
 
 
 PEERS = {
@@ -209,6 +208,11 @@ PEERS = {
     "faster-whisper": FasterWhisper,
     "openai-whisper": OpenAiWhisper,
 }
+
+
+def _samples(path: str) -> np.ndarray:
+    """A recording of 16 kHz, mono."""
+    return soundfile.read(path, dtype="float32")[0]
 
 
 def resident_mb(peak: bool = False) -> float:
@@ -230,9 +234,7 @@ def answer(peer: Peer, request: dict[str, Any]) -> dict[str, Any]:
         case "encode":
             peer.encode()
         case "text":
-            samples, _ = soundfile.read(request["file"], dtype="float32")
-            begin, end = (ms * 16 for ms in request["ms"])
-            told["text"] = peer.text(samples[begin:end])
+            told["text"] = peer.text(request["file"])
     told["ms"] = round((time.perf_counter() - begun_s) * 1000, 2)
     told["cpu_ms"] = round((time.process_time() - cpu_s) * 1000, 2)
     return told | {"rss_mb": resident_mb(), "peak_mb": resident_mb(peak=True)}

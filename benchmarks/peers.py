@@ -1,6 +1,7 @@
 """streamd beside whisper.cpp, faster-whisper and openai-whisper: same sound, weights and machine.
 
-    python benchmarks/peers.py WEIGHTS [--dims base.en small.en] [--rounds 7] [--texts]
+    python benchmarks/peers.py WEIGHTS [--dims tiny.en base] [--rounds 7]
+    python benchmarks/peers.py WEIGHTS [--dims tiny.en base] --texts clips A C
 
 WEIGHTS is a folder that `peer_weights.py` filled. Every program runs in a process of its own and
 they take turns, a step each, so that what else the machine does hits all of them; ratios are the
@@ -11,7 +12,8 @@ twice a second: 5 s of audio, a hypothesis of 20 tokens, 2 threads.
 The wheel of pywhispercpp is built for any x86-64; what ``pip install --no-binary pywhispercpp
 --no-deps --target DIR pywhispercpp`` builds for this machine is faster, and with ``--native DIR``
 it takes part, too. Needs the dependency group ``peers``. Prints the bars and, last, one JSON line.
-``--texts`` compares what all read in the bundled recording instead.
+``--texts`` counts the wrong words of whole recordings instead (sets of ``sounds.py``): greedily,
+with each program's own timestamps, fallback and cutting.
 """
 
 import argparse
@@ -28,12 +30,14 @@ from statistics import median
 from typing import Any, Self
 
 import msgspec
+import soundfile
+from scores import errors
+from sounds import DATA, sets
+from tables import table
 
 from streamd.bench.machine import machine
-from streamd.bench.words import n_edits, spoken
 
 HERE = Path(__file__).resolve().parent
-RECORDING = HERE.parent / "models/demo/recording.flac"
 CUT = 384
 """The encoder context that streamd chooses for 5 s."""
 BUILDS = ("whisper.cpp", "whisper.cpp native")
@@ -237,7 +241,7 @@ def show(result: dict[str, Any]) -> None:
 
 def bars(result: dict[str, Any]) -> list[tuple[str, float, float, str]]:
     """What is demanded of this model: what, reached, bar, and whether more or less is better."""
-    table, base = result["table"], result["model"] == "base.en"
+    table, base = result["table"], result["model"].startswith("base")
     builds = [name for name in BUILDS if name in table]
     at = {label: row["times_streamd"] for label, row in table.items()}
     rows: list[tuple[str, float, float, str]] = [
@@ -261,46 +265,46 @@ def bars(result: dict[str, Any]) -> list[tuple[str, float, float, str]]:
 
 
 def texts(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """What all programs read in each clip of the bundled recording, at full context."""
-    clips = json.loads(RECORDING.with_suffix(".json").read_text())["clips"]
-    read: dict[str, list[str]] = {}
-    for name in ("streamd", "openai-whisper", "whisper.cpp", "faster-whisper"):
-        with Worker(name, folder, args.threads, site(name, args)) as worker:
-            spans = [(max(0, c["start_ms"] - 300), c["end_ms"] + 300) for c in clips]
-            read[name] = [worker.ask("text", file=str(RECORDING), ms=s)["text"] for s in spans]
-    said = [spoken(clip["text"]) for clip in clips]
-    n_words = sum(map(len, said))
-    differing = 0
-    for i, clip in enumerate(clips):
-        heard = {name: " ".join(spoken(text[i])) for name, text in read.items()}
-        if len(set(heard.values())) > 1:
-            differing += 1
-            print(f"said            {clip['text']}")
-            print("".join(f"{name:15} {text}\n" for name, text in heard.items()))
-    print(f"{'wrong words':15} of {n_words}; clips that differ: {differing} of {len(clips)}")
-    wrong = {
-        name: sum(n_edits(a, spoken(b)) for a, b in zip(said, text, strict=True))
-        for name, text in read.items()
-    }
-    for name, n in wrong.items():
-        print(f"{name:15} {n}")
-    return {"clips": len(clips), "differing": differing, "words": n_words, "wrong": wrong}
+    """Word error rates of all programs on recorded speech, and what these cost them."""
+    told: dict[str, Any] = {}
+    for set_name, sounds in sets(args.texts, args.data, folder).items():
+        seconds = sum(soundfile.info(sound.path).duration for sound in sounds)
+        rows = {}
+        for name in ("streamd", "openai-whisper", "whisper.cpp", "faster-whisper"):
+            if name in args.without:
+                continue
+            with Worker(name, folder, args.threads, site(name, args)) as worker:
+                read = [worker.ask("text", file=str(sound.path)) for sound in sounds]
+            found = errors([sound.reference for sound in sounds], [each["text"] for each in read])
+            rows[name] = {
+                "WER %": round(found.rate, 2),
+                "S/D/I": f"{found.substituted}/{found.deleted}/{found.inserted}",
+                "CPU s/s": round(sum(each["cpu_ms"] for each in read) / 1000 / seconds, 3),
+                "peak MB": round(read[-1]["peak_mb"]),
+            }
+        head = list(next(iter(rows.values())))
+        print(f"{folder.name}, {set_name}: {seconds:.0f} s, {found.words} words\n")
+        lines = [(name, *row.values()) for name, row in rows.items()]
+        print(table(["program", *head], lines), flush=True)
+        told[set_name] = rows
+    return told
 
 
 def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("weights", type=Path)
-    parser.add_argument("--dims", nargs="+", default=["base.en", "small.en"])
+    parser.add_argument("--dims", nargs="+", default=["tiny.en", "base"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     others = sorted({name for name, _ in STEPS.values()} - {"streamd", *BUILDS})
     parser.add_argument("--without", nargs="+", default=[], choices=others)
-    parser.add_argument("--texts", action="store_true", help="compare what the demo model reads")
+    parser.add_argument("--texts", nargs="+", metavar="SET", help="compare wrong words in these")
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder of recorded speech")
     parser.add_argument("--native", default="", help="folder with another pywhispercpp")
     args = parser.parse_args()
     if args.texts:
-        print(json.dumps({"texts": texts(args.weights / "demo", args)}))
+        print(json.dumps({name: texts(args.weights / name, args) for name in args.dims}))
         return
     results = [compare(args.weights / name, args) for name in args.dims]
     for result in results:

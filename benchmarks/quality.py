@@ -92,9 +92,7 @@ def causes_table(runs: Scored, *, show: bool) -> str:
                 if show:
                     at = f"{sound.name} {place.start}: {place.before}"
                     print(f"{name}: {at} [{place.said}] -> [{place.read}] also {list(also)}")
-        lines += [
-            (name, ", ".join(also) or "no other run", n) for also, n in counts.most_common()
-        ]
+        lines += [(name, ", ".join(also) or "no other run", n) for also, n in counts.most_common()]
     return table(["run", "also wrong in", "words"], lines)
 
 
@@ -104,10 +102,10 @@ def noise_table(runs: Scored) -> str:
     for name, run in runs.items():
         for sound, trace in run:
             shown, final = scores.invented(trace)
-            voiced, windows = f"{scores.voiced(trace):.0%}", len(trace.windows)
+            share, windows = f"{scores.listened(trace):.0%}", len(trace.windows)
             texts = " / ".join(event.text for event in trace.finals)
-            lines.append((name, sound.name, voiced, windows, shown, final, texts[:100]))
-    head = ["run", "sound", "taken for speech", "windows", "words shown", "in finals", "text"]
+            lines.append((name, sound.name, share, windows, shown, final, texts[:100]))
+    head = ["run", "sound", "in windows", "windows", "words shown", "in finals", "text"]
     return table(head, lines)
 
 

@@ -22,7 +22,7 @@ from streamd.bench.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.control import Control
-from streamd.daemon.longform import Writer
+from streamd.daemon.longform import Recording, Writer
 from streamd.daemon.opening import open_model
 from streamd.daemon.pump import pump
 from streamd.engine.recognizer import Recognizer
@@ -105,7 +105,7 @@ class Run:
                 unfinished.rename(path)
             kept = msgspec.json.decode(path.read_bytes(), type=Trace)
             if kept.options != self._options:
-                raise SystemExit(f"{path} was made with other options: name the run differently")
+                raise SystemExit(f"{path} was made with other options: name the run anew")
             yield kept
 
     @property
@@ -148,23 +148,11 @@ class Run:
         )
 
     def _offline(self, sound: Sound) -> Trace:
-        config, model, engine = self._open()
+        writer = Writer(*self._open())
         begun_s = time.process_time()
-        writer = Writer(config, model, engine)
-        recording = writer.recording(lambda gap: None)
-
-        async def read() -> None:
-            async with FileSource(str(sound.path), realtime=False) as source:
-                await pump(source, recording, Control())
-
-        asyncio.run(read())
-        finals = [
-            writer.final(segment, 0)
-            for heard in writer.transcribe(recording)
-            for segment in heard.segments
-        ]
+        recording = read_whole(writer, sound.path)
+        finals = finals_of(writer, recording)
         ms = recording.duration_ms
-        plain = (msgspec.structs.replace(final, details=msgspec.UNSET) for final in finals)
         return Trace(
             sound=sound.name,
             live=False,
@@ -172,8 +160,27 @@ class Run:
             commit=commit(),
             audio_ms=ms,
             cpu_ms=(time.process_time() - begun_s) * 1000,
-            said=tuple(Said(t_ms=ms, heard_ms=ms, event=final) for final in plain),
+            said=tuple(Said(t_ms=ms, heard_ms=ms, event=final) for final in finals),
         )
+
+
+def read_whole(writer: Writer, path: Path) -> Recording:
+    """A sound file, as ``streamd transcribe`` reads it; raises `SourceError`."""
+    recording = writer.recording(lambda gap: None)
+
+    async def read() -> None:
+        async with FileSource(str(path), realtime=False) as source:
+            await pump(source, recording, Control())
+
+    asyncio.run(read())
+    return recording
+
+
+def finals_of(writer: Writer, recording: Recording) -> list[Final]:
+    """What is said in a recording, without the details of its tokens."""
+    segments = (each for heard in writer.transcribe(recording) for each in heard.segments)
+    finals = (writer.final(segment, seg) for seg, segment in enumerate(segments, 1))
+    return [msgspec.structs.replace(final, details=msgspec.UNSET) for final in finals]
 
 
 class Traced:

@@ -6,7 +6,7 @@ way, and aligned by jiwer. Latencies run from the end of a word in the sound.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jiwer
@@ -18,7 +18,7 @@ from whisper_normalizer.english import EnglishTextNormalizer
 from streamd.bench.latency import segments, word_latencies
 from streamd.bench.metrics import commit_violations
 from streamd.bench.words import erased, spoken
-from streamd.events import Partial, Vad
+from streamd.events import Partial
 
 Scored = Sequence[tuple[Sound, Trace]]
 """A run over a set of sounds."""
@@ -42,8 +42,9 @@ class Errors:
 
 @dataclass(frozen=True)
 class Wrong:
-    """Words that a text has wrong: `start` to `end` in the reference, which are no words if some
-    were invented; what was `said` there, what was `read`, and the two words `before`.
+    """Words that a text has wrong: what was `said`, what was `read`, and the two words `before`.
+
+    They are `start` to `end` in the reference; there are none of them where words were invented.
     """
 
     start: int
@@ -89,7 +90,7 @@ def wrong_words(reference: str, text: str) -> list[Wrong]:
     ]
 
 
-def also_wrong(wrong: Wrong, others: dict[str, Sequence[Wrong]]) -> tuple[str, ...]:
+def also_wrong(wrong: Wrong, others: Mapping[str, Sequence[Wrong]]) -> tuple[str, ...]:
     """The names of the runs that have something wrong in the same place."""
     return tuple(
         name for name, places in others.items() if any(_meet(wrong, place) for place in places)
@@ -187,14 +188,9 @@ def cost(run: Scored) -> Cost:
     )
 
 
-def voiced(trace: Trace) -> float:
-    """The share of the sound that was taken for speech."""
-    vad = [entry.event for entry in trace.said if isinstance(entry.event, Vad)]
-    starts = [event.t_ms for event in vad if event.speech]
-    stops = [event.t_ms for event in vad if not event.speech]
-    stops += [trace.audio_ms] * (len(starts) - len(stops))
-    ms = sum(stop - start for start, stop in zip(starts, stops, strict=True))
-    return ms / trace.audio_ms
+def listened(trace: Trace) -> float:
+    """The share of the sound that is in any window: what was taken for speech, and its margins."""
+    return _covered_ms(trace, 0, trace.audio_ms) / trace.audio_ms
 
 
 def invented(trace: Trace) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py [--minutes 60] [--pace 6] [--listeners 5]
 
-A speaker paced like a microphone, though faster (clients/python/speak.py), the demo model, a
+A speaker paced like a microphone, though faster (clients/python/speak.py), the model in the box, a
 journal, one listener that stays and some that come and go. Lost samples: what was sent and is not
 acknowledged in the end. Memory: the daemon's resident size at each tenth of the audio, at most, and
 its slope over the second half, in MB per hour of audio: at first caches fill up. Needs Linux's
@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import soundfile
+from sounds import RECORDING
 
 from streamd.bench.eventlog import Said
 from streamd.bench.machine import machine
@@ -67,7 +68,7 @@ class Soak:
 
     async def speak(self, url: str) -> None:
         """Feed the recording again and again, then stop."""
-        samples, _ = soundfile.read(ROOT / "models/demo/recording.flac", dtype="int16")
+        samples, _ = soundfile.read(RECORDING, dtype="int16")
         n_wanted = round(self.args.minutes * 60 * RATE)
 
         def heard(message: dict[str, Any]) -> None:
@@ -169,7 +170,7 @@ async def soak(args: argparse.Namespace) -> dict[str, Any]:
     program = str(Path(sys.executable).with_name("streamd"))
     with tempfile.TemporaryDirectory() as folder:
         process = await asyncio.create_subprocess_exec(
-            *(program, "serve", "--model", "demo", "--port", "0", "--journal", folder),
+            *(program, "serve", "--model", "tiny.en", "--port", "0", "--journal", folder),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )

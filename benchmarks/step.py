@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("option", nargs="*", metavar="NAME=VALUE", help="streamd's options")
     args = parser.parse_intermixed_args()
     given = dict(option.split("=", 1) for option in args.option)
-    config = load({"model": "demo"} | given, {})
+    config = load({"model": "tiny.en"} | given, {})
     rows = []
     for dims in args.dims or [""]:
         result = bench_step(config, dims, n_steps=args.steps)

@@ -3,8 +3,8 @@
     python benchmarks/streaming.py [FILE...] [--clock virtual] [--log LOG] [NAME=VALUE...]
 
 FILE is a sound with its words beside it (streamd/bench/recordings.py says how), or a ``.jsonl``
-event log that ``--log`` wrote before; by default the bundled recording. The clock is "real" and
-waits for the audio as a user does; "virtual" does not wait, and computing takes its time
+event log that ``--log`` wrote before; by default the recording of ``make demo``. The clock is
+"real" and waits for the audio as a user does; "virtual" does not wait, and computing takes its time
 nevertheless; with "cpu" it takes its CPU time, for a machine that is busy otherwise; with "free"
 none. Options are streamd's, such as ``model=base.en``. Prints a table and, last, a JSON line.
 """
@@ -14,14 +14,13 @@ import json
 from pathlib import Path
 
 import msgspec
+from sounds import RECORDING
 
 from streamd.bench.eventlog import Log, read_log, write_log
 from streamd.bench.metrics import measure
 from streamd.bench.recordings import read_recording
 from streamd.bench.streaming import Bench, as_table
 from streamd.config import load
-
-RECORDING = Path(__file__).resolve().parent.parent / "models/demo/recording.flac"
 
 
 def main() -> None:
@@ -32,8 +31,8 @@ def main() -> None:
     parser.add_argument("--sound", type=Path, default=RECORDING, help="which a .jsonl is about")
     parser.add_argument("words", nargs="*", metavar="FILE|NAME=VALUE")
     args = parser.parse_intermixed_args()
-    given = {"model": "demo"} | dict(word.split("=", 1) for word in args.words if "=" in word)
-    config = load({"model": "demo"} | given, {})
+    given = dict(word.split("=", 1) for word in args.words if "=" in word)
+    config = load({"model": "tiny.en"} | given, {})
     bench = Bench(config)
     rows = []
     for path in [Path(word) for word in args.words if "=" not in word] or [RECORDING]:
