@@ -30,7 +30,7 @@ from tables import table
 from streamd.bench.machine import machine
 
 RUNS = ("offline", "live", "utterances:step=0")
-Scored = dict[str, list[tuple[Sound, Trace]]]
+Runs = dict[str, list[tuple[Sound, Trace]]]
 """Runs over one set of sounds, by name."""
 
 
@@ -58,7 +58,7 @@ def score(run: Sequence[tuple[Sound, Trace]]) -> dict[str, Any]:
     return row | {"CPU s/s": f"{spent.cpu:.2f}"}
 
 
-def words_table(runs: Scored) -> str:
+def words_table(runs: Runs) -> str:
     """Wrong words, latency in ms (median/95 %), erasure and cost of each run."""
     rows = {name: score(run) for name, run in runs.items()}
     head = list(dict.fromkeys(key for row in rows.values() for key in row))
@@ -68,14 +68,14 @@ def words_table(runs: Scored) -> str:
     )
 
 
-def marks_table(runs: Scored) -> str:
+def marks_table(runs: Runs) -> str:
     """Marks and capitals of the words that are right."""
     rows = {name: asdict(scores.marks(run)) for name, run in runs.items()}
     head = [key.replace("_", " ") for key in next(iter(rows.values()))]
     return table(["run", *head], [(name, *row.values()) for name, row in rows.items()])
 
 
-def causes_table(runs: Scored, *, show: bool) -> str:
+def causes_table(runs: Runs, *, show: bool) -> str:
     """Wrong words of each live run by the other runs that have them wrong as well."""
     wrong = {
         name: [scores.wrong_words(sound.reference, trace.text) for sound, trace in run]
@@ -96,7 +96,7 @@ def causes_table(runs: Scored, *, show: bool) -> str:
     return table(["run", "also wrong in", "words"], lines)
 
 
-def noise_table(runs: Scored) -> str:
+def noise_table(runs: Runs) -> str:
     """Words that live runs invent."""
     lines = []
     for name, run in runs.items():
@@ -109,7 +109,7 @@ def noise_table(runs: Scored) -> str:
     return table(head, lines)
 
 
-def report(name: str, runs: Scored, *, show: bool) -> str:
+def report(name: str, runs: Runs, *, show: bool) -> str:
     """All tables of a set of sounds."""
     first = next(iter(runs.values()))
     seconds = sum(trace.audio_ms for _, trace in first) / 1000
@@ -132,10 +132,10 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", default=RUNS, metavar="NAME[:option=value;...]")
     args = parser.parse_args()
     runs = [Run(spec, args.model, args.out) for spec in args.runs]
-    told: dict[str, Any] = {"model": Path(args.model).name, "commits": [], "sets": {}}
+    told: dict[str, Any] = {"model": Path(args.model).name, "sets": {}}
     commits = set()
     for name, sounds in sets(args.sounds, args.data, args.out).items():
-        scored: Scored = {}
+        scored: Runs = {}
         for run in runs:
             if run.offline and not sounds[0].reference:
                 continue  # nobody reads captions of noise afterwards
@@ -147,6 +147,7 @@ def main() -> None:
         print(report(name, scored, show=args.wrong), flush=True)
         if sounds[0].reference:
             told["sets"][name] = {run: score(each) for run, each in scored.items()}
+    print(f"{Path(args.model).name}, measured at {', '.join(sorted(commits))}")
     told |= {"commits": sorted(commits), "machine": msgspec.to_builtins(machine())}
     print(json.dumps(told))
 
