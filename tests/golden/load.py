@@ -1,7 +1,6 @@
 """Reads the golden files, and the two models that they were made with."""
 
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS, random_wei
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
 from streamd.engine.store import load_model
+from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 
 HERE = Path(__file__).parent
@@ -40,17 +40,16 @@ def samples(clip: str, n_ctx: int) -> np.ndarray:
 
 @cache
 def model(name: str) -> Model:
-    """`demo` or `random`, as make_golden.py has them."""
-    demo = load_model("demo")
-    if name == "demo":
-        return demo
+    """`tiny.en` or `random`, as make_golden.py has them."""
+    if name == "tiny.en":
+        return load_model(name)
     dims = ModelDimensions(**DIMS)
-    return replace(
-        demo,
+    gpt2 = openai_vocabulary(HERE, 51_864)
+    return Model(
         name=name,
         dims=dims,
         weights=random_weights(parameter_shapes(dims)),
-        vocabulary={token: i for token, i in demo.vocabulary.items() if i < N_TEXT_TOKENS},
+        vocabulary={token: i for token, i in gpt2.items() if i < N_TEXT_TOKENS},
         alignment_heads=tuple(ALIGNMENT_HEADS),
         language=None,
     )

@@ -1,8 +1,7 @@
 """Makes shapes.json with the openai-whisper package: python make_shapes.py
 
-As make_golden.py, whose environment it needs, for the random models of true shapes; it does not
-depend on the demo model. Chance is fixed: openai-whisper's samples are drawn with numbers that
-anybody can draw (`fix_chance`).
+As make_golden.py, whose environment it needs, for the random models of true shapes. Chance is
+fixed: openai-whisper's samples are drawn with numbers that anybody can draw (`fix_chance`).
 """
 
 import copy
