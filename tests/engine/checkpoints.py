@@ -1,37 +1,33 @@
 """Small checkpoints of the shapes that Whisper models come in, and the formats to write them."""
 
-import base64
-import json
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from engine import ggml_file as ggml
+from engine import huggingface_folder as huggingface
 from engine import torch_file
 from golden.load import samples
 from golden.random_model import random_weights
-from safetensors.numpy import save_file
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Model
+from streamd.engine.model import MIN_AUDIO_CTX, Model, only_language
 from streamd.engine.onnx import prepare
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
+from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 from streamd.errors import ModelError
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Hypothesis, Window
 
-sys.path.append(str(Path(__file__).parents[2] / "models" / "export"))
-ggml, huggingface, vocabulary = map(import_module, ("ggml", "huggingface", "vocabulary"))
+__all__ = ["ggml", "huggingface"]
 
 SHAPES = {
     "tiny": {"n_vocab": 51_865},
@@ -55,49 +51,34 @@ _LIKE = {
 
 
 @cache
-def checkpoint(shape: str) -> Any:
-    """Random weights, rounded to float16 as those in files are; "demo" is the demo model.
+def checkpoint(shape: str) -> Model:
+    """Random weights, rounded to float16 as those in files are, of one of the `SHAPES` or "few".
 
     "few" has the vocabulary of no model, and is small enough to be damaged many times.
     """
-    if shape == "demo":
-        return vocabulary.complete(load_model("demo"))
     few = {"n_vocab": N_FEW_TOKENS + 1608}
     dims = ModelDimensions(**_LIKE | SHAPES.get(shape, few))
-    weights = {
-        name: values.astype(np.float16).astype(np.float32)
-        for name, values in random_weights(parameter_shapes(dims)).items()
-    }
+    vocabulary = openai_vocabulary(Path(shape), 51_864 if shape == "few" else dims.n_vocab)
     if shape == "few":
-        tokens = list(load_model("demo").vocabulary)[:N_FEW_TOKENS]
-    else:
-        tokens = vocabulary.openai_tokens(multilingual=dims.n_vocab > 51_864)
-    heads = [(dims.n_text_layer - 1, head) for head in range(dims.n_text_head)]
-    return vocabulary.Whole(dims, weights, tokens, tuple(heads))
+        vocabulary = {token: i for token, i in vocabulary.items() if i < N_FEW_TOKENS}
+    return Model(
+        name=shape,
+        dims=dims,
+        weights={
+            name: values.astype(np.float16).astype(np.float32)
+            for name, values in random_weights(parameter_shapes(dims)).items()
+        },
+        vocabulary=vocabulary,
+        alignment_heads=tuple((dims.n_text_layer - 1, head) for head in range(dims.n_text_head)),
+        language=only_language(dims),
+        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+    )
 
 
-def write_own(whole: Any, out: Path) -> Path:
-    """streamd's own folder."""
-    folder = out / "own"
-    folder.mkdir()
-    config = {
-        "dims": asdict(whole.dims),
-        "alignment_heads": whole.alignment_heads,
-        "language": None if whole.multilingual else "en",
-        "min_audio_ctx": min(384, whole.dims.n_audio_ctx),
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    lines = [f"{base64.b64encode(t).decode() or '='} {i}\n" for i, t in enumerate(whole.tokens)]
-    (folder / "vocab.tiktoken").write_text("".join(lines))
-    half = {name: vocabulary.half(values) for name, values in whole.weights.items()}
-    save_file(half, folder / "model.safetensors")
-    return folder
-
-
-def write_openai(whole: Any, out: Path) -> Path:
+def write_openai(model: Model, out: Path) -> Path:
     """openai-whisper's file."""
-    half = {name: vocabulary.half(values) for name, values in whole.weights.items()}
-    return torch_file.write(out / "model.pt", asdict(whole.dims), half)
+    half = {name: values.astype(np.float16) for name, values in model.weights.items()}
+    return torch_file.write(out / "model.pt", asdict(model.dims), half)
 
 
 def transcribe(model: Model) -> Hypothesis:

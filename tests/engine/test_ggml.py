@@ -27,7 +27,7 @@ def first_tensor(shape: str = "few") -> int:
     """Where the tensors begin."""
     whole = checkpoint(shape)
     n_filters = 8 + 4 * whole.dims.n_mels * 201
-    return N_HEADER + n_filters + 4 + sum(4 + len(token) for token in whole.tokens)
+    return N_HEADER + n_filters + 4 + sum(4 + len(token) for token in whole.vocabulary)
 
 
 def record(name: str, sizes: tuple[int, ...], kind: int, data: bytes) -> bytes:
@@ -122,7 +122,7 @@ def test_end_of_text_may_be_among_the_text_tokens(path):
     expected = load_model(str(path))
     content = path.read_bytes()
     at = first_tensor()
-    n_tokens = len(checkpoint("few").tokens)
+    n_tokens = len(checkpoint("few").vocabulary)
     count = N_HEADER + 8 + 4 * 80 * 201
     eot = b"<|endoftext|>"
     path.write_bytes(

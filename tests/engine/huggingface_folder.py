@@ -1,18 +1,12 @@
-"""Hugging Face's folder: safetensors under transformers' names, configuration, tokenizer.
-
-CTranslate2 and faster-whisper convert such a folder:
-``ct2-transformers-converter --model FOLDER --output_dir OUT --copy_files tokenizer.json``.
-"""
-
-from __future__ import annotations
+"""Writes Hugging Face's folder: safetensors under transformers' names, configuration, tokenizer."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
-from vocabulary import Whole, half
 
+from streamd.engine.model import Model
 from streamd.search.tokenizer import LANGUAGES
 
 _RENAMED = [
@@ -35,13 +29,13 @@ _RENAMED = [
 ]
 
 
-def write(model: Whole, out: Path) -> Path:
-    """Write the folder ``out``/hf."""
+def write(model: Model, out: Path) -> Path:
+    """Write the folder ``out``/hf, weights rounded to float16."""
     folder = out / "hf"
     folder.mkdir(exist_ok=True)
-    weights = {f"model.{_renamed(name)}": half(a) for name, a in model.weights.items()}
+    weights = {f"model.{_renamed(name)}": a.astype(np.float16) for name, a in model.weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    eot, sot = len(model.tokens), len(model.tokens) + 1
+    eot, sot = len(model.vocabulary), len(model.vocabulary) + 1
     files = {
         "config.json": _config(model, eot, sot),
         "generation_config.json": _generation(model, eot, sot),
@@ -66,7 +60,7 @@ def _renamed(name: str) -> str:
     return name
 
 
-def _config(model: Whole, eot: int, sot: int) -> dict[str, object]:
+def _config(model: Model, eot: int, sot: int) -> dict[str, object]:
     d = model.dims
     return {
         "architectures": ["WhisperForConditionalGeneration"],
@@ -95,7 +89,7 @@ def _config(model: Whole, eot: int, sot: int) -> dict[str, object]:
     }
 
 
-def _generation(model: Whole, eot: int, sot: int) -> dict[str, object]:
+def _generation(model: Model, eot: int, sot: int) -> dict[str, object]:
     no_times = model.dims.n_vocab - 1502
     return {
         "bos_token_id": eot,
@@ -103,7 +97,7 @@ def _generation(model: Whole, eot: int, sot: int) -> dict[str, object]:
         "pad_token_id": eot,
         "decoder_start_token_id": sot,
         "no_timestamps_token_id": no_times,
-        "is_multilingual": model.multilingual,
+        "is_multilingual": model.language is None,
         "max_length": model.dims.n_text_ctx,
         "max_initial_timestamp_index": 50,
         "suppress_tokens": [],
@@ -129,13 +123,13 @@ def _features(n_mels: int) -> dict[str, object]:
     }
 
 
-def _tokenizer(model: Whole) -> dict[str, object]:
+def _tokenizer(model: Model) -> dict[str, object]:
     """A byte-level BPE; its merges follow from the ranks."""
     letters = _letters()
-    ranks = {token: i for i, token in enumerate(model.tokens)}
+    ranks = {token: i for i, token in enumerate(model.vocabulary)}
     vocabulary = {"".join(letters[b] for b in token): i for token, i in ranks.items()}
     merges = []
-    for token in (token for token in model.tokens if len(token) > 1):
+    for token in (token for token in model.vocabulary if len(token) > 1):
         left, right = _halves(token, ranks)
         merges.append([*("".join(letters[b] for b in part) for part in (left, right))])
     specials = _specials(model)
@@ -154,8 +148,8 @@ def _tokenizer(model: Whole) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _specials(model: Whole) -> list[str]:
-    n_languages = model.dims.n_vocab - len(model.tokens) - 1509
+def _specials(model: Model) -> list[str]:
+    n_languages = model.dims.n_vocab - len(model.vocabulary) - 1509
     languages = [f"<|{code}|>" for code in LANGUAGES[:n_languages]]
     times = [f"<|{i * 0.02:.2f}|>" for i in range(1501)]
     tasks = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
