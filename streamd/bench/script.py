@@ -1,7 +1,7 @@
 """Makes a model write words that are given, at the full cost of writing words of its own.
 
 A measurement needs hypotheses of a known length, whatever the weights are: random ones write noise,
-and the demo model only what it hears. So every pass of the encoder and the decoder is really made,
+and real ones only what they hear. So every pass of the encoder and the decoder is really made,
 and then the logits and the attention are replaced by those of a decoder that hears a word in every
 `PACE` frames, one token each; like a real one, it mishears the newest, which is cut off. Time spent
 inside the engine is counted.

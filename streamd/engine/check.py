@@ -1,7 +1,7 @@
 """Whether a model computes what it should, on this machine: golden vectors, numerics, activations.
 
-Three clips of real speech ship with streamd, and what openai-whisper makes of them with the demo
-model. Any other model is compared with the numpy reference. The work is bounded: a short context
+Three clips of real speech ship with streamd, and what openai-whisper makes of them with the bundled
+weights. Any other model is compared with the numpy reference. The work is bounded: a short context
 and a few tokens, whatever the size of the model. Knows nothing of speed, nor how results are shown.
 """
 
@@ -70,13 +70,13 @@ class _Case(msgspec.Struct, frozen=True):
     tokens: list[int]
 
 
-class _Demo(msgspec.Struct, frozen=True):
+class _Cases(msgspec.Struct, frozen=True):
     decode: list[_Case]
 
 
 class _Golden(msgspec.Struct, frozen=True):
-    demo_weights_sha256: str
-    demo: _Demo
+    weights_sha256: str
+    bundled: _Cases = msgspec.field(name="tiny.en")
 
 
 def clips() -> list[Clip]:
@@ -92,9 +92,9 @@ def golden_cases(model_file: Path) -> list[_Case]:
     Raises `StreamdError` if the installation lacks the golden files.
     """
     golden = msgspec.json.decode((asset("golden") / "golden.json").read_bytes(), type=_Golden)
-    if hashlib.sha256(model_file.read_bytes()).hexdigest() != golden.demo_weights_sha256:
+    if hashlib.sha256(model_file.read_bytes()).hexdigest() != golden.weights_sha256:
         return []
-    return [case for case in golden.demo.decode if case.options == {"without_timestamps": True}]
+    return [case for case in golden.bundled.decode if case.options == {"without_timestamps": True}]
 
 
 def as_golden(engine: Engine[Any], tokenizer: Tokenizer, cases: Sequence[_Case]) -> list[bool]:

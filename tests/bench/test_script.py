@@ -20,7 +20,7 @@ from streamd.types import FRAME, Window
 
 @pytest.fixture(scope="module")
 def parts():
-    config, model = load({"threads": "1"}, {}), load_model("demo")
+    config, model = load({"threads": "1"}, {}), load_model("tiny.en")
     options = build.decoding_options(config, model)
     return build.engine(config, model), build.tokenizer(config, model), options
 
@@ -82,7 +82,7 @@ def test_a_step_without_a_draft_decodes_each_token(recognizer):
 
 
 def test_the_bench_of_a_step_shows_all_rows():
-    result = bench_step(load({"threads": "1", "model": "demo"}, {}), n_steps=2)
+    result = bench_step(load({"threads": "1", "model": "tiny.en"}, {}), n_steps=2)
     assert (result.step.n_ctx, result.full.n_ctx) == (384, 1500)
     assert (result.step.passes, result.undrafted.passes) == (4, 21)
     table = step_table(result)

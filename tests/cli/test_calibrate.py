@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 BEST = Rung(
     pad=64, floor=320, positions=320, words=9, differ=0, windows=9, guarded=0, window_ms=1.0
 )
-WHY = "found by streamd calibrate for demo"
+WHY = "found by streamd calibrate for tiny.en"
 
 
-def test_the_demo_model_and_a_file_that_is_not_there_yet(capsys, tmp_path):
+def test_the_bundled_model_and_a_file_that_is_not_there_yet(capsys, tmp_path):
     path = tmp_path / "streamd.toml"
-    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "demo", "-t", "1", "-q"]
+    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "tiny.en", "-t", "1", "-q"]
     assert main([*command, "--config", str(path)]) == 0
     out, _ = capsys.readouterr()
     head, full, *rows, said, written = out.splitlines()
@@ -30,12 +30,12 @@ def test_the_demo_model_and_a_file_that_is_not_there_yet(capsys, tmp_path):
     assert written == f"written to {path}"
     decoding = load({}, {}, config_file=str(path)).decoding
     found = f"audio-ctx-pad {decoding.audio_ctx_pad}, audio-ctx-floor {decoding.audio_ctx_floor}"
-    assert said.startswith(f"demo: {found} are safe: ")
+    assert said.startswith(f"tiny.en: {found} are safe: ")
 
 
 def test_without_a_file_it_is_only_told(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "demo", "-t", "1", "-q"]
+    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "tiny.en", "-t", "1", "-q"]
     assert main(command) == 0
     assert capsys.readouterr().out.endswith("not written anywhere: --config FILE says where to\n")
     assert not list(tmp_path.iterdir())
@@ -43,12 +43,12 @@ def test_without_a_file_it_is_only_told(capsys, tmp_path, monkeypatch):
 
 def test_a_dry_run_reads_the_file_and_writes_nothing(capsys, tmp_path):
     path = tmp_path / "streamd.toml"
-    path.write_text('[decoding]\nmodel = "demo"\nthreads = 1\n')
+    path.write_text('[decoding]\nmodel = "tiny.en"\nthreads = 1\n')
     before = path.read_text()
     command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-q", "--config", str(path)]
     assert main([*command, "--dry-run"]) == 0
     said, written = capsys.readouterr().out.splitlines()[-2:]
-    assert said.startswith("demo: audio-ctx-pad ")
+    assert said.startswith("tiny.en: audio-ctx-pad ")
     assert written == f"not written to {path}: --dry-run"
     assert path.read_text() == before
 
@@ -61,19 +61,19 @@ def test_the_help_says_when_something_is_written(capsys):
 
 
 def test_a_fixed_context_cannot_be_calibrated(capsys):
-    assert main(["calibrate", "x.wav", "-m", "demo", "-ac", "512", "-q"]) == 2
+    assert main(["calibrate", "x.wav", "-m", "tiny.en", "-ac", "512", "-q"]) == 2
     assert "--audio-ctx 512 fixes the encoder's context" in capsys.readouterr().err
 
 
 def test_what_else_is_in_the_file_stays(tmp_path):
     path = tmp_path / "streamd.toml"
     path.write_text(
-        '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "demo"\n'
+        '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "tiny.en"\n'
         "audio-ctx-floor = 512  # old\n\n[vad]\nvad = 'off'\n"
     )
     write(path, BEST, WHY)
     assert path.read_text() == (
-        '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "demo"\n'
+        '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "tiny.en"\n'
         f"audio-ctx-floor = 320 # {WHY}\n"
         f"audio-ctx-pad = 64 # {WHY}\n\n[vad]\nvad = 'off'\n"
     )

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from engine.checkpoints import checkpoint, write_own
+from engine.checkpoints import checkpoint, huggingface
 
 from streamd.cli import main
 from streamd.cli.bench import bundled, report
@@ -17,15 +17,15 @@ from streamd.config import load
 from streamd.engine.check import Numerics, Peak
 from streamd.errors import ModelError
 
-DEMO = Path(__file__).parents[2] / "models" / "demo"
+BUNDLED = Path(__file__).parents[2] / "models" / "tiny.en"
 
 
-def test_the_check_of_the_demo_model_tells_all_and_succeeds(capsys):
-    assert main(["models", "check", "demo", "--threads", "1"]) == 0
+def test_the_check_of_the_bundled_model_tells_all_and_succeeds(capsys):
+    assert main(["models", "check", "tiny.en", "--threads", "1"]) == 0
     out, err = capsys.readouterr()
     told = dict(line.split(maxsplit=1) for line in out.splitlines() if not line.startswith(" "))
-    assert told["model"].strip() == "demo"
-    assert "encoder 4 layers of 192" in told["dimensions"]
+    assert told["model"].strip() == "tiny.en"
+    assert "encoder 4 layers of 384" in told["dimensions"]
     assert "million" in told["parameters"]
     assert out.count("golden vectors       all 6 in the reference, 6 in float32") == 1
     assert "said: eight of spades four of clubs seven of hearts" in out
@@ -35,7 +35,7 @@ def test_the_check_of_the_demo_model_tells_all_and_succeeds(capsys):
 
 def test_a_model_that_is_not_here_or_damaged_is_one_line_and_exit_code_4(capsys, tmp_path):
     folder = tmp_path / "broken"
-    shutil.copytree(DEMO, folder)
+    shutil.copytree(BUNDLED, folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
     for name, says in (("nowhere", "'nowhere' not found"), (str(folder), "model.safetensors")):
@@ -47,7 +47,7 @@ def test_a_model_that_is_not_here_or_damaged_is_one_line_and_exit_code_4(capsys,
 
 def test_weights_that_have_no_golden_vectors_are_checked_without(tmp_path, capsys):
     folder = tmp_path / "other"
-    shutil.copytree(DEMO, folder)
+    shutil.copytree(BUNDLED, folder)
     weights = folder / "model.safetensors"
     changed = bytearray(weights.read_bytes())
     changed[-1] ^= 1  # the last bit of the last parameter
@@ -58,7 +58,7 @@ def test_weights_that_have_no_golden_vectors_are_checked_without(tmp_path, capsy
 
 
 def test_a_model_that_hears_little_at_once_is_compared_and_plays_no_clip(tmp_path, capsys):
-    folder = write_own(checkpoint("tiny"), tmp_path)
+    folder = huggingface.write(checkpoint("tiny"), tmp_path)
     assert main(["models", "check", str(folder), "-t", "1", "-q"]) == 0
     out, _ = capsys.readouterr()
     assert "against numpy" in out
@@ -87,7 +87,7 @@ def test_int8_may_differ_a_little():
 
 
 def test_the_bench_tells_of_steps_and_streams_and_ends_with_json():
-    config = load({"model": "demo", "threads": "1"}, {})
+    config = load({"model": "tiny.en", "threads": "1"}, {})
     *tables, last = report(config, clock="free", n_steps=2)
     told = json.loads(last)
     assert told["step"]["step"]["tokens"] == 20
@@ -108,14 +108,14 @@ def test_the_bundled_recording_has_its_clips_between_silence():
 
 
 def findings(**given: str):
-    config = load({"model": "demo", "port": "0", "source": "false", "threads": "1"} | given, {})
+    config = load({"model": "tiny.en", "port": "0", "source": "false", "threads": "1"} | given, {})
     return {finding.name: finding for finding in examine(config)}
 
 
 def test_the_doctor_finds_nothing_wrong_where_nothing_is():
     found = findings()
     assert {name for name, finding in found.items() if finding.state == "!!"} == set()
-    assert "demo is used" in found["models"].told
+    assert "tiny.en is used" in found["models"].told
     assert "port 0" in found["options"].told
     assert "logits" in found["engine"].told
 
@@ -137,7 +137,7 @@ def test_the_doctor_names_what_is_wrong_and_its_cure(monkeypatch, tmp_path):
 
 def test_the_doctor_s_exit_code_is_1_if_something_is_wrong(capsys):
     usual = ["doctor", "--no-source", "--port", "0", "-t", "1"]
-    assert main([*usual, "-m", "demo"]) == 0
+    assert main([*usual, "-m", "tiny.en"]) == 0
     assert main([*usual, "-m", "nowhere"]) == 1
     out, _ = capsys.readouterr()
     assert "!!  models       nowhere is not here" in out

@@ -84,11 +84,11 @@ def rows(capsys) -> dict[str, str]:
 # -- get, list, remove -------------------------------------------------------------------------
 
 
-def test_an_empty_store_has_the_demo_model(serving, capsys):
+def test_an_empty_store_has_the_bundled_model(serving, capsys):
     listed = rows(capsys)
-    assert listed.keys() == {"demo", *(each.name for each in CATALOG)}
-    assert [name for name, row in listed.items() if row[0] == "*"] == ["demo"]
-    assert "bundled" in listed["demo"]
+    assert listed.keys() == {each.name for each in CATALOG}
+    assert [name for name, row in listed.items() if row[0] == "*"] == ["tiny.en"]
+    assert "bundled" in listed["tiny.en"]
     assert listed["base.en"].endswith(" 293 MB English              openai/whisper-base.en")
     assert not serving.seen
 
@@ -97,7 +97,7 @@ def test_what_was_got_is_listed_and_can_be_removed(serving, capsys):
     assert main(["models", "get", "some/tiny", "-q"]) == 0
     assert main(["models", "get", "base.en", "-q"]) == 0
     listed = rows(capsys)
-    assert list(listed)[:3] == ["demo", "base.en", "some/tiny"], "what is here comes first"
+    assert list(listed)[:3] == ["tiny.en", "base.en", "some/tiny"], "what is here comes first"
     assert "0.5 MB" in listed["base.en"]
     assert "downloaded" in listed["some/tiny"]
     assert [name for name, row in listed.items() if row[0] == "*"] == ["base.en"]
@@ -147,7 +147,7 @@ def test_other_files_in_the_cache_are_not_models(serving, capsys):
     [
         ("get nothing", "model 'nothing' not found: name a model's folder or file, owner/name on"),
         ("get some/none", "some/none: no such repository on 127.0.0.1"),
-        ("remove demo", "demo is not in the store, so it is not streamd's to remove"),
+        ("remove tiny.en", "tiny.en is not in the store, so it is not streamd's to remove"),
         ("remove some/none", "some/none is not here; streamd models list shows what is"),
         ("remove ..", ".. is not in the store"),
         ("get ~nobody-of-that-name/x", "model '~nobody-of-that-name/x' not found"),
@@ -156,9 +156,12 @@ def test_other_files_in_the_cache_are_not_models(serving, capsys):
         ("import ~nobody-of-that-name/x", "~nobody-of-that-name/x: no such file or folder"),
         ("import nowhere", "nowhere: no such file or folder"),
         (f"import {SOUND}", f"{SOUND}: no checkpoint of openai-whisper or whisper.cpp"),
-        (f"import {ROOT}/models/demo", "demo is another model's name; streamd models import PATH"),
-        (f"import {ROOT}/models/demo base.en", "base.en is another model's name"),
-        (f"import {ROOT}/models/demo ../x", "'../x' is no name for a model: letters, digits,"),
+        (
+            f"import {ROOT}/models/tiny.en",
+            "tiny.en is another model's name; streamd models import PATH",
+        ),
+        (f"import {ROOT}/models/tiny.en base.en", "base.en is another model's name"),
+        (f"import {ROOT}/models/tiny.en ../x", "'../x' is no name for a model: letters, digits,"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(words, expected, serving, capsys):
@@ -194,9 +197,9 @@ def test_an_imported_file_keeps_its_name_or_gets_one(name, serving, tmp_path):
     assert load_model(expected).name == expected
 
 
-def test_the_demo_model_s_own_layout_can_be_imported(serving):
-    assert main(["models", "import", str(ROOT / "models" / "demo"), "mine", "-q"]) == 0
-    assert load_model("mine").dims == load_model("demo").dims
+def test_the_bundled_model_can_be_imported_under_another_name(serving):
+    assert main(["models", "import", str(ROOT / "models" / "tiny.en"), "mine", "-q"]) == 0
+    assert load_model("mine").dims == load_model("tiny.en").dims
 
 
 def test_an_import_that_fails_leaves_nothing(serving, folder, monkeypatch, tmp_path):
@@ -286,9 +289,9 @@ def test_the_best_one_that_knows_the_language(serving, capsys):
     main(["models", "remove", "large-v3-turbo", "-q"])
     assert chosen() == "distil-small.en"
     assert chosen(language="auto") == chosen(task="translate") == "tiny"
-    assert chosen(model="demo") == "demo"
+    assert chosen(model="tiny.en") == "tiny.en"
     main(["models", "remove", "tiny", "-q"])
-    assert chosen(language="de") == "demo"
+    assert chosen(language="de") == "tiny.en"
 
 
 def test_a_model_that_is_not_here_is_downloaded_and_used(serving, folder):
@@ -317,7 +320,7 @@ def test_a_start_without_a_download_is_not_slowed_down(serving):
     assert main(["models", "get", "some/tiny", "-q"]) == 0
     code = (
         "import sys; from streamd.config import load; from streamd.cli.choosing import with_model;"
-        "with_model(load({'model': 'some/tiny'}, {})); with_model(load({'model': 'demo'}, {}));"
+        "with_model(load({'model': 'some/tiny'}, {})); with_model(load({'model': 'tiny.en'}, {}));"
         "sys.exit('huggingface_hub' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -342,13 +345,13 @@ def test_a_model_that_lacks_the_language_is_not_downloaded(words, asked, serving
     assert find("tiny.en", places()) is None
 
 
-def test_no_model_at_all_is_the_demo_model_and_says_so(serving):
+def test_no_model_at_all_is_the_bundled_one_and_says_so(serving):
     done = run("transcribe", str(SOUND))
     assert done.returncode == 0
-    first, *others = done.stderr.splitlines()
-    hint = "streamd models get base.en downloads one"
-    assert first == f"streamd: no suitable model is here yet; {hint}"
-    assert f"streamd: {load_model('demo').notice}" in others
+    hint = "streamd models get base.en downloads a better model"
+    assert (
+        done.stderr.splitlines()[0] == f"streamd: using tiny.en, which ships with streamd; {hint}"
+    )
     assert not serving.seen, "nobody was asked"
 
 
@@ -418,11 +421,11 @@ def test_what_is_offered_knows_the_language(words, serving):
 def test_a_first_model_is_offered_only_once(serving):
     code, shown = at_terminal("n\n", "transcribe", str(SOUND))
     assert QUESTION in shown
-    assert load_model("demo").notice in shown
+    assert "using tiny.en, which ships with streamd" in shown
     assert code == 0
     code, shown = at_terminal("", "transcribe", str(SOUND))
     assert QUESTION not in shown
-    assert load_model("demo").notice in shown
+    assert "using tiny.en, which ships with streamd" in shown
     assert code == 0
     assert not serving.seen
 

@@ -11,7 +11,6 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model, only_language
-from streamd.engine.store import load_model
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.errors import ConfigError
 from streamd.search.tokenizer import LANGUAGES
@@ -53,15 +52,15 @@ def test_any_pauses_that_the_options_allow_make_a_session(given):
     ],
 )
 def test_the_usual_suppression_is_the_models_own(option, own, expected):
-    model = replace(load_model("demo"), suppress_tokens=own, begin_suppress_tokens=own)
+    model = replace(shaped(51_864), suppress_tokens=own, begin_suppress_tokens=own)
     options = build.decoding_options(load({"suppress-tokens": option}, {}), model)
     assert options.suppress_tokens == expected
     assert options.begin_suppress_tokens == own
 
 
 def test_a_token_that_the_model_lacks_cannot_be_suppressed():
-    with pytest.raises(ConfigError, match=r"^--suppress-tokens 2612: demo's tokens end at 2611$"):
-        build.decoding_options(load({"suppress-tokens": "3,2612"}, {}), load_model("demo"))
+    with pytest.raises(ConfigError, match=r"^--suppress-tokens 51864: tiny's tokens end at 51863$"):
+        build.decoding_options(load({"suppress-tokens": "3,51864"}, {}), shaped(51_864))
 
 
 @pytest.mark.parametrize(
@@ -73,11 +72,11 @@ def test_a_token_that_the_model_lacks_cannot_be_suppressed():
     ],
 )
 def test_temperatures_rise_to_1_at_most(given, expected):
-    assert build.decoding_options(load(given, {}), load_model("demo")).temperatures == expected
+    assert build.decoding_options(load(given, {}), shaped(51_864)).temperatures == expected
 
 
 def test_a_model_that_hears_less_than_a_window_is_refused_with_the_cure():
-    model = load_model("demo")
+    model = shaped(51_864)
     model = replace(model, dims=replace(model.dims, n_audio_ctx=128))
     engine = _Engine(model.dims)
     with pytest.raises(ConfigError, match=r"set --max-utterance-ms 2560 and --length 2560$"):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import recorded
 from coreml_stand_in import FOLDER, Faults
 
 from streamd.config import load
@@ -17,7 +18,6 @@ pytest.importorskip("coremltools", reason="needs coremltools to build packages")
 pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDING = ROOT / "models/demo/recording.flac"
 STAND_IN = CoreML("coreml_stand_in", answer_s=10.0)
 
 # The program with the stand-in. So that each engine has its share, a few windows wait for the next.
@@ -60,7 +60,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory) -> Path:
-    """A cache folder with the demo model built for Core ML."""
+    """A cache folder with the model in the box built for Core ML."""
     from streamd.engine.coreml.build import Plan
     from streamd.engine.coreml.place import build_model
 
@@ -68,7 +68,7 @@ def cache(tmp_path_factory) -> Path:
     folder.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STREAMD_CACHE", str(folder))
-        build_model("demo", Plan(contexts=(384,)), lambda done, n, what: None)
+        build_model("tiny.en", Plan(contexts=(384,)), lambda done, n, what: None)
     return folder
 
 
@@ -79,10 +79,17 @@ def finals(done: subprocess.CompletedProcess) -> list[dict]:
     return [event for event in events if event["type"] == "final"]
 
 
-def run(program: list[str], **environ: str) -> subprocess.CompletedProcess:
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    """Two sentences with a pause between them."""
+    folder = tmp_path_factory.mktemp("audio")
+    return recorded.wav(folder / "a.wav", recorded.samples("sense_0880", "arctic_a0245"))
+
+
+def run(program: list[str], sound: Path, **environ: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-W", "error", *program]
     return subprocess.run(
-        [*command, "-m", "demo", "--fast", "--no-server", "--jsonl", str(RECORDING)],
+        [*command, "--fast", "--no-server", "--jsonl", str(sound)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -91,7 +98,7 @@ def run(program: list[str], **environ: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, tmp_path):
+def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, sound, tmp_path):
     faults = Faults(tmp_path)
     faults.add("kill", unit="CPU_AND_GPU", function="step", after=70)
     faults.add("hang", unit="CPU_AND_NE", function="ctx", after=9)
@@ -103,8 +110,8 @@ def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, tmp_
         "STREAMD_ENGINE_DEADLINE_MS": "0",  # two windows wait for who takes over
         FOLDER: str(tmp_path),
     }
-    with_core_ml = run([str(script)], **environ)
-    on_cpu = run(["-m", "streamd.cli"])
+    with_core_ml = run([str(script)], sound, **environ)
+    on_cpu = run(["-m", "streamd.cli"], sound)
     log = with_core_ml.stderr.decode()
     assert "ended by SIGKILL; starting another" in log
     assert "did not answer within 10 s; starting another" in log
@@ -132,29 +139,31 @@ def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, tmp_
 def test_what_cannot_be_is_refused(given, message, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     with pytest.raises(ConfigError, match=message):
-        built_for_core_ml(load(given | {"model": "demo"}, {}), CoreML())
+        built_for_core_ml(load(given | {"model": "tiny.en"}, {}), CoreML())
 
 
 def test_without_a_mac_the_cpu_runs_everything(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    assert built_for_core_ml(load({"model": "demo"}, {}), CoreML()) is None
+    assert built_for_core_ml(load({"model": "tiny.en"}, {}), CoreML()) is None
 
 
 def test_a_model_that_is_not_built_runs_on_the_cpu_unless_core_ml_is_asked_for(caplog):
     caplog.set_level("INFO")
-    assert built_for_core_ml(load({"model": "demo"}, {}), STAND_IN) is None
-    assert "streamd models build demo --engine coreml" in caplog.text
+    assert built_for_core_ml(load({"model": "tiny.en"}, {}), STAND_IN) is None
+    assert "streamd models build tiny.en --engine coreml" in caplog.text
     for given in ({"compute": "gpu"}, {"engine": "coreml"}):
-        with pytest.raises(ModelError, match="demo is not built for Core ML: streamd models build"):
-            built_for_core_ml(load(given | {"model": "demo"}, {}), STAND_IN)
+        with pytest.raises(
+            ModelError, match=r"tiny\.en is not built for Core ML: streamd models build"
+        ):
+            built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN)
 
 
 def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(cache, monkeypatch):
     monkeypatch.setenv("STREAMD_CACHE", str(cache))
-    built = built_for_core_ml(load({"model": "demo"}, {}), STAND_IN)
-    assert built.meta.name == "demo"
+    built = built_for_core_ml(load({"model": "tiny.en"}, {}), STAND_IN)
+    assert built.meta.name == "tiny.en"
     for given in ({"compute": "cpu"}, {"engine": "onnx"}, {"engine": "reference"}):
-        assert built_for_core_ml(load(given | {"model": "demo"}, {}), STAND_IN) is None
+        assert built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN) is None
 
 
 def test_what_is_for_macs_is_not_loaded_elsewhere():
@@ -166,5 +175,5 @@ def test_what_is_for_macs_is_not_loaded_elsewhere():
 
 def test_without_the_library_the_cpu_runs_everything(caplog):
     caplog.set_level("INFO")
-    assert built_for_core_ml(load({"model": "demo"}, {}), CoreML("no_such_library")) is None
+    assert built_for_core_ml(load({"model": "tiny.en"}, {}), CoreML("no_such_library")) is None
     assert "no_such_library is not installed: pip install" in caplog.text

@@ -5,13 +5,10 @@ import json
 import re
 import signal
 import sys
-from pathlib import Path
 
 import pytest
+import recorded
 from websockets.asyncio.client import connect
-
-ROOT = Path(__file__).resolve().parents[2]
-RECORDING = ROOT / "models/demo/recording.flac"
 
 # The program, with a model that takes until a line comes in on stdin.
 PROGRAM = """
@@ -40,6 +37,13 @@ def recognize_until_told(self, window):
 daemon.open_model, Recognizer.recognize = open_model, recognize_until_told
 sys.exit(main())
 """
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> str:
+    """A short sentence, a pause and another one."""
+    folder = tmp_path_factory.mktemp("audio")
+    return str(recorded.wav(folder / "a.wav", recorded.samples("sense_0880", "arctic_a0245")))
 
 
 @pytest.fixture
@@ -75,12 +79,12 @@ async def end_of(process: asyncio.subprocess.Process) -> tuple[int, str, bytes]:
     return process.returncode, text if "Traceback" in text else text.split("\n")[-1], out
 
 
-async def test_a_full_disk_ends_it_after_everybody_heard_what_was_said(started, tmp_path):
+async def test_a_full_disk_ends_it_after_everybody_heard_what_was_said(started, sound, tmp_path):
     (tmp_path / "full.txt").symlink_to("/dev/full")
     (tmp_path / "good.txt").touch()
     files = (str(tmp_path / name) for name in ("full.txt", "good.txt"))
     options = (arg for file in files for arg in ("-o", file))
-    process, url = await started("disk", str(RECORDING), *options)
+    process, url = await started("disk", sound, *options)
     async with connect(url) as listener:
         heard = [json.loads(message) async for message in listener]
     code, complaint, out = await end_of(process)
@@ -107,8 +111,8 @@ async def test_a_model_that_cannot_be_loaded_is_told_to_who_is_connected(started
     assert await end == (4, "streamd: the model is torn: fetch it again", b"")
 
 
-async def test_a_signal_while_the_model_loads_waits_for_what_was_said(started):
-    process, url = await started("model", str(RECORDING))
+async def test_a_signal_while_the_model_loads_waits_for_what_was_said(started, sound):
+    process, url = await started("model", sound)
     async with connect(url) as listener:
         async for message in listener:
             if json.loads(message)["type"] == "vad":
@@ -121,8 +125,8 @@ async def test_a_signal_while_the_model_loads_waits_for_what_was_said(started):
     assert (await end)[0] == 4
 
 
-async def test_an_engine_that_fails_in_the_last_window_is_told_too(started):
-    process, url = await started("engine", str(RECORDING))
+async def test_an_engine_that_fails_in_the_last_window_is_told_too(started, sound):
+    process, url = await started("engine", sound)
     async with connect(url) as listener:
         async for message in listener:
             if json.loads(message)["type"] == "partial":

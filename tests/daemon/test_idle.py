@@ -13,7 +13,7 @@ from streamd.daemon.stream import Stream
 from streamd.server import Metrics
 from streamd.types import FRAME, Frames
 
-CONFIG = load({"model": "demo", "threads": "1"}, {})
+CONFIG = load({"model": "tiny.en", "threads": "1"}, {})
 
 
 def silence(seconds: int, level: float) -> Frames:
@@ -25,7 +25,7 @@ def silence(seconds: int, level: float) -> Frames:
 def test_no_encoder_runs_in_silence_and_noise(level):
     recognizer = build.recognizer(CONFIG, *open_model(CONFIG))
     sound = silence(60, level)
-    began = Began(name="", model="demo", clock="free", step_ms=500, audio_ms=60_000)
+    began = Began(name="", model="tiny.en", clock="free", step_ms=500, audio_ms=60_000)
     (log,) = replay([recognizer], build.session_factory(CONFIG), [sound], began=began)
     assert recognizer.counters.encodes == recognizer.counters.windows == 0
     assert not [entry for entry in log if isinstance(entry, Decoded)]

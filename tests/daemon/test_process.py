@@ -1,4 +1,4 @@
-"""The program as people run it: real processes, sockets, pipes, signals and the demo model."""
+"""The program as people run it: real processes, sockets, pipes, signals and model."""
 
 import asyncio
 import fcntl
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import recorded
 import soundfile
+from recorded import RECORDING, SENTENCE
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-ROOT = Path(__file__).resolve().parents[2]
-RECORDING = ROOT / "models/demo/recording.flac"
 PROGRAM = [str(Path(sys.executable).with_name("streamd"))]
 
 
@@ -31,67 +31,66 @@ def run(*args: str, **kwargs) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="module")
-def cards(tmp_path_factory) -> Path:
-    """The playing cards of the recording, which the demo model reads without a mistake."""
-    notes = json.loads((ROOT / "models/demo/recording.json").read_text())
-    clip = next(c for c in notes["clips"] if c["clip"] == "cards_1")
-    samples, rate = soundfile.read(RECORDING, dtype="float32")
-    path = tmp_path_factory.mktemp("audio") / "cards.wav"
-    start, end = (
-        (clip[edge] + extra) * rate // 1000 for edge, extra in (("start_ms", -300), ("end_ms", 300))
-    )
-    soundfile.write(path, samples[start:end], rate)
-    return path
+def sentence(tmp_path_factory) -> Path:
+    """Three seconds of speech, which the model reads without a mistake."""
+    return recorded.wav(tmp_path_factory.mktemp("audio") / "sentence.wav", recorded.samples())
 
 
-def test_an_engine_that_does_not_come_back_in_time_ends_the_program(cards):
-    done = run("--no-server", "--fast", "--engine-deadline-ms", "1", str(cards))
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory) -> Path:
+    """Three sentences with pauses between them."""
+    folder = tmp_path_factory.mktemp("audio")
+    return recorded.wav(folder / "sentences.wav", recorded.three_sentences())
+
+
+def test_an_engine_that_does_not_come_back_in_time_ends_the_program(sentence):
+    done = run("--no-server", "--fast", "--engine-deadline-ms", "1", str(sentence))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(b"streamd: the engine has not come back")
 
 
-def test_a_file_becomes_text_on_a_pipe_and_in_files(cards, tmp_path):
+def test_a_file_becomes_text_on_a_pipe_and_in_files(sentence, tmp_path):
     done = run(
         "--fast",
         "--no-server",
-        str(cards),
+        str(sentence),
         "-o",
         str(tmp_path / "a.srt"),
         "-o",
         str(tmp_path / "a.txt"),
     )
-    assert (done.returncode, done.stdout) == (0, b"ten of clubs\n")
-    assert (tmp_path / "a.txt").read_text() == "ten of clubs\n"
+    assert (done.returncode, done.stdout) == (0, SENTENCE.encode() + b"\n")
+    assert (tmp_path / "a.txt").read_text() == f"{SENTENCE}\n"
     assert re.search(
-        r"^1\n00:00:0\d,\d{3} --> .*\nten of clubs\n", (tmp_path / "a.srt").read_text()
+        r"^1\n00:00:0\d,\d{3} --> .*\n" + re.escape(SENTENCE), (tmp_path / "a.srt").read_text()
     )
 
 
-def test_transcribe_writes_a_file_down(cards):
-    done = run("transcribe", str(cards), str(cards))
-    assert (done.returncode, done.stdout) == (0, b"ten of clubs\nten of clubs\n")
+def test_transcribe_writes_a_file_down(sentence):
+    done = run("transcribe", str(sentence), str(sentence))
+    assert (done.returncode, done.stdout) == (0, (SENTENCE.encode() + b"\n") * 2)
 
 
-def test_transcribe_writes_files_into_a_folder(cards, tmp_path):
+def test_transcribe_writes_files_into_a_folder(sentence, tmp_path):
     other, out = tmp_path / "other.wav", tmp_path / "new" / "out"
-    other.write_bytes(cards.read_bytes())
-    done = run("transcribe", str(cards), str(other), "--output-dir", str(out), "-f", "txt,json")
+    other.write_bytes(sentence.read_bytes())
+    done = run("transcribe", str(sentence), str(other), "--output-dir", str(out), "-f", "txt,json")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
-        "cards.json",
-        "cards.txt",
+        "sentence.json",
+        "sentence.txt",
         "other.json",
         "other.txt",
     ]
-    assert (out / "other.txt").read_text() == "ten of clubs\n"
-    assert json.loads((out / "other.json").read_text())["text"] == " ten of clubs"
+    assert (out / "other.txt").read_text() == f"{SENTENCE}\n"
+    assert json.loads((out / "other.json").read_text())["text"] == f" {SENTENCE}"
 
 
-def test_stdin_is_a_source(cards):
-    samples, _ = soundfile.read(cards, dtype="int16")
+def test_stdin_is_a_source(sentence):
+    samples, _ = soundfile.read(sentence, dtype="int16")
     done = run("-", "--no-server", "--jsonl", input=samples.tobytes())
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [e["text"] for e in events if e["type"] == "final"] == ["ten of clubs"]
+    assert [e["text"] for e in events if e["type"] == "final"] == [SENTENCE]
     assert events[-1]["type"] == "eos"
     assert done.returncode == 0
 
@@ -126,17 +125,17 @@ def test_bad_input_gets_one_line_and_its_exit_code(args, code, says, tmp_path):
     assert "Traceback" not in done.stderr.decode()
 
 
-def test_a_port_in_use_is_named(cards):
+def test_a_port_in_use_is_named(sentence):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("--fast", "--port", str(port), str(cards))
+        done = run("--fast", "--port", str(port), str(sentence))
     assert done.returncode == 5
     assert f"port {port}" in done.stderr.decode()
 
 
-def test_a_reader_that_leaves_ends_it_quietly():
+def test_a_reader_that_leaves_ends_it_quietly(sentences):
     with subprocess.Popen(
-        [*PROGRAM, "--fast", "--no-server", str(RECORDING)],
+        [*PROGRAM, "--fast", "--no-server", str(sentences)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as streamd:
@@ -166,8 +165,8 @@ async def address(process: asyncio.subprocess.Process) -> str:
     raise AssertionError(f"streamd ended with {await process.wait()}")
 
 
-async def test_the_first_interrupt_makes_final_what_was_said(tmp_path):
-    process, url = await started(str(RECORDING), "--jsonl")
+async def test_the_first_interrupt_makes_final_what_was_said(sentences):
+    process, url = await started(str(sentences), "--jsonl")
     async with connect(url) as listener:
         async for message in listener:  # the recording's second phrase is being spoken
             event = json.loads(message)
@@ -227,8 +226,8 @@ async def test_a_terminal_that_hangs_up_is_a_stop():
     assert process.returncode == 0
 
 
-async def test_clients_speak_listen_and_vanish_beside_each_other(cards):
-    samples, _ = soundfile.read(cards, dtype="int16")
+async def test_clients_speak_listen_and_vanish_beside_each_other(sentence):
+    samples, _ = soundfile.read(sentence, dtype="int16")
     process, url = await started("serve")
 
     async def speak(name: str) -> list[dict]:
@@ -251,7 +250,7 @@ async def test_clients_speak_listen_and_vanish_beside_each_other(cards):
 
     everybody = await asyncio.gather(speak("a"), vanish(), speak("b"), talk_nonsense(), speak("c"))
     for events in (everybody[0], everybody[2], everybody[4]):
-        assert [e["text"] for e in events if e["type"] == "final"] == ["ten of clubs"]
+        assert [e["text"] for e in events if e["type"] == "final"] == [SENTENCE]
         assert events[-1]["reason"] == "stop"
     assert everybody[3] not in (1000, 1001)
     process.send_signal(signal.SIGTERM)
@@ -260,12 +259,12 @@ async def test_clients_speak_listen_and_vanish_beside_each_other(cards):
     assert b"Traceback" not in complaints
 
 
-async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader():
+async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader(sentences):
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)  # full after a few partials
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,
-        str(RECORDING),
+        str(sentences),
         "--jsonl",
         "--port",
         "0",

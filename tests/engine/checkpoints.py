@@ -28,6 +28,7 @@ from streamd.search.tokenizer import Tokenizer
 from streamd.types import Hypothesis, Window
 
 __all__ = ["ggml", "huggingface"]
+"""Writers that tests import from here, too."""
 
 SHAPES = {
     "tiny": {"n_vocab": 51_865},

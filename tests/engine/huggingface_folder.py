@@ -33,7 +33,7 @@ def write(model: Model, out: Path) -> Path:
     """Write the folder ``out``/hf, weights rounded to float16."""
     folder = out / "hf"
     folder.mkdir(exist_ok=True)
-    weights = {f"model.{_renamed(name)}": a.astype(np.float16) for name, a in model.weights.items()}
+    weights = {renamed(name): a.astype(np.float16) for name, a in model.weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     eot, sot = len(model.vocabulary), len(model.vocabulary) + 1
     files = {
@@ -54,10 +54,11 @@ def write(model: Model, out: Path) -> Path:
     return folder
 
 
-def _renamed(name: str) -> str:
+def renamed(name: str) -> str:
+    """What transformers calls a parameter of openai-whisper's."""
     for ours, theirs in _RENAMED:
         name = name.replace(ours, theirs)
-    return name
+    return f"model.{name}"
 
 
 def _config(model: Model, eot: int, sot: int) -> dict[str, object]:

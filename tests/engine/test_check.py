@@ -13,8 +13,8 @@ from streamd.search.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
-def demo():
-    return load_model("demo")
+def tiny():
+    return load_model("tiny.en")
 
 
 def tokenizer(model) -> Tokenizer:
@@ -26,12 +26,12 @@ def reference(model, **changed) -> ReferenceEngine:
     return ReferenceEngine(model.dims, weights, alignment_heads=model.alignment_heads)
 
 
-def test_an_engine_that_is_the_reference_does_not_differ(demo):
-    numerics, peaks = compare(demo, reference(demo), tokenizer(demo))
+def test_an_engine_that_is_the_reference_does_not_differ(tiny):
+    numerics, peaks = compare(tiny, reference(tiny), tokenizer(tiny))
     assert (numerics.logits, numerics.alignment, numerics.agreed) == (0.0, 0.0, 1.0)
     blocks = [
         f"{part}.blocks.{layer}{inside}"
-        for part, n in (("encoder", demo.dims.n_audio_layer), ("decoder", demo.dims.n_text_layer))
+        for part, n in (("encoder", tiny.dims.n_audio_layer), ("decoder", tiny.dims.n_text_layer))
         for layer in range(n)
         for inside in (".mlp", "")
     ]
@@ -40,30 +40,30 @@ def test_an_engine_that_is_the_reference_does_not_differ(demo):
 
 
 @pytest.mark.parametrize("name", ["encoder.conv1.bias", "decoder.ln.bias"])
-def test_a_wrong_parameter_is_seen(demo, name):
-    wrong = reference(demo, **{name: demo.weights[name] + np.float32(0.5)})
-    numerics, _ = compare(demo, wrong, tokenizer(demo))
+def test_a_wrong_parameter_is_seen(tiny, name):
+    wrong = reference(tiny, **{name: tiny.weights[name] + np.float32(0.5)})
+    numerics, _ = compare(tiny, wrong, tokenizer(tiny))
     assert numerics.logits > 0.01
 
 
-def test_the_largest_value_is_found_where_it_is(demo):
+def test_the_largest_value_is_found_where_it_is(tiny):
     name = "encoder.blocks.2.mlp.0.bias"
-    bias = demo.weights[name].copy()
+    bias = tiny.weights[name].copy()
     bias[7] = 1e6
     _, peaks = compare(
-        replace(demo, weights={**demo.weights, name: bias}), reference(demo), tokenizer(demo)
+        replace(tiny, weights={**tiny.weights, name: bias}), reference(tiny), tokenizer(tiny)
     )
     values = {peak.where: peak.value for peak in peaks}
     assert values["encoder.blocks.2.mlp"] == pytest.approx(1e6, rel=1e-3)
     assert values["encoder.blocks.1.mlp"] < 1e4
 
 
-def test_golden_decodes_are_reproduced_and_missed_by_other_weights(demo):
-    cases = golden_cases(asset("demo") / "model.safetensors")
+def test_golden_decodes_are_reproduced_and_missed_by_other_weights(tiny):
+    cases = golden_cases(asset("tiny.en") / "model.safetensors")
     assert {case.clip for case in cases} == {clip.name for clip in clips()}
-    assert as_golden(reference(demo), tokenizer(demo), cases) == [True] * len(cases)
-    silent = reference(demo, **{"encoder.ln_post.weight": np.zeros(192, np.float32)})
-    assert not all(as_golden(silent, tokenizer(demo), cases[:2]))
+    assert as_golden(reference(tiny), tokenizer(tiny), cases) == [True] * len(cases)
+    silent = reference(tiny, **{"encoder.ln_post.weight": np.zeros(384, np.float32)})
+    assert not all(as_golden(silent, tokenizer(tiny), cases[:2]))
 
 
 def test_other_weights_have_no_golden_decodes(tmp_path):

@@ -77,13 +77,18 @@ def versions() -> dict[str, str]:
 
 def load_real() -> tuple[Whisper, Tokenizer]:
     """tiny.en with the weights in the box."""
-    source = load_model(str(WEIGHTS.parent))
+    return load(WEIGHTS.parent, "tiny.en"), get_tokenizer(multilingual=False)
+
+
+def load(folder: Path, name: str) -> Whisper:
+    """OpenAI's model of this name, with the weights in a folder."""
+    source = load_model(str(folder))
     model = Whisper(ModelDimensions(**dataclasses.asdict(source.dims)))
     model.load_state_dict(
         {name: torch.from_numpy(values) for name, values in source.weights.items()}
     )
-    model.set_alignment_heads(whisper._ALIGNMENT_HEADS["tiny.en"])
-    return model.eval(), get_tokenizer(multilingual=False)
+    model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    return model.eval()
 
 
 def load_random() -> tuple[Whisper, Tokenizer]:

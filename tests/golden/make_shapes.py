@@ -121,7 +121,7 @@ def options(name: str, tokenizer: Tokenizer) -> list[dict[str, Any]]:
 def load(name: str) -> tuple[Whisper, Tokenizer]:
     model = Whisper(ModelDimensions(*SHAPES[name].dims))
     shapes = {key: tuple(values.shape) for key, values in model.state_dict().items()}
-    weights = shaped_weights(name, shapes)
+    weights = shaped_weights(SHAPES[name], shapes)
     model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()})
     if name in whisper._ALIGNMENT_HEADS:
         model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])

@@ -1,7 +1,8 @@
 """A tiny Whisper with random weights, the same for openai-whisper and for us; numpy only.
 
-So that parity does not hang on tiny.en alone, it differs from it wherever it can: 128 mel bands, heads of 24 (their scale is no power of two), other encoder and decoder depths, a vocabulary
-of 300 tokens, several alignment heads, and the prompt layout of a multilingual model.
+So that parity does not hang on tiny.en alone, it differs from it wherever it can: 128 mel bands,
+heads of 24 (their scale is no power of two), other encoder and decoder depths, a vocabulary of 300
+tokens, several alignment heads, and the prompt layout of a multilingual model.
 """
 
 import numpy as np

@@ -25,8 +25,9 @@ class Shape:
 
     @property
     def n_text_tokens(self) -> int:
-        """Of GPT-2's vocabulary or the multilingual one."""
-        return 50_256 if self.dims[5] == 51_864 else 50_257
+        """All that are no special tokens, of which large-v3 has one more than the others."""
+        n_vocab = self.dims[5]
+        return n_vocab - (1609 if n_vocab == 51_866 else 1608)
 
 
 SHAPES = {
@@ -44,12 +45,11 @@ GAINS = {
     ".cross_attn.out.weight": 3,
 }
 """Of the decoder: let it look sharply, and say what it hears rather than where it is."""
-N_SPECIALS_BEFORE_TIMESTAMPS = {51_864: 107, 51_865: 107, 51_866: 108}
-"""From end-of-text to notimestamps, by the size of the vocabulary."""
+N_TIMESTAMPS = 1501
 
 
-def shaped_weights(name: str, shapes: dict[str, tuple[int, ...]]) -> Weights:
-    """The weights of a model in `SHAPES`; `shapes` are those of its parameters."""
+def shaped_weights(shape: Shape, shapes: dict[str, tuple[int, ...]]) -> Weights:
+    """The weights of a model, such as one of `SHAPES`; `shapes` are those of its parameters."""
     weights = random_weights(shapes)
     for key, values in weights.items():
         if key.startswith("decoder.blocks"):
@@ -65,7 +65,7 @@ def shaped_weights(name: str, shapes: dict[str, tuple[int, ...]]) -> Weights:
     weights["decoder.ln.bias"][0] = 8
     # Small embeddings, or every token would be followed by itself: they are the output layer too.
     weights["decoder.token_embedding.weight"] *= np.float32(0.2)
-    weights["decoder.token_embedding.weight"][:, 0] = _biases(SHAPES[name]) / np.float32(8)
+    weights["decoder.token_embedding.weight"][:, 0] = _biases(shape) / np.float32(8)
     return weights
 
 
@@ -75,7 +75,7 @@ def _biases(shape: Shape) -> np.ndarray:
     biases = np.full(n_vocab, -12, np.float32)
     biases[:eot] = [-0.5 * token.bit_length() for token in range(eot)]
     biases[eot] = shape.eot_bias
-    timestamp_begin = eot + N_SPECIALS_BEFORE_TIMESTAMPS[n_vocab]
+    timestamp_begin = n_vocab - N_TIMESTAMPS
     biases[timestamp_begin - 2] = 0  # nospeech
     biases[timestamp_begin:] = shape.timestamp_bias
     return biases

@@ -20,7 +20,7 @@ from streamd.engine.coreml.runtime.verdict import machine
 from streamd.engine.coreml.tools import LIBRARY
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
-MODEL = os.environ.get("MODEL", "demo")
+MODEL = os.environ.get("MODEL", "tiny.en")
 _STORES = ("STREAMD_STORE", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 _USERS = {name: os.environ.get(name) for name in _STORES}
 """Where the user's models are; the other tests do not see them."""

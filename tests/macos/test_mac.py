@@ -33,7 +33,7 @@ from streamd.types import FRAME, Window, text_of
 
 pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
 
-DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+SPEECH = Path(__file__).resolve().parents[1] / "speech"
 PATIENT = Patience(start_s=3000.0, answer_s=300.0, deaths=1)
 FARTHEST = 0.02
 """As for a takeover."""
@@ -102,9 +102,9 @@ def _best_ms(call, n: int = 10) -> str:
 
 
 def windows() -> list[Window]:
-    """The sentences of the bundled recording, in the order in which they were said."""
-    samples, _ = soundfile.read(DEMO / "recording.flac", dtype="float32")
-    clips = json.loads((DEMO / "recording.json").read_text())["clips"]
+    """The clips of the recorded speech, in the order in which they were said."""
+    samples, _ = soundfile.read(SPEECH / "recording.flac", dtype="float32")
+    clips = json.loads((SPEECH / "recording.json").read_text())["clips"]
     found = []
     for clip in clips:
         start, end = (clip["start_ms"] - 200) // 20, (clip["end_ms"] + 200) // 20
@@ -148,7 +148,7 @@ def test_what_is_fastest_is_found_out_and_told(built, report):
     for line in functions(built, placement, CORE_ML):
         report("", line)
     assert len(known) > 1
-    if placement.encoder == "ane" and MODEL != "demo":  # which is so small that the CPU may have it
+    if placement.encoder == "ane":
         told = devices(built, new_place(built), placement, CORE_ML)
         shares = [found.shares for found in told if found.function.startswith("ctx")]
         assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares

@@ -16,7 +16,7 @@ from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align, find_words
 
-MODELS = ("demo", "random")
+MODELS = ("tiny.en", "random")
 
 
 @cache
@@ -75,7 +75,7 @@ def test_decode(name, case, monkeypatch):
     # with `unsuppressed` openai-whisper allows even <|startofprev|>: some probability goes there
     tolerance = 2e-3 if unsuppressed else 1e-5
     assert found.avg_logprob == pytest.approx(case["avg_logprob"], abs=tolerance)
-    if name == "demo":  # the random model writes special tokens, which are part of OpenAI's text
+    if name == "tiny.en":  # the random model writes special tokens, which are part of OpenAI's text
         assert tokenizer(name).decode(found.tokens).strip() == case["text"]
         assert found.compression_ratio == pytest.approx(case["compression_ratio"])
 
@@ -99,7 +99,7 @@ def test_word_times(name, case):
     assert (difference == 0).mean() > 0.7
 
 
-@pytest.mark.parametrize(("name", "case"), [c for c in cases("words") if c.values[0] == "demo"])
+@pytest.mark.parametrize(("name", "case"), [c for c in cases("words") if c.values[0] == "tiny.en"])
 def test_words_without_a_second_pass(name, case):
     """From the rows of the decode itself: within a frame.
 

@@ -1,13 +1,14 @@
 """Loops are found, and people who read numbers aloud are not taken for one."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
-from golden import load
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.engine.vocabulary import openai_vocabulary
 from streamd.search.loops import (
     LoopLimits,
     compression_ratio,
@@ -86,7 +87,7 @@ def test_any_phrase_said_often_enough_is_found_once(before, period, more):
 
 
 def test_digits_of_thirty_seconds_are_no_loop():
-    tokenizer = Tokenizer(load.model("demo").vocabulary, 2612, multilingual=False)
+    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
     rng = random.Random(7)
     for _ in range(200):
         tokens = tokenizer.encode("".join(f" {rng.choice(DIGITS)}" for _ in range(75)))
@@ -96,7 +97,7 @@ def test_digits_of_thirty_seconds_are_no_loop():
 
 
 def test_what_compresses_too_well_is_a_loop():
-    tokenizer = Tokenizer(load.model("demo").vocabulary, 2612, multilingual=False)
+    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
     text = "".join(f" turn the light on {digit} turn the light off" for digit in DIGITS)
     tokens = tokenizer.encode(text)
     assert find_repetition(text.split()) is None
@@ -121,7 +122,7 @@ def test_eight_tokens_on_one_spot(frames, found):
 
 
 def test_a_stuck_decoder_keeps_its_first_token():
-    tokenizer = Tokenizer(load.model("demo").vocabulary, 2612, multilingual=False)
+    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
     tokens = tokenizer.encode(" one two three four five six seven eight nine")
     frames = [10, *[40] * 8]
     assert find_loop(tokens, frames, tokenizer, language="en") == 2

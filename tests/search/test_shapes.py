@@ -45,7 +45,7 @@ class Model:
 
     @cached_property
     def engine(self) -> OnnxEngine:
-        weights = shaped_weights(self.name, parameter_shapes(self.dims))
+        weights = shaped_weights(SHAPES[self.name], parameter_shapes(self.dims))
         heads = usual_heads(Path(self.name), self.dims)
         return prepare.build(self.dims, weights, alignment_heads=heads, threads=1)
 

@@ -1,10 +1,10 @@
-"""The demo model built for Core ML, once for all tests of a process."""
+"""A small model built for Core ML, once for all tests of a process."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from golden import load
+from engine.coreml import runs
 
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
@@ -24,7 +24,7 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 
 def _build(folder: Path, plan: Plan) -> Built:
-    write(folder, load.model("demo"), plan)
+    write(folder, runs.model(), plan)
     return open_built(folder)
 
 

@@ -1,4 +1,4 @@
-"""A tiny model that is unlike the demo model wherever the builder has a choice.
+"""A tiny model that is unlike the others wherever the builder has a choice.
 
 Its encoder comes in two parts, its longest context in two chunks of queries, its logits in two
 outputs; its output layer is no token embedding, its alignment heads are neighbours and not.

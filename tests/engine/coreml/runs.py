@@ -3,25 +3,62 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
+from functools import cache
 from pathlib import Path
 
 import coreml_stand_in
-from golden import load
+from golden.shapes import Shape, shaped_weights
 
+from streamd.engine import ModelDimensions
 from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.package import Form
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.messages import Job
 from streamd.engine.coreml.runtime.placement import Placement
 from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
+from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, prepare
+from streamd.engine.vocabulary import openai_vocabulary
+from streamd.engine.weights import parameter_shapes
 
 PLACEMENTS: dict[Form, Placement] = {
     "state": Placement("gpu", "gpu", "state"),
     "mix": Placement("ane", "ane", "mix"),
     "io": Placement("gpu", "gpu", "io"),
 }
+
+
+DIMS = ModelDimensions(
+    n_mels=80,
+    n_audio_ctx=1500,
+    n_audio_state=64,
+    n_audio_head=2,
+    n_audio_layer=3,
+    n_vocab=2608,
+    n_text_ctx=448,
+    n_text_state=64,
+    n_text_head=2,
+    n_text_layer=3,
+)
+
+
+@cache
+def model() -> Model:
+    """A small model with random weights that writes words, doubts some of them and may end.
+
+    What is tested here does not depend on the weights, and all of it runs in the slow stand-in.
+    """
+    shape = Shape(astuple(DIMS), eot_bias=1.3)
+    gpt2 = openai_vocabulary(Path("gpt2"), 51_864)
+    return Model(
+        name="writes",
+        dims=DIMS,
+        weights=shaped_weights(shape, parameter_shapes(DIMS)),
+        vocabulary={token: i for token, i in gpt2.items() if i < shape.n_text_tokens},
+        alignment_heads=((1, 1), (2, 0), (2, 1)),
+        language="en",
+    )
 
 
 PATIENT = Patience(start_s=300.0, answer_s=100.0)
@@ -50,11 +87,9 @@ def core_ml(
 
 
 def on_cpu() -> OnnxEngine:
-    """The demo model as the CPU runs it, in float32."""
-    model = load.model("demo")
-    return prepare.build(
-        model.dims, model.weights, alignment_heads=model.alignment_heads, threads=1
-    )
+    """The model as the CPU runs it, in float32."""
+    heads = model().alignment_heads
+    return prepare.build(model().dims, model().weights, alignment_heads=heads, threads=1)
 
 
 @contextmanager

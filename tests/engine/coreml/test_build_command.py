@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine.checkpoints import checkpoint, write_own
+from engine.checkpoints import checkpoint, huggingface
 
 from streamd.cli import main
 from streamd.engine.coreml import tools
@@ -28,7 +28,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def small(tmp_path) -> str:
     """A tiny model's folder."""
-    return str(write_own(checkpoint("few"), tmp_path))
+    return str(huggingface.write(checkpoint("few"), tmp_path))
 
 
 def in_cache(cache: Path) -> list[Path]:

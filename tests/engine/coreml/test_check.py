@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from engine.checkpoints import checkpoint, write_own
+from engine.checkpoints import checkpoint, huggingface
 from engine.coreml.programs import Changed
 
 from streamd.cli import main
@@ -17,7 +17,7 @@ from streamd.engine.coreml.verify import Finding
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A tiny checkpoint."""
-    return write_own(checkpoint("few"), tmp_path_factory.mktemp("model"))
+    return huggingface.write(checkpoint("few"), tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_folder_without_its_checkpoint_is_checked_as_far_as_it_goes(folder, ca
     code, out, _ = check(folder, capfd)
     assert code == 0
     assert "built                palettes of 4 bits" in out
-    assert "against numpy        not compared: the weights of own are not here" in out
+    assert "against numpy        not compared: the weights of hf are not here" in out
     assert off("golden vectors", out) < 2e-3
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from golden import load, longform
 
+from streamd.assets import asset
 from streamd.engine.longform import Heard, LongformOptions, Transcriber, clips_at
 from streamd.engine.onnx import OnnxEngine, prepare
 from streamd.engine.weights import parameter_shapes
@@ -106,6 +107,8 @@ def test_as_openai_whisper(case):
             assert word.prob == pytest.approx(prob, abs=1e-3)
 
 
-def test_the_golden_files_belong_to_the_demo_model():
-    weights = (load.HERE.parents[1] / "models/demo/model.safetensors").read_bytes()
-    assert hashlib.sha256(weights).hexdigest() == DOCUMENT["demo_weights_sha256"]
+def test_the_golden_files_belong_to_the_weights_in_the_box():
+    weights = (asset("tiny.en") / "model.safetensors").read_bytes()
+    assert hashlib.sha256(weights).hexdigest() == DOCUMENT["weights_sha256"], (
+        "the weights have changed: run tests/golden/make_longform.py"
+    )

