@@ -61,9 +61,10 @@ def test_the_largest_value_is_found_where_it_is(tiny):
 def test_golden_decodes_are_reproduced_and_missed_by_other_weights(tiny):
     cases = golden_cases(asset("tiny.en") / "model.safetensors")
     assert {case.clip for case in cases} == {clip.name for clip in clips()}
-    assert as_golden(reference(tiny), tokenizer(tiny), cases) == [True] * len(cases)
+    first = cases[:1]  # search/test_golden.py has all of them
+    assert as_golden(reference(tiny), tokenizer(tiny), first) == [True]
     silent = reference(tiny, **{"encoder.ln_post.weight": np.zeros(384, np.float32)})
-    assert not all(as_golden(silent, tokenizer(tiny), cases[:2]))
+    assert as_golden(silent, tokenizer(tiny), first) == [False]
 
 
 def test_other_weights_have_no_golden_decodes(tmp_path):

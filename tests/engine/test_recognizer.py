@@ -353,8 +353,6 @@ def test_words_that_look_dreamt_are_odd(frames, prob, suspect):
     options = {"logprob_threshold": -9.0, "audio_ctx": FULL}
     ours, _ = recognizer(script(b" ab cd", frames), script(b" ab cd", frames, prob=prob), **options)
     assert ours.recognize(window()).suspect == suspect
-    rough, _ = recognizer(script(b" ab cd", frames), word_times=False)
-    assert rough.recognize(window()).suspect == ""
 
 
 # -- on real weights -------------------------------------------------------------------------------
@@ -384,10 +382,9 @@ def test_a_real_clip():
     (case,) = [
         case
         for case in load.document()["tiny.en"]["decode"]
-        if (case["clip"], case["n_ctx"]) == ("cards", 384)
-        and case["options"] == {"without_timestamps": True}
+        if (case["clip"], case["options"]) == ("lamp", {"without_timestamps": True})
     ]
-    heard = clip("cards", start=70)
+    heard = clip("lamp", start=70)
     found = tiny().recognize(heard)
     assert text_of(found.words) == case["text"]
     times = [time for word in found.words for time in (word.start, word.end)]
@@ -397,7 +394,7 @@ def test_a_real_clip():
 
 
 def test_streams_that_share_a_recognizer_do_not_hear_each_other():
-    names = ("cards", "digits")
+    names = ("lamp", "digits")
     shared = tiny()
     for n_frames in (75, 100):
         for name in names:
@@ -414,7 +411,7 @@ def test_streams_that_share_a_recognizer_do_not_hear_each_other():
 
 
 def test_a_draft_does_not_change_what_is_final():
-    heard = clip("cards", last=True)
+    heard = clip("lamp", last=True)
     plain = tiny().recognize(heard)
     drafted = tiny().recognize(replace(heard, draft=plain.tokens[:5]))
     assert drafted.tokens == plain.tokens

@@ -259,9 +259,9 @@ def n_samples(clip: str) -> int:
 def word_cases(name: str, model: Whisper, tokenizer: Tokenizer) -> list[dict[str, object]]:
     """openai-whisper's ``find_alignment``: times of given words, in frames of 20 ms."""
     texts = {
-        "lamp": " Would you please turn on the living room lamp?",
-        "cards": " eight of spades, four of clubs, seven of hearts.",
-        "digits": " one zero zero zero one, nine oh two one oh, zero one eight zero three.",
+        "lamp": " would you please turn on the living room lamp",
+        "cards": " eight of spades four of clubs seven of hearts",
+        "digits": " one zero zero zero one nine oh two one oh zero one eight zero three",
     }
     cases = []
     for clip, n_ctx in [*CLIPS.items(), ("lamp", 1500)]:
