@@ -35,6 +35,8 @@ class Framer:
         self._resampler = None if rate_hz == SAMPLE_RATE else Resampler(rate_hz)
         self._rest: Samples = np.empty(0, np.float32)
         self.n_invalid = 0
+        self.n_padding = 0
+        """Zeros at the end of the last frame that are no audio, known after `flush`."""
 
     def push(self, block: Block) -> Frames:
         """Take the next samples and give the (n, 320) frames that they complete, n >= 0.
@@ -59,6 +61,7 @@ class Framer:
             return frames
         last = np.zeros((1, FRAME), np.float32)
         last[0, : len(self._rest)] = self._rest
+        self.n_padding = FRAME - len(self._rest)
         self._rest = self._rest[:0]
         return np.concatenate((frames, last))
 

@@ -52,6 +52,8 @@ class Recording:
     ) -> None:
         """`speech`: None if it does not matter; `lost` is told of audio that never came."""
         self.mel = mel
+        self.n_padding = 0
+        """Samples at the end of the last frame that are no audio, to be set when it was fed."""
         self._speech, self._lost = speech, lost
         self._n_frames = 0
 
@@ -114,7 +116,7 @@ class Writer:
         EngineError : the runtime failed
         """
         mel = recording.mel
-        mel.finish()
+        mel.finish(n_padding=recording.n_padding)
         # Short windows cost a model that was trained for them less, and gain others nothing.
         spoken = recording.clips(longest=0 if self._short else 2 * N_AUDIO_CTX)
         clips = spoken

@@ -41,8 +41,13 @@ class RecordingMel:
         for at in range(0, len(samples), _BLOCK):
             self._push(samples[at : at + _BLOCK])
 
-    def finish(self) -> None:
-        """Say that the recording ends here."""
+    def finish(self, *, n_padding: int = 0) -> None:
+        """Say that the recording ends here, or `n_padding` samples of silence ago.
+
+        The columns behind the end are the same either way, as openai/whisper pads with silence too,
+        but they are not part of the recording.
+        """
+        self.n_columns = max(0, self._n_samples - n_padding) // HOP
         self._push(np.zeros(REACH + _AFTER * HOP, np.float32))
 
     def window(self, first: int, n_columns: int, *, width: int) -> Mel:

@@ -39,6 +39,11 @@ class Source(Protocol):
     duration_ms: int | None
     at_least_ms: int
 
+    @property
+    def n_padding(self) -> int:
+        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        ...
+
     async def __aenter__(self) -> Self:
         """Open it; what is live is captured from here on. Raises `SourceError` if it cannot be."""
         ...

@@ -108,6 +108,11 @@ class FileSource:
         await self._background.join()
         self._file.close()
 
+    @property
+    def n_padding(self) -> int:
+        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        return self._frames.n_padding
+
     def __aiter__(self) -> FrameStream:
         return self._frames
 

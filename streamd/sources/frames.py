@@ -32,6 +32,11 @@ class FrameStream:
         self._next_block = next_block
         self._ended: Ended | None = None
 
+    @property
+    def n_padding(self) -> int:
+        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        return self._framer.n_padding
+
     def __aiter__(self) -> Self:
         return self
 

@@ -98,6 +98,11 @@ class Microphone:
             await asyncio.wait([self._stopping])
         await asyncio.to_thread(self._close)
 
+    @property
+    def n_padding(self) -> int:
+        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        return self._frames.n_padding
+
     def __aiter__(self) -> FrameStream:
         return self._frames
 

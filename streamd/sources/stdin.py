@@ -81,6 +81,11 @@ class StdinSource:
         os.close(self._woken)
         os.close(self._waker)
 
+    @property
+    def n_padding(self) -> int:
+        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        return self._frames.n_padding
+
     def __aiter__(self) -> FrameStream:
         return self._frames
 

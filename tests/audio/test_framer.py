@@ -55,6 +55,17 @@ def test_float32_passes_unchanged(samples):
     assert len(out) == -(-len(samples) // FRAME) * FRAME
 
 
+@given(n=st.integers(0, 3000), rate=st.sampled_from(RATES), cut=st.integers(0, 3000))
+def test_the_padding_of_the_last_frame_is_known(n, rate, cut):
+    framer = Framer(rate)
+    samples = np.full(n, 0.5, np.float32)
+    n_frames = len(framer.push(samples[:cut])) + len(framer.push(samples[cut:]))
+    n_frames += len(framer.flush())
+    n_samples = n_frames * FRAME - framer.n_padding
+    assert 0 <= framer.n_padding < FRAME
+    assert n_samples == n if rate == 16_000 else abs(n_samples - n * 16_000 / rate) <= 1
+
+
 def test_every_int16_passes_unchanged():
     ramp = np.arange(-(2**15), 2**15, dtype=np.int16)
     out = framed(Framer(16_000), [ramp]).reshape(-1)[: len(ramp)]

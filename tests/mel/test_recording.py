@@ -43,6 +43,18 @@ def test_any_cut_gives_the_log_mel_of_the_whole(seed, n, cuts, n_mels):
     np.testing.assert_allclose(mel.window(0, n_all, width=n_all), expected, atol=2e-6)
 
 
+@given(st.integers(0, 20_000), st.integers(0, 319))
+def test_padding_is_not_part_of_it(n, n_padding):
+    samples = sound(2, n)
+    mel, padded = read(samples, []), RecordingMel(80)
+    padded.append(np.pad(samples, (0, n_padding)))
+    padded.finish(n_padding=n_padding)
+    assert padded.n_columns == mel.n_columns
+    n_all = n // HOP + 50
+    shown = padded.window(0, n_all, width=n_all)
+    np.testing.assert_allclose(shown, mel.window(0, n_all, width=n_all), atol=2e-6)
+
+
 @given(st.integers(0, 130), st.integers(1, 130), st.integers(0, 20))
 def test_a_window_is_a_part_of_it_with_zeros_behind(first, n_columns, more):
     samples = sound(1, 20_000)

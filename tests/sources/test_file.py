@@ -55,6 +55,14 @@ def ramp_file(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("n", [0, 1, 319, 320, 48_001])
+async def test_the_padding_of_the_last_frame_is_known(tmp_path, n):
+    soundfile.write(tmp_path / "a.wav", RAMP[: 320 + n], SAMPLE_RATE)
+    source = FileSource(tmp_path / "a.wav")
+    frames = np.concatenate(await consume(source))
+    assert frames.size - source.n_padding == 320 + n
+
+
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])
 @pytest.mark.parametrize("realtime", [False, True])
 @pytest.mark.parametrize("work_ms", [0, 100, 10_000], ids=["fast", "slow", "stalling"])

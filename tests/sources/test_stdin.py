@@ -90,6 +90,14 @@ async def test_a_file_on_disk(tmp_path):
             assert_is_ramp(await collect(source))
 
 
+@pytest.mark.parametrize("n", [0, 1, 160, 319, 320, 5_001])
+async def test_the_padding_of_the_last_frame_is_known(n):
+    with piped() as (file, into), writing(into, RAMP[:n].tobytes(), size=1_001):
+        async with StdinSource(file, encoding="f32le") as source:
+            samples = await collect(source)
+    assert len(samples) - source.n_padding == n
+
+
 async def test_a_fifo(tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
