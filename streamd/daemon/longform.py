@@ -10,7 +10,6 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.engine import Engine
 from streamd.engine.longform import (
-    Clip,
     Heard,
     LongformOptions,
     Segment,
@@ -54,15 +53,15 @@ class Recording:
         self.mel = mel
         self.n_padding = 0
         """Samples at the end of the last frame that are no audio, to be set when it was fed."""
-        self._speech, self._lost = speech, lost
+        self.speech, self._lost = speech, lost
         self._n_frames = 0
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
         self._n_frames += len(frames)
         self.mel.append(frames.reshape(-1))
-        if self._speech is not None:
-            self._speech.feed(frames)
+        if self.speech is not None:
+            self.speech.feed(frames)
 
     def gap(self, duration_ms: int, why: str) -> None:
         """Take note of audio that was lost: silence takes its place."""
@@ -81,11 +80,6 @@ class Recording:
 
     async def room(self) -> None:
         """There is always room."""
-
-    def clips(self, *, longest: int) -> list[Clip] | None:
-        """Where somebody speaks, see `SpeechClips.clips`; None if nobody wants to know."""
-        speech = self._speech
-        return None if speech is None else speech.clips(self.mel.n_columns, longest=longest)
 
 
 class Writer:
@@ -117,14 +111,16 @@ class Writer:
         """
         mel = recording.mel
         mel.finish(n_padding=recording.n_padding)
-        # Short windows cost a model that was trained for them less, and gain others nothing.
-        spoken = recording.clips(longest=0 if self._short else 2 * N_AUDIO_CTX)
-        clips = spoken
-        if clips is None:
+        speech, voiced, first = recording.speech, None, 0
+        if speech is None:
             clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)
+        else:
+            # Short windows cost a model that was trained for them less, and gain others nothing.
+            clips = speech.clips(mel.n_columns, longest=0 if self._short else 2 * N_AUDIO_CTX)
+            voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
-            language = self._transcriber.language(mel, clips[0].start if spoken else 0)
-            yield from self._transcriber.transcribe(mel, clips, language=language)
+            language = self._transcriber.language(mel, first)
+            yield from self._transcriber.transcribe(mel, clips, language=language, voiced=voiced)
 
     def final(self, segment: Segment, seg: int) -> Final:
         """What listeners are told of a segment, the file's `seg`-th."""

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from streamd.engine.longform.segments import COLUMNS_PER_FRAME, column_at
+from streamd.engine.longform.unheard import Voiced
 from streamd.types import Frames
 from streamd.vad.energy import level_db
 from streamd.vad.gate import Gate
@@ -54,13 +57,21 @@ class SpeechClips:
         if segmenter.options.shortest_pause != segmenter.options.longest_pause:
             raise ValueError("the end of an utterance may not depend on its text")
         self._gate, self._segmenter = gate, segmenter
+        self._voiced = bytearray()
 
     def feed(self, frames: Frames) -> None:
         """Take in the next (n, 320) frames."""
         for frame in frames:
             level = level_db(frame)
-            self._segmenter.push(self._gate.update(frame, level), level)
+            silence = self._gate.update(frame, level)
+            self._voiced.append(silence == 0)
+            self._segmenter.push(silence, level)
             self._segmenter.forget(self._segmenter.cursor - self._segmenter.options.tail - 2)
+
+    @property
+    def voiced(self) -> Voiced:
+        """For each frame that was fed, whether the gate was open."""
+        return np.frombuffer(self._voiced, np.bool_)
 
     def clips(self, n_columns: int, *, longest: int) -> list[Clip]:
         """The speech in what was fed, which ends here.

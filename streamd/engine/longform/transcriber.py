@@ -21,6 +21,7 @@ from streamd.engine.longform.segments import (
     ms_of,
     split,
 )
+from streamd.engine.longform.unheard import Voiced, before_unheard
 from streamd.engine.longform.words import with_words
 from streamd.engine.recognizer import encoder_positions
 from streamd.mel.recording import RecordingMel
@@ -71,16 +72,24 @@ class Transcriber(Generic[FeaturesT]):
         return spoken(probs, "", self._decoding)
 
     def transcribe(
-        self, mel: RecordingMel, clips: Sequence[Clip], *, language: str
+        self,
+        mel: RecordingMel,
+        clips: Sequence[Clip],
+        *,
+        language: str,
+        voiced: Voiced | None = None,
     ) -> Iterator[Heard]:
         """Write the clips of a finished recording down, window by window, while it is asked.
+
+        `voiced`: for each frame whether somebody speaks; where more than 5 s of speech have no
+        word, the next window begins there, other than in openai-whisper. None: it does not matter.
 
         Raises
         ------
         EngineError
             The inference runtime failed.
         """
-        reading = _Reading(self._engine, self._tokenizer, self._decoding, self._options)
+        reading = _Reading(self._engine, self._tokenizer, self._decoding, self._options, voiced)
         n_full = 2 * self._engine.dims.n_audio_ctx
         for clip in clips:
             seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
@@ -103,9 +112,11 @@ class _Reading(Generic[FeaturesT]):
         tokenizer: Tokenizer,
         decoding: DecodingOptions,
         options: LongformOptions,
+        voiced: Voiced | None,
     ) -> None:
         self._engine, self._tokenizer = engine, tokenizer
         self._decoding, self._options = decoding, options
+        self._voiced = voiced
         self._hotwords = tokenizer.encode_prompt(options.hotwords)
         self._prefix = tokenizer.encode_prompt(options.prefix)[: engine.dims.n_text_ctx // 2 - 1]
         self._prompt = Prompt(
@@ -138,6 +149,9 @@ class _Reading(Generic[FeaturesT]):
             if isinstance(kept, int):
                 return [], kept
             found = kept
+        if self._voiced is not None:
+            found = before_unheard(found, stretch, self._voiced)
+        if self._options.word_timestamps:
             end_s = end_of_words_s(found.segments)
             self._last_speech_s = self._last_speech_s if end_s is None else end_s
         segments = [s for s in found.segments if s.start_s != s.end_s and s.text.strip()]

@@ -56,13 +56,13 @@ class Mel:
 
 
 def transcribe(
-    mel: Mel, clips, engine: Engine, options: LongformOptions, **decoding
+    mel: Mel, clips, engine: Engine, options: LongformOptions, *, voiced=None, **decoding
 ) -> list[Heard]:
     settings = {"temperatures": (0.0,), "logprob_threshold": -99.0, "no_speech_threshold": 1.0}
     transcriber = Transcriber(
         engine, TOKENIZER, DecodingOptions(loops=None, **settings | decoding), options
     )
-    return list(transcriber.transcribe(mel, clips, language="en"))
+    return list(transcriber.transcribe(mel, clips, language="en", voiced=voiced))
 
 
 recordings = st.integers(1, 7_000)
@@ -99,6 +99,19 @@ def test_it_ends_and_goes_forward_where_dreams_are_passed_over(
     options = LongformOptions(hallucination_silence_ms=silence_ms)
     heard = transcribe(mel, clips_at((), n_columns), engine, options, timestamps=times)
     assert all(before[0] < after[0] for before, after in pairwise(mel.seen))
+    _check_times(heard, n_columns)
+
+
+@given(recordings, engines, st.booleans(), st.booleans(), st.booleans())
+def test_it_ends_and_goes_forward_where_speech_is_tried_again(
+    n_columns, engine, timestamps, words, silent_end
+):
+    mel = Mel(n_columns)
+    clips = [replace(clip, silent_end=silent_end) for clip in clips_at((), n_columns)]
+    options, voiced = LongformOptions(word_timestamps=words), np.ones(n_columns // 2 + 1, np.bool_)
+    heard = transcribe(mel, clips, engine, options, voiced=voiced, timestamps=timestamps)
+    assert all(first < following <= end for (first, end), (following, _) in pairwise(mel.seen))
+    assert n_columns - mel.seen[-1][1] < (LEAST_SILENT_REST if silent_end else 1)
     _check_times(heard, n_columns)
 
 
