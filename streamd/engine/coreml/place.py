@@ -76,7 +76,7 @@ def _place(name: str) -> Path | None:
         return None
     try:
         digest = Identity(path, folder).known.digest
-    except OSError:  # the loader says best what is wrong
+    except (OSError, ModelError):  # the loader says best what is wrong
         return None
     parts = f"{digest}\n{called(name, path)}"
     return folder / _FOLDER / hashlib.sha256(parts.encode()).hexdigest()[:40] / _code()

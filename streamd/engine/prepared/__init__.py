@@ -25,7 +25,7 @@ from streamd.engine.prepared.machine import machine
 from streamd.engine.prepared.precision import Choice, choose_precision
 from streamd.engine.store import find, load_model
 from streamd.engine.store.places import places
-from streamd.errors import EngineError
+from streamd.errors import EngineError, ModelError
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
         return _in_memory(load_model(name), threads, precision)
     try:
         identity = Identity(path, folder)
-    except OSError:  # the loader says best what is wrong
+    except (OSError, ModelError):  # the loader says best what is wrong
         return _in_memory(load_model(name), threads, precision)
     if dims := identity.known.dims:
         chosen = choose_precision(dims, precision, threads=threads).precision

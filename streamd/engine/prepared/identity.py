@@ -14,9 +14,8 @@ import msgspec
 
 from streamd.engine import ModelDimensions
 from streamd.engine.prepared.folder import put_file
+from streamd.engine.store.layouts import layout_of
 
-_SUFFIXES = {".json", ".safetensors", ".txt", ".bin", ".npz"}
-"""Of the files that make a model in a folder; the readers in `formats` look at no others."""
 _SETTLED_NS = 2_000_000_000
 """Age from which a file's times tell it from an earlier state: coarse clocks tick each second."""
 _SEEN = "seen"
@@ -37,8 +36,8 @@ class Identity:
 
         Raises
         ------
-        OSError
-            It cannot be read.
+        OSError, ModelError
+            It cannot be read, or is no model.
         """
         self._path = path
         self._seen = folder / _SEEN
@@ -72,9 +71,7 @@ def called(name: str, path: Path) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    return sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    return sorted(layout_of(path).files(path))
 
 
 def _stamp(path: Path) -> tuple[str, bool]:
