@@ -24,6 +24,14 @@ def run(script: str, *args: str | Path) -> tuple[str, dict]:
     return table, json.loads(last)
 
 
+def refusal(script: str, *args: str | Path) -> str:
+    """What a program says that ends with an error of the user's."""
+    command = [sys.executable, BENCHMARKS / script, *args]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    return done.stderr
+
+
 def test_a_step_of_the_model_in_the_box():
     table, told = run("step.py", "--steps", "2", "threads=1")
     (row,) = told["steps"]
@@ -104,8 +112,8 @@ def test_both_precisions_on_a_page(tmp_path):
 
 def test_runs_that_are_there_are_counted_and_not_done_again(tmp_path):
     out = tmp_path / "out"
-    args = ["--data", speech(tmp_path / "data"), "--out", out, "--sounds", "clips", "S"]
-    table, told = run("quality.py", *args, "--runs", "offline", "live")
+    args = ["--data", speech(tmp_path / "data"), "--out", out, "--sounds", "clips", "S", "--runs"]
+    table, told = run("quality.py", *args, "offline", "live")
     for name in ("clips", "S"):
         rows = told["sets"][name]
         assert all(float(rows[run]["WER %"]) < 50 for run in ("offline", "live"))
@@ -115,30 +123,21 @@ def test_runs_that_are_there_are_counted_and_not_done_again(tmp_path):
     kept = sorted(path.relative_to(out / "tiny.en").as_posix() for path in files)
     names = ("S_short", "short")
     assert kept == [f"{run}/{name}.json" for run in ("live", "offline") for name in names]
-    again, _ = run("quality.py", *args, "--runs", "offline", "live")
+    again, _ = run("quality.py", *args, "offline", "live")
     assert again == table
     assert {path: path.stat().st_mtime_ns for path in files} == files
     live = json.loads((out / "tiny.en/live/short.json").read_text())
     last = live["windows"][-1]
     assert "young man" in " ".join([last["prefix"], *(word[0] for word in last["words"])])
     assert [entry["t_ms"] for entry in live["said"]] == sorted(e["t_ms"] for e in live["said"])
-
-
-def test_a_run_of_the_same_name_with_other_options_is_refused(tmp_path):
-    args = ["--data", speech(tmp_path / "data"), "--out", tmp_path, "--sounds", "S", "--runs"]
-    run("quality.py", *args, "live")
-    command = [sys.executable, BENCHMARKS / "quality.py", *args, "live:step=0"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.endswith("S_short.json was made with other options: name the run anew\n")
+    refused = refusal("quality.py", *args, "live:step=0")
+    assert refused.endswith("live/short.json was made with other options: name the run anew\n")
 
 
 def test_speech_that_is_not_there_is_told_in_one_line(tmp_path):
-    command = [sys.executable, BENCHMARKS / "quality.py", "--data", tmp_path, "--sounds", "A"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "--data names the folder" in done.stderr
+    refused = refusal("quality.py", "--data", tmp_path, "--sounds", "A")
+    assert refused.count("\n") == 1
+    assert "--data names the folder" in refused
 
 
 def test_every_listener_gets_every_event_or_a_newer_one():
