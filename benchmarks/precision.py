@@ -1,156 +1,148 @@
-"""What int8 changes: a model's text in both precisions, clip by clip.
+"""What int8 changes: recordings of real speech, written down in both precisions, clip by clip.
 
-    python benchmarks/precision.py [-m tiny.en] [--data ../shared/data/eval] [--page PAGE.md]
+    python benchmarks/precision.py [-m tiny.en NAME=MODEL...] [--data ../shared/data/eval]
+        [--page FILE]
 
-Each recorded clip, clean and in pink noise of 10 dB below the speech, in one window at the full
-encoder context; where there are no such clips, those of the recording of ``make demo``. Prints
-every clip whose tokens differ and the word error rates; writes all of it down as a page; and
-prints, last, one JSON line.
+Each English clip of the recorded speech (README.md) goes through ``streamd transcribe --vad off``
+on one thread, with each model in float32 and in int8. Prints a table of word error rates and CPU
+seconds, and the clips in which other words were read; writes both down as a page; and prints, last,
+one JSON line.
 """
 
 import argparse
 import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from sounds import DATA, RECORDING, clips
+from sounds import DATA, sets
 from tables import table
 
-from streamd.bench.recordings import Clip, Recording, offline, read_recording
 from streamd.bench.words import n_edits, spoken
-from streamd.config import load
-from streamd.daemon import build
-from streamd.engine.recognizer import Recognizer
-from streamd.engine.store import load_model
-from streamd.types import FRAME, N_AUDIO_CTX, Frames, text_of
 
 PRECISIONS = ("float32", "int8")
-SNR_DB = 10
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A clip: what was said, what was read (by precision), and how many words of that are wrong."""
 
-    condition: str
+    model: str
+    clip: str
     said: str
-    heard: tuple[str, ...]
+    read: tuple[str, ...]
     wrong: tuple[int, ...]
-    differs: bool
+
+    @property
+    def differs(self) -> bool:
+        """Whether the words are not the same."""
+        return len({tuple(spoken(text)) for text in self.read}) > 1
 
 
-def recordings(data: Path) -> list[Recording]:
-    """The sounds to read; clips that are longer than a window are left out."""
-    if not data.is_dir():
-        return [read_recording(RECORDING)]
-    found = []
-    for sound in clips(data):
-        recording = read_recording(sound.path)
-        if len(recording.frames) <= N_AUDIO_CTX:
-            clip = Clip(start_ms=0, end_ms=recording.audio_ms, text=sound.reference)
-            found.append(replace(recording, clips=(clip,)))
-    return found
-
-
-def noisy(frames: Frames) -> Frames:
-    """Pink noise, relative to the level of the active speech."""
-    x = frames.ravel()
-    spectrum = np.fft.rfft(np.random.default_rng(9).standard_normal(len(x)))
-    noise = np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 20)), len(x))
-    active = x[np.abs(x) > 0.02 * np.abs(x).max()]
-    level = np.sqrt(np.mean(active**2)) * 10 ** (-SNR_DB / 20)
-    return (x + noise / noise.std() * level).astype(np.float32).reshape(-1, FRAME)
-
-
-def compare(name: str, data: Path) -> Iterator[Row]:
-    """Read every clip in both precisions."""
-    model = load_model(name)
-    whole = []
-    for precision in PRECISIONS:
-        given = {"model": name, "language": "en", "precision": precision, "threads": "1"}
-        config = load({**given, "audio-ctx": str(model.dims.n_audio_ctx)}, {})
-        whole.append(build.recognizer(config, model))
-    for clean in recordings(data):
-        for condition in ("clean", f"{SNR_DB} dB"):
-            noise = condition != "clean"
-            frames = noisy(clean.frames) if noise else clean.frames
-            yield from _rows(condition, replace(clean, frames=frames), whole)
-
-
-def _rows(condition: str, sound: Recording, whole: Sequence[Recognizer[Any]]) -> Iterator[Row]:
-    heard = zip(*(offline(recognizer, sound) for recognizer in whole), strict=True)
-    for clip, both in zip(sound.clips, heard, strict=True):
-        texts = [spoken(text_of(each.words)) for each in both]
-        said = spoken(clip.text)
-        yield Row(
-            condition=condition,
-            said=" ".join(said),
-            heard=tuple(" ".join(text) for text in texts),
-            wrong=tuple(n_edits(said, text) for text in texts),
-            differs=len({each.tokens for each in both}) > 1,
+def transcribe(files: Sequence[Path], model: str, precision: str) -> tuple[list[str], float]:
+    """The text of each file, and the CPU seconds that all of them took."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["-m", model, "--precision", precision, "--language", "en", "--vad", "off"]
+        options += ["--threads", "1", "--output-dir", folder, "--output-format", "txt", "-q"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "streamd.cli", "transcribe", *map(str, files), *options],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        texts = [
+            " ".join((Path(folder) / f"{file.stem}.txt").read_text(encoding="utf-8").split())
+            for file in files
+        ]
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return texts, round(cpu_s, 1)
 
 
-def scores(rows: Sequence[Row]) -> dict[str, object]:
-    """Clips and words of these rows, how many clips differ, and the word error rates."""
-    n_words = sum(len(row.said.split()) for row in rows)
-    rates = [100 * sum(row.wrong[i] for row in rows) / n_words for i in range(len(PRECISIONS))]
-    return {
-        "clips": len(rows),
-        "words": n_words,
-        "differ": sum(row.differs for row in rows),
-        **{precision: round(rate, 2) for precision, rate in zip(PRECISIONS, rates, strict=True)},
-    }
+def compare(name: str, model: str, said: dict[Path, str]) -> tuple[list[Row], dict[str, Any]]:
+    """All clips in both precisions: the rows, and their sums."""
+    done = [transcribe(list(said), model, precision) for precision in PRECISIONS]
+    rows = [
+        Row(
+            model=name,
+            clip=file.stem,
+            said=text,
+            read=read,
+            wrong=tuple(n_edits(spoken(text), spoken(each)) for each in read),
+        )
+        for (file, text), read in zip(
+            said.items(), zip(*(texts for texts, _ in done), strict=True), strict=True
+        )
+    ]
+    n_words = sum(len(spoken(row.said)) for row in rows)
+    wrong = [sum(row.wrong[i] for row in rows) for i in range(len(PRECISIONS))]
+    sums = {"model": name, "clips": len(rows), "words": n_words}
+    sums |= {"differ": sum(row.differs for row in rows)}
+    for i, precision in enumerate(PRECISIONS):
+        sums[precision] = round(100 * wrong[i] / n_words, 2)
+        sums[f"{precision}_cpu_s"] = done[i][1]
+    return rows, sums
 
 
-def page(name: str, rows: Sequence[Row]) -> str:
+def _passages(row: Row) -> Iterator[object]:
+    """The words around what differs, in each of the readings."""
+    read = [spoken(text) for text in row.read]
+    shortest = min(map(len, read))
+    same = [len({words[i] for words in read}) == 1 for i in range(shortest)]
+    back = [len({words[-1 - i] for words in read}) == 1 for i in range(shortest)]
+    first = same.index(False) if False in same else shortest
+    last = min(back.index(False) if False in back else shortest, shortest - first)
+    for words in read:
+        begin, end = max(0, first - 2), min(len(words), len(words) - last + 2)
+        yield " ".join(words[begin:end]) or "nothing"
+
+
+def page(sums: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
     """The whole comparison, for people."""
-    by_condition: dict[str, list[Row]] = {}
-    for row in rows:
-        by_condition.setdefault(row.condition, []).append(row)
-    totals = [(condition, scores(its)) for condition, its in by_condition.items()]
-    totals.append(("**all**", scores(rows)))
+    head = ("model", "clips", "words", "clips differ", "WER float32, %", "WER int8, %")
+    head += ("CPU s float32", "CPU s int8")
     differing = [row for row in rows if row.differs]
-    better, worse = (
-        sum(sign * (row.wrong[1] - row.wrong[0]) > 0 for row in differing) for sign in (-1, 1)
-    )
     lines = [
-        (row.condition, row.said, *row.heard, " → ".join(map(str, row.wrong))) for row in differing
+        (row.model, row.clip, *_passages(row), " → ".join(map(str, row.wrong))) for row in differing
     ]
     return f"""# What int8 changes
-Made by `benchmarks/precision.py`; not to be edited. {name} reads recorded clips in both precisions, each in one window at the full encoder context.
+Made by `benchmarks/precision.py --page docs/precision.md`; do not edit it by hand. Each recording goes through `streamd transcribe --vad off` with float32 and with int8 arithmetic; everything else is the same. Words are counted after Whisper's English normaliser, and each digit counts as a word.
 
-Word error rates in percent; *differ*: clips whose tokens are not the same.
+{table(head, [tuple(each.values()) for each in sums])}
 
-{table(["", *totals[0][1]], [(what, *score.values()) for what, score in totals])}
+## Every clip whose words differ
+The words that differ with two words on either side. *Wrong* is the number of wrong words in the clip, in float32 and in int8.
 
-## Every clip that differs
-{len(differing)} of {len(rows)}: {better} have fewer wrong words in int8, {worse} have more, the others as many. *Wrong*: words, in float32 and in int8.
-
-{table(["", "said", *PRECISIONS, "wrong"], lines)}
+{table(("model", "clip", *PRECISIONS, "wrong"), lines)}
 """  # noqa: E501 - paragraphs of Markdown
 
 
 def main() -> None:
-    """Compare all clips."""
+    """Compare the precisions of each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-m", "--model", default="tiny.en", help="as streamd's")
+    parser.add_argument("-m", "--models", nargs="+", metavar="[NAME=]MODEL", default=["tiny.en"])
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of recorded speech")
     parser.add_argument("--page", type=Path, help="a page of documentation to write")
     args = parser.parse_args()
-    rows = []
-    for row in compare(args.model, args.data):
-        rows.append(row)
-        if row.differs:
-            print(f"{row.condition}\n  {'said':8} {row.said}")
-            for precision, text in zip(PRECISIONS, row.heard, strict=True):
-                print(f"  {precision:8} {text}", flush=True)
+    clips = sets(["clips"], args.data, Path())["clips"]
+    said = {clip.path: " ".join(clip.passages) for clip in clips}
+    sums, rows = [], []
+    for model in args.models:
+        name, _, path = model.rpartition("=")
+        its_rows, its_sums = compare(name or Path(path).name, path, said)
+        rows, sums = rows + its_rows, [*sums, its_sums]
+        print(json.dumps(its_sums), file=sys.stderr, flush=True)
+    text = page(sums, rows)
+    print(text)
     if args.page:
-        args.page.write_text(page(Path(args.model).name, rows), encoding="utf-8")
-    print(json.dumps(scores(rows)))
+        args.page.write_text(text, encoding="utf-8")
+    print(json.dumps({"precision": sums}))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamd.bench.eventlog import Began, Decoded, Ended, Log, Said
 from streamd.bench.latency import Segment, SpokenWord, final_delays, segments, word_latencies
-from streamd.bench.words import erased, n_edits
+from streamd.bench.words import erased, n_edits, spoken
 from streamd.events import Final, Gap, Partial, Vad
 
 
@@ -71,8 +71,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     retries: int
 
 
-def measure(log: Log, reference: Sequence[SpokenWord]) -> Metrics:
-    """Score the whole log of one stream."""
+def measure(log: Log, reference: Sequence[SpokenWord], text: str = "") -> Metrics:
+    """Score the whole log of one stream.
+
+    The word error rate is taken against `text` as a whole, since a number may span several words;
+    without it against the words one by one.
+    """
     (began,) = (entry for entry in log if isinstance(entry, Began))
     (ended,) = (entry for entry in log if isinstance(entry, Ended))
     said = [entry for entry in log if isinstance(entry, Said)]
@@ -81,10 +85,11 @@ def measure(log: Log, reference: Sequence[SpokenWord]) -> Metrics:
     finished = segments(said)
     words = word_latencies(finished, reference)
     finals = final_delays(finished, reference, said=said, windows=windows)
+    said_words = spoken(text) if text else [word.text for word in reference]
     n_slow = sum(window.compute_ms > began.step_ms for window in partials)
     return Metrics(
-        words=len(reference),
-        wer=_wer(finished, reference),
+        words=len(said_words),
+        wer=_wer(finished, said_words),
         first=spread([row.first for row in words]),
         stable=spread([row.stable for row in words]),
         final=spread([row.final for row in words]),
@@ -169,10 +174,9 @@ def _unheard_ms(windows: Sequence[Decoded], start_ms: int) -> int:
     return n_ms
 
 
-def _wer(finished: Sequence[Segment], reference: Sequence[SpokenWord]) -> float | None:
-    texts = [word.text for word in reference]
-    heard = [word for segment in finished for word in segment.words]
-    return round(n_edits(texts, heard) / len(texts), 4) if texts else None
+def _wer(finished: Sequence[Segment], words: Sequence[str]) -> float | None:
+    heard = spoken(" ".join(segment.texts[-1] for segment in finished))
+    return round(n_edits(words, heard) / len(words), 4) if words else None
 
 
 def _erasure(shown: Sequence[Sequence[str] | Sequence[list[str]]]) -> float:

@@ -6,7 +6,8 @@ of an offline pass of the model, where it has them right; so their latencies mea
 the model's sense of time.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from streamd.bench.latency import SpokenWord
 from streamd.bench.words import align, spoken
 from streamd.engine.recognizer import Recognizer
 from streamd.errors import ConfigError, SourceError
-from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, Hypothesis, Window, ms_from_frames
+from streamd.types import (
+    FRAME,
+    FRAME_MS,
+    N_AUDIO_CTX,
+    SAMPLE_RATE,
+    Frames,
+    Hypothesis,
+    Window,
+    ms_from_frames,
+)
 
 _MARGIN = 15
 """Frames around a clip that belong to it: 300 ms."""
@@ -40,12 +50,16 @@ class _Notes(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A sound; `clips` lie apart and cover all that is said, if the words have no times."""
+    """A sound; `clips` lie apart and cover all that is said, if the words have no times.
+
+    `text` is all of it.
+    """
 
     name: str
     frames: Frames
     words: tuple[SpokenWord, ...]
     clips: tuple[Clip, ...] = ()
+    text: str = ""
 
     @property
     def audio_ms(self) -> int:
@@ -72,11 +86,16 @@ def read_recording(path: Path) -> Recording:
     text, notes = path.with_suffix(".txt"), path.with_suffix(".json")
     if notes.exists():
         return _noted(path, frames, _read_notes(notes))
-    words = spoken(text.read_text()) if text.exists() else []
-    clips = [Clip(start_ms=0, end_ms=len(frames) * FRAME_MS, text=" ".join(words))]
-    return Recording(
-        path.name, frames, tuple(map(SpokenWord, words)), tuple(clips if words else ())
-    )
+    said = text.read_text() if text.exists() else ""
+    clips = [Clip(start_ms=0, end_ms=len(frames) * FRAME_MS, text=said)] if said.strip() else []
+    return of_clips(path.name, frames, clips)
+
+
+def of_clips(name: str, frames: Frames, clips: Sequence[Clip]) -> Recording:
+    """A sound whose words are those of its clips; when each is said, nobody knows yet."""
+    words = (SpokenWord(word) for clip in clips for word in spoken(clip.text))
+    text = " ".join(clip.text for clip in clips)
+    return Recording(name, frames, tuple(words), tuple(clips), text)
 
 
 def _read_notes(path: Path) -> _Notes:
@@ -93,9 +112,8 @@ def _noted(path: Path, frames: Frames, notes: _Notes) -> Recording:
         for word in spoken(text)
     )
     if timed:
-        return Recording(path.name, frames, timed)
-    words = (SpokenWord(word) for clip in notes.clips for word in spoken(clip.text))
-    return Recording(path.name, frames, tuple(words), tuple(notes.clips))
+        return Recording(path.name, frames, timed, text=" ".join(row[0] for row in notes.words))
+    return of_clips(path.name, frames, notes.clips)
 
 
 def offline(recognizer: Recognizer[Any], recording: Recording) -> list[Hypothesis]:
@@ -108,10 +126,14 @@ def offline(recognizer: Recognizer[Any], recording: Recording) -> list[Hypothesi
         start = max(0, clip.start_ms // FRAME_MS - _MARGIN)
         end = min(len(recording.frames), clip.end_ms // FRAME_MS + _MARGIN)
         samples = recording.frames[start:end].ravel()
-        fits = end - start <= 1500
         window = Window(start, end, samples, last=True)
-        out.append(recognizer.recognize(window) if fits else Hypothesis())
+        out.append(recognizer.recognize(window) if fits(clip) else Hypothesis())
     return out
+
+
+def fits(clip: Clip) -> bool:
+    """Whether a model can hear the clip, with its margins, at once."""
+    return (clip.end_ms - clip.start_ms) // FRAME_MS + 2 * _MARGIN < N_AUDIO_CTX
 
 
 def with_times(recording: Recording, heard: list[Hypothesis]) -> Recording:
@@ -132,4 +154,4 @@ def with_times(recording: Recording, heard: list[Hypothesis]) -> Recording:
             else:
                 start_ms, end_ms = ms_from_frames(word.start), ms_from_frames(word.end)
                 words.append(SpokenWord(text, start_ms, end_ms))
-    return Recording(recording.name, recording.frames, tuple(words), recording.clips)
+    return replace(recording, words=tuple(words))

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from streamd.bench.eventlog import Began, Log
 from streamd.bench.metrics import Metrics, Spread
-from streamd.bench.recordings import Recording, offline, with_times
+from streamd.bench.recordings import Recording, fits, offline, with_times
 from streamd.bench.replay import Clock, replay
 from streamd.bench.words import n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.engine.recognizer import Recognizer
+from streamd.types import text_of
 
 
 class Bench:
@@ -42,14 +43,17 @@ class Bench:
     def timed(self, recording: Recording) -> tuple[Recording, float | None]:
         """The recording with times for its words, and the word error rate of the offline pass.
 
-        Where the words have times already, or nobody knows the words, there is no such pass.
+        Where the words have times already, or nobody knows the words, there is no such pass; no
+        error rate where a clip is longer than the 30 s that the model hears at once.
         """
-        if not recording.clips:
+        said = spoken(recording.text)
+        if not recording.clips or not said:
             return recording, None
         heard = offline(self._whole, recording)
-        words = [word for h in heard for w in h.words for word in spoken(w.text)]
-        texts = [word.text for word in recording.words]
-        return with_times(recording, heard), round(n_edits(texts, words) / len(texts), 4)
+        if not all(fits(clip) for clip in recording.clips):
+            return with_times(recording, heard), None
+        n_wrong = n_edits(said, spoken(" ".join(text_of(each.words) for each in heard)))
+        return with_times(recording, heard), round(n_wrong / len(said), 4)
 
 
 def as_table(metrics: Metrics, *, wer_offline: float | None = None) -> str:

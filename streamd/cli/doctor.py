@@ -23,7 +23,7 @@ from streamd.daemon import build
 from streamd.daemon.coreml import LIBRARY, CoreML, built_for_core_ml
 from streamd.engine import store
 from streamd.engine.catalog import megabytes
-from streamd.engine.check import compare
+from streamd.engine.check import compare, contexts_in_use
 from streamd.engine.prepared.folder import VARIABLE, cache_folder
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import cache, imports
@@ -35,7 +35,6 @@ _PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "
 _USUAL = "base.en"
 """The size whose precision is told, as it is the one that people are offered."""
 _FAST = ("avx2", "asimddp", "avx512_vnni", "avx_vnni", "i8mm")
-_FARTHEST = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +131,15 @@ def _engine(config: Config) -> Iterator[Finding]:
     begun_s = time.perf_counter()
     model = store.load_model(store.BUNDLED[0])
     engine = build.engine(config, model)
-    numerics, _ = compare(model, engine, build.tokenizer(config, model))
+    verdict = choose_precision(model.dims, config.decoding.precision, threads=build.threads(config))
+    sounds = contexts_in_use(build.decoding_options(config, model), model.dims.n_audio_ctx)
+    (compared,), _ = compare(model, engine, build.tokenizer(config, model), sounds[:1])
     seconds = time.perf_counter() - begun_s
-    told = f"loaded and compared with numpy in {seconds:.1f} s: logits {numerics.logits:.1g} apart"
-    if numerics.logits <= _FARTHEST:
+    told = (
+        f"{model.name} loaded and compared with numpy in {seconds:.1f} s: {verdict.precision}, "
+        f"KL {compared.numerics.kl:.1g}"
+    )
+    if compared.numerics.acceptable(verdict.precision):
         yield Finding("ok", "engine", told)
     else:
         yield Finding("!!", "engine", told, "try another version of onnxruntime")

@@ -1,8 +1,9 @@
-"""Whether a model computes what it should, on this machine: golden vectors, numerics, activations.
+"""Whether a model computes what it should, on this machine: the same sound as in the reference.
 
-Three clips of real speech ship with streamd, and what openai-whisper makes of them with the bundled
-weights. Any other model is compared with the numpy reference. The work is bounded: a short context
-and a few tokens, whatever the size of the model. Knows nothing of speed, nor how results are shown.
+Clips of real speech ship with streamd. What an engine makes of them is compared with the numpy
+reference, in float32, at the encoder contexts that are in use: of each clip at the one that a live
+window of its length gets, of the longest clip at the full one. Knows nothing of speed, of how words
+are compared, nor how results are shown.
 """
 
 import hashlib
@@ -14,10 +15,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import soundfile
+from numpy.typing import NDArray
 
 from streamd.assets import asset
-from streamd.engine import Engine
+from streamd.engine import Engine, FeaturesT
 from streamd.engine.model import Model
+from streamd.engine.recognizer import encoder_positions
 from streamd.engine.reference import Array, ReferenceEngine
 from streamd.mel import log_mel
 from streamd.search.decode import Context, decode, slots_needed
@@ -27,10 +30,18 @@ from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
 
 FLOAT16_MAX = 65_504.0
 """Half precision holds no larger number."""
-_N_CTX = 128
-"""Encoder positions that are compared: 2.5 s."""
+MAX_DISTANCE = 1e-3
+"""How far the logits of a float32 engine may be from the reference's; tiny.en's and base's are
+1e-5 away."""
+MAX_KL = 0.2
+"""How far the distributions of an int8 engine may be from the reference's, in nats per token: those
+of tiny.en and base are 0.004 and 0.02 away on the bundled clips (docs/precision.md)."""
+_MOST_TOKENS = 80
+"""The longest clip has half as many, even as single digits."""
 _N_STEPS = 3
 """Tokens decoded one by one, behind those of one pass."""
+_Values = tuple[Array, Array]
+"""Logits and alignment, a row for each position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +52,43 @@ class Clip:
     samples: Samples
     text: str
 
+    @property
+    def n_frames(self) -> int:
+        """How long it is."""
+        return -(-len(self.samples) // FRAME)
+
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """How far an engine is from the reference.
 
-    `logits`, `alignment`: root of the mean squared difference over that of the values; `agreed`:
-    the share of positions with the same likeliest token.
+    `logits`, `alignment`: root of the mean squared difference over that of the values; `kl`: the
+    Kullback-Leibler divergence of the reference's distribution from the engine's, in nats, the
+    mean over the positions; `agreed`: the share of positions with the same likeliest token.
     """
 
     logits: float
     alignment: float
     agreed: float
+    kl: float
+
+    def acceptable(self, precision: str) -> bool:
+        """Whether so much may come from rounding in this precision; NaN may not."""
+        return self.kl <= MAX_KL if precision == "int8" else self.logits <= MAX_DISTANCE
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One clip at one encoder context: the numbers, and the texts that were read in it.
+
+    The numbers are about the reference's text, given to both.
+    """
+
+    clip: Clip
+    n_ctx: int
+    numerics: Numerics
+    expected: str
+    found: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +99,9 @@ class Peak:
     value: float
 
 
-class _Case(msgspec.Struct, frozen=True):
-    clip: str
-    n_ctx: int
-    options: dict[str, Any]
-    tokens: list[int]
-
-
-class _Cases(msgspec.Struct, frozen=True):
-    decode: list[_Case]
-
-
-class _Golden(msgspec.Struct, frozen=True):
+class _Read(msgspec.Struct, frozen=True):
     weights_sha256: str
-    bundled: _Cases = msgspec.field(name="tiny.en")
+    texts: dict[str, str]
 
 
 def clips() -> list[Clip]:
@@ -86,38 +111,40 @@ def clips() -> list[Clip]:
     return [Clip(name, _read(folder / f"{name}.flac"), text) for name, text in texts.items()]
 
 
-def golden_cases(model_file: Path) -> list[_Case]:
-    """What openai-whisper decodes greedily with the weights in this file; nothing if it is others.
+def read_by_whisper(weights: Path) -> dict[str, str]:
+    """What openai-whisper reads in the clips, at full context, with the weights in this file.
 
-    Raises `StreamdError` if the installation lacks the golden files.
+    Empty for weights other than the bundled ones. Raises `StreamdError` if the installation lacks
+    the golden files.
     """
-    golden = msgspec.json.decode((asset("golden") / "golden.json").read_bytes(), type=_Golden)
-    if hashlib.sha256(model_file.read_bytes()).hexdigest() != golden.weights_sha256:
-        return []
-    return [case for case in golden.bundled.decode if case.options == {"without_timestamps": True}]
+    told = msgspec.json.decode((asset("golden") / "read.json").read_bytes(), type=_Read)
+    same = hashlib.sha256(weights.read_bytes()).hexdigest() == told.weights_sha256
+    return told.texts if same else {}
 
 
-def as_golden(engine: Engine[Any], tokenizer: Tokenizer, cases: Sequence[_Case]) -> list[bool]:
-    """Of each case, whether this engine decodes the same tokens."""
-    sounds = {clip.name: clip.samples for clip in clips()}
-    options = DecodingOptions(text_only=False)
-    context = Context(max_tokens=engine.dims.n_text_ctx // 2, language=tokenizer.language)
-    n_slots = slots_needed(context, options=options, n_text_ctx=engine.dims.n_text_ctx)
-    same = []
-    for case in cases:
-        features = engine.encode(mel_of(engine, sounds[case.clip], case.n_ctx), case.n_ctx)
-        decoder = engine.decoder(features, n_slots)
-        found = decode(decoder, tokenizer, options=options, context=context)
-        same.append(list(found.tokens) == case.tokens)
-    return same
+def contexts_in_use(options: DecodingOptions, n_audio_ctx: int) -> list[tuple[Clip, int]]:
+    """The clips at the encoder contexts of a live window, then the longest one at the full one."""
+    every = clips()
+    live = [
+        (clip, encoder_positions(clip.n_frames, options, n_audio_ctx))
+        for clip in every
+        if clip.n_frames <= n_audio_ctx
+    ]
+    longest = max(every, key=lambda clip: clip.n_frames)
+    return [*live, (longest, n_audio_ctx)]
 
 
-def compare(model: Model, engine: Engine[Any], tokenizer: Tokenizer) -> tuple[Numerics, list[Peak]]:
-    """Run the same audio and tokens through the reference and the engine.
+def compare(
+    model: Model,
+    engine: Engine[Any],
+    tokenizer: Tokenizer,
+    sounds: Sequence[tuple[Clip, int]],
+) -> tuple[list[Compared], list[Peak]]:
+    """Run each clip at its encoder context through the reference and the engine.
 
     Returns
     -------
-    the differences, and the reference's largest values by layer
+    the comparisons, and the reference's largest values by layer
     """
     peaks: dict[str, float] = {}
 
@@ -126,16 +153,47 @@ def compare(model: Model, engine: Engine[Any], tokenizer: Tokenizer) -> tuple[Nu
 
     heads = model.alignment_heads
     reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, notice=notice)
-    tokens = (*tokenizer.sot_sequence, tokenizer.notimestamps, *tokenizer.encode(" one two three"))
-    mel = mel_of(model, clips()[0].samples, _N_CTX)
-    wanted, found = (forward(each, mel, tokens) for each in (reference, engine))
-    return numerics(wanted, found), [Peak(*row) for row in peaks.items()]
+    start = (*tokenizer.sot_sequence, tokenizer.notimestamps)
+    rows = []
+    for clip, n_ctx in sounds:
+        mel = mel_of(model, clip.samples, n_ctx)
+        exact, rounded = reference.encode(mel, n_ctx), engine.encode(mel, n_ctx)
+        expected = _read_in(reference, exact, tokenizer)
+        found = _read_in(engine, rounded, tokenizer)
+        wanted = _forced(reference, exact, (*start, *expected))
+        given = _forced(engine, rounded, (*start, *expected))
+        texts = (tokenizer.decode(tokens).strip() for tokens in (expected, found))
+        rows.append(
+            Compared(clip, n_ctx, numerics(_text(wanted, start), _text(given, start)), *texts)
+        )
+    return rows, [Peak(*row) for row in peaks.items()]
+
+
+def _text(values: _Values, start: Sequence[int]) -> _Values:
+    """Without the positions at which nothing of the text is decided."""
+    return values[0][len(start) - 1 :], values[1][len(start) - 1 :]
+
+
+def _read_in(
+    engine: Engine[FeaturesT], features: FeaturesT, tokenizer: Tokenizer
+) -> tuple[int, ...]:
+    """The text tokens of a greedy decode."""
+    options, n_text_ctx = DecodingOptions(), engine.dims.n_text_ctx
+    most = min(_MOST_TOKENS, n_text_ctx // 2)
+    context = Context(max_tokens=most, language=tokenizer.language)
+    n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
+    found = decode(engine.decoder(features, n_slots), tokenizer, options=options, context=context)
+    return tuple(token for token in found.tokens if token < tokenizer.eot)
 
 
 def forward(engine: Engine[Any], mel: Mel, tokens: Sequence[int]) -> tuple[Array, Array]:
-    """Logits and alignment of all tokens: most in one pass, the last ones one by one."""
-    n_ctx = mel.shape[1] // 2
-    decoder = engine.decoder(engine.encode(mel, n_ctx), len(tokens))
+    """Logits and alignment of all tokens, behind the log-mel (n_mels, 2 * n_ctx) of the audio."""
+    return _forced(engine, engine.encode(mel, mel.shape[1] // 2), tokens)
+
+
+def _forced(engine: Engine[FeaturesT], features: FeaturesT, tokens: Sequence[int]) -> _Values:
+    """Most tokens in one pass, the last ones one by one."""
+    decoder = engine.decoder(features, len(tokens))
     first = max(1, len(tokens) - _N_STEPS)
     rows = []
     for start, end in ((0, first), *((i, i + 1) for i in range(first, len(tokens)))):
@@ -147,16 +205,30 @@ def forward(engine: Engine[Any], mel: Mel, tokens: Sequence[int]) -> tuple[Array
     return np.concatenate(logits), np.concatenate(alignment)
 
 
-def numerics(wanted: tuple[Array, Array], found: tuple[Array, Array]) -> Numerics:
+def numerics(wanted: _Values, found: _Values) -> Numerics:
     """How far one result of `forward` is from another."""
     logits, alignment = (_difference(a, b) for a, b in zip(wanted, found, strict=True))
     agreed = float((wanted[0].argmax(axis=1) == found[0].argmax(axis=1)).mean())
-    return Numerics(logits, alignment, agreed)
+    exact, rounded = _log_softmax(wanted[0]), _log_softmax(found[0])
+    kl = float((np.exp(exact) * (exact - rounded)).sum(axis=1).mean())
+    return Numerics(logits, alignment, agreed, kl)
+
+
+def average(rows: Sequence[Numerics]) -> Numerics:
+    """The mean of several comparisons, each of them worth the same."""
+    columns = zip(*((row.logits, row.alignment, row.agreed, row.kl) for row in rows), strict=True)
+    return Numerics(*(float(np.mean(column)) for column in columns))
 
 
 def _difference(wanted: Array, found: Array) -> float:
     """NaN if there is one in either."""
     return float(np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)))
+
+
+def _log_softmax(logits: Array) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    normal: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return normal
 
 
 def mel_of(model: Model | Engine[Any], samples: Samples, n_ctx: int) -> Mel:
