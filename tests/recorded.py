@@ -11,20 +11,19 @@ from streamd.types import FRAME, SAMPLE_RATE
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDING = ROOT / "tests/speech/recording.flac"
-SENTENCE = "He was not an ill-disposed young man."
-"""Of the clip `sense_0880`."""
+SENTENCE = "Out of his 1800, he laid aside 1600 each year."
+"""Of the clip `arctic_a0245`."""
 SENTENCES = (
-    "And Mr. John Dashwood had then leisure to consider how much there might be prudently in his"
-    " power to do for them.",
     SENTENCE,
-    "Out of his 1800, he laid aside 1600 each year.",
+    "And so my fellow Americans ask not what your country can do for you.",
+    "Ask what you can do for your country.",
 )
-"""Of the first three clips."""
+"""Of that clip and the next one, which is joined to it by a pause."""
 _MARGIN_MS = 300
 
 
 @cache
-def samples(first: str = "sense_0880", last: str = "") -> np.ndarray:
+def samples(first: str = "arctic_a0245", last: str = "") -> np.ndarray:
     """The recording from the clip `first` to the clip `last`, or only `first`: whole frames."""
     places = {clip["clip"].split("_1592")[0]: clip for clip in _clips()}
     begin_ms = places[first]["start_ms"] - _MARGIN_MS
@@ -35,8 +34,8 @@ def samples(first: str = "sense_0880", last: str = "") -> np.ndarray:
 
 
 def three_sentences() -> np.ndarray:
-    """The first three clips, 17 s."""
-    return samples("sense_0870", "arctic_a0245")
+    """The `SENTENCES`, 17 s."""
+    return samples("arctic_a0245", "jfk")
 
 
 def frames(sound: np.ndarray) -> np.ndarray:

@@ -40,11 +40,10 @@ def test_each_sentence_of_the_recording_is_a_final_with_words(opened):
     found, heard = finals(opened)
     assert [final.seg for final in found] == list(range(1, len(found) + 1))
     assert " ".join(final.text for final in found) == " ".join(recorded.SENTENCES)
-    for final, (start_ms, end_ms) in zip(
-        found[-2:], ((8_100, 11_100), (12_400, 16_900)), strict=True
-    ):
-        assert abs(final.start_ms - start_ms) < 700
-        assert abs(final.end_ms - end_ms) < 700
+    first, *_, last = found
+    assert abs(first.start_ms - 300) < 700
+    assert abs(first.end_ms - 4_780) < 700
+    assert abs(last.end_ms - 17_280) < 700
     for final in found:
         assert " ".join(word.text for word in final.words) == final.text
         assert final.start_ms == final.words[0].start_ms
@@ -67,7 +66,7 @@ def test_without_words_there_are_none(opened):
 
 
 def test_only_the_clips_that_the_user_names(opened):
-    points = {"clip-timestamps-ms": "7800,11390", "word-timestamps": "false"}
+    points = {"clip-timestamps-ms": "100,5080", "word-timestamps": "false"}
     found, heard = finals(opened, **points)
     assert [final.text for final in found] == [recorded.SENTENCE]
     assert len(heard) == 1
@@ -110,7 +109,8 @@ async def test_a_file_that_breaks_off_is_written_as_far_as_it_goes(tmp_path, cap
     soundfile.write(torn, recorded.three_sentences(), 16_000)
     whole = torn.read_bytes()
     torn.write_bytes(whole[: len(whole) * 3 // 4])
-    config = load({"output": [str(tmp_path / "a.txt")], "files": [str(torn)]}, {})
+    given = {"model": "tiny.en", "output": [str(tmp_path / "a.txt")], "files": [str(torn)]}
+    config = load(given, {})
     with pytest.raises(SourceError, match="damaged or incomplete"):
         await transcribe(config)
     text = (tmp_path / "a.txt").read_text()

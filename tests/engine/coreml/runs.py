@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import coreml_stand_in
+import numpy as np
 from golden.shapes import Shape, shaped_weights
 
 from streamd.engine import ModelDimensions
@@ -47,14 +48,18 @@ DIMS = ModelDimensions(
 def model() -> Model:
     """A small model with random weights that writes words, doubts some of them and may end.
 
-    What is tested here does not depend on the weights, and all of it runs in the slow stand-in.
+    Its weights are numbers that float16 holds exactly, as packages store them. What is tested here
+    does not depend on the weights, and all of it runs in the slow stand-in.
     """
     shape = Shape(astuple(DIMS), eot_bias=1.3)
     gpt2 = openai_vocabulary(Path("gpt2"), 51_864)
     return Model(
         name="writes",
         dims=DIMS,
-        weights=shaped_weights(shape, parameter_shapes(DIMS)),
+        weights={
+            name: values.astype(np.float16).astype(np.float32)
+            for name, values in shaped_weights(shape, parameter_shapes(DIMS)).items()
+        },
         vocabulary={token: i for token, i in gpt2.items() if i < shape.n_text_tokens},
         alignment_heads=((1, 1), (2, 0), (2, 1)),
         language="en",

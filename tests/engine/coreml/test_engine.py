@@ -93,8 +93,8 @@ def test_every_pass_gives_what_it_gives_on_the_cpu(engines, form, n_ctx, cuts):
 SEARCHES = {
     "greedy": (clip("cards"), {}),
     "another context": (clip("digits", 420), {}),
-    "a right draft": (clip("cards", draft=(15, 6, 6, 6, 6, 3)), {}),
-    "a wrong draft": (clip("cards", draft=(15, 6, 9, 6, 6, 3)), {}),
+    "a right draft": (clip("cards", draft=(15, 6, 6, 6, 6, 3)), {"audio_ctx": 1500}),
+    "a wrong draft": (clip("cards", draft=(15, 6, 9, 6, 6, 3)), {"audio_ctx": 1500}),
     "prompt and prefix": (
         clip("cards", prompt=(736, 286, 817, 681) * 20, prefix=(433, 334)),
         {},
@@ -123,6 +123,7 @@ def test_searches_give_what_they_give_on_the_cpu(engines, search, form):
         for engine in (engines[form], cpu())
     )
     assert expected.words
+    assert expected.accepted_draft == {"a right draft": 6, "a wrong draft": 2}.get(search, 0)
     assert_same(found, expected)
 
 

@@ -90,6 +90,8 @@ def test_as_openai_whisper(case):
     end_ms = mel(case["sound"], 80).n_columns * 10
     # openai-whisper also tells what the model places into the padding behind the recording
     expected = [segment for segment in case["segments"] if segment["start_ms"] < end_ms]
+    # without timestamps openai-whisper leaves them some probability, streamd none
+    tolerance = 1e-2 if "without_timestamps" in case["options"] else 1e-4
     assert [list(s.tokens) for s in found] == [s["tokens"] for s in expected]
     for ours, golden in zip(found, expected, strict=True):
         assert ours.seek == golden["seek"]
@@ -97,7 +99,7 @@ def test_as_openai_whisper(case):
         assert abs(ours.start_ms - golden["start_ms"]) <= slack_ms
         assert abs(ours.end_ms - min(golden["end_ms"], end_ms)) <= slack_ms
         assert ours.temperature == golden["temperature"]
-        assert ours.avg_logprob == pytest.approx(golden["avg_logprob"], abs=1e-4)
+        assert ours.avg_logprob == pytest.approx(golden["avg_logprob"], abs=tolerance)
         assert ours.no_speech_prob == pytest.approx(golden["no_speech_prob"], rel=1e-3)
         assert ours.compression_ratio == pytest.approx(golden["compression_ratio"], rel=1e-4)
         assert [word.text for word in ours.words] == [text for text, *_ in golden["words"]]
