@@ -41,7 +41,7 @@ def main() -> None:
         log = kept or bench.stream(recording, args.clock)
         if args.log:
             write_log(args.log, log)
-        metrics = measure(log, recording.words)
+        metrics = measure(log, recording.words, recording.text)
         print(f"{path.name}, {args.clock} clock\n{as_table(metrics, wer_offline=wer_offline)}")
         row = msgspec.to_builtins(metrics) | {"file": path.name, "wer_offline": wer_offline}
         rows.append(row)

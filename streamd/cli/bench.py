@@ -7,14 +7,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from streamd.bench.latency import SpokenWord
 from streamd.bench.machine import machine
 from streamd.bench.metrics import measure
-from streamd.bench.recordings import Clip, Recording, read_recording
+from streamd.bench.recordings import Clip, Recording, of_clips, read_recording
 from streamd.bench.replay import Clock
 from streamd.bench.step import bench_step, step_table
 from streamd.bench.streaming import Bench, as_table
-from streamd.bench.words import spoken
 from streamd.config import Config
 from streamd.engine.check import clips
 from streamd.types import FRAME, ms_from_frames
@@ -25,8 +23,10 @@ _PAUSE = 75
 """Frames of silence around each of the bundled clips: 1.5 s."""
 
 
-def report(config: Config, *, clock: Clock = "real", n_steps: int = 20) -> Iterator[str]:
-    """Measure the configured model; tables, and at last one line of JSON.
+def report(
+    config: Config, *, as_json: bool, clock: Clock = "real", n_steps: int = 20
+) -> Iterator[str]:
+    """Measure the configured model; gives tables for people, or one line of JSON.
 
     The recordings are the configured files, or the clips that ship with streamd.
 
@@ -37,7 +37,8 @@ def report(config: Config, *, clock: Clock = "real", n_steps: int = 20) -> Itera
     """
     log.info("measuring steps")
     steps = bench_step(config, n_steps=n_steps)
-    yield step_table(steps)
+    if not as_json:
+        yield step_table(steps)
     files = config.input.files
     recordings = [read_recording(Path(name)) for name in files] or [bundled()]
     bench, rows = Bench(config), []
@@ -45,12 +46,14 @@ def report(config: Config, *, clock: Clock = "real", n_steps: int = 20) -> Itera
         seconds = recording.audio_ms / 1000
         log.info("playing %s, %.0f s", recording.name, seconds)
         timed, wer_offline = bench.timed(recording)
-        metrics = measure(bench.stream(recording, clock), timed.words)
+        metrics = measure(bench.stream(recording, clock), timed.words, recording.text)
         rows.append({"file": recording.name, "wer_offline": wer_offline})
         rows[-1] |= msgspec.to_builtins(metrics)
-        yield f"{recording.name}\n{as_table(metrics, wer_offline=wer_offline)}"
-    told = {"machine": machine(), "step": steps, "streaming": rows}
-    yield msgspec.json.encode(told).decode() + "\n"
+        if not as_json:
+            yield f"{recording.name}\n{as_table(metrics, wer_offline=wer_offline)}"
+    if as_json:
+        told = {"machine": machine(), "step": steps, "streaming": rows}
+        yield msgspec.json.encode(told).decode()
 
 
 def bundled() -> Recording:
@@ -63,5 +66,4 @@ def bundled() -> Recording:
         begin_ms, end_ms = ms_from_frames(at), ms_from_frames(at + n)
         places.append(Clip(start_ms=begin_ms, end_ms=end_ms, text=clip.text))
         at += n + _PAUSE
-    words = (SpokenWord(word) for place in places for word in spoken(place.text))
-    return Recording("bundled clips", np.concatenate(parts), tuple(words), tuple(places))
+    return of_clips("bundled clips", np.concatenate(parts), places)

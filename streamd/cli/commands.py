@@ -117,7 +117,7 @@ def _bench(config: Config, operands: tuple[str, ...]) -> int:
     from streamd.cli.bench import report
     from streamd.cli.choosing import with_model
 
-    for part in report(with_model(config)):
+    for part in report(with_model(config), as_json=not sys.stdout.isatty()):
         stdio.put(sys.stdout, f"{part}\n")
     return 0
 
@@ -247,7 +247,7 @@ COMMANDS = (
     Command(name="devices", summary="list the microphones", run=_devices),
     Command(
         name="bench",
-        summary="how fast streamd is here, and on FILEs",
+        summary="how fast streamd is here, and on FILEs: a table, or JSON into a file or pipe",
         run=_bench,
         operand="[FILE...]",
         options=_options("streaming", "vad", "decoding", *_SAID),

@@ -29,6 +29,7 @@ from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import cache, imports
 from streamd.engine.store.places import places
 from streamd.errors import StreamdError
+from streamd.search.options import DecodingOptions
 from streamd.sources.devices import list_devices
 
 _PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")
@@ -131,15 +132,16 @@ def _engine(config: Config) -> Iterator[Finding]:
     begun_s = time.perf_counter()
     model = store.load_model(store.BUNDLED[0])
     engine = build.engine(config, model)
-    verdict = choose_precision(model.dims, config.decoding.precision, threads=build.threads(config))
-    sounds = contexts_in_use(build.decoding_options(config, model), model.dims.n_audio_ctx)
+    asked = "float32" if config.decoding.engine == "reference" else config.decoding.precision
+    precision = choose_precision(model.dims, asked, threads=build.threads(config)).precision
+    sounds = contexts_in_use(DecodingOptions(), model.dims.n_audio_ctx)
     (compared,), _ = compare(model, engine, build.tokenizer(config, model), sounds[:1])
     seconds = time.perf_counter() - begun_s
     told = (
-        f"{model.name} loaded and compared with numpy in {seconds:.1f} s: {verdict.precision}, "
-        f"KL {compared.numerics.kl:.1g}"
+        f"{model.name} loaded and compared with numpy in {seconds:.1f} s: {precision}, "
+        f"{compared.numerics.kl:.1g} nats apart"
     )
-    if compared.numerics.acceptable(verdict.precision):
+    if compared.numerics.acceptable(precision):
         yield Finding("ok", "engine", told)
     else:
         yield Finding("!!", "engine", told, "try another version of onnxruntime")
