@@ -50,11 +50,12 @@ def ct2(
     weights: Weights,
     tokens: list[bytes],
     kind: str = "float16",
+    heads: list[list[int]] | None = None,
 ) -> Path:
     """Write the folder; `kind` is CTranslate2's name of a quantisation."""
     folder.mkdir()
     (folder / "model.bin").write_bytes(ct2_file(ct2_variables(dims, weights, kind)))
-    heads = [[dims.n_text_layer - 1, 0]]
+    heads = heads or [[dims.n_text_layer - 1, 0]]
     config = {
         "alignment_heads": heads,
         "lang_ids": [],

@@ -173,10 +173,13 @@ def test_quantised_by_an_old_whisper_cpp(path):
     assert "old whisper.cpp" in refusal(path)
 
 
-def test_a_type_that_we_do_not_know(path):
-    set_header(path, first_tensor() + 8, 12)
-    assert "ggml's type 12" in refusal(path)
-    assert "Q5_0" in refusal(path)
+@pytest.mark.parametrize(
+    ("number", "name"), [(12, "Q4_K, one of the k-quants"), (14, "Q6_K, one"), (99, "99")]
+)
+def test_a_type_that_we_do_not_know(number, name, path):
+    set_header(path, first_tensor() + 8, number)
+    assert f"is of ggml's type {name}" in refusal(path)
+    assert "quantise the model to F32, F16, Q4_0, Q4_1, Q5_0" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +207,7 @@ def test_weights_that_are_no_numbers(path):
 
 def test_a_file_of_llama_cpp(path):
     path.write_bytes(b"GGUF" + path.read_bytes()[4:])
-    assert "no checkpoint" in refusal(path)
+    assert ": GGUF, which streamd does not read; get the same model as " in refusal(path)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

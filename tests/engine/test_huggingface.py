@@ -1,11 +1,13 @@
 """Hugging Face's folders: the same model as in streamd's own, whatever variant they come in."""
 
 import json
+import pickle
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from engine import folders, torch_file
 from engine.checkpoints import assert_same, checkpoint, huggingface, refusal, transcribe
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -142,9 +144,73 @@ def test_damaged_files(folder, name):
     )
 
 
-def test_pickled_weights_are_not_read(folder):
-    (folder / MODEL).rename(folder / "pytorch_model.bin")
-    assert MODEL in refusal(folder)
+# -- torch's weights ------------------------------------------------------------------------------
+
+TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+
+
+def test_torch_s_weights_are_read_where_there_are_no_others(folder):
+    expected = load_model(str(folder))
+    weights = load_file(folder / MODEL)
+    tied = weights | {"proj_out.weight": weights["model.decoder.embed_tokens.weight"]}
+    folders.torch_weights(folder / TORCH, {name: w[:0] for name, w in weights.items()})
+    assert_same(load_model(str(folder)), expected)
+    (folder / MODEL).unlink()
+    assert "has a tensor that reaches beyond" in refusal(folder)
+    folders.torch_weights(folder / TORCH, tied)
+    assert_same(load_model(str(folder)), expected)
+
+
+def test_torch_s_shards(folder):
+    expected = load_model(str(folder))
+    weights = load_file(folder / MODEL)
+    (folder / MODEL).unlink()
+    names = sorted(weights)
+    places = {}
+    for i, part in enumerate((names[:20], names[20:])):
+        file = f"pytorch_model-0000{i + 1}-of-00002.bin"
+        folders.torch_weights(folder / file, {name: weights[name] for name in part})
+        places |= dict.fromkeys(part, file)
+    (folder / TORCH_INDEX).write_text(json.dumps({"weight_map": places}))
+    assert_same(load_model(str(folder)), expected)
+    (folder / file).unlink()
+    assert f"{file}: no such file" in refusal(folder)
+    (folder / TORCH_INDEX).write_text('{"weight_map": {"x": "../x.bin"}}')
+    assert "is no part of a model" in refusal(folder)
+
+
+class Bomb:
+    def __reduce__(self):
+        return print, ("boom",)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (pickle.dumps({"x": Bomb()}, 2), "wants to call __builtin__ print"),
+        (pickle.dumps({"x": 1}, 2), "holds more than weights"),
+        (pickle.dumps([], 2), "holds more than weights"),
+        (pickle.dumps({}, 2), "dimensions and weights do not match"),
+        (b"", "no end"),
+    ],
+)
+def test_torch_s_weights_run_no_code(content, expected, folder, capsys):
+    (folder / MODEL).unlink()
+    torch_file.write_zip(folder / TORCH, content, [])
+    assert expected in refusal(folder)
+    assert not capsys.readouterr().out
+
+
+def test_damaged_copies_of_torch_s_weights(folder):
+    weights = load_file(folder / MODEL)
+    (folder / MODEL).unlink()
+    path = folders.torch_weights(folder / TORCH, weights)
+    whole = path.read_bytes()
+    for n_bytes in (0, 3, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:n_bytes])
+        assert f"{TORCH}: damaged" in refusal(folder)
+    path.write_bytes(torch_file.pickle_of_old_torch() + whole)
+    assert "torch before 1.6" in refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,18 @@ def test_names_in_the_file_cannot_paint_the_terminal(weights, tmp_path):
 def test_a_file_of_old_torch(tmp_path):
     path = tmp_path / "model.pt"
     path.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2))
-    assert "no checkpoint" in refusal(path)
+    assert "saved in the way of torch before 1.6; load and save it again" in refusal(path)
+
+
+def test_zip_files_of_another_kind(tmp_path):
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("base/config.json", "{}")
+    assert "a zip file, but no checkpoint: it has no data.pkl" in refusal(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", pickled(b"}"))
+        archive.writestr("model/constants.pkl", b"")
+    assert "a TorchScript program, no checkpoint" in refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ def write_zip(path: Path, pickle: bytes, storages: Iterable[bytes]) -> Path:
     return path
 
 
+def pickle_of_old_torch() -> bytes:
+    """How files of torch before 1.6 begin: a number, in a pickle of its own."""
+    return pickled(b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19")
+
+
 def pickled(content: bytes) -> bytes:
     return b"\x80\x02" + content + b"."
 
