@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TextIO
+from urllib.parse import unquote, urlsplit
 
 from streamd.config import Output
 from streamd.errors import ConfigError
@@ -16,6 +17,8 @@ from streamd.sinks.film import Film
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sinks.look import Look, confidence_ramp, stamper
 from streamd.sinks.terminal import is_terminal, open_captions
+from streamd.sinks.text import clean
+from streamd.sources.ffmpeg import is_url
 
 _FILM = "mp4"
 
@@ -42,13 +45,14 @@ def open_display(
     return open_captions(stream, look, form=form, layout=layout, environ=environ)
 
 
-def open_files(output: Output, file: str = "") -> list[Sink]:
+def open_files(output: Output, file: str = "", *, whole: bool = False) -> list[Sink]:
     """The transcript files that the user wants.
 
     Parameters
     ----------
     output : what the user wants
     file : the sound file that is transcribed, ``-`` for standard input; empty for anything else
+    whole : they appear when they are complete, rather than grow line by line
 
     Raises
     ------
@@ -66,7 +70,7 @@ def open_files(output: Output, file: str = "") -> list[Sink]:
     with ExitStack() as undo:
         sinks = []
         for path, name in wanted.items():
-            sinks.append(sink := _sink(path, name, _layout(output), file))
+            sinks.append(sink := _sink(path, name, _layout(output), file, whole))
             undo.callback(sink.close)
         undo.pop_all()
     return sinks
@@ -109,8 +113,16 @@ def _in_folder(output: Output, file: str) -> dict[Path, str]:
         return {}
     named = output.output_format or ("all",)
     names = (*FORMATS, *named) if "all" in named else named
-    stem = {"": "live", "-": "stdin"}.get(file) or Path(file).stem
+    stem = {"": "live", "-": "stdin"}.get(file) or _stem(file)
     return {Path(output.output_dir, stem + suffix(name)): name for name in names if name != "all"}
+
+
+def _stem(file: str) -> str:
+    """The name of a file, or of what an address leads to, without its ending."""
+    if not is_url(file):
+        return Path(file).stem
+    address = urlsplit(file)
+    return clean(PurePosixPath(unquote(address.path)).stem) or address.hostname or "live"
 
 
 def _format(path: str) -> str:
@@ -118,10 +130,10 @@ def _format(path: str) -> str:
     return max((name for name in (*FORMATS, _FILM) if path.endswith(suffix(name))), key=len)
 
 
-def _sink(path: Path, name: str, layout: Layout, file: str) -> Sink:
+def _sink(path: Path, name: str, layout: Layout, file: str, whole: bool) -> Sink:
     if name == _FILM:
-        return Film(path, layout, sound=file if file != "-" else "")
-    return FileSink(path, FORMATS[name](layout))
+        return Film(path, layout, sound=file if file != "-" and not is_url(file) else "")
+    return FileSink(path, FORMATS[name](layout), whole=whole)
 
 
 def _layout(output: Output) -> Layout:

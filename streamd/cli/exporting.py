@@ -29,7 +29,7 @@ def export(config: Config, session: str) -> None:
     events = transcript(folder, session)  # raises before a file is made
     started = max((run.started for run in known if run.session == session), default=datetime.min)
     screen = open_display(config.output, sys.stdout, os.environ, started=started)
-    sinks = (screen, *open_files(config.output))
+    sinks = (screen, *open_files(config.output, whole=True))
     try:
         for event in events:
             for sink in sinks:

@@ -24,7 +24,7 @@ class Input(Group, frozen=True, kw_only=True):
 
     files: Annotated[
         tuple[str, ...],
-        Opt("audio files, one after the other; -: raw PCM on stdin", positional=True),
+        Opt("audio files or addresses, one after the other; -: stdin", positional=True),
     ] = ()
     source: Annotated[bool, Opt("take no audio from here, only from the network", rare=True)] = True
     device: Annotated[
@@ -42,9 +42,9 @@ class Input(Group, frozen=True, kw_only=True):
         int, Meta(ge=4_000, le=192_000), Opt("sampling rate of raw PCM", unit="Hz")
     ] = 16_000
     input_format: Annotated[
-        Literal["u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"],
-        Opt("sample format of raw PCM", rare=True),
-    ] = "s16le"
+        Literal["auto", "u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"],
+        Opt("sample format of raw PCM; auto: s16le, if it is no container", rare=True),
+    ] = "auto"
     input_channels: Annotated[int, Meta(ge=1, le=64), Opt("channels of raw PCM", rare=True)] = 1
 
 

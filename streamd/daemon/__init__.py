@@ -23,7 +23,7 @@ from streamd.daemon.recordings import write_down
 from streamd.daemon.reopening import OpenSource, follow
 from streamd.daemon.screen import show
 from streamd.daemon.streams import Stream, Streams
-from streamd.display import check_files
+from streamd.display import check_files, open_files
 from streamd.errors import SourceError
 from streamd.events import Fault
 from streamd.server import LIVE
@@ -86,7 +86,7 @@ async def _live(
         live = streams.add(LIVE) if sources else None
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
-            show(config, live.hub, control, tasks, file=file)
+            show(config, live.hub, control, tasks, sinks=open_files(config.output, file))
         async with serving.server(config, streams) as server:
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 control.on_hangup = partial(serving.reload, config, server)
@@ -145,6 +145,7 @@ async def _caption(
             if reopen is not None:
                 await follow(reopen, live, control, opened=opened)
                 break
+            control.on_stop = source.stop  # opening may take long, too
             async with source:
                 if source is sources[0]:
                     opened()

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from streamd.commit import CommitPolicy
@@ -151,10 +152,10 @@ def microphone(config: Config, *, again: bool = False) -> Microphone:
 
 def _source(config: Config, name: str) -> Source:
     options = config.input
-    if name != "-":
+    if name != "-" and not Path(name).is_fifo():
         return FileSource(name, realtime=options.realtime)
     return StdinSource(
-        sys.stdin.buffer,
+        sys.stdin.buffer if name == "-" else name,
         rate_hz=options.input_rate,
         encoding=options.input_format,
         channels=options.input_channels,

@@ -20,6 +20,7 @@ from streamd.daemon.longform import Recording, Writer
 from streamd.daemon.opening import open_model
 from streamd.daemon.pump import pump
 from streamd.daemon.screen import Screen, show
+from streamd.display import open_files
 from streamd.errors import SourceError, StreamdError
 from streamd.events import Fault
 from streamd.hub import Hub
@@ -39,18 +40,31 @@ ResultT = TypeVar("ResultT")
 async def write_down(config: Config, sources: Sequence[Source]) -> None:
     """Transcribe the sources, which belong to the configuration's files.
 
+    Of several files those that cannot be read are reported, and the others are written down.
+
     Raises
     ------
     StreamdError, BrokenPipeError : as `streamd.daemon.run`
+    SourceError : a file could not be read, or not to its end
     """
     longform.check(config)
     control = Control()
     with control.signals(), ThreadPoolExecutor(1, thread_name_prefix="inference") as thread:
         scribe = _Scribe(config, control, thread)
+        failures: list[SourceError] = []
         for file, source in zip(config.input.files, sources, strict=True):
-            if not control.stopped.is_set():
+            if control.stopped.is_set():
+                break
+            try:
                 await until_first_error(scribe.write_down(file, source))
+            except SourceError as error:
+                if len(sources) == 1:
+                    raise
+                log.error("%s", error)  # noqa: TRY400  # it is the user's, and has no traceback
+                failures.append(error)
     control.check()
+    if failures:
+        raise SourceError(f"{len(failures)} of {len(sources)} files failed, see above")
 
 
 class _Scribe:
@@ -72,7 +86,9 @@ class _Scribe:
         bar = ProgressBar(sys.stderr, source.name) if terminal else None
         hub, failure = Hub(LIVE, HISTORY), None
         async with asyncio.TaskGroup() as tasks:
-            screen = show(self._config, hub, self._control, tasks, file=file, bar=bar)
+            sinks = open_files(self._config.output, file, whole=True)
+            screen = show(self._config, hub, self._control, tasks, sinks=sinks, bar=bar)
+            self._control.on_stop = source.stop  # opening may take long, too
             try:
                 async with source:
                     await self._transcribe(source, hub, screen)

@@ -7,7 +7,7 @@ may sleep: neither may hold up the audio or a client.
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from typing import Any
 
 from streamd.config import Config
 from streamd.daemon.control import Control
-from streamd.display import open_display, open_files
+from streamd.display import open_display
 from streamd.errors import StreamdError
 from streamd.events import Event, Final
 from streamd.hub import Hub
@@ -77,11 +77,10 @@ def show(
     control: Control,
     tasks: asyncio.TaskGroup,
     *,
-    file: str,
+    sinks: Sequence[Sink],
     bar: ProgressBar | None = None,
 ) -> Screen:
-    """Let all local sinks follow a session, in tasks of their own; `file` as in `open_files`."""
-    sinks = open_files(config.output, file)
+    """Let standard output and these sinks follow a session, in tasks of their own."""
     started = datetime.now(UTC)
     screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
     control.on_resize = screen.redraw

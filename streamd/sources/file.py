@@ -1,26 +1,25 @@
-"""A sound file, as fast as it is consumed or paced like a microphone (libsndfile)."""
+"""A sound file, as fast as it is consumed or paced like a microphone."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
-import soundfile
-from numpy.typing import NDArray
 
 from streamd.audio.framer import Framer
 from streamd.audio.pcm import Block
 from streamd.errors import SourceError
-from streamd.sources import Lost
+from streamd.sources import Lost, ffmpeg
 from streamd.sources.blocking import Background
+from streamd.sources.containers import N_HEAD, SNDFILE, container
+from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.frames import Ended, FrameStream
+from streamd.sources.sndfile import Sndfile, UnreadableError
 
 _PACED_BLOCK_MS = 40
-_READ_MS = 1000
-"""Read at a time: a thread that is woken for each block of 40 ms costs as much as listening."""
-_HEADER_SLACK_MS = 100
-"""Lengths in mp3 headers are estimates."""
+_BLOCK_MS = 1000
 
 
 class Clock(Protocol):
@@ -47,32 +46,53 @@ class LoopClock:
         await asyncio.sleep(duration_ms / 1000)
 
 
-class _ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no annotations
-    """A sound file that is only read from front to back.
+class Decoder(Protocol):
+    """What makes samples of a file; `open` it, `read` until there is no more, `close` it."""
 
-    On files that can seek, soundfile seeks after each read to where it already is. In an mp3 that
-    restarts the decoder: up to 0.24 of full scale off, in blocks of 20 ms (libsndfile 1.2.2).
-    """
+    rate_hz: int
+    channels: int
+    duration_ms: int | None
 
-    def seekable(self) -> bool:
-        """Never, so that nobody tries."""
-        return False
+    def open(self) -> None:
+        """Wait until there is sound. Raises `SourceError`."""
+        ...
+
+    def read(self) -> Block:
+        """Give the next (n, channels) samples; n is 0 at the end.
+
+        Raises
+        ------
+        SourceError
+            At the end, if that is not the end of the sound.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Let whoever waits in `open` or `read` get nothing more; called from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
 
 
 class FileSource:
-    """The audio of a wav, flac, ogg, mp3 or whatever else libsndfile reads.
+    """The audio of a file or an address, in any format that libsndfile or ffmpeg reads.
+
+    libsndfile reads what it can, but for mp3 where ffmpeg is installed: its decoder of mp3 writes
+    notes about damaged files to standard error, past everybody, and cannot be told not to.
 
     Parameters
     ----------
-    path : the file
+    path : the file, or the address of one (`streamd.sources.ffmpeg.is_url`)
     realtime : deliver each block when a microphone would have, counted from the first one asked
         for. A consumer that was late gets the blocks that have become due at once: nothing drifts,
         nothing is left out.
     clock : what real time is
 
     A file that is damaged in the middle gives what can be decoded of it, then raises
-    `SourceError`. One that is cut off does so too if its format tells how long it should be: flac
-    and mp3 do, wav and ogg do not, as libsndfile reads them.
+    `SourceError`, and so does one that is cut off, if only its decoder can tell. A cut that can be
+    seen from the outside (wav, aiff, au and ogg) is told by a warning before the audio begins.
     """
 
     def __init__(
@@ -84,29 +104,23 @@ class FileSource:
         self.at_least_ms = 0
         self._clock = clock or LoopClock()
         self._started_ms: float | None = None
-        self._n_read = self._n_given = 0
-        self._failure: SourceError | None = None
+        self._n_given = 0
         self._stopped = False
-        self._background: Background[NDArray[np.float32]] = Background()
+        self._decoder: Decoder | None = None
+        self._background: Background[Block] = Background()
 
     async def __aenter__(self) -> Self:
-        self._file = await asyncio.to_thread(_open, self.name)
-        self._rate_hz = self._file.samplerate
-        self.duration_ms = self._file.frames * 1000 // self._rate_hz
-        self._ahead = np.empty((0, self._file.channels), np.float32)
         try:
-            framer = Framer(self._rate_hz, self._file.channels)
-        except SourceError as error:
-            self._file.close()
-            raise SourceError(f"{self.name}: {error}") from None
-        self._frames = FrameStream(framer, self._next_block)
+            self._ahead = await self._background.run(self._open)
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._background.join()
-        self._file.close()
+        await self._close()
 
     @property
     def n_padding(self) -> int:
@@ -119,19 +133,30 @@ class FileSource:
     def stop(self) -> None:
         """End behind what was given out."""
         self._stopped = True
+        if self._decoder is not None:
+            self._decoder.stop()
+
+    async def _close(self) -> None:
+        self.stop()
+        await self._background.join()
+        if self._decoder is not None:
+            self._decoder.close()
 
     async def _next_block(self) -> Block | Lost | Ended:
-        block_ms = max(_PACED_BLOCK_MS, self.at_least_ms) if self.live else _READ_MS
+        block_ms = max(_PACED_BLOCK_MS, self.at_least_ms) if self.live else _BLOCK_MS
         n = self._rate_hz * block_ms // 1000
         if self.live:
             await self._until_due(n)
         if self._stopped:
             return Ended()
         if not len(self._ahead):
-            self._ahead = await self._background.run(self._read)
+            try:
+                self._ahead = await self._background.run(self._read)
+            except SourceError as error:
+                return Ended(error)
         block, self._ahead = self._ahead[:n], self._ahead[n:]
         self._n_given += len(block)
-        return block if len(block) else Ended(self._failure)
+        return block if len(block) else Ended()
 
     async def _until_due(self, n: int) -> None:
         """Wait until a microphone would have captured the next `n` samples."""
@@ -142,50 +167,45 @@ class FileSource:
         if due_ms > now_ms and not self._stopped:
             await self._clock.sleep_ms(due_ms - now_ms)
 
-    def _read(self) -> NDArray[np.float32]:
-        """Read what comes next, (n, channels); empty at the end. Runs in a thread."""
-        if self._failure:
-            return np.empty((0, self._file.channels), np.float32)
-        # When the decoder gives up inside a block, soundfile raises and does not say how much it
-        # had decoded into it: what is still NaN then was not.
-        n = self._rate_hz * _READ_MS // 1000
-        space = np.full((n, self._file.channels), np.nan, np.float32)
+    def _read(self) -> Block:
+        """Read what comes next; empty at the end. Runs in a thread."""
+        assert self._decoder is not None  # for mypy
+        return self._decoder.read()
+
+    def _open(self) -> Block:
+        """Find a decoder and wait for the first sound, which may take long. Runs in a thread."""
+        self._decoder = decoder = _decoder(self.name)
+        if self._stopped:  # meanwhile
+            decoder.stop()
+        decoder.open()
+        self._rate_hz, self.duration_ms = decoder.rate_hz, decoder.duration_ms
         try:
-            block: NDArray[np.float32] = self._file.read(out=space)
-        except soundfile.LibsndfileError:
-            block = space[: np.count_nonzero(~np.isnan(space[:, 0]))]
-            self._failure = self._cut_short(self._n_read + len(block))
-        self._n_read += len(block)
-        missing_ms = (self._file.frames - self._n_read) * 1000 // self._rate_hz
-        if not len(block) and missing_ms > _HEADER_SLACK_MS:
-            self._failure = self._cut_short(self._n_read)
-        return block
-
-    def _cut_short(self, n_read: int) -> SourceError:
-        decoded = f"{n_read / self._rate_hz:.1f} of {self._file.frames / self._rate_hz:.1f} s"
-        return SourceError(
-            f"{self.name} is damaged or incomplete: only {decoded} could be decoded; "
-            "get a whole copy for the rest"
-        )
+            framer = Framer(decoder.rate_hz, decoder.channels)
+        except SourceError as error:
+            raise SourceError(f"{self.name}: {error}") from None
+        self._frames = FrameStream(framer, self._next_block, name=self.name)
+        return np.empty((0, decoder.channels), np.float32)
 
 
-def _open(name: str) -> _ForwardFile:
-    """Open a sound file that holds audio, or say in one line why not."""
+def _decoder(name: str) -> Decoder:
+    """What can decode the file, or one line that says why nothing can."""
+    if ffmpeg.is_url(name):
+        return Ffmpeg(name, name)
     try:
         with Path(name).open("rb") as file:
-            is_empty = not file.read(1)
+            head = file.read(N_HEAD)
     except OSError as error:
         raise SourceError(f"cannot read {name}: {error.strerror}; check the name") from None
-    if is_empty:
+    if not head:
         raise SourceError(f"{name} is empty: record it again")
-    try:
-        sound = _ForwardFile(name)
-    except soundfile.LibsndfileError:
+    kind = container(head)
+    if kind in SNDFILE or not ffmpeg.is_here():
+        with suppress(UnreadableError):
+            return Sndfile(name)
+    if ffmpeg.is_here():
+        return Ffmpeg(name, name)
+    if kind in SNDFILE or not kind:
         raise SourceError(
-            f"{name} is damaged or not a sound file of a known format; "
-            f"convert it, for example: ffmpeg -i {name} audio.wav"
-        ) from None
-    if not sound.frames:
-        sound.close()
-        raise SourceError(f"{name} holds no audio that can be decoded: record or convert it again")
-    return sound
+            f"{name} is damaged or can only be read with ffmpeg: get a whole copy, or {ffmpeg.CURE}"
+        )
+    raise SourceError(f"{name} ({kind}) can only be read with ffmpeg: {ffmpeg.CURE}")

@@ -167,7 +167,7 @@ class Microphone:
         self._rate_hz = rate_hz
         limit = self._queue_limit_ms * rate_hz // 1000
         self._backlog = Backlog(limit=limit, rate_hz=rate_hz)
-        self._frames = FrameStream(Framer(rate_hz, channels), self._next_block)
+        self._frames = FrameStream(Framer(rate_hz, channels), self._next_block, name=self.name)
 
     def _close(self) -> None:
         if self._stream is not None:

@@ -1,20 +1,26 @@
-"""Raw PCM from standard input: a pipe, a fifo or a redirected file."""
+"""Standard input, or a named pipe: raw PCM, or a container that ffmpeg decodes."""
 
 import contextlib
 import fcntl
 import os
 import select
 import stat
+import subprocess
 import sys
 import termios
+import threading
 from types import TracebackType
 from typing import BinaryIO, Self
+
+import numpy as np
 
 from streamd.audio.framer import Framer
 from streamd.audio.pcm import Block, PcmDecoder
 from streamd.errors import SourceError
 from streamd.sources import Lost
 from streamd.sources.blocking import Background
+from streamd.sources.containers import N_HEAD, container
+from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.frames import Ended, FrameStream
 from streamd.types import SAMPLE_RATE
 
@@ -23,8 +29,12 @@ _PIPE_BYTES = 1 << 20
 """Linux lets anybody make a pipe that big: 32 s of s16le at 16 kHz, for as long as we stall."""
 
 
+AUTO = "auto"
+"""The encoding of what is a container or s16le, as its first bytes tell."""
+
+
 class StdinSource:
-    """PCM without a header, read from `file`'s descriptor until its end.
+    """Sound that is read from a descriptor until its end: PCM without a header, or a container.
 
     The writer waits when we do: its pipe is the buffer. A sample that is incomplete at the end is
     not audio and is left out.
@@ -32,8 +42,8 @@ class StdinSource:
     Parameters
     ----------
     file : anything with a descriptor, for example ``sys.stdin.buffer``; nothing may have been read
-        from it before. It stays open.
-    encoding : one of `streamd.audio.pcm.ENCODINGS`
+        from it before, and it stays open. Or the path of a named pipe.
+    encoding : one of `streamd.audio.pcm.ENCODINGS`, or "auto"
 
     Raises
     ------
@@ -43,24 +53,36 @@ class StdinSource:
 
     def __init__(
         self,
-        file: BinaryIO,
+        file: BinaryIO | str,
         *,
         rate_hz: int = SAMPLE_RATE,
-        encoding: str = "s16le",
+        encoding: str = AUTO,
         channels: int = 1,
     ) -> None:
-        self.name = "stdin"
+        self.name = file if isinstance(file, str) else "stdin"
         self.live = False
         self.duration_ms: int | None = None
         self.at_least_ms = 0  # without consequence: it is not live
         self._file = file
-        self._decoder = PcmDecoder(encoding, channels)
-        self._frames = FrameStream(Framer(rate_hz, channels), self._next_block)
+        self._rate_hz, self._channels = rate_hz, channels
+        self._may_be_container = encoding == AUTO
+        self._decoder = PcmDecoder("s16le" if encoding == AUTO else encoding, channels)
+        framer = Framer(rate_hz, channels)
+        self._frames = FrameStream(framer, self._next_block, name=self.name)
+        self._ffmpeg: Ffmpeg | None = None
+        self._feeder: threading.Thread | None = None
+        self._failure: SourceError | None = None
         self._n_left: int | None = None
-        self._background: Background[bytes] = Background()
+        self._background: Background[Block] = Background()
 
     async def __aenter__(self) -> Self:
-        self._descriptor = self._file.fileno()
+        if isinstance(self._file, str):
+            try:  # without waiting for the writer
+                self._descriptor = os.open(self._file, os.O_RDONLY | os.O_NONBLOCK)
+            except OSError as error:
+                raise SourceError(f"cannot read {self.name}: {error.strerror}") from None
+        else:
+            self._descriptor = self._file.fileno()
         if os.isatty(self._descriptor):
             raise SourceError(
                 "stdin is a terminal: pipe audio into it, for example: "
@@ -77,9 +99,17 @@ class StdinSource:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.stop()
+        if self._ffmpeg is not None:
+            self._ffmpeg.stop()
         await self._background.join()
+        if self._feeder is not None:
+            self._feeder.join()  # it waits neither for the writer nor for ffmpeg any more
+        if self._ffmpeg is not None:
+            self._ffmpeg.close()
         os.close(self._woken)
         os.close(self._waker)
+        if isinstance(self._file, str):
+            os.close(self._descriptor)
 
     @property
     def n_padding(self) -> int:
@@ -97,13 +127,49 @@ class StdinSource:
 
     async def _next_block(self) -> Block | Lost | Ended:
         try:
-            data = await self._background.run(self._read)
-        except OSError as error:
-            return Ended(SourceError(f"reading stdin failed: {error.strerror}; check the writer"))
-        return self._decoder.push(data) if data else Ended()
+            block = await self._background.run(self._read)
+        except SourceError as error:
+            return Ended(self._failure or error)
+        return block if len(block) else Ended(self._failure)
 
-    def _read(self) -> bytes:
-        """Wait for bytes; none at the end. Runs in a thread."""
+    def _read(self) -> Block:
+        """Wait for samples; none at the end. Runs in a thread."""
+        head = b""
+        if self._may_be_container:
+            self._may_be_container = False
+            while len(head) < N_HEAD and (data := self._read_bytes()):
+                head += data
+            if container(head):
+                self._start_ffmpeg(head)
+        if self._ffmpeg is not None:
+            return self._ffmpeg.read()
+        while data := head or self._read_bytes():
+            head = b""
+            if len(block := self._decoder.push(data)):
+                return block
+        return np.empty((0, self._channels), np.int16)
+
+    def _start_ffmpeg(self, head: bytes) -> None:
+        """Let it decode what began with `head`, and read what it makes of it from now on."""
+        form = {"rate_hz": self._rate_hz, "channels": self._channels}
+        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # it may be read in any order
+            os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
+            self._ffmpeg = Ffmpeg(self.name, "/dev/stdin", stdin=self._descriptor, **form)
+            return
+        self._ffmpeg = Ffmpeg(self.name, "", stdin=subprocess.PIPE, **form)
+        self._feeder = threading.Thread(target=self._feed, args=(self._ffmpeg, head), daemon=True)
+        self._feeder.start()
+
+    def _feed(self, ffmpeg: Ffmpeg, head: bytes) -> None:
+        """Hand on what the writer writes. Runs in a thread of its own."""
+        with contextlib.suppress(OSError), ffmpeg.stdin as into:  # it says itself why it ended
+            data = head
+            while data:
+                into.write(data)
+                data = self._read_bytes()
+
+    def _read_bytes(self) -> bytes:
+        """Wait for bytes; none at the end."""
         while True:
             ready, _, _ = select.select([self._descriptor, self._woken], [], [])
             n_wanted = _READ_BYTES if self._n_left is None else min(self._n_left, _READ_BYTES)
@@ -113,6 +179,10 @@ class StdinSource:
                 data = os.read(self._descriptor, n_wanted)
             except BlockingIOError:  # the writer's end is non-blocking and somebody was faster
                 continue
+            except OSError as error:
+                what = f"reading {self.name} failed: {error.strerror}; check the writer"
+                self._failure = SourceError(what)
+                return b""
             if self._n_left is not None:
                 self._n_left -= len(data)
             return data
