@@ -1,8 +1,8 @@
 """Dynamic time warping: the cheapest monotonic path through a matrix of costs.
 
 Cells on an anti-diagonal do not depend on each other, so numpy fills one diagonal at a time. Costs
-add up in float32 and the path prefers later columns, as in openai/whisper ``timing.py``, so that
-times are the same.
+add up in float64 and the path prefers later columns, as in openai/whisper ``timing.py``, so that
+times are the same: there float32 is written, but numba makes float64 of it.
 """
 
 import numpy as np
@@ -33,14 +33,14 @@ def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int6
     return rows, columns
 
 
-def cumulative(cost: NDArray[np.floating]) -> NDArray[np.float32]:
+def cumulative(cost: NDArray[np.floating]) -> NDArray[np.float64]:
     """The cost of the cheapest path to each cell, (n + 1, m + 1) with a border of infinity.
 
     One step down an anti-diagonal is m cells in the flat table, and m - 1 in the flat costs.
     """
     n, m = cost.shape
     added = np.ascontiguousarray(cost, np.float64).ravel()
-    total = np.full((n + 1) * (m + 1), np.inf, np.float32)
+    total = np.full((n + 1) * (m + 1), np.inf)
     total[0] = 0.0
     for diagonal in range(2, n + m + 1):
         first, last = max(1, diagonal - m), min(n, diagonal - 1)

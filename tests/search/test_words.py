@@ -46,6 +46,12 @@ def test_the_path_is_monotonic_and_the_cheapest(cost):
     assert cost[rows, columns].sum() == textbook_cost(cost) == cumulative(cost)[-1, -1]
 
 
+def test_costs_add_up_in_float64():
+    """As in openai-whisper: in float32 a word of a long window began 20 ms earlier."""
+    cost = np.random.default_rng(0).standard_normal((40, 1_500))
+    assert cumulative(cost)[-1, -1] == textbook_cost(cost)
+
+
 def decoded(data: bytes, frames, *, prefix: bytes = b"", max_tokens=60) -> Decoded:
     """A decode that attends to `frames`, one per byte of prefix and text and one for the end."""
     script = scripted([*data, EOT], frames, n_ctx=N_CTX, prefix=prefix)
