@@ -21,7 +21,7 @@ from streamd.engine.longform.segments import (
     ms_of,
     split,
 )
-from streamd.engine.longform.unheard import Voiced, before_unheard
+from streamd.engine.longform.unheard import Voiced, before_unheard, unheard_first
 from streamd.engine.longform.words import with_words
 from streamd.engine.recognizer import encoder_positions
 from streamd.mel.recording import RecordingMel
@@ -137,7 +137,7 @@ class _Reading(Generic[FeaturesT]):
         shown = mel.window(stretch.seek, stretch.n_columns, width=2 * n_ctx)
         features = self._engine.encode(shown, n_ctx)
         decoded = self._decode(features, language)
-        self._prefix = ()
+        prefix, self._prefix = self._prefix, ()
         if self._is_silent(decoded):
             return [], stretch.end
         found = split(decoded, self._tokenizer, stretch)
@@ -150,6 +150,10 @@ class _Reading(Generic[FeaturesT]):
                 return [], kept
             found = kept
         if self._voiced is not None:
+            hole = unheard_first(found, stretch, self._voiced)
+            if hole is not None:
+                self._prefix = prefix
+                return self.window(mel, hole, clip, language)
             found = before_unheard(found, stretch, self._voiced)
         if self._options.word_timestamps:
             end_s = end_of_words_s(found.segments)

@@ -16,8 +16,8 @@ Voiced = NDArray[np.bool_]
 
 _MOST_UNHEARD = 250
 """Frames (5 s): more voice than this without a word is speech that was passed over."""
-_LEAST_HEARD = 50
-"""Frames (1 s): with less text than this before the hole, another try would be the same window."""
+_LEAST_CHANGE = 50
+"""Frames (1 s): a window that begins or ends so near to the one before would show the same."""
 
 
 def before_unheard(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
@@ -29,14 +29,24 @@ def before_unheard(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
     for n_before, segment in enumerate(found.segments):
         kept = heard
         for start, end in _spans(segment):
-            if kept - begin >= _LEAST_HEARD and _is_speech(voiced[heard:start]):
+            if kept - begin >= _LEAST_CHANGE and _is_speech(voiced[heard:start]):
                 return Split(found.segments[:n_before], COLUMNS_PER_FRAME * kept, complete=False)
             heard = max(heard, end)
-    if heard - begin >= _LEAST_HEARD and _is_speech(
+    if heard - begin >= _LEAST_CHANGE and _is_speech(
         voiced[heard : found.seek // COLUMNS_PER_FRAME]
     ):
         return found._replace(seek=COLUMNS_PER_FRAME * heard, complete=False)
     return found
+
+
+def unheard_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:
+    """The part of a window before its first word, to be decoded alone, if there is speech in it."""
+    if not found.segments:
+        return None
+    begin, (first, _) = stretch.seek // COLUMNS_PER_FRAME, _spans(found.segments[0])[0]
+    hole = Stretch(stretch.seek, COLUMNS_PER_FRAME * (first - begin))
+    too_long = stretch.n_columns - hole.n_columns < COLUMNS_PER_FRAME * _LEAST_CHANGE
+    return None if too_long or not _is_speech(voiced[begin:first]) else hole
 
 
 def _spans(segment: Segment) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamd.engine.longform.segments import Segment, Split, SpokenWord, Stretch
-from streamd.engine.longform.unheard import before_unheard
+from streamd.engine.longform.unheard import before_unheard, unheard_first
 
 SEEK = 4_000
 STRETCH = Stretch(SEEK, 3_000)
@@ -86,7 +86,7 @@ def test_a_segment_with_a_hole_in_it_is_decoded_again():
     [
         ([(0.0, 0.98)], STRETCH.end),
         ([(0.2, 0.6), (9.0, 29.0)], STRETCH.end),
-        ([(9.0, 12.0)], SEEK + 1_200),  # the hole behind it, not the one before
+        ([(9.0, 12.0)], SEEK + 1_200),  # the hole behind it; for the one before see below
     ],
 )
 def test_what_would_be_the_same_window_again_is_not_tried(words, seek):
@@ -97,3 +97,21 @@ def test_what_would_be_the_same_window_again_is_not_tried(words, seek):
 
 def test_no_segments_no_hole():
     assert before_unheard(ends_early(), STRETCH, speech((0.0, 30.0))) == ends_early()
+
+
+def test_what_comes_before_the_first_word_is_decoded_alone():
+    found = ends_early(segment((9.0, 12.0)))
+    assert unheard_first(found, STRETCH, speech((0.0, 12.0))) == Stretch(SEEK, 900)
+
+
+@pytest.mark.parametrize(
+    ("found", "voiced"),
+    [
+        (ends_early(segment((9.0, 12.0))), speech((0.0, 5.0), (9.0, 12.0))),
+        (ends_early(segment((0.5, 1.0), (20.0, 21.0))), speech((0.0, 30.0))),
+        (ends_early(segment((29.5, 30.0))), speech((0.0, 30.0))),  # it would be all of the window
+        (ends_early(), speech((0.0, 30.0))),
+    ],
+)
+def test_without_much_speech_before_the_first_word_nothing_is(found, voiced):
+    assert unheard_first(found, STRETCH, voiced) is None
