@@ -62,3 +62,13 @@ def null_sink():
         pulseaudio.null_sink(Path(folder)) as sink,
     ):
         yield sink
+
+
+@pytest.fixture(scope="session")
+def ffmpeg():
+    """Skips without ffmpeg, or fails where it has to be there."""
+    if shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None:
+        reason = "needs ffmpeg: apt-get install ffmpeg"
+        if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)

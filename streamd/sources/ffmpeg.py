@@ -20,7 +20,7 @@ from streamd.audio.pcm import Block, PcmDecoder
 from streamd.errors import SourceError
 from streamd.types import SAMPLE_RATE
 
-CURE = "install ffmpeg (apt-get install ffmpeg, dnf install ffmpeg or brew install ffmpeg)"
+CURE = "install it (apt-get install ffmpeg, dnf install ffmpeg or brew install ffmpeg)"
 
 _URL = re.compile(r"(https?|rtmps?|rtsps?)://", re.IGNORECASE)
 _URL_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtmp,rtmps,rtmpt,rtmpts,crypto,data"
@@ -72,7 +72,7 @@ class Ffmpeg:
     ) -> None:
         program = shutil.which("ffmpeg")
         if program is None:
-            raise SourceError(f"{name} can only be read with ffmpeg: {CURE}")
+            raise SourceError(f"{name} can only be read with ffmpeg; {CURE}")
         self.name, self.rate_hz, self.channels = name, rate_hz, channels
         self.duration_ms: int | None = None
         self._is_url = is_url(path)
@@ -214,10 +214,11 @@ class Ffmpeg:
         first, last = (self._complaints[at] if self._complaints else "" for at in (0, -1))
         if self._is_open and not self._has_sound:
             return f"{self.name} has no sound track"
-        if first.endswith("partial file"):
+        if first.endswith("partial file"):  # of what can only be read from front to back
+            cure = "download it first" if self._is_url else "name the file itself"
             return (
-                f"{self.name} is an MPEG-4 file with its index at the end, which cannot be read "
-                "from a pipe: name the file itself, or move the index to the front: "
+                f"{self.name} is an MPEG-4 file with its index at the end, which has to be read "
+                f"first: {cure}, or put the index in front: "
                 "ffmpeg -i in.m4a -c copy -movflags +faststart out.m4a"
             )
         if self._is_url and "Invalid data" not in last:

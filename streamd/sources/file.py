@@ -206,6 +206,6 @@ def _decoder(name: str) -> Decoder:
         return Ffmpeg(name, name)
     if kind in SNDFILE or not kind:
         raise SourceError(
-            f"{name} is damaged or can only be read with ffmpeg: get a whole copy, or {ffmpeg.CURE}"
+            f"{name} is damaged or can only be read with ffmpeg; get a whole copy, or {ffmpeg.CURE}"
         )
-    raise SourceError(f"{name} ({kind}) can only be read with ffmpeg: {ffmpeg.CURE}")
+    raise SourceError(f"{name} ({kind}) can only be read with ffmpeg; {ffmpeg.CURE}")

@@ -20,7 +20,7 @@ from streamd.errors import SourceError
 from streamd.sources import Lost
 from streamd.sources.blocking import Background
 from streamd.sources.containers import N_HEAD, container
-from streamd.sources.ffmpeg import Ffmpeg
+from streamd.sources.ffmpeg import CURE, Ffmpeg, is_here
 from streamd.sources.frames import Ended, FrameStream
 from streamd.types import SAMPLE_RATE
 
@@ -139,8 +139,8 @@ class StdinSource:
             self._may_be_container = False
             while len(head) < N_HEAD and (data := self._read_bytes()):
                 head += data
-            if container(head):
-                self._start_ffmpeg(head)
+            if kind := container(head):
+                self._start_ffmpeg(head, kind)
         if self._ffmpeg is not None:
             return self._ffmpeg.read()
         while data := head or self._read_bytes():
@@ -149,8 +149,12 @@ class StdinSource:
                 return block
         return np.empty((0, self._channels), np.int16)
 
-    def _start_ffmpeg(self, head: bytes) -> None:
+    def _start_ffmpeg(self, head: bytes, kind: str) -> None:
         """Let it decode what began with `head`, and read what it makes of it from now on."""
+        if not is_here():
+            raise SourceError(
+                f"{self.name} ({kind}) can only be read with ffmpeg; {CURE}, or pipe raw PCM"
+            )
         form = {"rate_hz": self._rate_hz, "channels": self._channels}
         if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # it may be read in any order
             os.lseek(self._descriptor, -len(head), os.SEEK_CUR)

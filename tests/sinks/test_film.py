@@ -21,15 +21,6 @@ YELLOW = (255, 216, 72)
 
 
 @pytest.fixture
-def ffmpeg():
-    if shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None:
-        reason = "needs ffmpeg: apt-get install ffmpeg"
-        if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-
-
-@pytest.fixture
 def fake_ffmpeg(tmp_path, monkeypatch):
     """Puts a shell script in the place of all programs."""
 

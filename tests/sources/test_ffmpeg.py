@@ -1,0 +1,368 @@
+"""Sound that goes through ffmpeg: real files, pipes and a web server, made from real speech."""
+
+import asyncio
+import functools
+import http.server
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from streamd.errors import SourceError
+from streamd.sources import ffmpeg as module
+from streamd.sources.containers import N_HEAD, container
+from streamd.sources.file import FileSource
+from streamd.sources.stdin import StdinSource
+from streamd.types import SAMPLE_RATE
+
+SPEECH = Path(__file__).resolve().parents[1] / "speech" / "recording.flac"
+SECONDS = 8
+
+pytestmark = pytest.mark.usefixtures("ffmpeg")
+
+
+def convert(*args: object, **kwargs) -> None:
+    command = ["ffmpeg", "-nostdin", "-loglevel", "error", "-y", *map(str, args)]
+    subprocess.run(command, check=True, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("speech") / "speech.wav"
+    samples, rate = soundfile.read(SPEECH, dtype="float32", frames=SECONDS * SAMPLE_RATE)
+    soundfile.write(path, samples, rate)
+    return path
+
+
+@pytest.fixture
+def made(speech, tmp_path):
+    """Speech in another format, under any name."""
+
+    def make(name: str, *how: str) -> Path:
+        convert("-i", speech, *how, path := tmp_path / name)
+        return path
+
+    return make
+
+
+async def samples_of(source) -> np.ndarray:
+    async with source:
+        frames = [item async for item in source]
+    return np.concatenate(frames).reshape(-1) if frames else np.empty(0, np.float32)
+
+
+def assert_is_speech(samples: np.ndarray, speech: Path, seconds: float = SECONDS) -> None:
+    """The same loudness in each 20 ms: codecs keep that, but no sample."""
+    n = round(seconds * SAMPLE_RATE)
+    assert abs(len(samples) - n) < 0.15 * SAMPLE_RATE
+    n = min(n, len(samples)) // 320 * 320
+    expected, _ = soundfile.read(speech, dtype="float32")
+    loudness = [np.abs(x[:n].reshape(-1, 320)).mean(1) for x in (expected, samples)]
+    assert np.corrcoef(loudness)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.m4a", "a.mp4", "a.mov", "a.webm", "a.mkv", "a.aac", "a.wma", "a.ac3", "a.ts", "a.avi"],
+)
+@pytest.mark.parametrize("realtime", [False, True], ids=["fast", "live"])
+async def test_what_libsndfile_cannot_read(made, speech, name, realtime):
+    source = FileSource(made(name), realtime=realtime, clock=Impatient())
+    assert_is_speech(await samples_of(source), speech)
+    assert abs(source.duration_ms - SECONDS * 1000) < 500
+
+
+class Impatient:
+    """A clock on which nobody waits."""
+
+    def now_ms(self) -> float:
+        return 0.0
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.m4a", "MPEG-4"),
+        ("a.webm", "Matroska or WebM"),
+        ("a.aac", "AAC"),
+        ("a.wma", "ASF"),
+        ("a.ts", "MPEG transport stream"),
+        ("a.avi", "AVI"),
+        ("a.flv", "FLV"),
+        ("a.mp2", "MP3"),
+    ],
+)
+def test_what_it_is_can_be_seen(made, name, kind):
+    how = ("-ar", "44100") if name.endswith("flv") else ()
+    assert container(made(name, *how).read_bytes()[:N_HEAD]) == kind
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["my talk.m4a", "-y.m4a", "concat:a|b.m4a", "http:x.m4a", "%d.m4a", "it's \"$(x)\".m4a"],
+)
+async def test_a_name_is_only_a_name(speech, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    convert("-i", speech, "plain.m4a")
+    os.rename("plain.m4a", name)
+    assert_is_speech(await samples_of(FileSource(name)), speech)
+
+
+async def test_a_film_s_sound_may_end_before_its_pictures(speech, tmp_path):
+    path = tmp_path / "film.mp4"
+    picture = ("-f", "lavfi", "-i", f"color=s=32x32:r=5:d={SECONDS + 4}")
+    convert(*picture, "-i", speech, path)
+    assert_is_speech(await samples_of(FileSource(path)), speech)
+
+
+async def test_a_film_without_sound_is_told_from_a_damaged_one(made, tmp_path):
+    silent = tmp_path / "silent.mp4"
+    convert("-f", "lavfi", "-i", "color=s=32x32:r=5:d=1", silent)
+    with pytest.raises(SourceError, match=r"silent\.mp4 has no sound track$"):
+        await samples_of(FileSource(silent))
+    damaged = made("damaged.m4a")
+    damaged.write_bytes(damaged.read_bytes()[:20_000])
+    with pytest.raises(SourceError, match=r"damaged\.m4a is damaged .*moov atom not found\)"):
+        await samples_of(FileSource(damaged))
+
+
+async def test_without_ffmpeg_it_says_what_to_install(made, monkeypatch):
+    path = made("my talk.m4a")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SourceError, match=r"my talk\.m4a \(MPEG-4\) can only be read with ffmpeg;"):
+        await samples_of(FileSource(path))
+    with pytest.raises(SourceError, match=r"http://x/y can only be read with ffmpeg; install it"):
+        await samples_of(FileSource("http://x/y"))
+    with path.open("rb") as file, pytest.raises(SourceError, match=r"stdin \(MPEG-4\) can only"):
+        await samples_of(StdinSource(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("a.m4a", ("-movflags", "+faststart")), ("a.mkv", ()), ("a.mp3", ())]
+)
+async def test_a_file_that_is_cut_off_gives_all_that_is_left(made, speech, capfd, name, how):
+    path = made(name, *how)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    frames, source = [], FileSource(path)
+    with pytest.raises(SourceError, match=r"incomplete: only [45]\.\d of 8\.\d s could be decoded"):
+        async with source:
+            async for item in source:
+                frames.append(item)  # noqa: PERF401  # what came before the error counts
+    samples = np.concatenate(frames).reshape(-1)
+    assert_is_speech(samples, speech, seconds=len(samples) / SAMPLE_RATE)
+    assert capfd.readouterr() == ("", "")  # libsndfile's mp3 decoder would complain
+
+
+async def test_a_part_that_cannot_be_decoded_is_told(made, caplog):
+    path = made("a.ts")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 :] = data[len(data) // 2 : -100]
+    path.write_bytes(data)
+    await samples_of(FileSource(path))
+    assert [r.getMessage().split("; ")[0] for r in caplog.records] == [
+        f"{path}: a part may be missing or wrong"
+    ]
+
+
+async def test_ffmpeg_that_dies_in_the_middle_is_told(tmp_path, monkeypatch):
+    """As the system does when memory is short."""
+    (tmp_path / "ffmpeg").write_text("#!/bin/sh\nhead -c 32000 /dev/zero; kill -9 $$\n")
+    (tmp_path / "ffmpeg").chmod(0o755)
+    (tmp_path / "a.m4a").write_bytes(b"\0\0\0\x18ftypM4A ")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    frames, source = [], FileSource(tmp_path / "a.m4a")
+    with pytest.raises(SourceError, match=r"a\.m4a: ffmpeg failed after 1\.0 s: no reason given"):
+        async with source:
+            async for item in source:
+                frames.append(item)  # noqa: PERF401  # what came before the error counts
+    assert sum(map(len, frames)) == 50
+
+
+async def test_it_does_not_decode_ahead(tmp_path):
+    """Hours of sound do not wait in memory or on the disk: ffmpeg waits for us."""
+    path = tmp_path / "hour.mka"
+    convert("-f", "lavfi", "-i", "anullsrc=r=16000:cl=mono:d=3600", "-c:a", "libopus", path)
+    async with FileSource(path) as source:
+        first = await anext(aiter(source))
+        assert source._decoder._process.poll() is None
+        assert len(first) < 500
+    assert source._decoder._process.returncode == -9  # leaving ends it
+
+
+async def test_stop_ends_it_behind_what_was_read(made):
+    source = FileSource(made("a.m4a"))
+    async with source:
+        await anext(aiter(source))
+        source.stop()
+        assert [item async for item in source] == []
+        assert source._decoder._process.wait() == -9
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A web server on this machine that serves the folder; what is called `stall` never comes."""
+    go_on = threading.Event()
+    asked = threading.Event()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            if self.path == "/stall":
+                self.send_response(200)
+                self.end_headers()
+                asked.set()
+                go_on.wait()
+            else:
+                super().do_GET()
+
+    handler = functools.partial(Handler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        web.asked = asked
+        web.url = f"http://127.0.0.1:{web.server_address[1]}"
+        yield web
+        go_on.set()
+        web.shutdown()
+        thread.join()
+
+
+async def test_an_address(made, speech, server):
+    made("a b.mp3")
+    assert_is_speech(await samples_of(FileSource(f"{server.url}/a%20b.mp3?x=1")), speech)
+
+
+async def test_a_playlist(made, speech, server):
+    made("live.m3u8", "-hls_time", "2", "-hls_list_size", "0")
+    assert_is_speech(await samples_of(FileSource(f"{server.url}/live.m3u8")), speech)
+
+
+async def test_an_address_that_is_wrong(server):
+    url = f"{server.url}/none.mp3"
+    with pytest.raises(SourceError, match=f"^cannot read {url}: Server returned 404 Not Found; "):
+        await samples_of(FileSource(url))
+    made_up = "http://127.0.0.1:1/a.mp3"
+    with pytest.raises(SourceError, match=f"^cannot read {made_up}: Connection refused; check the"):
+        await samples_of(FileSource(made_up))
+
+
+async def test_stop_does_not_wait_for_a_server(server):
+    source = FileSource(f"{server.url}/stall")
+    opening = asyncio.create_task(samples_of(source))
+    await asyncio.to_thread(server.asked.wait)
+    source.stop()
+    assert not len(await opening)
+
+
+async def test_being_cancelled_does_not_wait_for_a_server(server):
+    opening = asyncio.create_task(samples_of(FileSource(f"{server.url}/stall")))
+    await asyncio.to_thread(server.asked.wait)
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert opening.cancelled()
+
+
+PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{}\n#EXT-X-ENDLIST\n"
+
+
+async def test_the_network_cannot_name_files_of_this_machine(made, tmp_path, server):
+    secret = made("secret.ts")
+    (tmp_path / "evil.m3u8").write_text(PLAYLIST.format(f"file://{secret}"))
+    with pytest.raises(SourceError, match=r"evil\.m3u8"):
+        await samples_of(FileSource(f"{server.url}/evil.m3u8"))
+
+
+async def test_a_file_cannot_name_addresses(made, tmp_path, server):
+    made("a.ts")
+    (tmp_path / "evil.m3u8").write_text(PLAYLIST.format(f"{server.url}/a.ts"))
+    with pytest.raises(SourceError, match=r"evil\.m3u8 .*Protocol 'http' not on whitelist 'file'"):
+        await samples_of(FileSource(tmp_path / "evil.m3u8"))
+
+
+def piped(path: Path):
+    return subprocess.Popen(["cat", path], stdout=subprocess.PIPE, bufsize=0)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.flac", "a.ogg", "a.aiff", "a.webm", "a.aac"])
+async def test_a_container_on_a_pipe(made, speech, name):
+    with piped(made(name)) as writer:
+        assert_is_speech(await samples_of(StdinSource(writer.stdout)), speech)
+
+
+async def test_a_container_becomes_what_the_options_for_pcm_say(made, speech):
+    with piped(made("a.wav", "-ar", "44100", "-ac", "2")) as writer:
+        source = StdinSource(writer.stdout, rate_hz=32_000, channels=2)
+        assert_is_speech(await samples_of(source), speech)
+
+
+async def test_a_format_that_is_named_is_believed(made):
+    path = made("a.wav")
+    with path.open("rb") as file:
+        samples = await samples_of(StdinSource(file, encoding="s16le"))
+    pcm = np.frombuffer(path.read_bytes(), "<i2") / np.float32(2**15)
+    assert np.array_equal(samples[: len(pcm)], pcm)
+
+
+@pytest.mark.parametrize("how", [("-movflags", "+faststart"), ()], ids=["front", "end"])
+async def test_where_an_m4a_has_its_index(made, speech, how):
+    path = made("a.m4a", *how)
+    with path.open("rb") as file:  # may be read in any order
+        assert_is_speech(await samples_of(StdinSource(file)), speech)
+    with piped(path) as writer:
+        source = StdinSource(writer.stdout)
+        if how:
+            assert_is_speech(await samples_of(source), speech)
+        else:
+            with pytest.raises(SourceError, match="stdin is an MPEG-4 file with its index at the"):
+                await samples_of(source)
+
+
+async def test_a_named_pipe(made, speech, tmp_path):
+    sound, path = made("a.webm"), tmp_path / "fifo"
+    os.mkfifo(path)
+    with subprocess.Popen(["cp", sound, path]):
+        source = StdinSource(str(path))
+        assert_is_speech(await samples_of(source), speech)
+    assert source.name == str(path)
+
+
+async def test_stop_ends_a_pipe_that_stays_open_and_gives_what_was_in_it(made, speech):
+    data = made("a.wav").read_bytes()
+    reader, writer = os.pipe()
+    with open(reader, "rb") as file, open(writer, "wb", buffering=0) as into:
+        async with StdinSource(file) as source:
+            into.write(data[:50_000])
+            source.stop()
+            frames = [item async for item in source]
+    samples = np.concatenate(frames).reshape(-1)
+    assert_is_speech(samples, speech, seconds=(50_000 - 44) / 32_000)
+
+
+async def test_leaving_while_everybody_waits(made):
+    """The writer for us, ffmpeg for the writer, we for ffmpeg."""
+    data = made("a.wav").read_bytes()
+    reader, writer = os.pipe()
+    with open(reader, "rb") as file, open(writer, "wb", buffering=0) as into:
+        into.write(data[:N_HEAD])
+        async with StdinSource(file) as source:
+            asking = asyncio.ensure_future(anext(aiter(source)))
+            while source._ffmpeg is None:
+                await asyncio.sleep(0)
+            asking.cancel()
+
+
+def test_what_is_an_address():
+    assert module.is_url("https://a/b.mp3")
+    assert module.is_url("RTSP://camera/1")
+    for name in ("a.mp3", "file:///etc/passwd", "concat:a|b", "http:/a", "./http://a"):
+        assert not module.is_url(name)
