@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path

@@ -18,6 +18,7 @@ from streamd.config import OPTIONS, Config, Option, as_toml, load
 from streamd.config.reference import reference
 from streamd.errors import ConfigError
 from streamd.sinks.formats import FORMATS, suffix
+from streamd.sources.stdin import AUTO
 
 ROOT = Path(__file__).parents[1]
 
@@ -252,7 +253,7 @@ def test_something_must_be_heard():
 
 
 def test_choices_are_what_the_stations_know():
-    assert set(OPTIONS["input-format"].choices) == set(ENCODINGS)
+    assert set(OPTIONS["input-format"].choices) == {AUTO, *ENCODINGS}
     rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
     assert OPTIONS["input-rate"].allowed == rates
     suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")

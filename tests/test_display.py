@@ -6,12 +6,14 @@ import pytest
 from streamd.config import Output
 from streamd.display import check_files, open_files
 from streamd.errors import ConfigError
+from streamd.events import Eos
 from streamd.sinks.files import FileSink
 from streamd.sinks.formats import FORMATS, suffix
 
 
 def made(output, file=""):
     for sink in open_files(output, file):
+        sink.write(Eos(seq=0, reason="end"))
         sink.close()
 
 
@@ -26,7 +28,15 @@ def test_the_name_of_a_file_says_its_format(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("file", "stem"), [("", "live"), ("-", "stdin"), ("talks/talk.one.mp3", "talk.one")]
+    ("file", "stem"),
+    [
+        ("", "live"),
+        ("-", "stdin"),
+        ("talks/talk.one.mp3", "talk.one"),
+        ("https://host/talks/my%20talk.mp3?x=1.2", "my talk"),
+        ("https://host/..%2F..%2Fetc%2F%00%1b", "��"),
+        ("rtsp://camera:554/", "camera"),
+    ],
 )
 def test_files_in_a_folder_are_named_after_the_sound(tmp_path, file, stem):
     folder = tmp_path / "new" / "out"
@@ -53,9 +63,10 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
         open_files(Output(output_dir=str(tmp_path / "file" / "out")), "talk.mp3")
 
 
-def test_a_film_of_a_pipe_is_refused(tmp_path):
+@pytest.mark.parametrize("sound", ["-", "http://host/a.mp3"])
+def test_a_film_of_a_pipe_or_an_address_is_refused(tmp_path, sound):
     with pytest.raises(ConfigError, match="a film needs the sound"):
-        open_files(Output(output=(str(tmp_path / "a.mp4"),)), "-")
+        open_files(Output(output=(str(tmp_path / "a.mp4"),)), sound)
 
 
 def test_if_one_cannot_be_opened_the_others_are_closed(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ _OTHER_SIZE = re.compile(
     r"^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE
 )
 """What libsndfile notes of a file that holds more or fewer bytes of sound than its header says."""
+_NO_END = re.compile("lacks an end-of-stream bit|without an End-Of-Stream flag")
 _UNKNOWN_SIZE = 0x7FFF_F000
 """Whoever writes into a pipe cannot come back to the header, and writes something as large."""
 
@@ -70,7 +71,7 @@ class Sndfile:
     def open(self) -> None:
         """Warn if the file ends before its header says so; what is there can be read."""
         said = self._file.extra_info
-        if "lacks an end-of-stream bit" in said:  # of Ogg; how much is missing nobody knows
+        if _NO_END.search(said):  # of Ogg; how much is missing nobody knows
             log.warning("%s is cut off: get a whole copy for the rest", self.name)
         if found := _OTHER_SIZE.search(said):
             stated, there = map(int, found.groups())

@@ -361,3 +361,17 @@ def test_answers_without_loading_the_engine():
     with python(code, stdout=subprocess.DEVNULL) as process:
         _, err = process.communicate()
     assert (process.returncode, err) == (0, b"")
+
+
+def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'msgspec': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from streamd.cli import main; sys.exit(main(['models', 'import', 'x']))"
+    )
+    with python(code) as process:
+        _, err = process.communicate()
+    assert (process.returncode, err) == (130, b"")

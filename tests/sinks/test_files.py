@@ -13,15 +13,18 @@ import srt
 from sinks.said import GAP, final, spoken, written
 
 from streamd.errors import ConfigError, StreamdError
+from streamd.events import Eos, Fault
 from streamd.sinks.cues import Layout
 from streamd.sinks.files import FileSink, StreamSink
 from streamd.sinks.formats import FORMATS
 from streamd.sinks.lines import Text
 from streamd.sinks.look import Look
 
+END, STOP, ERROR = (Eos(seq=0, reason=reason) for reason in ("end", "stop", "error"))
 
-def file_sink(path, name):
-    return FileSink(path, FORMATS[name](Layout()))
+
+def file_sink(path, name, *, whole=False):
+    return FileSink(path, FORMATS[name](Layout()), whole=whole)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -64,6 +67,69 @@ def test_what_a_long_document_repeats_with_each_final_is_bounded(tmp_path, name)
     assert path.read_text() == written(name, *events)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("events", [[], [STOP], [Fault(code="engine", message="x"), ERROR]])
+def test_nothing_is_destroyed_by_a_run_that_has_nothing_to_say(tmp_path, name, whole, events):
+    for path, before in ((tmp_path / "old", b"precious"), (tmp_path / "new", None)):
+        if before:
+            path.write_bytes(before)
+        sink = file_sink(path, name, whole=whole)
+        for event in events:
+            sink.write(event)
+        sink.close()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"precious"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_silent_recording_is_an_empty_transcript(tmp_path, name, whole):
+    (path := tmp_path / "old").write_text("another one, " * 100)
+    sink = file_sink(path, name, whole=whole)
+    sink.write(END)
+    sink.close()
+    assert path.read_text() == written(name)
+    assert os.listdir(tmp_path) == ["old"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("end", [END, STOP, ERROR], ids=["end", "stop", "error"])
+def test_a_whole_file_appears_when_it_is_complete(tmp_path, name, end):
+    (real := tmp_path / "real").write_text("another one, " * 1000)
+    real.chmod(0o640)
+    (path := tmp_path / "link").symlink_to("real")
+    sink = file_sink(path, name, whole=True)
+    events = [spoken(f"words said {seq}", start_ms=seq * 1000, seq=seq) for seq in range(1, 4)]
+    for n, event in enumerate(events, 1):
+        sink.write(event)
+        assert real.read_text() == "another one, " * 1000
+        assert (tmp_path / ".real.part").read_text() == written(name, *events[:n])
+    sink.write(end)
+    sink.close()
+    assert path.is_symlink()
+    assert real.read_text() == written(name, *events)
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+
+
+def test_what_an_earlier_run_left_is_written_over(tmp_path):
+    (tmp_path / ".a.txt.part").write_text("died in the middle of a long text")
+    sink = file_sink(tmp_path / "a.txt", "txt", whole=True)
+    sink.write(final("one"))
+    sink.close()
+    assert (tmp_path / "a.txt").read_text() == "one\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_file_that_is_protected_is_not_replaced(tmp_path, whole):
+    (path := tmp_path / "a.txt").write_text("precious")
+    path.chmod(0o400)
+    with pytest.raises(ConfigError, match=r"a\.txt: cannot be written: Permission denied"):
+        file_sink(path, "txt", whole=whole)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -93,9 +159,12 @@ def test_kill_9_leaves_a_whole_file(tmp_path, name):
         assert segments[-1]["text"] == " words said"
 
 
-def test_a_path_that_cannot_be_written_is_named(tmp_path):
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_path_that_cannot_be_written_is_named(tmp_path, whole):
     with pytest.raises(ConfigError, match=r"none/a\.srt: cannot be written: No such file"):
-        file_sink(tmp_path / "none" / "a.srt", "srt")
+        file_sink(tmp_path / "none" / "a.srt", "srt", whole=whole)
+    with pytest.raises(ConfigError, match="cannot be written: Is a directory"):
+        file_sink(tmp_path, "srt", whole=whole)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
@@ -107,21 +176,44 @@ def test_a_full_disk_is_reported_once_and_the_file_can_still_be_closed(tmp_path)
     sink.close()
 
 
+@contextlib.contextmanager
+def limited(file):
+    """Files cannot become more than 30 bytes longer than this one."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.fstat(file.fileno()).st_size + 30, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("name", ["json", "csv", "srt"])
+def test_a_whole_file_that_does_not_fit_on_the_disk_leaves_the_old_one(tmp_path, name):
+    (path := tmp_path / "a").write_text("another one")
+    sink = file_sink(path, name, whole=True)
+    sink.write(spoken("fits", seq=1))
+    with (
+        limited(sink._file),
+        pytest.raises(StreamdError, match="a: cannot be written: File too large"),
+    ):
+        sink.write(spoken("does not " * 30, start_ms=1000, seq=2))
+    sink.close()
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["another one"]
+
+
 @pytest.mark.parametrize("name", ["json", "csv", "srt"])
 def test_what_does_not_fit_on_the_disk_leaves_the_file_as_it_was(tmp_path, name):
     path = tmp_path / "live"
     sink = file_sink(path, name)
     sink.write(spoken("fits", seq=1))
     before = path.read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 30, limits[1]))
-    try:
-        with pytest.raises(StreamdError, match="live: cannot be written: File too large"):
-            sink.write(spoken("does not " * 30, start_ms=1000, seq=2))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+    with (
+        limited(sink._file),
+        pytest.raises(StreamdError, match="live: cannot be written: File too large"),
+    ):
+        sink.write(spoken("does not " * 30, start_ms=1000, seq=2))
     assert path.read_bytes() == before
     sink.close()
 
@@ -147,6 +239,19 @@ def test_a_pipe_gets_the_same_as_a_file(name):
         sink.write(event)
     sink.close()
     assert pipe.getvalue() == written(name, *events)
+
+
+@pytest.mark.parametrize("name", set(FORMATS) - {"jsonl"})
+def test_a_session_that_fails_before_its_first_words_writes_no_document(name):
+    pipe = io.StringIO()
+    sink = StreamSink(pipe, FORMATS[name](Layout()))
+    sink.write(Fault(code="source", message="no such file", fatal=True))
+    sink.write(ERROR)
+    sink.close()
+    assert pipe.getvalue() == ""
+    sink.write(END)
+    sink.close()
+    assert pipe.getvalue() == written(name)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")

@@ -45,7 +45,7 @@ def test_mp3_without_a_tag_is_known_by_two_frames_in_a_row(tmp_path, rate_hz):
 
 @given(st.binary(max_size=64), st.integers(0, 2))
 def test_anything_may_come(data, n):
-    container(data * 100 ** n)
+    container(data * 100**n)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Sound that goes through ffmpeg: real files, pipes and a web server, made from real speech."""
 
 import asyncio
+import contextlib
 import functools
 import http.server
 import os
@@ -20,7 +21,7 @@ from streamd.sources.stdin import StdinSource
 from streamd.types import SAMPLE_RATE
 
 SPEECH = Path(__file__).resolve().parents[1] / "speech" / "recording.flac"
-SECONDS = 8
+SECONDS = 5
 
 pytestmark = pytest.mark.usefixtures("ffmpeg")
 
@@ -49,41 +50,50 @@ def made(speech, tmp_path):
     return make
 
 
-async def samples_of(source) -> np.ndarray:
+async def samples_of(source, heard: list | None = None) -> np.ndarray:
+    """All of it; what comes before a failure is put into `heard`."""
+    frames = [] if heard is None else heard
     async with source:
-        frames = [item async for item in source]
+        async for item in source:
+            frames.append(item)  # what came before a failure counts
     return np.concatenate(frames).reshape(-1) if frames else np.empty(0, np.float32)
 
 
 def assert_is_speech(samples: np.ndarray, speech: Path, seconds: float = SECONDS) -> None:
-    """The same loudness in each 20 ms: codecs keep that, but no sample."""
-    n = round(seconds * SAMPLE_RATE)
-    assert abs(len(samples) - n) < 0.15 * SAMPLE_RATE
-    n = min(n, len(samples)) // 320 * 320
+    """The same loudness in each 20 ms, up to 120 ms later: codecs keep that, but no sample."""
+    assert abs(len(samples) / SAMPLE_RATE - seconds) < 0.15
     expected, _ = soundfile.read(speech, dtype="float32")
-    loudness = [np.abs(x[:n].reshape(-1, 320)).mean(1) for x in (expected, samples)]
-    assert np.corrcoef(loudness)[0, 1] > 0.9
+    n = round((seconds - 0.3) * 50)
+    was, now = (
+        np.abs(x[: len(x) // 320 * 320].reshape(-1, 320)).mean(1) for x in (expected, samples)
+    )
+    assert max(np.corrcoef(was[:n], now[at : at + n])[0, 1] for at in range(7)) > 0.95
 
 
 @pytest.mark.parametrize(
     "name",
     ["a.m4a", "a.mp4", "a.mov", "a.webm", "a.mkv", "a.aac", "a.wma", "a.ac3", "a.ts", "a.avi"],
 )
-@pytest.mark.parametrize("realtime", [False, True], ids=["fast", "live"])
-async def test_what_libsndfile_cannot_read(made, speech, name, realtime):
-    source = FileSource(made(name), realtime=realtime, clock=Impatient())
+async def test_what_libsndfile_cannot_read(made, speech, name):
+    # ffmpeg's encoder for wma is no good at low rates.
+    source = FileSource(made(name, "-ar", "44100") if name == "a.wma" else made(name))
     assert_is_speech(await samples_of(source), speech)
     assert abs(source.duration_ms - SECONDS * 1000) < 500
 
 
-class Impatient:
-    """A clock on which nobody waits."""
+async def test_as_if_it_were_spoken_now(made, speech):
+    class Clock:
+        waited_ms = 0.0
 
-    def now_ms(self) -> float:
-        return 0.0
+        def now_ms(self) -> float:
+            return self.waited_ms
 
-    async def sleep_ms(self, duration_ms: float) -> None:
-        await asyncio.sleep(0)
+        async def sleep_ms(self, duration_ms: float) -> None:
+            self.waited_ms += duration_ms
+
+    source = FileSource(made("a.m4a"), realtime=True, clock=Clock())
+    assert_is_speech(await samples_of(source), speech)
+    assert abs(source._clock.waited_ms - SECONDS * 1000) < 200
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,7 @@ def test_what_it_is_can_be_seen(made, name, kind):
 
 @pytest.mark.parametrize(
     "name",
-    ["my talk.m4a", "-y.m4a", "concat:a|b.m4a", "http:x.m4a", "%d.m4a", "it's \"$(x)\".m4a"],
+    ["my talk.m4a", "-y.m4a", "concat:a|b.m4a", "http:x.m4a", "%d.m4a", 'it\'s "$(x)".m4a'],
 )
 async def test_a_name_is_only_a_name(speech, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -151,11 +161,9 @@ async def test_a_file_that_is_cut_off_gives_all_that_is_left(made, speech, capfd
     path = made(name, *how)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 6 // 10])
-    frames, source = [], FileSource(path)
-    with pytest.raises(SourceError, match=r"incomplete: only [45]\.\d of 8\.\d s could be decoded"):
-        async with source:
-            async for item in source:
-                frames.append(item)  # noqa: PERF401  # what came before the error counts
+    frames = []
+    with pytest.raises(SourceError, match=r"incomplete: only [23]\.\d of 5\.\d s could be decoded"):
+        await samples_of(FileSource(path), frames)
     samples = np.concatenate(frames).reshape(-1)
     assert_is_speech(samples, speech, seconds=len(samples) / SAMPLE_RATE)
     assert capfd.readouterr() == ("", "")  # libsndfile's mp3 decoder would complain
@@ -178,18 +186,16 @@ async def test_ffmpeg_that_dies_in_the_middle_is_told(tmp_path, monkeypatch):
     (tmp_path / "ffmpeg").chmod(0o755)
     (tmp_path / "a.m4a").write_bytes(b"\0\0\0\x18ftypM4A ")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    frames, source = [], FileSource(tmp_path / "a.m4a")
+    frames = []
     with pytest.raises(SourceError, match=r"a\.m4a: ffmpeg failed after 1\.0 s: no reason given"):
-        async with source:
-            async for item in source:
-                frames.append(item)  # noqa: PERF401  # what came before the error counts
+        await samples_of(FileSource(tmp_path / "a.m4a"), frames)
     assert sum(map(len, frames)) == 50
 
 
 async def test_it_does_not_decode_ahead(tmp_path):
     """Hours of sound do not wait in memory or on the disk: ffmpeg waits for us."""
-    path = tmp_path / "hour.mka"
-    convert("-f", "lavfi", "-i", "anullsrc=r=16000:cl=mono:d=3600", "-c:a", "libopus", path)
+    path = tmp_path / "long.mka"
+    convert("-f", "lavfi", "-i", "anullsrc=r=8000:cl=mono:d=600", "-c:a", "pcm_u8", path)
     async with FileSource(path) as source:
         first = await anext(aiter(source))
         assert source._decoder._process.poll() is None
@@ -202,7 +208,7 @@ async def test_stop_ends_it_behind_what_was_read(made):
     async with source:
         await anext(aiter(source))
         source.stop()
-        assert [item async for item in source] == []
+        assert sum([len(item) async for item in source]) <= 1  # the frame that was not full yet
         assert source._decoder._process.wait() == -9
 
 
@@ -293,6 +299,16 @@ def piped(path: Path):
     return subprocess.Popen(["cat", path], stdout=subprocess.PIPE, bufsize=0)
 
 
+@contextlib.contextmanager
+def open_pipe(data: bytes):
+    """A pipe that holds the data, and whose other end stays open."""
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    with os.fdopen(reader, "rb") as file:
+        yield file
+    os.close(writer)
+
+
 @pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.flac", "a.ogg", "a.aiff", "a.webm", "a.aac"])
 async def test_a_container_on_a_pipe(made, speech, name):
     with piped(made(name)) as writer:
@@ -315,7 +331,7 @@ async def test_a_format_that_is_named_is_believed(made):
 
 @pytest.mark.parametrize("how", [("-movflags", "+faststart"), ()], ids=["front", "end"])
 async def test_where_an_m4a_has_its_index(made, speech, how):
-    path = made("a.m4a", *how)
+    path = made("a.m4a", "-ar", "48000", "-ac", "2", "-b:a", "320k", *how)  # more than is buffered
     with path.open("rb") as file:  # may be read in any order
         assert_is_speech(await samples_of(StdinSource(file)), speech)
     with piped(path) as writer:
@@ -328,20 +344,17 @@ async def test_where_an_m4a_has_its_index(made, speech, how):
 
 
 async def test_a_named_pipe(made, speech, tmp_path):
-    sound, path = made("a.webm"), tmp_path / "fifo"
-    os.mkfifo(path)
-    with subprocess.Popen(["cp", sound, path]):
-        source = StdinSource(str(path))
-        assert_is_speech(await samples_of(source), speech)
+    os.mkfifo(path := tmp_path / "fifo")
+    writing = asyncio.to_thread(path.write_bytes, made("a.webm").read_bytes())
+    source = StdinSource(str(path))
+    samples, _ = await asyncio.gather(samples_of(source), writing)
+    assert_is_speech(samples, speech)
     assert source.name == str(path)
 
 
 async def test_stop_ends_a_pipe_that_stays_open_and_gives_what_was_in_it(made, speech):
-    data = made("a.wav").read_bytes()
-    reader, writer = os.pipe()
-    with open(reader, "rb") as file, open(writer, "wb", buffering=0) as into:
+    with open_pipe(made("a.wav").read_bytes()[:50_000]) as file:
         async with StdinSource(file) as source:
-            into.write(data[:50_000])
             source.stop()
             frames = [item async for item in source]
     samples = np.concatenate(frames).reshape(-1)
@@ -350,14 +363,11 @@ async def test_stop_ends_a_pipe_that_stays_open_and_gives_what_was_in_it(made, s
 
 async def test_leaving_while_everybody_waits(made):
     """The writer for us, ffmpeg for the writer, we for ffmpeg."""
-    data = made("a.wav").read_bytes()
-    reader, writer = os.pipe()
-    with open(reader, "rb") as file, open(writer, "wb", buffering=0) as into:
-        into.write(data[:N_HEAD])
+    with open_pipe(made("a.wav").read_bytes()[:N_HEAD]) as file:
         async with StdinSource(file) as source:
             asking = asyncio.ensure_future(anext(aiter(source)))
             while source._ffmpeg is None:
-                await asyncio.sleep(0)
+                await asyncio.to_thread(lambda: None)
             asking.cancel()
 
 
