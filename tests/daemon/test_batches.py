@@ -1,0 +1,83 @@
+"""Several recordings at once, and what becomes of outputs when something fails."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from streamd.config import load
+from streamd.daemon import run, transcribe
+from streamd.errors import ModelError, SourceError, StreamdError
+
+SPEECH = Path(__file__).resolve().parents[1] / "speech" / "recording.flac"
+PROGRAM = str(Path(sys.executable).with_name("streamd"))
+
+
+@pytest.fixture
+def speech(tmp_path) -> Path:
+    path = tmp_path / "speech.wav"
+    samples, rate = soundfile.read(SPEECH, frames=6 * 16_000)
+    soundfile.write(path, samples, rate)
+    return path
+
+
+@pytest.mark.parametrize("command", [run, transcribe])
+@pytest.mark.parametrize(
+    ("sound", "model", "kind"),
+    [("none.wav", "tiny.en", SourceError), ("speech.wav", "none", ModelError)],
+)
+async def test_what_cannot_be_opened_destroys_nothing(
+    speech, tmp_path, capfd, command, sound, model, kind
+):
+    (old := tmp_path / "old.srt").write_text("precious")
+    config = load(
+        {
+            "model": model,
+            "files": [str(tmp_path / sound)],
+            "output": [str(old), str(tmp_path / "new.json")],
+            "format": "json",
+            "server": "false",
+        },
+        {},
+    )
+    with pytest.raises(kind):
+        await command(config)
+    assert old.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.srt", "speech.wav"]
+    assert capfd.readouterr().out == ""
+
+
+def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path):
+    (tmp_path / "bad.wav").write_bytes(b"RIFF0000WAVE" + bytes(100))
+    again = tmp_path / "again.wav"
+    again.write_bytes(speech.read_bytes())
+    out = tmp_path / "out"
+    files = ("none.wav", speech, "bad.wav", again)
+    done = subprocess.run(
+        [PROGRAM, "transcribe", "-q", *files, "--output-dir", out, "-f", "txt,json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == SourceError.exit_code
+    first, second, last = done.stderr.splitlines()
+    assert first.startswith("streamd: error: cannot read none.wav: No such file")
+    assert second.startswith("streamd: error: bad.wav is damaged")
+    assert last == "streamd: 2 of 4 files failed, see above"
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("again.json", "again.txt", "speech.json", "speech.txt")
+    ]
+    text = (out / "speech.txt").read_text()
+    assert len(text.split()) > 5
+    assert (out / "again.txt").read_text() == text
+    assert done.stdout == text * 2
+
+
+async def test_a_model_that_is_missing_is_told_once(speech, tmp_path, caplog):
+    files = [str(speech), str(tmp_path / "other.wav")]
+    with pytest.raises(StreamdError, match="'none' not found"):
+        await transcribe(load({"model": "none", "files": files}, {}))
+    assert caplog.records == []
