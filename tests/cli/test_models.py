@@ -1,5 +1,6 @@
 """``streamd models``, and which model the program uses: against a stand-in for the hub."""
 
+import json
 import os
 import pty
 import subprocess
@@ -155,12 +156,8 @@ def test_other_files_in_the_cache_are_not_models(serving, capsys):
         (f"import {'x' * 300}", f"{'x' * 300}: no such file or folder"),
         ("import ~nobody-of-that-name/x", "~nobody-of-that-name/x: no such file or folder"),
         ("import nowhere", "nowhere: no such file or folder"),
-        (f"import {SOUND}", f"{SOUND}: no checkpoint of openai-whisper or whisper.cpp"),
-        (
-            f"import {ROOT}/models/tiny.en",
-            "tiny.en is another model's name; streamd models import PATH",
-        ),
-        (f"import {ROOT}/models/tiny.en base.en", "base.en is another model's name"),
+        (f"import {SOUND}", f"{SOUND}: no model; streamd reads Hugging Face's safetensors"),
+        (f"import {ROOT}/tests/golden base", f"{ROOT}/tests/golden: holds no model; streamd"),
         (f"import {ROOT}/models/tiny.en ../x", "'../x' is no name for a model: letters, digits,"),
     ],
 )
@@ -181,11 +178,39 @@ def test_an_imported_folder_is_a_model_by_name(serving, folder, capsys):
     copied = {path.name for path in (places().imported / "mine").iterdir()}
     assert copied == {path.name for path in folder.iterdir()} & copied
     assert "preprocessor_config.json" not in copied
-    assert rows(capsys)["mine"].startswith("* mine"), "nothing else is here"
+    assert rows(capsys)["mine"].split()[3:] == ["99", "imported"]
     assert main(["models", "import", str(folder), "mine"]) == 4
     assert "mine is imported already" in capsys.readouterr().err
     assert main(["models", "remove", "mine"]) == 0
     assert in_store() == []
+
+
+def test_an_import_may_have_a_name_of_the_catalog(serving, folder, capsys):
+    """A folder is often called after its size; from then on the name means the import."""
+    assert main(["models", "import", str(folder), "base.en"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "streamd: base.en, 0.5 MB, is imported; use it with --model base.en",
+        "streamd: base.en means this one from now on; the hub's is openai/whisper-base.en",
+    ]
+    assert find("base.en", places()) == places().imported / "base.en"
+    assert rows(capsys)["base.en"].split()[-1] == "imported"
+    assert main(["models", "get", "base.en"]) == 4
+    expected = "base.en is imported; streamd models get openai/whisper-base.en downloads that one"
+    assert capsys.readouterr().err == f"streamd: {expected}\n"
+    assert main(["models", "get", "openai/whisper-base.en", "-q"]) == 0
+    listed = rows(capsys)
+    assert listed["base.en"].split()[-1] == "imported"
+    assert "downloaded" in listed["openai/whisper-base.en"]
+    for left in ("downloaded", "openai/whisper-base.en"):
+        assert main(["models", "remove", "base.en", "-q"]) == 0
+        assert left in rows(capsys)["base.en"]
+
+
+def test_an_import_may_have_the_name_of_the_model_in_the_box(serving, folder, capsys):
+    assert main(["models", "import", str(folder), "tiny.en", "-q"]) == 0
+    assert rows(capsys)["tiny.en"].split()[-1] == "imported"
+    assert main(["models", "remove", "tiny.en", "-q"]) == 0
+    assert "bundled" in rows(capsys)["tiny.en"]
 
 
 @pytest.mark.parametrize("name", [(), ("mine",)])
@@ -292,6 +317,51 @@ def test_the_best_one_that_knows_the_language(serving, capsys):
     assert chosen(model="tiny.en") == "tiny.en"
     main(["models", "remove", "tiny", "-q"])
     assert chosen(language="de") == "tiny.en"
+
+
+def test_an_import_is_judged_by_its_size_and_languages(serving):
+    """Its weights are not looked at, so there need be none."""
+    dims = huggingface_dims("small")
+    for name, changes in {"a-tiny": huggingface_dims("tiny"), "b-small": dims}.items():
+        outline(name, **changes)
+    assert chosen() == chosen(language="de") == chosen(task="translate") == "b-small"
+    outline("c-small.en", **dims | {"vocab_size": 51_864})
+    assert chosen() == "c-small.en"
+    assert chosen(language="auto") == "b-small"
+    outline("d-distilled", **dims | {"decoder_layers": 2, "encoder_layers": 24})
+    assert chosen(language="de") == "b-small", "distil-whisper's know English only"
+    assert chosen() == "d-distilled"
+    (places().imported / "d-distilled" / "config.json").write_text("{")
+    assert chosen() == "c-small.en", "what is damaged is not taken"
+
+
+def huggingface_dims(name: str) -> dict[str, int]:
+    """What a config.json says of OpenAI's model."""
+    layers, heads = {"tiny": (4, 6), "small": (12, 12)}[name]
+    width = 64 * heads
+    return {
+        "vocab_size": 51_865, "num_mel_bins": 80, "d_model": width,
+        "max_source_positions": 1500, "max_target_positions": 448,
+        **{f"{part}_layers": layers for part in ("encoder", "decoder")},
+        **{f"{part}_attention_heads": heads for part in ("encoder", "decoder")},
+        **{f"{part}_ffn_dim": 4 * width for part in ("encoder", "decoder")},
+    }
+
+
+def outline(name: str, **config: int) -> None:
+    """An imported folder without weights."""
+    folder = places().imported / name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "whisper", **config}))
+    (folder / "model.safetensors").touch()
+
+
+def test_a_downloaded_model_is_no_bundled_one_of_the_same_name(serving, capsys):
+    serving.repos["openai/whisper-tiny.en"] = serving.repos["some/tiny"]
+    assert main(["models", "get", "tiny.en", "-q"]) == 0
+    capsys.readouterr()
+    assert chosen() == "tiny.en"
+    assert "using tiny.en, the best model here" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_here_is_downloaded_and_used(serving, folder):
