@@ -340,8 +340,11 @@ def huggingface_dims(name: str) -> dict[str, int]:
     layers, heads = {"tiny": (4, 6), "small": (12, 12)}[name]
     width = 64 * heads
     return {
-        "vocab_size": 51_865, "num_mel_bins": 80, "d_model": width,
-        "max_source_positions": 1500, "max_target_positions": 448,
+        "vocab_size": 51_865,
+        "num_mel_bins": 80,
+        "d_model": width,
+        "max_source_positions": 1500,
+        "max_target_positions": 448,
         **{f"{part}_layers": layers for part in ("encoder", "decoder")},
         **{f"{part}_attention_heads": heads for part in ("encoder", "decoder")},
         **{f"{part}_ffn_dim": 4 * width for part in ("encoder", "decoder")},

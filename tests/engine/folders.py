@@ -34,11 +34,14 @@ _NORMS = {
 }
 
 
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _VISIBLE]
+_LETTERS = {b: chr(b) for b in _VISIBLE} | {b: chr(0x100 + i) for i, b in enumerate(_HIDDEN)}
+
+
 def letters(token: bytes) -> str:
     """A token in GPT-2's letters."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return "".join(chr(b if b in visible else 0x100 + hidden.index(b)) for b in token)
+    return "".join(_LETTERS[byte] for byte in token)
 
 
 # -- CTranslate2 -------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_folders_of_none(tmp_path):
     assert refusal(tmp_path).endswith("a folder; name the model's file in it, ggml-base.en.bin")
 
 
-# -- the model in the box, in other layouts ---------------------------------------------------------
+# -- the model in the box, in other layouts --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
