@@ -1,7 +1,6 @@
 """Makes longform.json with the openai-whisper package: python make_longform.py
 
-As make_shapes.py, whose way to fix chance it shares, for whole recordings: what
-``whisper.transcribe`` makes of them.
+As make_shapes.py, for whole recordings: what ``whisper.transcribe`` makes of them.
 """
 
 import hashlib
@@ -16,9 +15,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import make_golden  # noqa: E402 - after the path to it
 import torch  # noqa: E402
 import whisper  # noqa: E402
+from chance import fix_chance  # noqa: E402
 from golden import longform  # noqa: E402
 from golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS  # noqa: E402
-from make_shapes import fix_chance  # noqa: E402
 from whisper.model import ModelDimensions, Whisper  # noqa: E402
 from whisper.tokenizer import Tokenizer  # noqa: E402
 

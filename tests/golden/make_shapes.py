@@ -15,12 +15,11 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import make_golden  # noqa: E402 - after the path to it; it slices the encoder's positions
-import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
 import torch  # noqa: E402
 import whisper  # noqa: E402
+from chance import fix_chance  # noqa: E402
 from golden.shapes import SHAPES, shaped_weights  # noqa: E402
-from torch.distributions import Categorical  # noqa: E402
 from whisper.model import ModelDimensions, Whisper  # noqa: E402
 from whisper.timing import find_alignment  # noqa: E402
 from whisper.tokenizer import Tokenizer, get_tokenizer  # noqa: E402
@@ -29,21 +28,6 @@ PLAIN = {"without_timestamps": True}
 BEAM = PLAIN | {"beam_size": 5}
 N_SAMPLED = 16
 TEXT = " would you please turn on the living room lamp, Grüße!"
-
-
-def fix_chance(seed: int) -> None:
-    """From now on openai-whisper samples with numpy's numbers, one for each row of each step."""
-    rng = np.random.default_rng(seed)
-
-    def sample(distribution: Categorical) -> torch.Tensor:
-        logits = distribution.logits.double().numpy()
-        tokens = []
-        for row, luck in zip(logits, rng.random(len(logits)), strict=True):
-            shares = np.exp(row - row.max()).cumsum()
-            tokens.append(int(np.searchsorted(shares, luck * shares[-1], side="right")))
-        return torch.tensor(tokens)
-
-    Categorical.sample = sample
 
 
 def main() -> None:

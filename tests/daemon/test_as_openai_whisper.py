@@ -1,0 +1,23 @@
+"""``streamd transcribe --vad off --precision float32`` writes what openai-whisper writes.
+
+With the weights in the box; tests/real does the same with OpenAI's own.
+"""
+
+import pytest
+from golden import recordings
+
+BATCHES = recordings.batches(recordings.IN_THE_BOX)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("cases", BATCHES.values(), ids=BATCHES)
+def test_tokens_segments_and_words(cases, tmp_path):
+    found = recordings.transcribed(tmp_path, cases, model="tiny.en")
+    for result, case in zip(found, cases, strict=True):
+        recordings.check(result, case)
+
+
+def test_temperature_fallback_is_among_the_cases():
+    cases = recordings.golden(recordings.IN_THE_BOX)
+    heat = {segment["temperature"] for case in cases for segment in case["segments"]}
+    assert len(heat) > 2

@@ -1,0 +1,146 @@
+"""The recordings, weights and options of recordings.json, and how the program's output is compared.
+
+Sounds are named from the root of the repository on; those under ``../shared`` may lie beside it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+GOLDEN = HERE / "recordings.json"
+IN_THE_BOX = "box"
+"""tiny.en with the weights that ship, int8 rows with scales, computed with in float32."""
+BOX = ROOT / "models/tiny.en"
+REAL = ("tiny.en", "base")
+"""OpenAI's own weights, float16."""
+STREAMD = Path(sys.executable).with_name("streamd")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A sound, a model, and options of ``whisper.transcribe`` that the command line has too."""
+
+    model: str
+    sound: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def cases() -> list[Case]:
+    """All that make_recordings.py transcribes; needs the sounds under ``../shared``."""
+    shared = "../shared/data/eval/"
+    clips = [json.loads(line) for line in (ROOT / shared / "manifest.jsonl").open()]
+    return [
+        *(Case(IN_THE_BOX, f"tests/golden/{name}.flac") for name in ("lamp", "cards", "digits")),
+        Case(IN_THE_BOX, "tests/speech/recording.flac"),
+        *(
+            Case("tiny.en" if clip["lang"] == "en" else "base", shared + clip["path"])
+            for clip in clips
+        ),
+        Case("tiny.en", f"{shared}streams/A_clean.flac"),
+        # Thresholds that the text at temperature 0 does not meet: one at a higher one, or none
+        Case(IN_THE_BOX, "tests/golden/cards.flac", {"logprob_threshold": -0.39}),
+        Case(IN_THE_BOX, "tests/golden/cards.flac", {"logprob_threshold": -0.15}),
+        Case(IN_THE_BOX, "tests/golden/digits.flac", {"logprob_threshold": -0.8}),
+        Case("tiny.en", f"{shared}audio/librivox__sonnet_1.flac", {"logprob_threshold": -0.35}),
+        Case(
+            "tiny.en",
+            f"{shared}audio/moonshine__two_cities.flac",
+            {"compression_ratio_threshold": 2.0},
+        ),
+        Case("base", f"{shared}audio/es__leopard_test_es.flac", {"logprob_threshold": -0.55}),
+        Case(
+            "base",
+            f"{shared}audio/zh__zh-CN_training_audio1.flac",
+            {"compression_ratio_threshold": 1.4},
+        ),
+    ]
+
+
+def samples(sound: str) -> np.ndarray:
+    """A sound at 16 kHz, float32."""
+    found, rate = soundfile.read(ROOT / sound, dtype="float32")
+    assert rate == 16_000
+    return found
+
+
+def golden(model: str) -> list[dict[str, Any]]:
+    """What openai-whisper made of a model's cases."""
+    found = json.loads(GOLDEN.read_text())["cases"]
+    return [case for case in found if case["model"] == model]
+
+
+def batches(model: str) -> dict[str, list[dict[str, Any]]]:
+    """The same, by a name: in each what one run of the program can do."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for case in golden(model):
+        options = [f"{name}={value}" for name, value in case["options"].items()]
+        sounds = [Path(case["sound"]).stem] if options else []
+        found.setdefault(" ".join([model, *sounds, *options]), []).append(case)
+    return found
+
+
+def transcribed(folder: Path, cases: Sequence[dict[str, Any]], *, model: Path | str) -> list[Any]:
+    """What ``streamd transcribe`` writes as openai-whisper's JSON, into `folder`.
+
+    The cases have the same options; their languages are English, or else heard.
+    """
+    options = [
+        f"--{_NAMES.get(name, name).replace('_', '-')}={value}"
+        for name, value in cases[0]["options"].items()
+    ]
+    options += ["--language=en" if cases[0]["language"] == "en" else "--language=auto"]
+    sounds = [ROOT / case["sound"] for case in cases]
+    command = [STREAMD, "transcribe", *sounds, "--model", model, "--vad", "off", "--quiet"]
+    command += ["--precision", "float32", "--threads", "1", *options]
+    command += ["--output-dir", folder, "--output-format", "json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return [json.loads((folder / f"{sound.stem}.json").read_text()) for sound in sounds]
+
+
+_NAMES = {"compression_ratio_threshold": "compression-threshold"}
+"""What is called differently."""
+
+
+def compact(result: dict[str, Any]) -> dict[str, Any]:
+    """What is compared of openai-whisper's result; words are text, start, end, probability."""
+    segments = [
+        {
+            "seek": segment["seek"],
+            "start": round(segment["start"], 3),
+            "end": round(segment["end"], 3),
+            "temperature": segment["temperature"],
+            "tokens": segment["tokens"],
+            "words": [
+                [w["word"], *(round(float(w[at]), 3) for at in ("start", "end", "probability"))]
+                for w in segment["words"]
+            ],
+        }
+        for segment in result["segments"]
+        if segment["text"]  # openai-whisper keeps those that it cleared
+    ]
+    return {"language": result["language"], "segments": segments}
+
+
+def check(found: dict[str, Any], case: dict[str, Any]) -> None:
+    """Compare a result with openai-whisper's: the same but for the last digit of probabilities."""
+    found = compact(found)
+    expected = {name: case[name] for name in ("language", "segments")}
+    probs, expected_probs = _without_probs(found), _without_probs(expected)
+    assert found == expected, case["sound"]
+    assert len(probs) == len(expected_probs)
+    assert np.abs(np.array(probs) - expected_probs).max(initial=0) < 0.002, case["sound"]
+
+
+def _without_probs(result: dict[str, Any]) -> list[float]:
+    """Take the probabilities of the words out."""
+    words = [word for segment in result["segments"] for word in segment["words"]]
+    return [word.pop() for word in words]
