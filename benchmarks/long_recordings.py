@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import soundfile
 import soxr
@@ -70,7 +71,7 @@ def main() -> None:
             row = f"{counted.words} | {counted.rate:.2f} % | {counts} | {cpu_s:.0f}"
             print(f"| {name} | {row} |", flush=True)
             rows.append({"run": name, "cpu_s": round(cpu_s, 1), **asdict(counted)})
-    print(json.dumps({"long_recordings": rows, "machine": asdict(machine())}))
+    print(json.dumps({"long_recordings": rows, "machine": msgspec.to_builtins(machine())}))
 
 
 def joined(args: argparse.Namespace, path: Path) -> Iterator[str]:

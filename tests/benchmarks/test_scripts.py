@@ -62,6 +62,25 @@ def test_a_stream_and_its_log_give_the_same_scores(tmp_path):
     assert {**again["streaming"][0], "file": sound.name} == row
 
 
+def test_a_long_recording_of_joined_clips(tmp_path):
+    clips = json.loads((ROOT / "tests/golden/clips.json").read_text())
+    lines = [
+        json.dumps({"path": str(ROOT / f"tests/golden/{name}.flac"), "text": text})
+        for name, text in clips.items()
+    ]
+    (tmp_path / "clips.jsonl").write_text("\n".join(lines))
+    table, told = run(
+        *("long_recordings.py", tmp_path / "clips.jsonl", "--model", "tiny.en", "--ct2", "none"),
+        *("--minutes", "0.25", "--only", "streamd int8", "--keep", tmp_path / "kept"),
+    )
+    (row,) = told["long_recordings"]
+    assert row["run"] == "streamd int8"
+    assert row["words"] > row["deleted"]
+    assert "| streamd int8 |" in table
+    reference = (tmp_path / "kept/reference.txt").read_text()
+    assert sorted(reference.split()) == sorted(" ".join(clips.values()).split())
+
+
 def test_streams_at_once_with_a_plot(tmp_path):
     plot = tmp_path / "load.svg"
     args = ["--streams", "1", "2", "--seconds", "3", "--clock", "cpu", "--all", "threads=1"]
