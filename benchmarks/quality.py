@@ -61,7 +61,8 @@ def score(run: Sequence[tuple[Sound, Trace]]) -> dict[str, Any]:
 def words_table(runs: Runs) -> str:
     """Wrong words, latency in ms (median/95 %), erasure and cost of each run."""
     rows = {name: score(run) for name, run in runs.items()}
-    head = list(max(rows.values(), key=len))  # live runs have columns that offline ones lack
+    longest = max(rows.values(), key=lambda row: len(row))  # an offline run has fewer columns
+    head = list(longest)
     return table(
         ["run", *head],
         [(name, *(row.get(key, "") for key in head)) for name, row in rows.items()],
