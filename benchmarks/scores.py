@@ -17,7 +17,7 @@ from whisper_normalizer.english import EnglishTextNormalizer
 
 from streamd.bench.latency import segments, word_latencies
 from streamd.bench.metrics import commit_violations
-from streamd.bench.words import erased, spoken
+from streamd.bench.words import erased
 from streamd.events import Partial
 
 Scored = Sequence[tuple[Sound, Trace]]
@@ -133,7 +133,7 @@ def erasure(run: Scored) -> tuple[float, float]:
     shown = [segment.texts for _, trace in run for segment in segments(trace.said)]
     n_words = max(1, sum(len(texts[-1].split()) for texts in shown))
     exact = sum(erased([text.split() for text in texts]) for texts in shown)
-    plain = sum(erased([spoken(text) for text in texts]) for texts in shown)
+    plain = sum(erased([_plain(text) for text in texts]) for texts in shown)
     return exact / n_words, plain / n_words
 
 
@@ -196,8 +196,8 @@ def listened(trace: Trace) -> float:
 def invented(trace: Trace) -> tuple[int, int]:
     """Words in noise: shown at any time, and in finals."""
     partials = [entry.event for entry in trace.said if isinstance(entry.event, Partial)]
-    shown = {(event.seg, word) for event in partials for word in spoken(event.text)}
-    return len(shown), sum(len(spoken(final.text)) for final in trace.finals)
+    shown = {(event.seg, word) for event in partials for word in _plain(event.text)}
+    return len(shown), sum(len(_plain(final.text)) for final in trace.finals)
 
 
 # -- marks ---------------------------------------------------------------------------------------
@@ -236,6 +236,11 @@ def printed(text: str) -> list[Printed]:
         if word:
             found.append(Printed(word.lower(), word[0].isupper(), mark))
     return found
+
+
+def _plain(text: str) -> list[str]:
+    """The words without case and marks; fillers such as "mm" count."""
+    return [word.word for word in printed(text)]
 
 
 def marks(run: Scored) -> Marks:

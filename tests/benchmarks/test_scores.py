@@ -23,7 +23,7 @@ CLIP = Sound(
     path=Path("clip.flac"),
     reference="the colour of light it was",
     words=(
-        SpokenWord("the", 0, 200), SpokenWord("colour", 200, 600), SpokenWord("of", 600, 700),
+        SpokenWord("the", 0, 200), SpokenWord("color", 200, 600), SpokenWord("of", 600, 700),
         SpokenWord("light", 700, 1_000), SpokenWord("it", 1_500, 1_600),
         SpokenWord("was", 1_600, 2_000),
     ),
@@ -133,7 +133,7 @@ def test_marks_are_compared_where_the_words_are_right():
 
 
 def test_words_in_noise_count_when_they_are_shown_and_when_they_are_final():
-    said = partial(900, "You you"), partial(1_300, "Thank you"), final(2_000, "Thank you. Bye.")
+    said = partial(900, "You you"), partial(1_300, "Thank you"), final(2_000, "Thank you. Mm.")
     assert scores.invented(trace(*said)) == (2, 3)
     assert scores.invented(trace()) == (0, 0)
 
