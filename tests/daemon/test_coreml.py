@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import recorded
 from coreml_stand_in import FOLDER, Faults
+from engine import huggingface_folder
+from engine.coreml import runs
 
 from streamd.config import load
 from streamd.daemon.coreml import CoreML, built_for_core_ml
@@ -32,7 +34,7 @@ from streamd.engine.recognizer import Recognizer
 from streamd.engine.relay import Relay
 
 recognize, relieve, came = Recognizer.recognize, Relay.relieve, [Event() for _ in range(9)]
-waits = {3: 0, 8: 1}  # window: for which of those who take over
+waits = {2: 0, 4: 1}  # window: for which of those who take over
 n_windows = n_relieved = 0
 
 
@@ -59,8 +61,14 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
-    """A cache folder with the model in the box built for Core ML."""
+def small(tmp_path_factory) -> str:
+    """A model that the stand-in runs quickly; what it writes is nonsense."""
+    return str(huggingface_folder.write(runs.model(), tmp_path_factory.mktemp("small")))
+
+
+@pytest.fixture(scope="module")
+def cache(small, tmp_path_factory) -> Path:
+    """A cache folder with that model built for Core ML."""
     from streamd.engine.coreml.build import Plan
     from streamd.engine.coreml.place import build_model
 
@@ -68,7 +76,7 @@ def cache(tmp_path_factory) -> Path:
     folder.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STREAMD_CACHE", str(folder))
-        build_model("tiny.en", Plan(contexts=(384,)), lambda done, n, what: None)
+        build_model(small, Plan(contexts=(384,)), lambda done, n, what: None)
     return folder
 
 
@@ -81,15 +89,15 @@ def finals(done: subprocess.CompletedProcess) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> Path:
-    """Two sentences with a pause between them."""
-    folder = tmp_path_factory.mktemp("audio")
-    return recorded.wav(folder / "a.wav", recorded.samples("sense_0880", "arctic_a0245"))
+    """Three sentences, which are five windows."""
+    return recorded.wav(tmp_path_factory.mktemp("audio") / "a.wav", recorded.three_sentences())
 
 
-def run(program: list[str], sound: Path, **environ: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-W", "error", *program]
+def run(program: list[str], model: str, sound: Path, **environ: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-W", "error", *program, "--model", model, "--precision", "float32"]
+    command += ["--beam-size", "1", "--no-fallback", "--fast", "--no-server", "--jsonl"]
     return subprocess.run(
-        [*command, "--fast", "--no-server", "--jsonl", str(sound)],
+        [*command, str(sound)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -98,7 +106,7 @@ def run(program: list[str], sound: Path, **environ: str) -> subprocess.Completed
     )
 
 
-def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, sound, tmp_path):
+def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(small, cache, sound, tmp_path):
     faults = Faults(tmp_path)
     faults.add("kill", unit="CPU_AND_GPU", function="step", after=70)
     faults.add("hang", unit="CPU_AND_NE", function="ctx", after=9)
@@ -110,8 +118,8 @@ def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(cache, soun
         "STREAMD_ENGINE_DEADLINE_MS": "0",  # two windows wait for who takes over
         FOLDER: str(tmp_path),
     }
-    with_core_ml = run([str(script)], sound, **environ)
-    on_cpu = run(["-m", "streamd.cli"], sound)
+    with_core_ml = run([str(script)], small, sound, **environ)
+    on_cpu = run(["-m", "streamd.cli"], small, sound)
     log = with_core_ml.stderr.decode()
     assert "ended by SIGKILL; starting another" in log
     assert "did not answer within 10 s; starting another" in log
@@ -158,12 +166,14 @@ def test_a_model_that_is_not_built_runs_on_the_cpu_unless_core_ml_is_asked_for(c
             built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN)
 
 
-def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(cache, monkeypatch):
+def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(
+    small, cache, monkeypatch
+):
     monkeypatch.setenv("STREAMD_CACHE", str(cache))
-    built = built_for_core_ml(load({"model": "tiny.en"}, {}), STAND_IN)
-    assert built.meta.name == "tiny.en"
+    built = built_for_core_ml(load({"model": small}, {}), STAND_IN)
+    assert built.meta.name == Path(small).name
     for given in ({"compute": "cpu"}, {"engine": "onnx"}, {"engine": "reference"}):
-        assert built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN) is None
+        assert built_for_core_ml(load(given | {"model": small}, {}), STAND_IN) is None
 
 
 def test_what_is_for_macs_is_not_loaded_elsewhere():
