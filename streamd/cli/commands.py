@@ -207,7 +207,7 @@ MODELS = (
 COMMANDS = (
     Command(
         name="",
-        summary="live captions of what the microphone hears, or of FILEs (- is raw PCM on stdin)",
+        summary="live captions of the microphone, or of FILEs and addresses (- is stdin)",
         run=_live,
         operand="[FILE...]",
         options=tuple(o for o in OPTIONS.values() if o.group not in _ELSEWHERE),
@@ -247,7 +247,7 @@ COMMANDS = (
     Command(name="devices", summary="list the microphones", run=_devices),
     Command(
         name="bench",
-        summary="how fast streamd is here, and on FILEs: a table, or JSON into a file or pipe",
+        summary="how fast it is here, and on FILEs; JSON if piped",
         run=_bench,
         operand="[FILE...]",
         options=_options("streaming", "vad", "decoding", *_SAID),
