@@ -38,7 +38,7 @@ def test_a_file_that_is_not_there_yet(small, capsys, tmp_path):
     assert written == f"written to {path}"
     decoding = load({}, {}, config_file=str(path)).decoding
     found = f"audio-ctx-pad {decoding.audio_ctx_pad}, audio-ctx-floor {decoding.audio_ctx_floor}"
-    assert said.startswith(f"{small}: {found} are safe: ")
+    assert said.startswith(f"{Path(small).name}: {found} are safe: ")
 
 
 def test_without_a_file_it_is_only_told(small, capsys, tmp_path, monkeypatch):
@@ -64,7 +64,7 @@ def test_a_dry_run_reads_the_file_and_writes_nothing(small, capsys, tmp_path):
     ]
     assert main([*command, "--dry-run"]) == 0
     said, written = capsys.readouterr().out.splitlines()[-2:]
-    assert said.startswith(f"{small}: audio-ctx-pad ")
+    assert said.startswith(f"{Path(small).name}: audio-ctx-pad ")
     assert written == f"not written to {path}: --dry-run"
     assert path.read_text() == before
 

@@ -22,18 +22,22 @@ pytestmark = [
 EXPECTED = json.loads(GOLDEN.read_text())["cases"]
 
 
-def transcribed(sound: Path, folder: Path, options: dict[str, str]) -> dict:
-    chosen = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    command = ["transcribe", str(sound), "--model", str(BASE), "--language", "auto", *chosen]
+def transcribed(sound: Path, folder: Path, options: list[str]) -> dict:
+    command = ["transcribe", str(sound), "--model", str(BASE), "--language", "auto", *options]
     command += ["--vad", "off", "--precision", "float32", "--threads", "1", "--quiet"]
     command += ["--output-dir", str(folder), "--output-format", "json"]
     assert main(command) == 0
     return compact(json.loads((folder / f"{sound.stem}.json").read_text()))
 
 
-def told(options: dict) -> dict[str, str]:
+def told(options: dict) -> list[str]:
     """Options of ``whisper.transcribe`` as the command line has them."""
-    return {name: str(value).lower() if value is True else value for name, value in options.items()}
+    chosen = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+        for name, value in options.items()
+    ]
+    # one temperature means for openai-whisper that there is nothing to fall back to
+    return [*chosen, "--no-fallback"] if "temperature" in options else chosen
 
 
 def name_of(case: dict) -> str:
