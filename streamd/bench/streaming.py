@@ -77,6 +77,7 @@ def as_table(metrics: Metrics, *, wer_offline: float | None = None) -> str:
         _line("dropped audio", _ms(m.dropped_ms), "must be 0"),
         _line("rtf", f"{m.rtf:.3f}", f"CPU seconds per second of audio {m.cpu_share:.3f}"),
         _line("slow windows", f"{m.slow_windows:.1%}", f"steps merged {m.merged_steps}"),
+        _line("encoder positions", f"{m.positions:.0f}", "in the mean of all passes"),
         _line("draft kept", f"{m.accepted}/{m.drafted}", f"full-context retries {m.retries}"),
         _line("peak memory", f"{m.peak_rss_mb:.0f} MB", ""),
     ]

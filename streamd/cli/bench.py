@@ -1,8 +1,9 @@
 """``streamd bench``: what a step costs here, and how soon the words of a recording are there."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ from streamd.bench.machine import machine
 from streamd.bench.metrics import measure
 from streamd.bench.recordings import Clip, Recording, of_clips, read_recording
 from streamd.bench.replay import Clock
-from streamd.bench.step import bench_step, step_table
+from streamd.bench.step import StepBench, bench_step, step_table
 from streamd.bench.streaming import Bench, as_table
 from streamd.config import Config
 from streamd.engine.check import clips
@@ -23,10 +24,13 @@ _PAUSE = 75
 """Frames of silence around each of the bundled clips: 1.5 s."""
 
 
+Row = dict[str, Any]
+
+
 def report(
-    config: Config, *, as_json: bool, clock: Clock = "real", n_steps: int = 20
-) -> Iterator[str]:
-    """Measure the configured model; gives tables for people, or one line of JSON.
+    config: Config, *, clock: Clock = "real", n_steps: int = 20
+) -> Iterator[tuple[str, StepBench | Row]]:
+    """Measure the configured model: its steps, then each recording; as a table and as figures.
 
     The recordings are the configured files, or the clips that ship with streamd.
 
@@ -37,23 +41,25 @@ def report(
     """
     log.info("measuring steps")
     steps = bench_step(config, n_steps=n_steps)
-    if not as_json:
-        yield step_table(steps)
+    yield step_table(steps), steps
     files = config.input.files
     recordings = [read_recording(Path(name)) for name in files] or [bundled()]
-    bench, rows = Bench(config), []
+    bench = Bench(config)
     for recording in recordings:
         seconds = recording.audio_ms / 1000
         log.info("playing %s, %.0f s", recording.name, seconds)
         timed, wer_offline = bench.timed(recording)
         metrics = measure(bench.stream(recording, clock), timed.words, recording.text)
-        rows.append({"file": recording.name, "wer_offline": wer_offline})
-        rows[-1] |= msgspec.to_builtins(metrics)
-        if not as_json:
-            yield f"{recording.name}\n{as_table(metrics, wer_offline=wer_offline)}"
-    if as_json:
-        told = {"machine": machine(), "step": steps, "streaming": rows}
-        yield msgspec.json.encode(told).decode()
+        table = f"{recording.name}\n{as_table(metrics, wer_offline=wer_offline)}"
+        row = {"file": recording.name, "wer_offline": wer_offline}
+        yield table, row | msgspec.to_builtins(metrics)
+
+
+def as_json(parts: Iterable[tuple[str, StepBench | Row]]) -> str:
+    """The figures of a report as one line, with the machine that they are from."""
+    steps, *rows = (figures for _, figures in parts)
+    told = {"machine": machine(), "step": steps, "streaming": rows}
+    return msgspec.json.encode(told).decode()
 
 
 def bundled() -> Recording:

@@ -114,11 +114,12 @@ def _models_check(config: Config, operands: tuple[str, ...]) -> int:
 
 
 def _bench(config: Config, operands: tuple[str, ...]) -> int:
-    from streamd.cli.bench import report
+    from streamd.cli.bench import as_json, report
     from streamd.cli.choosing import with_model
 
-    for part in report(with_model(config), as_json=not sys.stdout.isatty()):
-        stdio.put(sys.stdout, f"{part}\n")
+    parts = report(with_model(config))
+    for text in (table for table, _ in parts) if sys.stdout.isatty() else [as_json(parts)]:
+        stdio.put(sys.stdout, f"{text}\n")
     return 0
 
 

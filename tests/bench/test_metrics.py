@@ -50,6 +50,14 @@ def test_words_without_a_time_or_not_in_the_final_have_no_latency():
     assert scores.wer == pytest.approx(1 / 3, abs=1e-4)
 
 
+def test_wrong_words_are_counted_in_the_whole_text_because_numbers_span_words():
+    reference = [SpokenWord(word) for word in ("turn", "2", "0", "1", "on")]
+    said = [BEGAN, final(1_000, "Turn twenty"), final(2_000, "one on", seg=2), ENDED]
+    assert measure(said, reference, "turn 21 on").wer == 0
+    assert measure(said, reference, "turn 21 on").words == 4
+    assert measure(said, reference, "turn 22 on").wer == 0.25
+
+
 def test_the_delay_of_a_final_is_endpoint_and_queue_and_compute():
     scores = measure(LOG, REFERENCE)
     assert scores.final_delay == spread([1_160])
@@ -77,6 +85,7 @@ def test_costs_are_shares_of_the_audio():
     assert (scores.rtf, scores.cpu_share) == (0.0625, 0.1)
     assert (scores.drafted, scores.accepted, scores.windows) == (2, 1, 1)
     assert scores.lag_ms == 50
+    assert scores.positions == 384
 
 
 @pytest.mark.parametrize(

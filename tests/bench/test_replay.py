@@ -17,6 +17,7 @@ from streamd.bench.latency import SpokenWord
 from streamd.bench.metrics import measure
 from streamd.bench.recordings import Clip, Recording, offline, read_recording, with_times
 from streamd.bench.replay import replay
+from streamd.bench.words import spoken
 from streamd.engine.recognizer import Counters
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Eos, Final, Partial
@@ -24,6 +25,10 @@ from streamd.types import FRAME
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
 SAID = [SpokenWord(f"w{n}", n * WORD * 20, (n + 1) * WORD * 20) for n in range(1, 21)]
+SPOKEN = [
+    SpokenWord(word, said.start_ms, said.end_ms) for said in SAID for word in spoken(said.text)
+]
+"""As words are compared: a letter, and each digit by itself."""
 
 
 @dataclass
@@ -92,9 +97,9 @@ def test_a_stream_is_logged_from_its_first_partial_to_its_end():
     assert times == sorted(times)
     windows = [entry for entry in log if isinstance(entry, Decoded)]
     assert {window.encoded_frames for window in windows} == {384}
-    scores = measure(log, SAID)
+    scores = measure(log, SPOKEN)
     assert (scores.wer, scores.commit_violations, scores.dropped_ms) == (0.0, 0, 0)
-    assert (scores.merged_steps, scores.first.n) == (0, 20)
+    assert (scores.merged_steps, scores.first.n) == (0, len(SPOKEN))
     # the grid's newest word is always misheard, so each is first right in the window behind it
     assert 0 < scores.first.median <= scores.stable.median < scores.final.median < 1_500
     assert scores.lag_ms < 40
@@ -181,4 +186,4 @@ def test_words_take_their_times_from_what_was_heard_right():
     words = tuple(SpokenWord(word) for word in text.split())
     recording = Recording("grid", frames, words, (clip,))
     heard = offline(ScriptedRecognizer(), recording)
-    assert with_times(recording, heard).words == (*SAID[:3], SpokenWord("unheard"))
+    assert with_times(recording, heard).words == (*SPOKEN[:6], SpokenWord("unheard"))
