@@ -5,6 +5,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from engine import folders, torch_file
@@ -91,6 +92,15 @@ def test_columns_before_rows(folder, weights):
     assert b"'fortran_order': True" in path.read_bytes()
     for name, values in load_model(str(folder)).weights.items():
         np.testing.assert_array_equal(values, weights[name].astype("f4"), err_msg=name)
+
+
+def test_bfloat16_in_an_npz(folder, weights):
+    """MLX writes it as two bytes of anything."""
+    values = weights["decoder.ln.weight"].astype(ml_dtypes.bfloat16)
+    header = "{'descr': '<V2', 'fortran_order': False, 'shape': (2,), }"
+    rewrite(folder, "decoder.ln.weight", array(header, values.tobytes()))
+    found = load_model(str(folder)).weights["decoder.ln.weight"]
+    np.testing.assert_array_equal(found, values.astype("f4"))
 
 
 def test_quantised_ones_are_named(folder):

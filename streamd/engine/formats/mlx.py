@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.formats import archive, safetensors
@@ -39,7 +40,15 @@ _HEADER = re.compile(
 )
 """Of an array in an .npz, as numpy and MLX write it."""
 _MAX_HEADER = 1000
-_TYPES = {"<f2": "F16", "<f4": "F32", "<i4": "I32", "<i8": "I64", "<u4": "U32"}
+_TYPES: dict[str, tuple[str, DTypeLike]] = {
+    "<f2": ("F16", "<f2"),
+    "<f4": ("F32", "<f4"),
+    "<V2": ("BF16", ml_dtypes.bfloat16),
+    "<i4": ("I32", "<i4"),
+    "<i8": ("I64", "<i8"),
+    "<u4": ("U32", "<u4"),
+}
+"""By numpy's name; for bfloat16, which numpy does not know, MLX writes two bytes of anything."""
 
 
 class _Quantization(msgspec.Struct):
@@ -136,18 +145,19 @@ def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]
     kind = header[1].decode("ascii", "replace")
     shape = tuple(int(size) for size in header[3].replace(b" ", b"").split(b",") if size)
     reverse = header[2] == b"True"  # the order of its numbers: the first axis is the fastest
-    values = partial(_values, opened, name, end, kind, shape[::-1] if reverse else shape)
+    dtype, item = _TYPES.get(kind, (kind, ""))
+    values = partial(_values, opened, name, end, item, shape[::-1] if reverse else shape)
     read = (lambda: values().T) if reverse else values
-    return name.removesuffix(".npy"), Stored(path, shape, _TYPES.get(kind, kind), read)
+    return name.removesuffix(".npy"), Stored(path, shape, dtype, read)
 
 
 def _values(
-    opened: zipfile.ZipFile, name: str, start: int, kind: str, shape: tuple[int, ...]
+    opened: zipfile.ZipFile, name: str, start: int, item: DTypeLike, shape: tuple[int, ...]
 ) -> NDArray[Any]:
     data = archive.entry(opened, name)
-    if len(data) - start != math.prod(shape) * np.dtype(kind).itemsize:
+    if len(data) - start != math.prod(shape) * np.dtype(item).itemsize:
         raise zipfile.BadZipFile(f"{shown(name)} does not have its length")
-    return np.frombuffer(data, kind, offset=start).reshape(shape)
+    return np.frombuffer(data, item, offset=start).reshape(shape)
 
 
 def _listed_heads(stored: Stored | None) -> list[tuple[int, int]] | None:
