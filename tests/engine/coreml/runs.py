@@ -34,12 +34,12 @@ DIMS = ModelDimensions(
     n_mels=80,
     n_audio_ctx=1500,
     n_audio_state=64,
-    n_audio_head=2,
+    n_audio_head=4,
     n_audio_layer=3,
     n_vocab=2608,
     n_text_ctx=448,
     n_text_state=64,
-    n_text_head=2,
+    n_text_head=4,
     n_text_layer=3,
 )
 
@@ -51,7 +51,7 @@ def model() -> Model:
     Its weights are numbers that float16 holds exactly, as packages store them. What is tested here
     does not depend on the weights, and all of it runs in the slow stand-in.
     """
-    shape = Shape(astuple(DIMS), eot_bias=1.3)
+    shape = Shape(astuple(DIMS), eot_bias=1.7)
     gpt2 = openai_vocabulary(Path("gpt2"), 51_864)
     return Model(
         name="writes",
