@@ -99,8 +99,8 @@ def test_what_is_far_from_the_reference_fails(wrong, precision):
 
 def test_int8_may_differ_as_real_models_do():
     # base: 0.12 of the logits at 128 positions, once refused from 0.15 on; 0.05 nats at the most
-    told = verdict(row(kl=0.003, logits=0.04), row(kl=0.05, logits=0.3))
-    assert "mean                 KL 0.026 nats per token" in told
+    told = verdict(row(kl=0.004, logits=0.04), row(kl=0.05, logits=0.3))
+    assert "mean                 KL 0.027 nats per token" in told
 
 
 def test_int8_that_reads_far_worse_than_the_reference_fails():
