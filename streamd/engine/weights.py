@@ -132,7 +132,7 @@ def _check_tensor(name: str, stored: Stored, expected: tuple[int, ...]) -> None:
 
 
 def _float32(name: str, stored: Stored) -> NDArray[np.float32]:
-    values = stored.read().astype(np.float32)
+    values = stored.read().astype(np.float32, order="C")  # engines want rows one behind the other
     if not np.isfinite(values).all():
         raise ModelError(
             f"{stored.path}: {name} holds NaN or infinity; get the model's files again"

@@ -55,6 +55,7 @@ def test_the_same_weights(file, item, weights, tmp_path):
     assert model.weights.keys() == weights.keys()
     for name, values in weights.items():
         np.testing.assert_array_equal(model.weights[name], values.astype("f4"), err_msg=name)
+        assert model.weights[name].flags.c_contiguous, "or ONNX Runtime refuses it"
 
 
 def test_positions_as_openai_has_them():

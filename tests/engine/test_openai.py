@@ -44,6 +44,7 @@ def test_what_torch_wrote():
     assert model.weights.keys() == SHAPES.keys()
     for name, shape in SHAPES.items():
         np.testing.assert_array_equal(model.weights[name], torch_file.values(shape), err_msg=name)
+        assert model.weights[name].flags.c_contiguous, "or ONNX Runtime refuses it"
 
 
 def test_our_imitation_of_torch_says_the_same(weights, tmp_path):
