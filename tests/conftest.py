@@ -42,17 +42,18 @@ def empty_store(tmp_path_factory):
         yield
 
 
+_LOGGERS = {name: logging.getLogger(name).level for name in ("", "streamd")}
+"""What is logged before anything has set it."""
+
+
 @pytest.fixture(autouse=True)
 def loud_logs():
     """A program that was run in this process may have set what is logged; the next test hears all.
 
-    Which tests came before must not matter.
+    Which tests came before must not matter, nor which fixtures of a whole module.
     """
-    root, ours = logging.getLogger(), logging.getLogger("streamd")
-    before = root.level, ours.level
-    yield
-    root.setLevel(before[0])
-    ours.setLevel(before[1])
+    for name, level in _LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture

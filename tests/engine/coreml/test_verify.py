@@ -19,8 +19,8 @@ from streamd.engine.coreml.verify.calls import Call, Calls
 from streamd.mel import log_mel
 
 N_CTX = 96
-HALF = 2e-3
-"""What rounding to half precision costs these models; 1.6e-3 was measured."""
+HALF = 3e-3
+"""What rounding to half precision costs these models; 2.4e-3 was measured."""
 
 
 MODELS = {"writes": model, "random": lambda: load.model("random")}
