@@ -16,7 +16,8 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +85,22 @@ def compare(name: str, model: str, said: dict[Path, str]) -> tuple[list[Row], di
     wrong = [sum(row.wrong[i] for row in rows) for i in range(len(PRECISIONS))]
     sums = {"model": name, "clips": len(rows), "words": n_words}
     sums |= {"differ": sum(row.differs for row in rows)}
-    for i, precision in enumerate(PRECISIONS):
-        sums[precision] = round(100 * wrong[i] / n_words, 2)
-        sums[f"{precision}_cpu_s"] = done[i][1]
+    for precision, n_wrong in zip(PRECISIONS, wrong, strict=True):
+        sums[precision] = round(100 * n_wrong / n_words, 2)
+    for precision, (_, cpu_s) in zip(PRECISIONS, done, strict=True):
+        sums[f"{precision}_cpu_s"] = cpu_s
     return rows, sums
 
 
-def _passages(row: Row) -> Iterator[object]:
-    """The words around what differs, in each of the readings."""
-    read = [spoken(text) for text in row.read]
-    shortest = min(map(len, read))
-    same = [len({words[i] for words in read}) == 1 for i in range(shortest)]
-    back = [len({words[-1 - i] for words in read}) == 1 for i in range(shortest)]
-    first = same.index(False) if False in same else shortest
-    last = min(back.index(False) if False in back else shortest, shortest - first)
-    for words in read:
-        begin, end = max(0, first - 2), min(len(words), len(words) - last + 2)
-        yield " ".join(words[begin:end]) or "nothing"
+def passages(row: Row) -> tuple[str, ...]:
+    """Of each reading, the places where they differ, with a word on either side."""
+    a, b = (spoken(text) for text in row.read)
+    places = [
+        (" ".join(a[max(0, i - 1) : i_end + 1]), " ".join(b[max(0, j - 1) : j_end + 1]))
+        for tag, i, i_end, j, j_end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+        if tag != "equal"
+    ]
+    return tuple(" / ".join(texts) for texts in zip(*places, strict=True))
 
 
 def page(sums: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
@@ -109,7 +109,7 @@ def page(sums: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
     head += ("CPU s float32", "CPU s int8")
     differing = [row for row in rows if row.differs]
     lines = [
-        (row.model, row.clip, *_passages(row), " → ".join(map(str, row.wrong))) for row in differing
+        (row.model, row.clip, *passages(row), " → ".join(map(str, row.wrong))) for row in differing
     ]
     return f"""# What int8 changes
 Made by `benchmarks/precision.py --page docs/precision.md`; do not edit it by hand. Each recording goes through `streamd transcribe --vad off` with float32 and with int8 arithmetic; everything else is the same. Words are counted after Whisper's English normaliser, and each digit counts as a word.
@@ -117,7 +117,7 @@ Made by `benchmarks/precision.py --page docs/precision.md`; do not edit it by ha
 {table(head, [tuple(each.values()) for each in sums])}
 
 ## Every clip whose words differ
-The words that differ with two words on either side. *Wrong* is the number of wrong words in the clip, in float32 and in int8.
+The words that differ, with a word on either side. *Wrong* is the number of wrong words in the clip, in float32 and in int8.
 
 {table(("model", "clip", *PRECISIONS, "wrong"), lines)}
 """  # noqa: E501 - paragraphs of Markdown

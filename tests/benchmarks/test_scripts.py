@@ -123,11 +123,14 @@ def test_both_precisions_on_a_page(tmp_path):
     table, told = run("precision.py", "-m", "box=tiny.en", "--data", data, "--page", page)
     (row,) = told["precision"]
     assert (row["model"], row["clips"], row["words"]) == ("box", 1, 8)
-    assert max(row["float32"], row["int8"]) < 20
+    assert max(row["float32"], row["int8"]) < 50
     assert min(row["float32_cpu_s"], row["int8_cpu_s"]) > 0
     text = page.read_text()
     assert text.strip() == table.strip()
-    assert "| box | 1 | 8 |" in text
+    figures = (row[key] for key in ("float32", "int8", "float32_cpu_s", "int8_cpu_s"))
+    line = " | ".join(map(str, ("box", 1, 8, row["differ"], *figures)))
+    assert "| WER float32, % | WER int8, % | CPU s float32 | CPU s int8 |\n| --- " in text
+    assert f"| {line} |" in text
     rows = text[text.index("## Every clip") :].splitlines()
     assert len([each for each in rows if each.startswith("| box")]) == row["differ"]
 
@@ -190,15 +193,30 @@ def test_a_short_soak_loses_nothing():
     assert row["finals"] > 3
 
 
-@pytest.fixture(scope="module")
-def peers() -> ModuleType:
-    sys.path.append(str(BENCHMARKS))  # for what it imports; behind everything else
-    spec = importlib.util.spec_from_file_location("peers", BENCHMARKS / "peers.py")
+def program(name: str) -> ModuleType:
+    """A program as a module."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))  # for what it imports; behind everything else
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_passages_that_differ_are_shown_with_their_neighbours():
+    precision = program("precision")
+    read = ("He was not an ill-disposed man, at 10", "he was not ill disposed man at ten or so")
+    row = precision.Row(model="m", clip="c", said="", read=read, wrong=(0, 0))
+    assert row.differs
+    assert precision.passages(row) == ("not an ill / 0", "not ill / 0 or so")
+    assert not precision.Row(model="m", clip="c", said="", read=("10", "ten"), wrong=()).differs
+
+
+@pytest.fixture(scope="module")
+def peers() -> ModuleType:
+    return program("peers")
 
 
 def measured(model: str, step: float) -> dict:
