@@ -13,16 +13,15 @@ import jiwer
 import numpy as np
 from runs import Trace
 from sounds import Sound
-from whisper_normalizer.english import EnglishTextNormalizer
 
 from streamd.bench.latency import segments, word_latencies
 from streamd.bench.metrics import commit_violations
-from streamd.bench.words import erased
+from streamd.bench.words import erased, normalizers
 from streamd.events import Partial
 
 Scored = Sequence[tuple[Sound, Trace]]
 """A run over a set of sounds."""
-_normalized = EnglishTextNormalizer()
+_normalized, _ = normalizers()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ same it is the one whose matches come first, since a partial is the beginning of
 """
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -29,7 +30,7 @@ def spoken(text: str) -> list[str]:
 
 @lru_cache(maxsize=10_000)  # latencies look at each word of each partial
 def _spoken(text: str) -> tuple[str, ...]:
-    english, basic = _normalizers()
+    english, basic = normalizers()
     normal = basic(_UNSPACED.sub(r" \1 ", text)) if _UNSPACED.search(text) else english(text)
     words: list[str] = []
     for word in normal.split():
@@ -43,12 +44,14 @@ def _spoken(text: str) -> tuple[str, ...]:
 
 
 @cache
-def _normalizers() -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Whisper's for English and for all other languages."""
-    # Imported here because it takes a tenth of a second, which only measurements should pay.
-    from whisper_normalizer.basic import BasicTextNormalizer
-    from whisper_normalizer.english import EnglishTextNormalizer
-
+def normalizers() -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Return Whisper's text normalisers: for English, and for all other languages."""
+    # Imported here because it takes a tenth of a second, which only measurements should pay. Python
+    # warns of invalid escapes in the package's strings whenever it has to compile them.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from whisper_normalizer.basic import BasicTextNormalizer
+        from whisper_normalizer.english import EnglishTextNormalizer
     return EnglishTextNormalizer(), BasicTextNormalizer()
 
 

@@ -34,7 +34,6 @@ OPTIONS = DecodingOptions(
     temperatures=(0.0,),
     tokens_per_second=50.0,
     loops=None,
-    word_times=False,
     audio_ctx=N_CTX,
 )
 """Random text fails every guard."""
