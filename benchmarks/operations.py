@@ -1,14 +1,13 @@
 """Where the time of a step goes, and how far that is from what the machine can do.
 
-    python benchmarks/operations.py [--dims base.en small.en] [--rounds 8] [--page docs/latency.md]
+    python benchmarks/operations.py [--dims base.en small.en] [--rounds 8]
 
 Encoder and decoder alone, on random weights of true dimensions: the encoder at the context of 5 s
 and at the full one, a pass that verifies a draft of 24 tokens with the logits of 22 rows, and one
 token. All of a model's variants run in turns in one process. Then ONNX Runtime's own profile of
 each, by operator, beside what the same kernels reach in one large product. The fastest of the
 rounds counts, which neighbours disturb least, and CPU time of all threads stands beside real time,
-for they disturb it less. Prints tables in Markdown and, last, a JSON line; ``--page`` puts the
-tables into a page, in the place of those that are there between two comments.
+for they disturb it less. Prints tables in Markdown and, last, a JSON line.
 """
 
 import argparse
@@ -39,7 +38,6 @@ N_PASS, N_LOGITS = 24, 22
 PEAK = (384, 512, 2048)
 """Rows, inputs and outputs of the product that stands for the machine's peak."""
 N_PROFILED = 12
-BEGIN, END = "<!-- benchmarks/operations.py -->", "<!-- end -->"
 LINEAR = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")
 
 
@@ -248,32 +246,17 @@ def _share(
     return f"{reached:.0f} of {most:.0f}: {reached / most:.0%}"
 
 
-def put(page: Path, text: str) -> None:
-    """Replace what stands in the page between the two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, behind = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{behind}", encoding="utf-8")
-
-
 def main() -> None:
     """Measure all of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dims", nargs="+", default=["base.en", "small.en"])
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--page", type=Path, help="a page with the two comments")
     args = parser.parse_args()
     models = [random_model(name) for name in args.dims]
     told: dict[str, Any] = {"machine": msgspec.to_builtins(machine()), "peaks": peaks()}
     told["steps"] = {k: v for model in models for k, v in steps(model, args.rounds).items()}
     told["operators"] = operators(models[0])
-    text = tables(told, models[0])
-    print(text)
-    if args.page:
-        date = time.strftime("%Y-%m-%d")
-        put(
-            args.page,
-            f"`benchmarks/operations.py`, {date}, load {told['machine']['load']}:\n\n{text}",
-        )
+    print(tables(told, models[0]))
     print(json.dumps(told))
 
 
