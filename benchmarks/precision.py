@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -25,6 +26,7 @@ import msgspec
 from sounds import DATA, sets
 from tables import table
 
+from streamd.bench.machine import machine
 from streamd.bench.words import n_edits, spoken
 
 PRECISIONS = ("float32", "int8")
@@ -107,12 +109,13 @@ def page(sums: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
     """The whole comparison, for people."""
     head = ("model", "clips", "words", "clips differ", "WER float32, %", "WER int8, %")
     head += ("CPU s float32", "CPU s int8")
+    date, on = time.strftime("%Y-%m-%d"), machine()
     differing = [row for row in rows if row.differs]
     lines = [
         (row.model, row.clip, *passages(row), " → ".join(map(str, row.wrong))) for row in differing
     ]
     return f"""# What int8 changes
-Made by `benchmarks/precision.py --page docs/precision.md`; do not edit it by hand. Each recording goes through `streamd transcribe --vad off` with float32 and with int8 arithmetic; everything else is the same. Words are counted after Whisper's English normaliser, and each digit counts as a word.
+Made by `benchmarks/precision.py --page docs/precision.md`; do not edit it by hand. Each recording goes through `streamd transcribe --vad off` with float32 and with int8 arithmetic; everything else is the same. Words are counted after Whisper's English normaliser, and each digit counts as a word. {date}, {on.cores} cores of an {on.cpu}, load {on.load}, one thread: under load CPU times are too long, but their ratio holds.
 
 {table(head, [tuple(each.values()) for each in sums])}
 
