@@ -63,7 +63,7 @@ class Recording:
 
     @property
     def audio_ms(self) -> int:
-        """How long it is."""
+        """Return how long it is."""
         return ms_from_frames(len(self.frames))
 
 

@@ -24,7 +24,7 @@ _MIN_SHORT_CTX = 64
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What decides how good a model is, and how fast."""
+    """The dimensions that decide how good a model is, and how fast."""
 
     n_audio_layer: int
     n_audio_state: int

@@ -54,7 +54,7 @@ class Clip:
 
     @property
     def n_frames(self) -> int:
-        """How long it is."""
+        """Return how long it is."""
         return -(-len(self.samples) // FRAME)
 
 

@@ -190,7 +190,7 @@ class Ffmpeg:
         self._described.set()
 
     def _failure(self) -> str:
-        """What went wrong, now that it has ended; empty if nothing did."""
+        """Return what went wrong, or nothing; ffmpeg must have ended."""
         if not self._n_read:
             return self._why_nothing()
         complaint = self._complaints[0] if self._complaints else ""

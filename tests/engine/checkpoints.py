@@ -14,6 +14,7 @@ from engine import huggingface_folder as huggingface
 from engine import torch_file
 from golden.load import samples
 from golden.random_model import random_weights
+from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import MIN_AUDIO_CTX, Model, only_language
@@ -125,3 +126,14 @@ def assert_same(found: Model, expected: Model) -> None:
     assert found.vocabulary == expected.vocabulary
     assert found.language == expected.language
     assert found.min_audio_ctx == expected.min_audio_ctx
+
+
+def damaged_copy(data: st.DataObject, whole: bytes, interesting: st.SearchStrategy[int]) -> bytes:
+    """A file with one to three bytes changed, often at `interesting` places, perhaps cut off."""
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(whole) - 1) | interesting)
+        damaged[at] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        damaged = damaged[: data.draw(st.integers(0, len(whole)))]
+    return bytes(damaged)

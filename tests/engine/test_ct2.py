@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine import folders
-from engine.checkpoints import little_memory, refusal
+from engine.checkpoints import damaged_copy, little_memory, refusal
 from golden.random_model import random_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -205,12 +205,7 @@ def test_damaged_copies_are_whole_models_or_refused(data, folder):
     """There are no checksums: a wrong weight goes unnoticed, anything else does not."""
     path = folder / data.draw(st.sampled_from(["model.bin"] * 3 + ["config.json"]))
     whole = path.read_bytes()
-    damaged = bytearray(whole)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(whole) - 1) | st.integers(0, min(800, len(whole) - 1)))
-        damaged[at] = data.draw(st.integers(0, 255))
-    if data.draw(st.booleans()):
-        damaged = damaged[: data.draw(st.integers(0, len(whole)))]
+    damaged = damaged_copy(data, whole, st.integers(0, min(800, len(whole) - 1)))
     try:
         path.write_bytes(damaged)
         model = load_model(str(folder))

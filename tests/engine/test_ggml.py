@@ -6,7 +6,15 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from engine.checkpoints import assert_same, checkpoint, ggml, little_memory, refusal, transcribe
+from engine.checkpoints import (
+    assert_same,
+    checkpoint,
+    damaged_copy,
+    ggml,
+    little_memory,
+    refusal,
+    transcribe,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -215,13 +223,8 @@ def test_a_file_of_llama_cpp(path):
 def test_damaged_copies_are_whole_models_or_refused(data, path):
     """There are no checksums: a wrong weight goes unnoticed, anything else does not."""
     whole = path.read_bytes()
-    damaged = bytearray(whole)
     interesting = st.integers(0, N_HEADER + 8) | st.integers(first_tensor(), first_tensor() + 50)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(whole) - 1) | interesting)
-        damaged[at] = data.draw(st.integers(0, 255))
-    if data.draw(st.booleans()):
-        damaged = damaged[: data.draw(st.integers(0, len(whole)))]
+    damaged = damaged_copy(data, whole, interesting)
     copy = path.with_name("copy.bin")
     copy.write_bytes(damaged)
     expected = checkpoint("few")

@@ -8,7 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from engine import folders, torch_file
-from engine.checkpoints import assert_same, checkpoint, huggingface, refusal, transcribe
+from engine.checkpoints import (
+    assert_same,
+    checkpoint,
+    damaged_copy,
+    huggingface,
+    refusal,
+    transcribe,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -293,12 +300,7 @@ def test_damaged_copies_are_whole_models_or_refused(data, folder):
     """There are no checksums: a wrong weight or token goes unnoticed, anything else does not."""
     name = data.draw(st.sampled_from(sorted(path.name for path in folder.iterdir())))
     whole = (folder / name).read_bytes()
-    damaged = bytearray(whole)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(whole) - 1) | st.integers(0, min(3000, len(whole) - 1)))
-        damaged[at] = data.draw(st.integers(0, 255))
-    if data.draw(st.booleans()):
-        damaged = damaged[: data.draw(st.integers(0, len(whole)))]
+    damaged = damaged_copy(data, whole, st.integers(0, min(3000, len(whole) - 1)))
     expected = checkpoint("few")
     try:
         (folder / name).write_bytes(damaged)

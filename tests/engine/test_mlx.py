@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from engine import folders, torch_file
-from engine.checkpoints import little_memory, refusal
+from engine.checkpoints import damaged_copy, little_memory, refusal
 from golden.random_model import random_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -179,14 +179,9 @@ def test_files_that_are_missing(folder):
 def test_damaged_copies_are_whole_models_or_refused(data, folder):
     path = folder / data.draw(st.sampled_from(["weights.npz"] * 3 + ["config.json"]))
     whole = path.read_bytes()
-    damaged = bytearray(whole)
-    where = st.integers(0, len(whole) - 1)
     near = st.integers(0, min(800, len(whole) - 1))
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(where | near | near.map(lambda back: len(whole) - 1 - back))
-        damaged[at] = data.draw(st.integers(0, 255))
-    if data.draw(st.booleans()):
-        damaged = damaged[: data.draw(st.integers(0, len(whole)))]
+    ends = near | near.map(lambda back: len(whole) - 1 - back)
+    damaged = damaged_copy(data, whole, ends)
     try:
         path.write_bytes(damaged)
         model = load_model(str(folder))

@@ -118,7 +118,7 @@ def load(folder: Path, name: str) -> Model:
 
 
 def outline(folder: Path) -> Outline:
-    """What the folder's model is. Raises `ModelError`, as `load` does."""
+    """Describe the folder's model. Raises `ModelError`, as `load` does."""
     path = folder / WEIGHTS
     dims = _dims(path, _variables(path))
     return Outline(dims, language(dims))

@@ -68,7 +68,7 @@ def load(path: Path, name: str) -> Model:
 
 
 def outline(path: Path) -> Outline:
-    """What the file's model is. Raises `ModelError`, as `load` does."""
+    """Describe the file's model. Raises `ModelError`, as `load` does."""
     dims = _dims(BinaryFile(path))
     return Outline(dims, only_language(dims))
 

@@ -42,7 +42,7 @@ _K_QUANTS = {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8
 
 
 def unread(number: int) -> str:
-    """What a type that is not among `GGML_TYPES` is called."""
+    """Return the name of a type that is not among `GGML_TYPES`."""
     return f"{_K_QUANTS[number]}, one of the k-quants" if number in _K_QUANTS else str(number)
 
 

@@ -129,7 +129,7 @@ def load(folder: Path, name: str) -> Model:
 
 
 def outline(folder: Path) -> Outline:
-    """What the folder's model is. Raises `ModelError`, as `load` does."""
+    """Describe the folder's model. Raises `ModelError`, as `load` does."""
     dims = read_dimensions(folder / CONFIG)
     return Outline(dims, _language(dims, _generation(folder)))
 

@@ -103,7 +103,7 @@ def load(folder: Path, name: str) -> Model:
 
 
 def outline(folder: Path) -> Outline:
-    """What the folder's model is. Raises `ModelError`, as `load` does."""
+    """Describe the folder's model. Raises `ModelError`, as `load` does."""
     path = folder / CONFIG
     dims = read_json(path, ModelDimensions)
     if not is_whisper(dims) or dims.n_audio_ctx > _MAX_AUDIO_CTX:

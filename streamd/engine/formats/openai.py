@@ -45,7 +45,7 @@ def load(path: Path, name: str) -> Model:
 
 
 def outline(path: Path) -> Outline:
-    """What the file's model is. Raises `ModelError`, as `load` does."""
+    """Describe the file's model. Raises `ModelError`, as `load` does."""
     with _opened(path) as (dims, _):
         return Outline(dims, only_language(dims))
 

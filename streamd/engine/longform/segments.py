@@ -41,7 +41,7 @@ class Stretch:
 
     @property
     def length_s(self) -> float:
-        """How long it is."""
+        """Return how long it is."""
         return self.n_columns * HOP / SAMPLE_RATE
 
 

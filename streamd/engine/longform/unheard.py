@@ -40,7 +40,7 @@ def before_unheard(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
 
 
 def unheard_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:
-    """The part of a window before its first word, to be decoded alone, if there is speech in it."""
+    """Return the part of a window before its first word if speech in it was passed over."""
     if not found.segments:
         return None
     begin, (first, _) = stretch.seek // COLUMNS_PER_FRAME, _spans(found.segments[0])[0]
@@ -50,7 +50,7 @@ def unheard_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | N
 
 
 def _spans(segment: Segment) -> list[tuple[int, int]]:
-    """From which to which frame there are words; without words, the segment."""
+    """Return the first and the last frame of each word, or of a segment without words."""
     times = [(word.start_s, word.end_s) for word in segment.words]
     times = times or [(segment.start_s, segment.end_s)]
     per_second = SAMPLE_RATE // FRAME

@@ -32,7 +32,7 @@ _MAGICS = {
     (4, b"TFL3"): "a TensorFlow Lite model",
     (0, b"\x89HDF"): "TensorFlow or Keras weights",
 }
-"""Where such files have which bytes."""
+"""(Offset, first bytes) of such files -> what they are."""
 _N_MAGIC = 16
 _IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin", "*.json")
 """Files that are a model only together with those beside them."""
@@ -43,13 +43,13 @@ class Layout(Protocol):
     """A module of `formats`."""
 
     def load(self, path: Path, name: str, /) -> Model:
-        """The whole model."""
+        """Load the whole model."""
 
     def outline(self, path: Path, /) -> Outline:
-        """What it is, in little time."""
+        """Describe the model without reading its weights."""
 
     def files(self, path: Path, /) -> list[Path]:
-        """What `load` reads."""
+        """List the files that `load` reads."""
 
 
 def layout_of(path: Path) -> Layout:
