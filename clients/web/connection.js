@@ -60,7 +60,10 @@ export class Listening {
   stop() {
     this.#stopped = true;
     clearTimeout(this.#timer);
-    this.#socket?.close();
+    const socket = this.#socket;
+    // The browser logs an error for a socket that is closed before it is open.
+    if (socket?.readyState === WebSocket.CONNECTING) socket.onopen = () => socket.close();
+    else socket?.close();
   }
 
   #connect() {

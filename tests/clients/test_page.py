@@ -373,6 +373,30 @@ async def test_what_the_browser_hears_is_captioned(tmp_path):
         assert wrong == []
 
 
+async def test_a_listener_that_is_stopped_before_it_is_connected_logs_no_error():
+    async with serving(CountingStreams()) as server, browser() as context:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        closed = await page.evaluate(
+            """async () => {
+              const { Listening } = await import("./connection.js");
+              const sockets = [];
+              const Native = WebSocket;
+              window.WebSocket = class extends Native {
+                constructor(...args) { super(...args); sockets.push(this); }
+              };
+              const told = { changed: () => {}, status: () => {} };
+              new Listening("live", { resume: {}, ended: null }, told).stop();
+              const [socket] = sockets;
+              const { code } = await new Promise((resolve) =>
+                socket.addEventListener("close", resolve));
+              return code;
+            }"""
+        )
+    assert closed == 1005  # closed by the page, after the handshake
+    assert wrong == []
+
+
 async def test_a_broken_connection_costs_no_sample_and_doubles_none():
     """A ramp instead of the microphone, over a line that breaks again and again."""
     streams = CountingStreams()
