@@ -18,8 +18,8 @@ from streamd.bench.random_model import random_model
 from streamd.engine.model import Model
 from streamd.engine.store import load_model
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from engine import ggml_file, huggingface_folder, torch_file
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.support import ggml_file, huggingface_folder, torch_file
 
 COPIED = ["tokenizer.json", "preprocessor_config.json"]
 

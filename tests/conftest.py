@@ -11,9 +11,10 @@ from pathlib import Path
 # that wait for each other take ten times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import pulseaudio
 import pytest
 from hypothesis import settings
+
+from tests.support import pulseaudio
 
 # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 
 import pytest
-from decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
-from fakes import WORD, scripted_audio, scripted_session
 
 from streamd.bench.calibration import (
     LADDER,
@@ -19,6 +17,8 @@ from streamd.errors import ConfigError
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Mel
+from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
+from tests.support.fakes import WORD, scripted_audio, scripted_session
 
 FULL = 1500
 OPTIONS = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)

@@ -1,14 +1,14 @@
 """The arithmetic of the scores, on logs written by hand."""
 
 import pytest
-from bench.logs import BEGAN, ENDED, final, partial, vad
-from bench.logs import decoded as window
 
 from streamd.bench.eventlog import Said, read_log, write_log
 from streamd.bench.latency import SpokenWord
 from streamd.bench.metrics import commit_violations, dropped_ms, measure, merged_steps, spread
 from streamd.errors import ConfigError
 from streamd.events import Gap
+from tests.support.event_logs import BEGAN, ENDED, final, partial, vad
+from tests.support.event_logs import decoded as window
 
 REFERENCE = [SpokenWord("turn", 200, 400), SpokenWord("it", 400, 600), SpokenWord("on", 600, 1_000)]
 LOG = [

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import soundfile
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 from streamd.bench.clock import VirtualLoop
 from streamd.bench.eventlog import Began, Decoded, Said
@@ -22,6 +21,7 @@ from streamd.engine.recognizer import Counters
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Eos, Final, Partial
 from streamd.types import FRAME
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
 SAID = [SpokenWord(f"w{n}", n * WORD * 20, (n + 1) * WORD * 20) for n in range(1, 21)]

@@ -5,7 +5,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from bench.logs import BEGAN, ENDED, decoded, partial
 
 from streamd.bench.load import Load, measure_load, plot, summary
 from streamd.bench.random_model import dimensions, random_model
@@ -16,6 +15,7 @@ from streamd.daemon import build
 from streamd.engine.store import load_model
 from streamd.errors import ConfigError
 from streamd.types import FRAME, Window
+from tests.support.event_logs import BEGAN, ENDED, decoded, partial
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from bench.logs import final, partial
 
 from streamd.bench.eventlog import Said
 from streamd.bench.latency import SpokenWord
+from tests.support.event_logs import final, partial
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # behind everything else
 import noises

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from engine import huggingface_folder
-from engine.coreml import runs
 
 from streamd.bench.calibration import Rung
 from streamd.cli import main
 from streamd.cli.calibrate import write
 from streamd.config import load
 from streamd.errors import ConfigError
+from tests.engine.coreml import runs
+from tests.support import huggingface_folder
 
 ROOT = Path(__file__).parents[2]
 BEST = Rung(

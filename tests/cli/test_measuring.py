@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine.checkpoints import checkpoint, huggingface
 
 from streamd.cli import main
 from streamd.cli.bench import as_json, bundled, report
@@ -19,6 +18,7 @@ from streamd.cli.doctor import examine
 from streamd.config import load
 from streamd.engine.check import Clip, Compared, Numerics, Peak
 from streamd.errors import ModelError
+from tests.support.checkpoints import checkpoint, huggingface
 
 BUNDLED = Path(__file__).parents[2] / "models" / "tiny.en"
 

@@ -9,8 +9,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from engine.checkpoints import checkpoint, ggml, huggingface
-from engine.hub import hub, repo_of
 
 from streamd.cli import main
 from streamd.cli.choosing import with_model
@@ -20,6 +18,8 @@ from streamd.engine.catalog import CATALOG, megabytes
 from streamd.engine.store import find, imports, load_model
 from streamd.engine.store.lock import alone
 from streamd.engine.store.places import places
+from tests.support.checkpoints import checkpoint, ggml, huggingface
+from tests.support.hub import hub, repo_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOUND = ROOT / "tests" / "golden" / "lamp.flac"

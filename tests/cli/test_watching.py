@@ -7,13 +7,13 @@ import socket
 from contextlib import contextmanager, redirect_stdout, suppress
 
 import pytest
-from serving import CountingStreams, serving
 
 from streamd.cli import main
 from streamd.cli.watching import show
 from streamd.config import Config, Output, Server
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final
+from tests.support.serving import CountingStreams, serving
 
 
 def final(seg: int, text: str) -> Final:

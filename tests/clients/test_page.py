@@ -21,12 +21,12 @@ import srt
 import webvtt
 from playwright._impl._driver import compute_driver_executable
 from playwright.async_api import BrowserContext, Page, async_playwright, expect
-from serving import CountingStreams, Relay, serving
 from websockets.asyncio.client import connect
 
 from streamd.bench.words import spoken
 from streamd.events import Final, Gap, Partial, TimedWord, Vad
 from streamd.hub import Hub
+from tests.support.serving import CountingStreams, Relay, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 GOLDEN = Path(__file__).parents[1] / "golden"

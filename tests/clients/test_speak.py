@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import CountingIngest, CountingStreams, Relay, serving
+
+from tests.support.serving import CountingIngest, CountingStreams, Relay, serving
 
 SPEAK = Path(__file__).parents[2] / "clients" / "python" / "speak.py"
 _spec = importlib.util.spec_from_file_location("speak", SPEAK)

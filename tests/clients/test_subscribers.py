@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from playwright._impl._driver import compute_driver_executable
-from serving import CountingStreams, Relay, serving
 
 from streamd.events import Final, Partial
 from streamd.hub import Hub, Subscription
+from tests.support.serving import CountingStreams, Relay, serving
 
 CLIENTS = Path(__file__).parents[2] / "clients"
 # Playwright brings a Node of its own, which is new enough.

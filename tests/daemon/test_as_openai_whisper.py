@@ -4,7 +4,8 @@ With the weights in the box; tests/real does the same with OpenAI's own.
 """
 
 import pytest
-from golden import recordings
+
+from tests.golden import recordings
 
 BATCHES = recordings.batches(recordings.IN_THE_BOX)
 

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import recorded
-from coreml_stand_in import FOLDER, Faults
-from engine import huggingface_folder
-from engine.coreml import runs
 
 from streamd.config import load
 from streamd.daemon.coreml import CoreML, built_for_core_ml
 from streamd.errors import ConfigError, ModelError
+from tests.engine.coreml import runs
+from tests.support import huggingface_folder, recorded
+from tests.support.coreml_stand_in import FOLDER, Faults
 
 pytest.importorskip("coremltools", reason="needs coremltools to build packages")
 pytestmark = pytest.mark.timeout(400)

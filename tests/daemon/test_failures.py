@@ -7,8 +7,9 @@ import signal
 import sys
 
 import pytest
-import recorded
 from websockets.asyncio.client import connect
+
+from tests.support import recorded
 
 # The program, with a model that takes until a line comes in on stdin.
 PROGRAM = """

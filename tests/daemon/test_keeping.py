@@ -6,13 +6,13 @@ import os
 import numpy as np
 import pytest
 import soundfile
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 from streamd.daemon.keeping import Places
 from streamd.daemon.streams import Stream, Streams
 from streamd.errors import StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Partial
 from streamd.journal import Folder, transcript
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60
 

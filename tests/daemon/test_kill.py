@@ -15,12 +15,12 @@ from contextlib import aclosing
 from pathlib import Path
 
 import numpy as np
-import recorded
 
 from streamd.events import Eos, Final, Missed
 from streamd.journal import transcript
 from streamd.server import watch
 from streamd.types import SAMPLE_RATE
+from tests.support import recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(Path(sys.executable).with_name("streamd"))

@@ -7,14 +7,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
-from serving import INFO, DeafClient, client
 
 from streamd.daemon.keeping import Places
 from streamd.daemon.memory import trim
 from streamd.daemon.streams import MAX_ENDED, Streams
 from streamd.journal import Folder
 from streamd.server import Entrance, serve
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.serving import INFO, DeafClient, client
 
 IS_GLIBC = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 MIB = 1 << 20

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import recorded
 import soundfile
-from recorded import RECORDING, SENTENCE
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
+
+from tests.support import recorded
+from tests.support.recorded import RECORDING, SENTENCE
 
 PROGRAM = [str(Path(sys.executable).with_name("streamd"))]
 

@@ -11,10 +11,8 @@ import threading
 import time
 
 import numpy as np
-import pulseaudio
 import pytest
 import soundfile
-from fakes import ScriptedRecognizer
 
 from streamd.commit.local_agreement import LocalAgreement
 from streamd.daemon import _caption
@@ -28,6 +26,8 @@ from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, Word
 from streamd.vad.energy import AnySound
 from streamd.vad.gate import Gate, GateOptions
 from streamd.vad.segmenter import Segmenter
+from tests.support import pulseaudio
+from tests.support.fakes import ScriptedRecognizer
 
 RAMP = (np.arange(1, 4 * SAMPLE_RATE + 1) / 2**20).astype(np.float32)
 SILENCE = np.zeros(SAMPLE_RATE // 2, np.float32)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import recorded
 import soundfile
 
 from streamd.config import load
@@ -18,6 +17,7 @@ from streamd.daemon.longform import Writer, check
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Gap
+from tests.support import recorded
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
 

@@ -4,13 +4,13 @@ import asyncio
 
 import numpy as np
 import pytest
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 from streamd.daemon.control import Control
 from streamd.daemon.reopening import follow
 from streamd.daemon.streams import Streams
 from streamd.errors import SourceError
 from streamd.events import Fault, Final, Gap
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60
 

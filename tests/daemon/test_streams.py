@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 from streamd.daemon.control import Control
 from streamd.daemon.pump import pump
@@ -16,6 +15,7 @@ from streamd.events import Eos, Fault, Final, Gap
 from streamd.session import SessionOptions
 from streamd.sources.stdin import StdinSource
 from streamd.types import Hypothesis, Window
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
 SAID = " ".join(f"w{n}" for n in range(1, 21))

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine import folders
-from engine.checkpoints import damaged_copy, little_memory, refusal
-from golden.random_model import random_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +15,9 @@ from streamd.engine.store import load_model
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import OUTPUT, parameter_shapes
 from streamd.errors import ModelError
+from tests.golden.random_model import random_weights
+from tests.support import folders
+from tests.support.checkpoints import damaged_copy, little_memory, refusal
 
 TOKENS = list(openai_vocabulary(Path("x"), 51_864))[:300]
 DIMS = ModelDimensions(80, 16, 8, 2, 2, 300 + 1608, 8, 8, 2, 1)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine.checkpoints import assert_same, checkpoint, huggingface
-from engine.hub import COMMIT, Hub, Repo, hub, repo_of, sibling
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -20,6 +18,8 @@ from streamd.engine.store.download import fetch, look_up
 from streamd.engine.store.places import places
 from streamd.engine.store.repository import Repository, read_listing, repository_of
 from streamd.errors import ModelError
+from tests.support.checkpoints import assert_same, checkpoint, huggingface
+from tests.support.hub import COMMIT, Hub, Repo, hub, repo_of, sibling
 
 TINY = Repository("some/tiny")
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -4,8 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine import folders
-from engine.checkpoints import (
+from safetensors.numpy import load_file
+
+from streamd.engine.model import Model
+from streamd.engine.store import load_model
+from tests.support import folders
+from tests.support.checkpoints import (
     SHAPES,
     assert_same,
     checkpoint,
@@ -14,10 +18,6 @@ from engine.checkpoints import (
     transcribe,
     write_openai,
 )
-from safetensors.numpy import load_file
-
-from streamd.engine.model import Model
-from streamd.engine.store import load_model
 
 
 def write_ct2(model: Model, out: Path) -> Path:

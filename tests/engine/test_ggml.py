@@ -6,7 +6,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from engine.checkpoints import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamd.engine.formats.ggml_types import GGML_TYPES, dequantise
+from streamd.engine.store import load_model
+from streamd.errors import ModelError
+from tests.support.checkpoints import (
     assert_same,
     checkpoint,
     damaged_copy,
@@ -15,12 +21,6 @@ from engine.checkpoints import (
     refusal,
     transcribe,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from streamd.engine.formats.ggml_types import GGML_TYPES, dequantise
-from streamd.engine.store import load_model
-from streamd.errors import ModelError
 
 QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 N_HEADER = 12 * 4

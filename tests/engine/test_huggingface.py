@@ -7,15 +7,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from engine import folders, torch_file
-from engine.checkpoints import (
-    assert_same,
-    checkpoint,
-    damaged_copy,
-    huggingface,
-    refusal,
-    transcribe,
-)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -25,6 +16,15 @@ from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
 from streamd.engine.weights import OUTPUT
 from streamd.errors import ModelError
+from tests.support import folders, torch_file
+from tests.support.checkpoints import (
+    assert_same,
+    checkpoint,
+    damaged_copy,
+    huggingface,
+    refusal,
+    transcribe,
+)
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 

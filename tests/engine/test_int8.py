@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from golden import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.engine.onnx import prepare
 from streamd.engine.onnx.linear import quantised
 from streamd.mel import log_mel
+from tests.golden import load
 
 N_CTX = 64
 both_precisions = pytest.mark.parametrize("precision", ["float32", "int8"])

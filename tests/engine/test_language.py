@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
-from golden import load
-from golden.random_model import N_TEXT_TOKENS, random_weights
 
 from streamd.config import load as configure
 from streamd.daemon import build
@@ -22,6 +20,8 @@ from streamd.search.language import detect_language
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Window
+from tests.golden import load
+from tests.golden.random_model import N_TEXT_TOKENS, random_weights
 
 N_CTX = 512
 DIMS = replace(load.model("random").dims, n_audio_ctx=N_CTX)

@@ -4,12 +4,12 @@ import struct
 
 import numpy as np
 import pytest
-from engine import folders
-from engine.checkpoints import refusal, transcribe
 
 from streamd.engine.model import Model
 from streamd.engine.onnx.linear import quantised
 from streamd.engine.store import load_model
+from tests.support import folders
+from tests.support.checkpoints import refusal, transcribe
 
 CURE = "which streamd does not read; get the same model as Hugging Face's safetensors or "
 

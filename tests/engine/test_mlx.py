@@ -8,9 +8,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from engine import folders, torch_file
-from engine.checkpoints import damaged_copy, little_memory, refusal
-from golden.random_model import random_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -20,6 +17,9 @@ from streamd.engine.formats.mlx import sinusoids
 from streamd.engine.store import load_model
 from streamd.engine.weights import parameter_shapes
 from streamd.errors import ModelError
+from tests.golden.random_model import random_weights
+from tests.support import folders, torch_file
+from tests.support.checkpoints import damaged_copy, little_memory, refusal
 
 DIMS = replace(ModelDimensions(**torch_file.DIMS), n_audio_ctx=6, n_text_layer=3)
 FILES = ["weights.npz", "weights.safetensors", "model.safetensors"]

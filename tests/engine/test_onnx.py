@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from golden import load
 
 from streamd.engine.onnx import prepare
 from streamd.engine.onnx.graphs import decoder_graph, encoder_graph
@@ -12,6 +11,7 @@ from streamd.engine.onnx.linear import Linear
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import EngineError
 from streamd.mel import log_mel
+from tests.golden import load
 
 TOLERANCE = 1e-5
 """Relative error (rms), as in test_reference.py; measured: up to 2.3e-6."""

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine import torch_file
-from engine.checkpoints import little_memory, refusal
-from engine.torch_file import mapping, named, pickled, plain, tensor, write_zip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +18,9 @@ from streamd.engine.formats.pickled import NotPlainError, unpickle
 from streamd.engine.store import load_model
 from streamd.engine.weights import parameter_shapes
 from streamd.errors import ModelError
+from tests.support import torch_file
+from tests.support.checkpoints import little_memory, refusal
+from tests.support.torch_file import mapping, named, pickled, plain, tensor, write_zip
 
 REAL = Path(__file__).parent / "torch.pt"
 SHAPES = parameter_shapes(ModelDimensions(**torch_file.DIMS))

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine import huggingface_folder
-from engine.checkpoints import checkpoint
-from golden import load
 
 from streamd.engine import prepared
 from streamd.engine.model import Model
@@ -22,6 +19,9 @@ from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import load_model
 from streamd.errors import EngineError, ModelError
 from streamd.mel import log_mel
+from tests.golden import load
+from tests.support import huggingface_folder
+from tests.support.checkpoints import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
-from golden import load
 
 from streamd.engine import ModelDimensions
 from streamd.engine.onnx import OnnxEngine, prepare
@@ -14,6 +12,8 @@ from streamd.engine.recognizer import Recognizer
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, ODD, Mel, Window, text_of
+from tests.golden import load
+from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
 
 FULL = 1500
 PLAIN = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)

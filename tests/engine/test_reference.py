@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from golden import load
-from golden.random_model import thinned
 
 from streamd.assets import asset
 from streamd.engine import reference
 from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel
+from tests.golden import load
+from tests.golden.random_model import thinned
 
 TOLERANCE = 1e-5
 """Relative error (rms). float32 rounding makes up to 3e-6; a dropped bias makes 5e-2, swapped

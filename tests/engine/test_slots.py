@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from golden import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from streamd.engine.onnx import prepare
 from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel
 from streamd.search import Decoder
+from tests.golden import load
 
 N_CTX = 64
 N_SLOTS = 150

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine import huggingface_folder
-from engine.checkpoints import checkpoint, refusal
 from safetensors.numpy import load_file, save_file
 
 from streamd.assets import asset
 from streamd.engine.onnx.linear import quantised
 from streamd.engine.store import load_model
 from streamd.errors import ModelError
+from tests.support import huggingface_folder
+from tests.support.checkpoints import checkpoint, refusal
 
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS, "tokenizer.json")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from golden.random_model import DIMS, N_TEXT_TOKENS, random_weights
+
+from tests.golden.random_model import DIMS, N_TEXT_TOKENS, random_weights
 
 HERE = Path(__file__).parent
 RATE_HZ = 16_000

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import make_golden  # noqa: E402 - after the path to it
 import torch  # noqa: E402
 import whisper  # noqa: E402
 from chance import fix_chance  # noqa: E402
-from golden import longform  # noqa: E402
-from golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS  # noqa: E402
 from whisper.model import ModelDimensions, Whisper  # noqa: E402
 from whisper.tokenizer import Tokenizer  # noqa: E402
+
+from tests.golden import longform  # noqa: E402
+from tests.golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS  # noqa: E402
 
 
 def main() -> None:

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import make_golden  # noqa: E402 - after the path to it
 import torch  # noqa: E402
 import whisper  # noqa: E402
 from chance import fix_chance  # noqa: E402
-from golden import recordings  # noqa: E402
-from golden.recordings import BOX, IN_THE_BOX, REAL, Case  # noqa: E402
 from whisper.model import Whisper  # noqa: E402
+
+from tests.golden import recordings  # noqa: E402
+from tests.golden.recordings import BOX, IN_THE_BOX, REAL, Case  # noqa: E402
 
 
 def main() -> None:

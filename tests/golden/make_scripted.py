@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import make_golden  # noqa: E402 - after the path to it
 import make_longform  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import whisper  # noqa: E402
-from golden.random_model import DIMS, N_TEXT_TOKENS  # noqa: E402
-from golden.scripts import CASES, PUNCTUATION, Script  # noqa: E402
 from whisper.decoding import DecodingOptions, DecodingResult  # noqa: E402
 from whisper.model import ModelDimensions  # noqa: E402
 from whisper.timing import WordTiming  # noqa: E402
 from whisper.tokenizer import Tokenizer  # noqa: E402
+
+from tests.golden.random_model import DIMS, N_TEXT_TOKENS  # noqa: E402
+from tests.golden.scripts import CASES, PUNCTUATION, Script  # noqa: E402
 
 
 class Scripted:

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import make_golden  # noqa: E402 - after the path to it; it slices the encoder's positions
 import soundfile  # noqa: E402
 import torch  # noqa: E402
 import whisper  # noqa: E402
 from chance import fix_chance  # noqa: E402
-from golden.shapes import SHAPES, shaped_weights  # noqa: E402
 from whisper.model import ModelDimensions, Whisper  # noqa: E402
 from whisper.timing import find_alignment  # noqa: E402
 from whisper.tokenizer import Tokenizer, get_tokenizer  # noqa: E402
+
+from tests.golden.shapes import SHAPES, shaped_weights  # noqa: E402
 
 PLAIN = {"without_timestamps": True}
 BEAM = PLAIN | {"beam_size": 5}

@@ -8,7 +8,8 @@ tilted here makes them write, end, mark times and hesitate, differently for each
 from dataclasses import dataclass
 
 import numpy as np
-from golden.random_model import random_weights
+
+from tests.golden.random_model import random_weights
 
 Weights = dict[str, np.ndarray]
 

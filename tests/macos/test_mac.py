@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from macos.conftest import CORE_ML, MODEL
 
 from streamd.cli.placed import functions, trials
 from streamd.config import load
@@ -30,6 +29,7 @@ from streamd.errors import EngineError
 from streamd.sources.devices import list_devices
 from streamd.sources.microphone import Microphone
 from streamd.types import FRAME, Window, text_of
+from tests.macos.conftest import CORE_ML, MODEL
 
 pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from golden import load
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.mel import MelCache, log_mel
 from streamd.mel.filters import hz_from_mel, mel_filters
 from streamd.types import FRAME
+from tests.golden import load
 
 
 @pytest.mark.parametrize(("n_mels", "every"), [(80, 5), (128, 9)])

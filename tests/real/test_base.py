@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from real.cases import GOLDEN, LANGUAGES, ROOT, compact
 
 from streamd.cli import main
+from tests.real.cases import GOLDEN, LANGUAGES, ROOT, compact
 
 MODELS = Path(os.environ.get("STREAMD_TEST_MODELS", ""))
 BASE = MODELS / "base"

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from golden import recordings
+
+from tests.golden import recordings
 
 MODELS = os.environ.get("STREAMD_TEST_MODELS", "")
 BATCHES = {

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden import load
 
 from streamd.engine.reference import ReferenceEngine, ReferenceFeatures
 from streamd.mel import log_mel
@@ -15,6 +14,7 @@ from streamd.search.options import DecodingOptions
 from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align, find_words
+from tests.golden import load
 
 MODELS = ("tiny.en", "random")
 

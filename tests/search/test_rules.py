@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from decoders import EOT, N_TEXT, N_VOCAB, NOSPEECH, SOT, TIMESTAMP_BEGIN, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.search.options import DecodingOptions
 from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
+from tests.support.decoders import EOT, N_TEXT, N_VOCAB, NOSPEECH, SOT, TIMESTAMP_BEGIN, vocabulary
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 BLANK = ord(" ")

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from decoders import EOT, N_VOCAB, NOTIMESTAMPS, SOT, ContextDecoder, hashed, scripted, vocabulary
-from golden import load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +18,17 @@ from streamd.search.options import DecodingOptions
 from streamd.search.paths import Cache, Path, log_softmax
 from streamd.search.rules import Rules, make_rules
 from streamd.search.tokenizer import Tokenizer
+from tests.golden import load
+from tests.support.decoders import (
+    EOT,
+    N_VOCAB,
+    NOTIMESTAMPS,
+    SOT,
+    ContextDecoder,
+    hashed,
+    scripted,
+    vocabulary,
+)
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,))

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden import load
-from golden.shapes import SHAPES, shaped_weights
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import only_language, usual_heads
@@ -27,6 +25,8 @@ from streamd.search.language import detect_language
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
+from tests.golden import load
+from tests.golden.shapes import SHAPES, shaped_weights
 
 DOCUMENT = json.loads((load.HERE / "shapes.json").read_text())
 N_SAMPLED = 16

@@ -1,12 +1,12 @@
 """Which id means what, and characters that are not complete yet."""
 
 import pytest
-from decoders import N_VOCAB, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import ConfigError, ModelError
 from streamd.search.tokenizer import LANGUAGES, Tokenizer
+from tests.support.decoders import N_VOCAB, vocabulary
 
 ENGLISH = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from decoders import EOT, N_VOCAB, ContextDecoder, scripted, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -15,6 +14,7 @@ from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import attention, find_words, merge_punctuation, n_heard, tighten
 from streamd.types import FRAME, Word
+from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, scripted, vocabulary
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 N_CTX = 200

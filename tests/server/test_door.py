@@ -2,11 +2,11 @@ import asyncio
 import socket
 
 import pytest
-from serving import INFO, CountingStreams, client, serving
 from websockets.exceptions import InvalidStatus
 
 from streamd.errors import BindError, ConfigError
 from streamd.server import Entrance, serve
+from tests.support.serving import INFO, CountingStreams, client, serving
 
 
 async def http(port: int, request: str) -> str:

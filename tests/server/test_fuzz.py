@@ -16,10 +16,10 @@ from urllib.parse import urlencode
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from serving import Client, CountingStreams, client, serving
 
 from streamd.events import Final, Stats
 from streamd.server.wire import CLOSE_CODES
+from tests.support.serving import Client, CountingStreams, client, serving
 
 MOST_BYTES = 4096
 N_BYTES = {"pcm_s16le": 2, "pcm_f32le": 4}

@@ -2,10 +2,10 @@ import asyncio
 
 import numpy as np
 import pytest
-from serving import CountingIngest, CountingStreams, DeafClient, client, serving
 
 from streamd.hub import Hub
 from streamd.server.uplink import Uplink
+from tests.support.serving import CountingIngest, CountingStreams, DeafClient, client, serving
 
 FRAME_BYTES = 640
 

@@ -1,11 +1,11 @@
 import asyncio
 
 import pytest
-from serving import CountingStreams, client, serving
 from websockets.asyncio.client import connect
 
 from streamd.events import Final, Partial, TimedWord, Vad
 from streamd.server.peer import Peer
+from tests.support.serving import CountingStreams, client, serving
 
 
 def final(seg: int) -> Final:

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from serving import INFO, CountingStreams, DeafClient, client, serving
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -19,6 +18,7 @@ from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
 from streamd.server import Bounds, Entrance, Metrics, serve
 from streamd.types import Hypothesis, Window
+from tests.support.serving import INFO, CountingStreams, DeafClient, client, serving
 
 
 async def get(port: int, path: str, *headers: str, host: str = "localhost") -> tuple[int, str]:

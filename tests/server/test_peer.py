@@ -4,10 +4,10 @@ import asyncio
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import Client, CountingStreams, DeafClient, client, serving
 
 from streamd.events import Final
 from streamd.hub import Hub
+from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
 
 def final(text: str = "") -> Final:

@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from serving import Client, CountingStreams, client, serving
+
+from tests.support.serving import Client, CountingStreams, client, serving
 
 START = {"type": "start", "samples": 0}
 QUERY = "role=ingest&session=talk"

@@ -5,9 +5,9 @@ import socket
 from contextlib import AsyncExitStack, ExitStack
 
 import pytest
-from serving import Client, CountingStreams, DeafClient, client, serving
 
 from streamd.events import Final
+from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
 
 @pytest.fixture(autouse=True)

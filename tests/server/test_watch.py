@@ -5,12 +5,12 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 import websockets.asyncio.server
-from serving import CountingStreams, Relay, client, serving
 
 from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Missed, Partial, SessionEvent, TimedWord, Vad
 from streamd.hub import Hub
 from streamd.server import watch
+from tests.support.serving import CountingStreams, Relay, client, serving
 
 HELLO = (
     '{"type":"hello","proto":"streamd.v1","session":"live","epoch":"e","seq":0,"model":"m",'

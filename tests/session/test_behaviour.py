@@ -1,12 +1,18 @@
 """What single options of a session do."""
 
-from fakes import WORD, ScriptedRecognizer, drain, loud_frame, scripted_audio, scripted_session
-
 from streamd.commit.local_agreement import LocalAgreement
 from streamd.events import Final, Partial
 from streamd.session import Session, SessionOptions
 from streamd.vad.gate import Gate, GateOptions
 from streamd.vad.segmenter import Segmenter
+from tests.support.fakes import (
+    WORD,
+    ScriptedRecognizer,
+    drain,
+    loud_frame,
+    scripted_audio,
+    scripted_session,
+)
 
 
 def test_masked_words_are_kept_back_until_the_speaker_pauses():

@@ -1,11 +1,11 @@
 """An engine that is too slow for good, and gaps longer than any memory."""
 
 import numpy as np
-from fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 from streamd.events import Final, Gap, Partial, Vad
 from streamd.session import SessionOptions
 from streamd.types import FRAME, FRAME_MS
+from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (10 * WORD)
 SAID = " ".join(f"w{n}" for n in range(1, 11))

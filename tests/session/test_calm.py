@@ -1,6 +1,5 @@
 """In silence a session may get its audio in larger pieces, and nothing comes later for that."""
 
-from fakes import WORD, loud_frame, scripted_audio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +7,7 @@ from streamd.commit.local_agreement import LocalAgreement
 from streamd.session import Session
 from streamd.vad.gate import Gate, GateOptions
 from streamd.vad.segmenter import Segmenter
+from tests.support.fakes import WORD, loud_frame, scripted_audio
 
 stretches = st.lists(st.tuples(st.integers(1, 3 * WORD), st.integers(1, 120)), max_size=8)
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import ScriptedRecognizer, drain, scripted_audio, scripted_session
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.session.context import BUCKETS, CLEAN, FAILURES, WINDOWS, ContextFloor
 from streamd.types import Hypothesis, Window
+from tests.support.fakes import ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 NOTHING = np.zeros(0, np.float32)
 STEP, LENGTH = 25, 250

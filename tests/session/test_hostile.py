@@ -4,7 +4,6 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from streamd.events import Event, Final, Gap, Partial, Vad
 from streamd.session import Session, SessionOptions
 from streamd.types import Hypothesis, Window, Word
 from streamd.vad.segmenter import EndpointOptions
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 any_pause = st.sampled_from([0, 1, 20, 30, 60])
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import pytest
-from fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from streamd.search.options import DecodingOptions
 from streamd.session import SessionOptions
 from streamd.session.language import Language
 from streamd.types import Hypothesis, Window
+from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 OPTIONS = DecodingOptions()
 codes = st.sampled_from(["en", "de", "fr", "yue"])

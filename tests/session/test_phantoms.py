@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 from streamd.events import Final
 from streamd.session.phantoms import PHANTOMS, believable
 from streamd.types import ODD, Hypothesis, Window, Word
+from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 
 def saying(text: str, start: int, end: int) -> Hypothesis:

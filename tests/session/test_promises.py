@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from streamd.events import Event, Final, Gap, Partial
 from streamd.session import SessionOptions
 from streamd.types import FRAME_MS, Hypothesis, Window, Word
 from streamd.vad.segmenter import EndpointOptions
+from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 runs = st.lists(
     st.tuples(st.integers(1, 40).map(lambda n: n * WORD), st.integers(1, 160)),

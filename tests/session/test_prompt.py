@@ -1,11 +1,11 @@
 """What the decoder is told of what was said before: only what is worth believing."""
 
 import pytest
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 from streamd.session import SessionOptions
 from streamd.session.prompt import Prompt
 from streamd.types import Hypothesis, Word
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 WORDS = [Word(f" w{i}", i, i + 1, 0.9, (i,)) for i in range(5)]
 GOOD = Hypothesis()

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.types import FRAME_MS, Hypothesis, Window
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 stretches_of_speech = st.lists(
     st.tuples(st.integers(1, 130).map(lambda n: n * WORD), st.integers(1, 160)),

@@ -2,12 +2,12 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sinks.said import SPEECH, final, spoken
 
 from streamd.events import TimedWord
 from streamd.sinks import cues as cut
 from streamd.sinks.cues import MAX_CUE_MS, Layout, cues
 from streamd.sinks.text import width
+from tests.support.said import SPEECH, final, spoken
 
 
 def lines(cue):

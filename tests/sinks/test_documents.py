@@ -7,11 +7,11 @@ import pysubs2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sinks.said import GAP, SPEECH, final, spoken, written
 
 from streamd.events import Details, TimedWord, Token
 from streamd.sinks.documents import FullResult, Result
 from streamd.sinks.documents import schema as made_schema
+from tests.support.said import GAP, SPEECH, final, spoken, written
 
 ROOT = Path(__file__).parents[2]
 MODELS = {"json": Result, "json-full": FullResult}

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import pytest
 import srt
-from sinks.said import GAP, final, spoken, written
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos, Fault
@@ -19,6 +18,7 @@ from streamd.sinks.files import FileSink, StreamSink
 from streamd.sinks.formats import FORMATS
 from streamd.sinks.lines import Text
 from streamd.sinks.look import Look
+from tests.support.said import GAP, final, spoken, written
 
 END, STOP, ERROR = (Eos(seq=0, reason=reason) for reason in ("end", "stop", "error"))
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_protected_is_not_replaced(tmp_path, whole):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from sinks.said import spoken
+from tests.support.said import spoken
 from streamd.sinks.cues import Layout
 from streamd.sinks.files import FileSink
 from streamd.sinks.formats import FORMATS

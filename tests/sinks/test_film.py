@@ -6,13 +6,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import soundfile
-from sinks.said import SPEECH, final, spoken
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos
 from streamd.sinks.cues import Layout
 from streamd.sinks.film import Film
 from streamd.sinks.karaoke import HEIGHT, WIDTH
+from tests.support.said import SPEECH, final, spoken
 
 END = Eos(seq=1, reason="end")
 STOP = Eos(seq=1, reason="stop")

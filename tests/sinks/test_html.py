@@ -1,10 +1,10 @@
 import html5lib
 from hypothesis import given
 from hypothesis import strategies as st
-from sinks.said import GAP, final, spoken, written
 
 from streamd.events import Gap, TimedWord
 from streamd.sinks.text import clean
+from tests.support.said import GAP, final, spoken, written
 
 NAMESPACE = "{http://www.w3.org/1999/xhtml}"
 

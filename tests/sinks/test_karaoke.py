@@ -3,12 +3,12 @@ import re
 import pysubs2
 from hypothesis import given
 from hypothesis import strategies as st
-from sinks.said import SPEECH, final, spoken
 
 from streamd.events import TimedWord
 from streamd.sinks.cues import Layout, cues
 from streamd.sinks.karaoke import dialogue, fitting, script
 from streamd.sinks.text import clean
+from tests.support.said import SPEECH, final, spoken
 
 LAYOUT = fitting(Layout())
 TAG = re.compile(r"(?<!\\)\{\\(k|kf|fs)([\d.]+)\}")

@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sinks.said import GAP, final, written
 
 from streamd.events import Details, Partial
 from streamd.sinks.text import clean
+from tests.support.said import GAP, final, written
 
 
 def rows(name, text):

@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sinks.emulator import Emulator
 
 from streamd.sinks.progress import ProgressBar, progress_line
 from streamd.sinks.text import width
+from tests.support.emulator import Emulator
 
 
 def test_the_line_says_how_far_how_fast_and_how_long_still():

@@ -8,11 +8,11 @@ import srt
 import webvtt
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sinks.said import GAP, SPEECH, final, spoken, written
 
 from streamd.sinks.cues import Layout
 from streamd.sinks.subtitles import _ARROW
 from streamd.sinks.text import clean
+from tests.support.said import GAP, SPEECH, final, spoken, written
 
 
 def vtt(text):

@@ -4,13 +4,13 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sinks.emulator import Emulator, plain_rows
 
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
 from streamd.sinks.cues import Layout
 from streamd.sinks.files import StreamSink
 from streamd.sinks.look import Look, confidence_ramp
 from streamd.sinks.terminal import Captions, TerminalSink, open_captions
+from tests.support.emulator import Emulator, plain_rows
 
 WIDTHS = (30, 60, 80, 120)
 CJK = "東京都では今日は雨が降っていますが明日は晴れるでしょうと気象庁が発表しました"

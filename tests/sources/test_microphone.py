@@ -3,12 +3,12 @@ import sys
 
 import numpy as np
 import pytest
-from sources.fake_portaudio import FakePortAudio
 
 from streamd.errors import SourceError
 from streamd.sources import Lost
 from streamd.sources.microphone import Microphone
 from streamd.types import FRAME
+from tests.support.fake_portaudio import FakePortAudio
 
 RAMP = (np.arange(1, 160_001) / 2**20).astype(np.float32)
 

@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 import soundfile
-from pulseaudio import DEVICE
 
 from streamd.errors import SourceError
 from streamd.sources import Lost
 from streamd.sources.devices import list_devices
 from streamd.sources.microphone import Microphone
 from streamd.types import SAMPLE_RATE
+from tests.support.pulseaudio import DEVICE
 
 pytestmark = pytest.mark.portaudio
 

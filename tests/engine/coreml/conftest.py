@@ -4,10 +4,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from engine.coreml import runs
 
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
+from tests.engine.coreml import runs
 
 
 class Unbuildable(pytest.Module):

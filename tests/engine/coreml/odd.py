@@ -7,14 +7,14 @@ outputs; its output layer is no token embedding, its alignment heads are neighbo
 from functools import cache
 
 import numpy as np
-from golden.load import samples
-from golden.random_model import random_weights
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
 from streamd.engine.weights import parameter_shapes
 from streamd.mel import log_mel
 from streamd.types import FRAME, Mel
+from tests.golden.load import samples
+from tests.golden.random_model import random_weights
 
 DIMS = ModelDimensions(
     n_mels=80,

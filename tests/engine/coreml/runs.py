@@ -7,9 +7,7 @@ from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
 
-import coreml_stand_in
 import numpy as np
-from golden.shapes import Shape, shaped_weights
 
 from streamd.engine import ModelDimensions
 from streamd.engine.coreml.built import Built
@@ -22,6 +20,8 @@ from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, prepare
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
+from tests.golden.shapes import Shape, shaped_weights
+from tests.support import coreml_stand_in
 
 PLACEMENTS: dict[Form, Placement] = {
     "state": Placement("gpu", "gpu", "state"),

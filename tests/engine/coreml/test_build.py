@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from coremltools.converters.mil.frontend.milproto.load import load as load_mil
 from coremltools.converters.mil.mil import Program
-from engine.coreml import odd
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -34,6 +33,7 @@ from streamd.engine.coreml.package import (
 from streamd.engine.coreml.program import mil_function, save_package
 from streamd.engine.coreml.verify import verify
 from streamd.errors import ModelError
+from tests.engine.coreml import odd
 
 LAYOUT = Path(__file__).with_name("layout.txt")
 PLANS = {

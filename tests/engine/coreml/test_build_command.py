@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine.checkpoints import checkpoint, huggingface
 
 from streamd.cli import main
 from streamd.engine.coreml import tools
 from streamd.engine.coreml.place import built_model
 from streamd.errors import ModelError
+from tests.support.checkpoints import checkpoint, huggingface
 
 
 @pytest.fixture

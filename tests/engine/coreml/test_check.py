@@ -4,14 +4,14 @@ import shutil
 
 import numpy as np
 import pytest
-from engine.checkpoints import checkpoint, huggingface
-from engine.coreml.programs import Changed
 
 from streamd.cli import main
 from streamd.cli.packages import compared
 from streamd.engine.check import Peak
 from streamd.engine.coreml.package import Function
 from streamd.engine.coreml.verify import Finding
+from tests.engine.coreml.programs import Changed
+from tests.support.checkpoints import checkpoint, huggingface
 
 
 @pytest.fixture(scope="module")

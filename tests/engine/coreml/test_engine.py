@@ -6,14 +6,14 @@ from functools import cache
 
 import numpy as np
 import pytest
-from engine.coreml.runs import core_ml, model, on_cpu
-from golden import load
 
 from streamd.engine.recognizer import Recognizer
 from streamd.mel import log_mel
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Window
+from tests.engine.coreml.runs import core_ml, model, on_cpu
+from tests.golden import load
 
 PLAIN = DecodingOptions(temperatures=(0.0,), language="en")
 TOLERANCE = 1e-5

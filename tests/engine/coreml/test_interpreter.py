@@ -11,7 +11,6 @@ import onnxruntime
 import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 from coremltools.converters.mil.mil import Function
-from engine.coreml.programs import Changed, model_of, quiet, saved
 
 from streamd.engine.coreml.interpreter import Interpreter
 from streamd.engine.coreml.interpreter.blobs import decoded
@@ -21,6 +20,7 @@ from streamd.engine.coreml.interpreter.operations import OPERATIONS, conv
 from streamd.engine.coreml.interpreter.saved import read_program
 from streamd.engine.coreml.lint import lint
 from streamd.errors import ModelError
+from tests.engine.coreml.programs import Changed, model_of, quiet, saved
 
 RANDOM = np.random.default_rng(5)
 

@@ -4,11 +4,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from engine.coreml.runs import core_ml, faulty
 
 from streamd.cli.placed import functions, trials
 from streamd.engine.coreml.runtime.placement import Placement
 from streamd.engine.coreml.runtime.verdict import Trial, Verdict, new_place, remember
+from tests.engine.coreml.runs import core_ml, faulty
 
 MIXED = Placement("ane", "gpu", "state")
 

@@ -5,10 +5,8 @@ import multiprocessing
 from dataclasses import replace
 from types import SimpleNamespace
 
-import coreml_stand_in
 import numpy as np
 import pytest
-from engine.coreml.runs import PATIENT, faulty, on_cpu
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.placement import Placement, candidates, forms_here, gpu
@@ -22,6 +20,8 @@ from streamd.engine.coreml.runtime.verdict import (
     remember,
 )
 from streamd.engine.relay import Relay
+from tests.engine.coreml.runs import PATIENT, faulty, on_cpu
+from tests.support import coreml_stand_in
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -6,9 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
-from engine.coreml.programs import Changed, saved
-from engine.coreml.runs import model
-from golden import load
 
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
@@ -17,6 +14,9 @@ from streamd.engine.coreml.package import Function, TensorSpec
 from streamd.engine.coreml.verify import EXACT, compare, verify
 from streamd.engine.coreml.verify.calls import Call, Calls
 from streamd.mel import log_mel
+from tests.engine.coreml.programs import Changed, saved
+from tests.engine.coreml.runs import model
+from tests.golden import load
 
 N_CTX = 96
 HALF = 3e-3

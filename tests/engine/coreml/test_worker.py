@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine.coreml.runs import PATIENT, PLACEMENTS, core_ml, faulty
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.messages import Job
 from streamd.engine.coreml.runtime.process import WorkerLostError
 from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
 from streamd.errors import EngineError
+from tests.engine.coreml.runs import PATIENT, PLACEMENTS, core_ml, faulty
 
 EXACT = 1e-5
 
@@ -155,7 +155,7 @@ def test_a_worker_ends_with_its_engine(built, tmp_path):
 ORPHAN = """
 import os, sys
 from pathlib import Path
-from engine.coreml.runs import core_ml
+from tests.engine.coreml.runs import core_ml
 from streamd.engine.coreml.built import open_built
 
 if __name__ == "__main__":
@@ -170,12 +170,12 @@ if __name__ == "__main__":
 def test_a_worker_ends_when_its_program_is_killed(built, tmp_path, number):
     script = tmp_path / "orphan.py"
     script.write_text(ORPHAN)
-    tests = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     program = subprocess.Popen(
         [sys.executable, str(script), str(built.folder), str(tmp_path / "compiled")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": tests},
+        env={**os.environ, "PYTHONPATH": root},
     )
     with program:
         assert program.stdout.readline() == b"ready\n"

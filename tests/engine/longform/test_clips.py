@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fakes import loud_frame, scripted_audio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from streamd.engine.longform import Clip, SpeechClips
 from streamd.engine.longform.clips import MERGED_PAUSE
 from streamd.vad.gate import Gate, GateOptions
 from streamd.vad.segmenter import EndpointOptions, Segmenter
+from tests.support.fakes import loud_frame, scripted_audio
 
 PAUSE, AROUND, LONGEST = 30, 25, 400
 OPTIONS = EndpointOptions(

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from golden import load, longform
 
 from streamd.assets import asset
 from streamd.engine.longform import Heard, LongformOptions, Transcriber, clips_at
@@ -15,6 +14,7 @@ from streamd.engine.weights import parameter_shapes
 from streamd.mel.recording import RecordingMel
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
+from tests.golden import load, longform
 
 DOCUMENT = json.loads((load.HERE / "longform.json").read_text())
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from golden import load
-from golden.scripts import CASES, PUNCTUATION, Script
 
 from streamd.engine import ModelDimensions
 from streamd.engine.longform import LongformOptions, SpokenWord, Transcriber, clips_at, transcriber
@@ -16,6 +14,8 @@ from streamd.search.decode import Decoded
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Word
+from tests.golden import load
+from tests.golden.scripts import CASES, PUNCTUATION, Script
 
 GOLDEN = json.loads((load.HERE / "scripted.json").read_text())["cases"]
 RENAMED = {"logprob_threshold", "no_speech_threshold"}

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from decoders import NOTIMESTAMPS, SOT, ContextDecoder, vocabulary
 
 from streamd.engine import ModelDimensions
 from streamd.engine.longform import LongformOptions, Transcriber, clips_at
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
+from tests.support.decoders import NOTIMESTAMPS, SOT, ContextDecoder, vocabulary
 
 N_VOCAB = 256 + 1608
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from streamd.engine.longform import Heard, LongformOptions, Transcriber, clips_a
 from streamd.engine.longform.transcriber import LEAST_SILENT_REST
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
+from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
 
 N_VOCAB = 256 + 1608
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)

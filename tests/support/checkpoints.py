@@ -9,11 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine import ggml_file as ggml
-from engine import huggingface_folder as huggingface
-from engine import torch_file
-from golden.load import samples
-from golden.random_model import random_weights
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
@@ -27,6 +22,11 @@ from streamd.errors import ModelError
 from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Hypothesis, Window
+from tests.golden.load import samples
+from tests.golden.random_model import random_weights
+from tests.support import ggml_file as ggml
+from tests.support import huggingface_folder as huggingface
+from tests.support import torch_file
 
 __all__ = ["ggml", "huggingface"]
 """Writers that tests import from here, too."""

@@ -9,7 +9,7 @@ import soundfile
 
 from streamd.types import FRAME, SAMPLE_RATE
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECORDING = ROOT / "tests/speech/recording.flac"
 SENTENCE = "Out of his 1800, he laid aside 1600 each year."
 """Of the clip `arctic_a0245`."""

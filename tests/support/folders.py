@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from engine import torch_file
 from safetensors.numpy import save_file
 
 from streamd.engine import ModelDimensions
+from tests.support import torch_file
 
 Weights = Mapping[str, np.ndarray]
 _TYPES = ("float32", "int8", "int16", "int32", "float16")

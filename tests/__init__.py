@@ -1,0 +1,1 @@
+"""The tests of streamd, and what they share (`tests.support`)."""

@@ -1,0 +1,1 @@
+"""Fakes, servers and files that several tests use."""
