@@ -149,7 +149,7 @@ async def _caption(
             async with source:
                 if source is sources[0]:
                     opened()
-                await pump(source, live, control, calm_ms=lambda: live.calm_ms)
+                await pump(source, live, control)
         except SourceError as error:
             await live.flush()
             live.fail(Fault(code="source", message=str(error), fatal=True))

@@ -145,9 +145,7 @@ def own_sources(config: Config) -> list[Source]:
 
 def microphone(config: Config, *, again: bool = False) -> Microphone:
     """The user's device, `again` after it was gone."""
-    vad = config.vad
-    still_db = -math.inf if vad.vad == "off" else vad.energy_floor_db
-    return Microphone(config.input.device or None, look_again=again, still_db=still_db)
+    return Microphone(config.input.device or None, look_again=again)
 
 
 def _source(config: Config, name: str) -> Source:

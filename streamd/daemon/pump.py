@@ -1,14 +1,10 @@
 """Carries audio from a source to whoever listens, and leaves out what comes while we are paused."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from streamd.daemon.control import Control
 from streamd.sources import Lost, Source
 from streamd.types import Frames, ms_from_frames
-
-LONGEST_REST_MS = 120
-"""As long as the usual voice gate needs to open: who looks no more often finds speech as soon."""
 
 
 class Listener(Protocol):
@@ -31,17 +27,8 @@ class Listener(Protocol):
         ...
 
 
-async def pump(
-    source: Source,
-    listener: Listener,
-    control: Control,
-    *,
-    calm_ms: Callable[[], int] = lambda: 0,
-) -> None:
-    """From the source to the listener, until the source ends or the user stops it.
-
-    `calm_ms`: audio that the listener can make nothing of before all of it is there.
-    """
+async def pump(source: Source, listener: Listener, control: Control) -> None:
+    """Feed the listener from the source until the source ends or the user stops it."""
     control.on_stop = source.stop
     if control.stopped.is_set():
         source.stop()  # what a pipe holds by now is still heard
@@ -60,6 +47,5 @@ async def pump(
             if not source.live:
                 await listener.room()
             listener.feed(item)
-        source.at_least_ms = min(calm_ms(), LONGEST_REST_MS)
     if n_skipped:
         listener.gap(ms_from_frames(n_skipped), "paused")

@@ -58,7 +58,7 @@ async def follow(
                     live.gap(round((loop.time() - gone_s) * 1000), "device")
                     log.warning("%s is back", source.name)
                     gone_s = 0.0
-                await pump(source, live, control, calm_ms=lambda: live.calm_ms)
+                await pump(source, live, control)
                 return
         except SourceError as error:
             live.has_source = False

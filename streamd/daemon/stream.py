@@ -121,11 +121,6 @@ class Stream:
         )
 
     @property
-    def calm_ms(self) -> int:
-        """Audio that is no use before all of it is there, since nobody speaks."""
-        return ms_from_frames(self.session.calm)
-
-    @property
     def lag_ms(self) -> int:
         """Speech that waits for the engine."""
         return ms_from_frames(self.session.backlog)

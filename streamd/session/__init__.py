@@ -84,11 +84,6 @@ class Session:
         return not self._segmenter.utterances
 
     @property
-    def calm(self) -> int:
-        """Nothing can come of fewer frames than this: they may as well be fed at once."""
-        return self._gate.calm if self.idle else 0
-
-    @property
     def settled_ms(self) -> int:
         """Audio before this time is in finals, or nobody spoke: it will not be needed again."""
         settled = max(self._segmenter.oldest, self._final_until)

@@ -29,15 +29,12 @@ class Source(Protocol):
 
     `name` is for people. `live` audio arrives whether or not anybody is ready, so never hold back
     from reading it; any other source is read only as fast as it is consumed, so wait when there is
-    more than the engine can take. `duration_ms` is None where it is unknown. Whoever can make
-    nothing of less audio sets `at_least_ms`: what is live then comes in pieces of that length, if
-    nothing is lost or ends before.
+    more than the engine can take. `duration_ms` is None where it is unknown.
     """
 
     name: str
     live: bool
     duration_ms: int | None
-    at_least_ms: int
 
     @property
     def n_padding(self) -> int:

@@ -1,10 +1,6 @@
 """Blocks that a live source has captured and nobody has consumed yet."""
 
 from collections import deque
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from streamd.audio.pcm import Block
 from streamd.sources import Lost
@@ -23,7 +19,7 @@ class Backlog:
         self._rate_hz = rate_hz
         self._items: deque[Block | Lost | Ended] = deque()
         self.n_samples = 0
-        """In its blocks."""
+        """How many samples wait."""
         self._n_dropped = 0
 
     def put(self, item: Block | Lost | Ended) -> None:
@@ -38,28 +34,16 @@ class Backlog:
             self.n_samples += len(item)
         self._items.append(item)
 
-    def take(self, at_least: int = 0) -> Block | Lost | Ended | None:
-        """Give the oldest item, None when there is none. What is `Ended` stays so.
-
-        Blocks are joined until there are `at_least` so many samples; None while these may yet come.
-        """
-        blocks: list[NDArray[Any]] = []  # all of one type
-        missing = at_least
-        for item in self._items:
-            if isinstance(item, Lost | Ended):
-                break
-            blocks.append(item)
-            missing -= len(item)
-            if missing <= 0:
-                break
-        else:
+    def take(self) -> Block | Lost | Ended | None:
+        """Give the oldest item, or None when there is none. What is `Ended` stays so."""
+        if not self._items:
             return None
-        for _ in blocks:
-            self._items.popleft()
-        self.n_samples -= at_least - missing
-        if blocks:
-            return np.concatenate(blocks)
-        return item if isinstance(item, Ended) else self._items.popleft()
+        if isinstance(self._items[0], Ended):
+            return self._items[0]
+        item = self._items.popleft()
+        if not isinstance(item, Lost | Ended):
+            self.n_samples -= len(item)
+        return item
 
     def _note_dropped(self) -> None:
         """Put the loss, whole now that it is over, where the blocks were missed."""

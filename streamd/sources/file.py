@@ -101,7 +101,6 @@ class FileSource:
         self.name = str(path)
         self.live = realtime
         self.duration_ms: int | None = None
-        self.at_least_ms = 0
         self._clock = clock or LoopClock()
         self._started_ms: float | None = None
         self._n_given = 0
@@ -143,7 +142,7 @@ class FileSource:
             self._decoder.close()
 
     async def _next_block(self) -> Block | Lost | Ended:
-        block_ms = max(_PACED_BLOCK_MS, self.at_least_ms) if self.live else _BLOCK_MS
+        block_ms = _PACED_BLOCK_MS if self.live else _BLOCK_MS
         n = self._rate_hz * block_ms // 1000
         if self.live:
             await self._until_due(n)

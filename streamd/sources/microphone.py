@@ -1,14 +1,12 @@
 """A microphone, through PortAudio.
 
 PortAudio calls back from its own thread, which only copies the block and hands it to the event
-loop, several at a time while nobody speaks, and as long as there is hardly a sound up to a second
-of them: to wake the loop is what costs most. It never waits for us, so nothing is lost while the
-engine is slow: blocks queue up in memory, `QUEUE_LIMIT_MS` of them.
+loop. It never waits for us, so nothing is lost while the engine is slow: blocks queue up in memory,
+`QUEUE_LIMIT_MS` of them.
 """
 
 import asyncio
 import contextlib
-import math
 from collections import deque
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -34,8 +32,6 @@ _DRIVER_BUFFER_S = 0.1
 """The callback needs Python's interpreter lock; it may be late by this much without a loss."""
 _PATIENCE_MS = 10_000
 """A device that works delivers blocks even when nobody speaks; Bluetooth takes seconds to begin."""
-_STILL_MS = 1_000
-"""For as long the loop is left alone while all blocks are still: what follows counts seconds."""
 
 
 class Microphone:
@@ -50,8 +46,6 @@ class Microphone:
     queue_limit_ms : audio that may wait to be consumed; what comes then is `Lost`
     patience_ms : how long a device may deliver nothing until it counts as gone
     look_again : it may have been plugged in since this process first looked; none may be open
-    still_db : no frame below this level (RMS, dB below full scale) is of any use while nobody
-        speaks, that is while `at_least_ms` is above 0
     """
 
     def __init__(
@@ -61,23 +55,18 @@ class Microphone:
         queue_limit_ms: int = QUEUE_LIMIT_MS,
         patience_ms: int = _PATIENCE_MS,
         look_again: bool = False,
-        still_db: float = -math.inf,
     ) -> None:
         self.name = "microphone"
         self.live = True
         self.duration_ms: int | None = None
-        self.at_least_ms = 0
         self._wanted = device
         self._queue_limit_ms = queue_limit_ms
         self._patience_ms = patience_ms
         self._look_again = look_again
-        # half of its power: a frame may be of two blocks, and the resampler may move its level
-        self._still_power: float = 10.0 ** (still_db / 10) / 2
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
         self._arrival = asyncio.Event()
         self._captured: deque[tuple[Block, float, bool]] = deque()  # appended by PortAudio's thread
-        self._n_captured, self._all_still = 0, True  # touched by that thread alone
         self._background: Background[None] = Background()
 
     async def __aenter__(self) -> Self:
@@ -118,7 +107,7 @@ class Microphone:
         self._put(Ended())
 
     async def _next_block(self) -> Block | Lost | Ended:
-        while (item := self._backlog.take(self._n_wanted)) is None:
+        while (item := self._backlog.take()) is None:
             self._arrival.clear()
             try:
                 async with asyncio.timeout(self._patience_ms / 1000):
@@ -126,14 +115,6 @@ class Microphone:
             except TimeoutError:
                 self._put(Ended(self._gone(f"delivered nothing for {self._patience_ms} ms")))
         return item
-
-    @property
-    def _n_wanted(self) -> int:
-        """Samples that are to be taken at once; of what was held back, as much as there is."""
-        if not self.at_least_ms:
-            return 0
-        n_still = min(self._backlog.n_samples, _STILL_MS * self._rate_hz // 1000)
-        return max(n_still, self.at_least_ms * self._rate_hz // 1000)
 
     def _open(self) -> None:
         """Find the device, open it and start. Runs in a thread: some drivers take seconds."""
@@ -183,18 +164,7 @@ class Microphone:
         """Hand blocks to the loop. Runs in PortAudio's thread, which owns the block."""
         overflowed = bool(status.input_overflow)
         self._captured.append((block.copy(), float(time.inputBufferAdcTime), overflowed))
-        self._n_captured += len(block)
-        self._all_still = self._all_still and self._is_still(block)
-        wanted_ms = self.at_least_ms
-        if wanted_ms and self._all_still:
-            wanted_ms = max(wanted_ms, _STILL_MS)
-        if self._n_captured * 1000 >= wanted_ms * self._rate_hz:
-            self._n_captured, self._all_still = 0, True
-            self._loop.call_soon_threadsafe(self._take_over)
-
-    def _is_still(self, block: NDArray[np.float32]) -> bool:
-        """Whether no frame in it can be of use."""
-        return float(np.vdot(block, block)) < self._still_power * block.size
+        self._loop.call_soon_threadsafe(self._take_over)
 
     def _finished_callback(self) -> None:
         """Learn that no block will come any more. Runs in PortAudio's thread."""

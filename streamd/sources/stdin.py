@@ -62,7 +62,6 @@ class StdinSource:
         self.name = file if isinstance(file, str) else "stdin"
         self.live = False
         self.duration_ms: int | None = None
-        self.at_least_ms = 0  # without consequence: it is not live
         self._file = file
         self._rate_hz, self._channels = rate_hz, channels
         self._may_be_container = encoding == AUTO

@@ -6,7 +6,6 @@ steady. The gate opens when enough of the last frames are voiced and closes when
 nothing of utterances or text: `segmenter` does.
 """
 
-import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -67,14 +66,6 @@ class Gate:
         return (
             not self._open and sum(self._voiced) >= self._options.close_share * self._options.attack
         )
-
-    @property
-    def calm(self) -> int:
-        """The gate will stay shut for fewer frames than this, whatever they are; 0: it is open."""
-        if self._open:
-            return 0
-        n_wanted = math.ceil(self._options.open_share * self._options.attack)
-        return max(1, n_wanted - sum(self._voiced))
 
     def _is_voiced(self, frame: Samples, level: float) -> bool:
         # Detector and steadiness are always asked: they follow every frame.

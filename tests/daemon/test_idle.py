@@ -41,11 +41,10 @@ async def test_nobody_is_woken_before_a_window_is_due():
     stream.begin()
     for frame in silence(10, 1e-3):
         stream.feed(frame[None])
-    assert (woken, stream.calm_ms, stream.due_since) == ([], 120, None)
+    assert (woken, stream.due_since) == ([], None)
     t = np.arange(3 * 50 * FRAME) / 16_000
     syllables = 0.1 * np.sign(np.sin(2 * np.pi * 120 * t)) * np.maximum(0, np.sin(5 * np.pi * t))
     for frame in syllables.astype(np.float32).reshape(-1, FRAME):
         stream.feed(frame[None])
     assert woken
-    assert stream.calm_ms == 0
     assert stream.next_window() is not None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamd.daemon.control import Control
-from streamd.daemon.pump import LONGEST_REST_MS, pump
+from streamd.daemon.pump import pump
 from streamd.sources import Lost
 from streamd.types import FRAME
 
@@ -81,17 +81,3 @@ async def test_a_stop_ends_the_source(control):
 
     assert await heard([frames(1), stop, frames(2)], control) == [1]
     assert await heard([frames(1)], control) == []
-
-
-async def test_the_source_is_told_what_is_no_use_before_it_is_there(control):
-    needs = iter([40, 100_000, 0])
-    told = []
-
-    class Watched(Listener):
-        def feed(self, frames) -> None:
-            told.append(source.at_least_ms)
-
-    source = Source([frames(1)] * 4, live=True)
-    source.at_least_ms = 0
-    await pump(source, Watched(), control, calm_ms=lambda: next(needs, 0))
-    assert told == [0, 40, LONGEST_REST_MS, 0]

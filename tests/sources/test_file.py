@@ -148,26 +148,6 @@ def test_real_time_neither_runs_ahead_nor_drifts(tmp_path_factory, work_ms):
         assert max(delays) <= 40 + 40  # one block, and what the resampler holds back
 
 
-@given(wanted=st.lists(st.integers(0, 200), max_size=60))
-def test_longer_pieces_come_when_their_last_sample_is_due(tmp_path_factory, wanted):
-    path = tmp_path_factory.mktemp("pieces") / "ramp.wav"
-    soundfile.write(path, RAMP, SAMPLE_RATE)
-    clock = ManualClock()
-
-    async def play():
-        heard, asked, started_ms = [], iter(wanted), clock.time_ms
-        async with FileSource(path, realtime=True, clock=clock) as source:
-            async for frames in source:
-                heard.append(frames)
-                if not source._stopped and sum(map(len, heard)) < 187:  # the last one is padded
-                    assert clock.time_ms - started_ms >= sum(map(len, heard)) * 20
-                source.at_least_ms = next(asked, 0)
-        assert is_ramp(heard)
-        assert clock.time_ms - started_ms <= 3750 + 200
-
-    asyncio.run(play())
-
-
 async def test_stop_ends_behind_what_was_read(ramp_file):
     async with FileSource(ramp_file(".wav")) as source:
         first = await anext(aiter(source))

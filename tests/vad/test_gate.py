@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streamd.types import FRAME, SAMPLE_RATE
 from streamd.vad.energy import SILENCE_DB, AnySound, level_db
@@ -116,29 +114,3 @@ def test_the_start_of_a_word_is_doubtful():
         gate.update(np.zeros(FRAME, np.float32))
         doubtful.append(gate.doubtful)
     assert doubtful == [False] * 12 + [True] * 3 + [False]
-
-
-@given(
-    voiced=st.lists(st.booleans(), max_size=80),
-    attack=st.integers(1, 25),
-    share=st.floats(0.0, 1.0),
-)
-def test_a_gate_does_not_open_in_fewer_frames_than_it_says(voiced, attack, share):
-    """So nobody who looks only every `calm` frames finds speech later for that."""
-    answers = iter(voiced)
-    gate = Gate(lambda frame: next(answers), GateOptions(attack, share, share / 2, steady_db=0.0))
-    loud, calm, is_open = np.full(FRAME, 0.1, np.float32), [gate.calm], [False]
-    for _ in voiced:
-        is_open.append(gate.update(loud) == 0)
-        calm.append(gate.calm)
-    assert [n == 0 for n in calm] == is_open
-    for at, n_calm in enumerate(calm):
-        assert not any(is_open[at + 1 : at + n_calm])
-
-
-def test_the_usual_gate_needs_six_frames():
-    gate = Gate(AnySound(), GateOptions(steady_db=0.0))
-    assert gate.calm == 6
-    told = [(gate.update(np.full(FRAME, 0.1, np.float32)), gate.calm) for _ in range(6)]
-    assert [calm for _, calm in told] == [5, 4, 3, 2, 1, 0]
-    assert [silence == 0 for silence, _ in told] == [False] * 5 + [True]
