@@ -18,7 +18,7 @@ from streamd.bench.words import n_edits, spoken
 from streamd.engine import Engine
 from streamd.engine.recognizer import Recognizer, encoder_positions
 from streamd.errors import ConfigError
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.session import Session
 from streamd.types import Frames, Hypothesis, Window, text_of

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from streamd.engine import Engine, FeaturesT
 from streamd.engine.recognizer import Recognizer
+from streamd.options import DecodingOptions
 from streamd.search import Alignment, Decoder, Logits
-from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Hypothesis, Mel, Window
 

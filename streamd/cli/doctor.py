@@ -29,7 +29,7 @@ from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import cache, imports
 from streamd.engine.store.places import places
 from streamd.errors import StreamdError
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions
 from streamd.sources.devices import list_devices
 
 _PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")

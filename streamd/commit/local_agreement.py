@@ -6,27 +6,11 @@ here by the age of the words: agreement alone commits words that the recognizer 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from streamd.commit.words import HEARD_OUT, agreement, normalised, settled
+from streamd.options import AgreementOptions
 from streamd.types import Word
-
-
-@dataclass(frozen=True, slots=True)
-class AgreementOptions:
-    """When words are committed; times in frames."""
-
-    agree: int = 2
-    """Hypotheses in a row that must begin alike."""
-    hold: int = 12
-    """Words younger than this (250 ms) wait, agreed upon or not."""
-    min_progress: int = 15
-    """New audio between two hypotheses without which their agreement says nothing."""
-    confident_prob: float = 0.95
-    """Words of at least this mean probability are committed when seen once ..."""
-    confident_age: int = 50
-    """... if they ended this long ago."""
 
 
 class LocalAgreement:

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamd.commit import CommitPolicy
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
+from streamd.commit.local_agreement import LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.config import Config
 from streamd.engine import Engine
@@ -22,10 +22,17 @@ from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
-from streamd.search.loops import LoopLimits
-from streamd.search.options import DecodingOptions
+from streamd.options import (
+    AgreementOptions,
+    AlignAttOptions,
+    DecodingOptions,
+    EndpointOptions,
+    GateOptions,
+    LoopLimits,
+    SessionOptions,
+)
 from streamd.search.tokenizer import Tokenizer
-from streamd.session import Session, SessionOptions
+from streamd.session import Session
 from streamd.sources import Source
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
@@ -33,8 +40,8 @@ from streamd.sources.stdin import StdinSource
 from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms
 from streamd.vad import Vad
 from streamd.vad.energy import AnySound
-from streamd.vad.gate import Gate, GateOptions
-from streamd.vad.segmenter import EndpointOptions, Segmenter
+from streamd.vad.gate import Gate
+from streamd.vad.segmenter import Segmenter
 from streamd.vad.webrtc import WebRtcVad
 
 
@@ -68,7 +75,6 @@ def gate(config: Config) -> Gate:
         GateOptions(
             attack=frames_from_ms(vad.attack_ms),
             open_share=vad.vad_threshold,
-            close_share=vad.vad_threshold / 2,
             hangover=frames_from_ms(vad.hangover_ms),
             floor_db=-math.inf if off else vad.energy_floor_db,
             steady_db=0.0 if off else vad.steady_db,
@@ -82,7 +88,7 @@ def _policy(config: Config) -> CommitPolicy:
         return Sliding()
     if streaming.commit == "align-att":
         threshold = frames_from_ms(streaming.frame_threshold_ms)
-        return AlignAtt(threshold, frames_from_ms(streaming.rewind_ms))
+        return AlignAtt(AlignAttOptions(threshold, frames_from_ms(streaming.rewind_ms)))
     return LocalAgreement(
         AgreementOptions(
             agree=streaming.agreement,
@@ -116,8 +122,7 @@ def _endpoint_options(config: Config) -> EndpointOptions:
     )
     return EndpointOptions(
         pre_roll=frames_from_ms(vad.pre_roll_ms),
-        # A final that is to be prepared later than its utterance may end is prepared at that end.
-        tail=min(frames_from_ms(vad.pre_final_ms), plain, sentence, unfinished, empty),
+        pre_final=frames_from_ms(vad.pre_final_ms),
         plain=plain,
         sentence=sentence,
         unfinished=unfinished,
@@ -276,7 +281,7 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
             word_repeats=o.loop_word_repeats,
             phrase_words=o.loop_phrase_words,
             stuck_tokens=o.loop_stuck_tokens,
-            tail_ratio=o.loop_compression,
+            compression=o.loop_compression,
         ),
         audio_ctx=o.audio_ctx,
         audio_ctx_pad=o.audio_ctx_pad,

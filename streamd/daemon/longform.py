@@ -9,21 +9,14 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.engine import Engine
-from streamd.engine.longform import (
-    Heard,
-    LongformOptions,
-    Segment,
-    SpeechClips,
-    Transcriber,
-    clips_at,
-)
+from streamd.engine.longform import Heard, Segment, SpeechClips, Transcriber, clips_at
 from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.errors import ConfigError
 from streamd.events import Details, Final, Gap, TimedWord, Token
 from streamd.mel.recording import RecordingMel
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions, EndpointOptions, LongformOptions
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
-from streamd.vad.segmenter import EndpointOptions, Segmenter
+from streamd.vad.segmenter import Segmenter
 
 _SILENT_FRAMES = 1_500
 """Silence that is put in the place of lost audio at once."""
@@ -195,7 +188,7 @@ def _endpoint_options(config: Config) -> EndpointOptions:
     pause, around = frames_from_ms(vad.endpoint_ms), frames_from_ms(vad.pre_roll_ms)
     return EndpointOptions(
         pre_roll=around,
-        tail=min(around, pause),
+        pre_final=around,
         plain=pause,
         sentence=pause,
         unfinished=pause,

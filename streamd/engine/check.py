@@ -23,8 +23,8 @@ from streamd.engine.model import Model
 from streamd.engine.recognizer import encoder_positions
 from streamd.engine.reference import Array, ReferenceEngine
 from streamd.mel import log_mel
+from streamd.options import DecodingOptions
 from streamd.search.decode import Context, decode, slots_needed
-from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from streamd.engine import Engine, FeaturesT
 from streamd.mel import MelCache
+from streamd.options import DecodingOptions
 from streamd.search.anomaly import is_anomalous
 from streamd.search.decode import Context, Decoded, decode, slots_needed
 from streamd.search.fallback import is_silence, with_fallback
 from streamd.search.language import detect_language, spoken
-from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_heard, tighten
 from streamd.types import ODD, SAMPLE_RATE, Hypothesis, Window, Word

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamd.options import DecodingOptions
 from streamd.search import Alignment, Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.greedy import Lottery, greedy, sample
 from streamd.search.loops import compression_ratio, find_loop
-from streamd.search.options import DecodingOptions
 from streamd.search.paths import Cache, Path, Started, log_softmax
 from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer

@@ -7,9 +7,9 @@ merely repetitive by nature (digits) would be lost (as in SYSTRAN/faster-whisper
 
 from collections.abc import Callable
 
+from streamd.options import DecodingOptions
 from streamd.search.decode import Decoded
 from streamd.search.loops import tail_entropy
-from streamd.search.options import DecodingOptions
 
 
 def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from streamd.options import DecodingOptions
 from streamd.search import Decoder
-from streamd.search.options import DecodingOptions
 from streamd.search.paths import Cache, log_softmax
 from streamd.search.tokenizer import Tokenizer
 

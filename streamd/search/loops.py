@@ -11,8 +11,8 @@ import string
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from streamd.options import LoopLimits
 from streamd.search.tokenizer import Tokenizer
 
 REPEATS_OF_MANY = 3
@@ -23,21 +23,6 @@ TAIL_TOKENS = 60
 ENTROPY_TOKENS = 32
 
 _IGNORED = string.punctuation + string.whitespace
-
-
-@dataclass(frozen=True, slots=True)
-class LoopLimits:
-    """What counts as repeating oneself."""
-
-    word_repeats: int = 8
-    """The same word that often in a row."""
-    phrase_words: int = 12
-    """A phrase of 2 to 8 words, three times or more, and at least so many words in all."""
-    stuck_tokens: int = 8
-    """So many tokens in a row that attend to one spot."""
-    tail_ratio: float = 3.0
-    """Compression ratio of the last 60 tokens. WhisperKit has 2.4, but 60 random digits reach 2.8
-    (200 trials); repeated phrases of that length reach 5 and more."""
 
 
 USUAL = LoopLimits()
@@ -82,7 +67,7 @@ def find_loop(
     if repetition is not None:
         return sum(len(ids) for _, ids in words[:repetition])
     tail = tokenizer.decode(tokens[-TAIL_TOKENS:])
-    if len(tokens) >= TAIL_TOKENS and compression_ratio(tail) > limits.tail_ratio:
+    if len(tokens) >= TAIL_TOKENS and compression_ratio(tail) > limits.compression:
         return len(tokens) - TAIL_TOKENS
     return None
 

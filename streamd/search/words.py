@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from streamd.options import APPENDED, PREPENDED
 from streamd.search import Alignment, Decoder
 from streamd.search.decode import Decoded
 from streamd.search.dtw import warp
@@ -26,8 +27,6 @@ PADDING_SLACK = 10
 QUIET = 0.05
 """Of a word's loudest frame: 26 dB below it there is no speech, but perhaps its pause."""
 _MEDIAN_WIDTH = 7
-PREPENDED = "\"'“¿([{-"
-APPENDED = "\"'.。,，!！?？:：”)]}、"
 
 
 def find_words(

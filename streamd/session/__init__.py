@@ -18,9 +18,9 @@ from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
 from streamd.commit.words import HEARD_OUT
 from streamd.events import Gap, SessionEvent
+from streamd.options import SessionOptions
 from streamd.session.context import ContextFloor
 from streamd.session.language import Language
-from streamd.session.options import SessionOptions
 from streamd.session.prompt import Prompt
 from streamd.session.segment import Segment, usable
 from streamd.session.timeline import Timeline, lag

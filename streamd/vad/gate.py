@@ -7,29 +7,11 @@ nothing of utterances or text: `segmenter` does.
 """
 
 from collections import deque
-from dataclasses import dataclass
 
+from streamd.options import GateOptions
 from streamd.types import Samples
 from streamd.vad import Vad
 from streamd.vad.energy import Steadiness, level_db
-
-
-@dataclass(frozen=True, slots=True)
-class GateOptions:
-    """When the gate opens and closes; times in frames, levels in dB."""
-
-    attack: int = 10
-    """The gate looks at this many of the latest frames."""
-    open_share: float = 0.6
-    """It opens when this share of them is voiced ..."""
-    close_share: float = 0.3
-    """... and closes when less than this share is: two thresholds, so that it does not flutter,"""
-    hangover: int = 5
-    """and not sooner than this behind the last voiced frame."""
-    floor_db: float = -60.0
-    """Quieter frames (below full scale) are never voiced."""
-    steady_db: float = 3.0
-    """Sound whose level moved less than this in two seconds is noise. 0: no such check."""
 
 
 class Gate:

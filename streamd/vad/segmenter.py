@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamd.events import Vad
+from streamd.options import EndpointOptions
 from streamd.types import Word, ms_from_frames, text_of
 
 UNFINISHED = frozenset(
@@ -26,60 +27,17 @@ UNFINISHED = frozenset(
 """Words that do not end a sentence; a speaker who stops here is thinking."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointOptions:
-    """When an utterance begins and ends; all in frames."""
-
-    pre_roll: int = 25
-    """Audio kept from before the gate opened."""
-    tail: int = 10
-    """Silence behind the last voiced frame that still belongs to the utterance and is transcribed:
-    the end of a voiceless consonant. The final is decoded as soon as so much silence was heard, so
-    this cannot be more than `shortest_pause`."""
-    plain: int = 30
-    """Silence that ends an utterance ..."""
-    sentence: int = 20
-    """... if its text ends with a full stop, a question or an exclamation mark ..."""
-    unfinished: int = 50
-    """... if it ends with a comma, a doubtful word or one that does not end a sentence ..."""
-    empty: int = 120
-    """... if nothing was recognised so far."""
-    longest: int = 1400
-    """An utterance never gets longer. From three fifths of this on it ends in the next pause of
-    `tail` frames; if none comes, it is cut in the quietest of the last `tail` frames."""
-    overlap: int = 0
-    """Audio before such a cut that the next utterance begins with (whisper.cpp's ``--keep``)."""
-    exact_cut: bool = False
-    """Cut exactly at `longest`, never before (whisper.cpp's lines)."""
-
-    def __post_init__(self) -> None:
-        if self.tail > self.shortest_pause:
-            raise ValueError(
-                f"the text of a pause would be needed after {self.shortest_pause} frames of it, "
-                f"but be asked for after {self.tail}"
-            )
-
-    @property
-    def shortest_pause(self) -> int:
-        """No silence shorter than this ends an utterance, whatever its text."""
-        return min(self.plain, self.sentence, self.unfinished, self.empty)
-
-    @property
-    def longest_pause(self) -> int:
-        """Silence of this length ends an utterance, whatever its text."""
-        return max(self.plain, self.sentence, self.unfinished, self.empty)
-
-    def patience(self, words: Sequence[Word]) -> int:
-        """Frames of silence that end an utterance with these words."""
-        text = text_of(words)
-        if not text:
-            return self.empty
-        if text.endswith((".", "?", "!", "。", "？", "！")) and not text.endswith("..."):
-            return self.sentence
-        unfinished = text.endswith((",", "，", "、")) or words[-1].prob < 0.5
-        if unfinished or words[-1].text.strip().lower() in UNFINISHED:
-            return self.unfinished
-        return self.plain
+def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
+    """Frames of silence that end an utterance with these words."""
+    text = text_of(words)
+    if not text:
+        return options.empty
+    if text.endswith((".", "?", "!", "。", "？", "！")) and not text.endswith("..."):
+        return options.sentence
+    unfinished = text.endswith((",", "，", "、")) or words[-1].prob < 0.5
+    if unfinished or words[-1].text.strip().lower() in UNFINISHED:
+        return options.unfinished
+    return options.plain
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +99,7 @@ class Segmenter:
         """Say what the utterance's text is in its current pause."""
         if utterance is not self._open or utterance.pause is None:
             return []
-        self._patience = self.options.patience(words)
+        self._patience = ending_pause(words, self.options)
         return self._advance()
 
     def flush(self, *, doubtful: bool = False) -> list[Vad]:

@@ -14,7 +14,7 @@ from streamd.bench.calibration import (
 )
 from streamd.engine import ModelDimensions
 from streamd.errors import ConfigError
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Mel
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
+from streamd.commit.local_agreement import LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.commit.words import normalised
+from streamd.options import AgreementOptions, AlignAttOptions
 from streamd.types import Word
 
 
@@ -85,7 +86,7 @@ def test_committed_words_are_what_all_hypotheses_since_agree_on(hypotheses):
 
 
 def test_align_att_commits_what_ends_well_before_the_edge():
-    policy = AlignAtt(threshold=25)
+    policy = AlignAtt(AlignAttOptions(frame_threshold=25))
     assert policy.commit(words("and so my fellow"), now=80, silence=0) == 2
     assert policy.commit(words("my fellow", start=40), now=200, silence=0) == 1
     assert policy.commit(words("fellow", start=60), now=200, silence=14) == 0
@@ -93,7 +94,7 @@ def test_align_att_commits_what_ends_well_before_the_edge():
 
 
 def test_align_att_ignores_a_hypothesis_that_jumps_back():
-    policy = AlignAtt(threshold=25, rewind=200)
+    policy = AlignAtt(AlignAttOptions(frame_threshold=25, rewind=200))
     assert policy.commit(words("late word", start=900), now=1000, silence=0) == 1
     assert policy.commit(words("early word again", start=100), now=1000, silence=0) == 0
 

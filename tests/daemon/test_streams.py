@@ -12,7 +12,7 @@ from streamd.daemon.pump import pump
 from streamd.daemon.streams import Stream, Streams
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap
-from streamd.session import SessionOptions
+from streamd.options import SessionOptions
 from streamd.sources.stdin import StdinSource
 from streamd.types import Hypothesis, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session

@@ -23,8 +23,8 @@ from streamd.engine.check import (
 from streamd.engine.onnx import prepare
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
+from streamd.options import DecodingOptions
 from streamd.search.decode import Context, decode, slots_needed
-from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 
 SHORT = 128

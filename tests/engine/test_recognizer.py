@@ -9,7 +9,7 @@ import pytest
 from streamd.engine import ModelDimensions
 from streamd.engine.onnx import OnnxEngine, prepare
 from streamd.engine.recognizer import Recognizer
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, ODD, Mel, Window, text_of
 from tests.golden import load

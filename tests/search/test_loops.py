@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.engine.vocabulary import openai_vocabulary
+from streamd.options import LoopLimits
 from streamd.search.loops import (
-    LoopLimits,
     compression_ratio,
     find_loop,
     find_repetition,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions
 from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import EOT, N_TEXT, N_VOCAB, NOSPEECH, SOT, TIMESTAMP_BEGIN, vocabulary

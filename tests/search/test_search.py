@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel
+from streamd.options import DecodingOptions
 from streamd.search import Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.decode import Context, Decoded, decode, slots_needed
 from streamd.search.greedy import Lottery, draw, sample
-from streamd.search.options import DecodingOptions
 from streamd.search.paths import Cache, Path, log_softmax
 from streamd.search.rules import Rules, make_rules
 from streamd.search.tokenizer import Tokenizer

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from streamd.options import DecodingOptions
 from streamd.search.decode import Context, Decoded, decode
 from streamd.search.dtw import cumulative, warp
-from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import attention, find_words, merge_punctuation, n_heard, tighten
 from streamd.types import FRAME, Word

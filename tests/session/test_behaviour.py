@@ -2,8 +2,9 @@
 
 from streamd.commit.local_agreement import LocalAgreement
 from streamd.events import Final, Partial
-from streamd.session import Session, SessionOptions
-from streamd.vad.gate import Gate, GateOptions
+from streamd.options import GateOptions, SessionOptions
+from streamd.session import Session
+from streamd.vad.gate import Gate
 from streamd.vad.segmenter import Segmenter
 from tests.support.fakes import (
     WORD,

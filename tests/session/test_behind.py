@@ -3,7 +3,7 @@
 import numpy as np
 
 from streamd.events import Final, Gap, Partial, Vad
-from streamd.session import SessionOptions
+from streamd.options import SessionOptions
 from streamd.types import FRAME, FRAME_MS
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
+from streamd.commit.local_agreement import LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.events import Event, Final, Gap, Partial, Vad
-from streamd.session import Session, SessionOptions
+from streamd.options import AgreementOptions, EndpointOptions, SessionOptions
+from streamd.session import Session
 from streamd.types import Hypothesis, Window, Word
-from streamd.vad.segmenter import EndpointOptions
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 any_pause = st.sampled_from([0, 1, 20, 30, 60])
@@ -24,7 +24,7 @@ def endpoints(draw) -> EndpointOptions:
     pauses = [draw(any_pause)] * 4 if draw(st.booleans()) else [draw(any_pause) for _ in range(4)]
     return EndpointOptions(
         pre_roll=draw(st.sampled_from([0, 25, 60])),
-        tail=min(draw(st.sampled_from([0, 1, 10, 60])), *pauses),
+        pre_final=min(draw(st.sampled_from([0, 1, 10, 60])), *pauses),
         plain=pauses[0],
         sentence=pauses[1],
         unfinished=pauses[2],

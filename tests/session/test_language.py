@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
+from streamd.options import DecodingOptions, SessionOptions
 from streamd.search.language import spoken
-from streamd.search.options import DecodingOptions
-from streamd.session import SessionOptions
 from streamd.session.language import Language
 from streamd.types import Hypothesis, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session

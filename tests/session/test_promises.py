@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import AgreementOptions, LocalAgreement
+from streamd.commit.local_agreement import LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.events import Event, Final, Gap, Partial
-from streamd.session import SessionOptions
+from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
 from streamd.types import FRAME_MS, Hypothesis, Window, Word
-from streamd.vad.segmenter import EndpointOptions
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 runs = st.lists(
@@ -232,9 +231,9 @@ def test_the_partials_of_a_segment_number_count_on_when_an_utterance_had_no_word
 
 def test_words_before_a_cut_that_came_later_are_not_said_again():
     """The window reached beyond the place where the utterance was then cut."""
-    endpoint = EndpointOptions(longest=100, tail=30, sentence=30)
+    endpoint = EndpointOptions(longest=100, pre_final=30, sentence=30)
     options = SessionOptions(step=24)
-    session = scripted_session(options, endpoint, AlignAtt(threshold=0))
+    session = scripted_session(options, endpoint, AlignAtt(AlignAttOptions(frame_threshold=0)))
     audio = scripted_audio([True] * 150)
     audio[72:77, 1:] = 0.06  # the quietest of the last frames
     recognizer, events = ScriptedRecognizer(), []
@@ -247,7 +246,8 @@ def test_words_before_a_cut_that_came_later_are_not_said_again():
 
 
 def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
-    session = scripted_session(SessionOptions(length=25), policy=AlignAtt(threshold=0))
+    policy = AlignAtt(AlignAttOptions(frame_threshold=0))
+    session = scripted_session(SessionOptions(length=25), policy=policy)
     audio = scripted_audio([True] * 250)
     audio[203:206, 1:] = 0.06  # a quiet place that was not heard yet
     session.feed(audio[:210])

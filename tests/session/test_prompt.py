@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamd.session import SessionOptions
+from streamd.options import SessionOptions
 from streamd.session.prompt import Prompt
 from streamd.types import Hypothesis, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session

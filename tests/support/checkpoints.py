@@ -19,7 +19,7 @@ from streamd.engine.store import load_model
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 from streamd.errors import ModelError
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Hypothesis, Window
 from tests.golden.load import samples

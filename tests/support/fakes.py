@@ -12,10 +12,11 @@ import numpy as np
 from streamd.commit import CommitPolicy
 from streamd.commit.local_agreement import LocalAgreement
 from streamd.events import Event
-from streamd.session import Session, SessionOptions
+from streamd.options import EndpointOptions, GateOptions, SessionOptions
+from streamd.session import Session
 from streamd.types import FRAME, Frames, Hypothesis, Samples, Window, Word
-from streamd.vad.gate import Gate, GateOptions
-from streamd.vad.segmenter import EndpointOptions, Segmenter
+from streamd.vad.gate import Gate
+from streamd.vad.segmenter import Segmenter
 
 WORD = 12
 """Frames a scripted word lasts."""

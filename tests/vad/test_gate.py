@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from streamd.options import GateOptions
 from streamd.types import FRAME, SAMPLE_RATE
 from streamd.vad.energy import SILENCE_DB, AnySound, level_db
-from streamd.vad.gate import Gate, GateOptions
+from streamd.vad.gate import Gate
 from streamd.vad.webrtc import WebRtcVad
 
 

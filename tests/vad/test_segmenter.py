@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.options import EndpointOptions
 from streamd.types import Word
-from streamd.vad.segmenter import EndpointOptions, Segmenter
+from streamd.vad.segmenter import Segmenter, ending_pause
 
 LOUD, QUIET = -20.0, -90.0
 
@@ -53,11 +54,11 @@ def ends(frames, text="and so", delay=0, options=None):
     ],
 )
 def test_patience_follows_the_text(text, frames):
-    assert EndpointOptions().patience(words(text)) == frames
+    assert ending_pause(words(text), EndpointOptions()) == frames
 
 
 def test_a_doubtful_last_word_is_given_more_time():
-    assert EndpointOptions().patience(words("turn on the light", prob=0.3)) == 50
+    assert ending_pause(words("turn on the light", prob=0.3), EndpointOptions()) == 50
 
 
 @pytest.mark.parametrize(
@@ -174,19 +175,18 @@ def test_the_first_voiced_frame_belongs_to_the_utterance_without_any_pre_roll():
 @pytest.mark.parametrize("tail", [0, 1, 19, 20])
 def test_the_question_is_put_before_the_answer_is_needed(tail):
     frames = list(track((True, 40), (False, 300), (True, 40), (False, 300)))
-    found = ends(frames, "done.", options=EndpointOptions(tail=tail, pre_roll=0))
+    found = ends(frames, "done.", options=EndpointOptions(pre_final=tail, pre_roll=0))
     assert found == [(0, 40 + tail), (340, 380 + tail)]
 
 
-def test_a_question_that_would_come_too_late_is_refused():
-    with pytest.raises(ValueError, match="asked for after 21"):
-        EndpointOptions(tail=21)
+def test_the_question_is_put_before_the_shortest_pause_is_over():
+    assert EndpointOptions(pre_final=21, sentence=20).tail == 20
 
 
 @pytest.mark.parametrize("n_equal", [0, 1, 30])
 def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
     options = EndpointOptions(
-        tail=0, pre_roll=0, plain=n_equal, sentence=n_equal, unfinished=n_equal, empty=n_equal
+        pre_final=0, pre_roll=0, plain=n_equal, sentence=n_equal, unfinished=n_equal, empty=n_equal
     )
     segmenter = Segmenter(options)
     for silence, level in track((True, 40), (False, 50), (True, 40)):
@@ -195,13 +195,13 @@ def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
 
 
 def test_no_patience_at_all_ends_the_utterance_at_once():
-    options = EndpointOptions(tail=0, sentence=0, pre_roll=0)
+    options = EndpointOptions(pre_final=0, sentence=0, pre_roll=0)
     frames = track((True, 40), (False, 5), (True, 40), (False, 200))
     assert ends(frames, "done.", options=options) == [(0, 40), (45, 85)]
 
 
 def test_the_quietest_place_is_looked_for_in_the_second_half_of_an_utterance():
-    pauses = {"tail": 200, "plain": 200, "sentence": 200, "unfinished": 200, "empty": 200}
+    pauses = {"pre_final": 200, "plain": 200, "sentence": 200, "unfinished": 200, "empty": 200}
     segmenter = Segmenter(EndpointOptions(longest=50, **pauses))
     for i in range(120):
         segmenter.push(0, QUIET if i < 3 else LOUD)

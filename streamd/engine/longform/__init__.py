@@ -8,14 +8,12 @@ recording began, places in it columns of log-mel (10 ms). Source: openai/whisper
 """
 
 from streamd.engine.longform.clips import Clip, SpeechClips, clips_at, whole
-from streamd.engine.longform.options import LongformOptions
 from streamd.engine.longform.segments import Segment, SpokenWord
 from streamd.engine.longform.transcriber import Heard, Transcriber
 
 __all__ = [
     "Clip",
     "Heard",
-    "LongformOptions",
     "Segment",
     "SpeechClips",
     "SpokenWord",

@@ -9,7 +9,6 @@ import numpy as np
 from streamd.engine import Engine, FeaturesT
 from streamd.engine.longform.clips import Clip
 from streamd.engine.longform.dreams import Silence, without_dreams
-from streamd.engine.longform.options import LongformOptions
 from streamd.engine.longform.prompt import Prompt
 from streamd.engine.longform.segments import (
     COLUMNS_PER_S,
@@ -25,9 +24,9 @@ from streamd.engine.longform.unheard import Voiced, before_unheard, unheard_firs
 from streamd.engine.longform.words import with_words
 from streamd.engine.recognizer import encoder_positions
 from streamd.mel.recording import RecordingMel
+from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.decode import Context, Decoded, decode, slots_needed
 from streamd.search.language import detect_language, spoken
-from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
 from streamd.types import Word

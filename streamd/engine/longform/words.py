@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from streamd.engine.longform.options import LongformOptions
 from streamd.engine.longform.segments import Segment, SpokenWord
+from streamd.options import LongformOptions
 from streamd.search.words import with_punctuation
 from streamd.types import Word
 

@@ -9,7 +9,7 @@ import pytest
 
 from streamd.engine.recognizer import Recognizer
 from streamd.mel import log_mel
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Window
 from tests.engine.coreml.runs import core_ml, model, on_cpu

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from streamd.engine.longform import Clip, SpeechClips
 from streamd.engine.longform.clips import MERGED_PAUSE
-from streamd.vad.gate import Gate, GateOptions
-from streamd.vad.segmenter import EndpointOptions, Segmenter
+from streamd.options import EndpointOptions, GateOptions
+from streamd.vad.gate import Gate
+from streamd.vad.segmenter import Segmenter
 from tests.support.fakes import loud_frame, scripted_audio
 
 PAUSE, AROUND, LONGEST = 30, 25, 400
 OPTIONS = EndpointOptions(
     pre_roll=AROUND,
-    tail=AROUND,
+    pre_final=AROUND,
     plain=PAUSE,
     sentence=PAUSE,
     unfinished=PAUSE,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from streamd.assets import asset
-from streamd.engine.longform import Heard, LongformOptions, Transcriber, clips_at
+from streamd.engine.longform import Heard, Transcriber, clips_at
 from streamd.engine.onnx import OnnxEngine, prepare
 from streamd.engine.weights import parameter_shapes
 from streamd.mel.recording import RecordingMel
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
 from tests.golden import load, longform
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.longform import LongformOptions, SpokenWord, Transcriber, clips_at, transcriber
+from streamd.engine.longform import SpokenWord, Transcriber, clips_at, transcriber
 from streamd.mel.recording import RecordingMel
+from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.decode import Decoded
-from streamd.search.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Word
 from tests.golden import load

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamd.engine import ModelDimensions
-from streamd.engine.longform import LongformOptions, Transcriber, clips_at
-from streamd.search.options import DecodingOptions
+from streamd.engine.longform import Transcriber, clips_at
+from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import NOTIMESTAMPS, SOT, ContextDecoder, vocabulary
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.longform import Heard, LongformOptions, Transcriber, clips_at
+from streamd.engine.longform import Heard, Transcriber, clips_at
 from streamd.engine.longform.transcriber import LEAST_SILENT_REST
-from streamd.search.options import DecodingOptions
+from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
 

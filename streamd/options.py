@@ -1,0 +1,250 @@
+"""What can be chosen about each part of streamd, with its default, type and range.
+
+Each default stands here and nowhere else. A part takes the dataclass that bears its name; the
+configuration gives some fields a name on the command line, and ``--set`` reaches all others. This
+module imports nothing heavy, so that the command line is answered before numpy is loaded.
+
+Times are frames of 20 ms (`Span` and `Backlog`), unless the name of the field ends in ``_ms``. The
+string in an `Annotated` is the unit.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Span = Annotated[int, Meta(ge=0, le=1_500), "frames"]
+"""A time within the 30 s that Whisper takes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How often a stream is transcribed, and how far back."""
+
+    step: Span = 25
+    """New audio after which the next partial is due; 0: only finals (whisper.cpp's VAD mode)."""
+    length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 250
+    """A longer window is trimmed to its uncommitted part."""
+    mask_words: Annotated[int, Meta(ge=0, le=10)] = 0
+    """How many of the newest tentative words are hidden during speech, against flicker."""
+    context_tokens: Annotated[int, Meta(ge=0, le=223)] = 64
+    """Limit of the committed tokens before the window that the decoder gets as its prompt."""
+    keep_context: bool = False
+    """Whether the prompt includes earlier utterances."""
+    language_after: Span = 100
+    """Length of an utterance after which its detected language is fixed."""
+    backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
+    """Audio kept while the engine lags; older audio is dropped and reported as a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementOptions:
+    """When the rule local-agreement commits words."""
+
+    agree: Annotated[int, Meta(ge=2, le=8)] = 2
+    """Number of consecutive hypotheses that must begin with the same words."""
+    hold: Span = 12
+    """Age before which no word is committed."""
+    min_progress: Span = 15
+    """New audio that a hypothesis needs in order to count as further evidence."""
+    confident_prob: Share = 0.95
+    """Mean probability at which a word is committed without a second hypothesis."""
+    confident_age: Span = 50
+    """Age that such a word must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignAttOptions:
+    """When the rule align-att commits words."""
+
+    frame_threshold: Span = 25
+    """Distance from the end of the window that a word must keep."""
+    rewind: Span = 200
+    """A hypothesis whose attention jumps back further than this is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateOptions:
+    """When the voice gate opens and closes."""
+
+    attack: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 10
+    """The gate looks at the latest frames, this many."""
+    open_share: Share = 0.6
+    """Share of voiced frames at which the gate opens; below half of it, the gate closes."""
+    hangover: Span = 5
+    """The gate stays open for this long after the last voiced frame."""
+    floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
+    """Quieter frames are never voiced."""
+    steady_db: Annotated[float, Meta(ge=0.0, le=60.0), "dB"] = 3.0
+    """Sound whose level varied by less within two seconds is noise; 0 disables the check."""
+
+    @property
+    def close_share(self) -> float:
+        """Share of voiced frames below which the gate closes: with one threshold it would flap."""
+        return self.open_share / 2
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """When an utterance begins and ends."""
+
+    pre_roll: Span = 25
+    """Audio included from before the gate opened."""
+    pre_final: Span = 10
+    """Silence after which the final is decoded in advance. It still belongs to the utterance."""
+    plain: Span = 30
+    """Silence that ends an utterance."""
+    sentence: Span = 20
+    """The same after a full stop, a question mark or an exclamation mark."""
+    unfinished: Span = 50
+    """The same after a comma, an improbable word, or a word that cannot end a sentence."""
+    empty: Span = 120
+    """The same while nothing has been recognised."""
+    longest: Annotated[int, Meta(ge=50, le=1_500), "frames"] = 1_400
+    """Length at which an utterance is cut; from three fifths of it, at the next short pause."""
+    overlap: int = 0
+    """Audio before such a cut that the next utterance begins with (whisper.cpp's ``--keep``)."""
+    exact_cut: bool = False
+    """Cut exactly at `longest`, never before (whisper.cpp's lines)."""
+
+    @property
+    def shortest_pause(self) -> int:
+        """No silence shorter than this ends an utterance, whatever its text."""
+        return min(self.plain, self.sentence, self.unfinished, self.empty)
+
+    @property
+    def longest_pause(self) -> int:
+        """Silence of this length ends an utterance, whatever its text."""
+        return max(self.plain, self.sentence, self.unfinished, self.empty)
+
+    @property
+    def tail(self) -> int:
+        """Silence after the last voiced frame that is transcribed as part of the utterance.
+
+        It holds the end of a voiceless consonant. An utterance may end after `shortest_pause`, so
+        its final cannot be decoded later than that.
+        """
+        return min(self.pre_final, self.shortest_pause)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLimits:
+    """From when on a decoder is taken to repeat itself."""
+
+    word_repeats: Annotated[int, Meta(ge=2, le=100)] = 8
+    """Repetitions of one word in a row."""
+    phrase_words: Annotated[int, Meta(ge=6, le=200)] = 12
+    """Words in all repetitions of a phrase of 2 to 8 words, which are at least three."""
+    stuck_tokens: Annotated[int, Meta(ge=2, le=100)] = 8
+    """Tokens in a row that attend to the same 80 ms of audio."""
+    compression: Annotated[float, Meta(ge=1.0, le=100.0)] = 3.0
+    """Compression ratio of the last 60 tokens."""
+    # WhisperKit has 2.4, but 60 random digits reach 2.8 (200 trials); repeated phrases of that
+    # length reach 5 and more.
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOptions:
+    """How a window becomes text.
+
+    The defaults are openai-whisper's unless a comment says otherwise.
+    """
+
+    language: str | None = None
+    """Code of the spoken language; None: it is detected. English-only models ignore it."""
+    language_prob: Share = 0.5
+    """Probability that a newly detected language needs."""
+    language_margin: Share = 0.2
+    """By how much it must be more probable than the language before it."""
+    beam_size: Annotated[int, Meta(ge=1, le=32)] = 1
+    """Hypotheses kept by beam search; 1 is greedy. Only for windows whose words are all committed:
+    others are decoded greedily, with their draft."""
+    patience: Annotated[float, Meta(ge=0.1, le=10.0)] = 1.0
+    """Beam search ends after `beam_size` times this many finished hypotheses."""
+    length_penalty: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    """Alpha of Google NMT's length penalty; none divides by the length."""
+    best_of: Annotated[int, Meta(ge=1, le=32)] = 5
+    """Number of samples drawn at temperatures above 0."""
+    temperatures: tuple[Share, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    """Temperatures tried in turn until a result passes the thresholds."""
+    compression_ratio_threshold: Annotated[float, Meta(ge=0.0, le=100.0)] = 2.4
+    """Text that zlib shrinks by more is repetitive and is decoded again."""
+    logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.0
+    """Text with a lower mean log probability is a guess and is decoded again."""
+    final_logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.25
+    """The same for finals of a stream: higher temperatures invent text (OpenWhispr#1458)."""
+    entropy_threshold: Annotated[float, Meta(ge=0.0, le=10.0), "nats"] = 2.8
+    """A final whose last 32 tokens have less entropy is decoded again; 0 disables the check."""
+    # From whisper.cpp; the value is that of OpenWhispr#1458. openai-whisper has no such check.
+    no_speech_threshold: Share = 0.6
+    """A window whose no-speech probability is higher is dropped, if its text is a guess, too."""
+    timestamps: bool = False
+    """Sample timestamp tokens. Off for streams, whose word times come from attention."""
+    max_initial_timestamp: Span | None = 50
+    """The latest time that a window's first segment may begin at; none: any."""
+    suppress_blank: bool = True
+    """Do not let a window's text begin with a blank or its end, unless there is a prefix."""
+    begin_suppress_tokens: tuple[int, ...] | None = None
+    """The tokens that `suppress_blank` suppresses; None: a blank and the end."""
+    suppress_tokens: tuple[Annotated[int, Meta(ge=-1)], ...] = (-1,)
+    """Tokens that are never sampled; -1 stands for annotations such as brackets and music notes."""
+    text_only: bool = True
+    """Never sample language tokens, nor timestamps that are not wanted. OpenAI leaves these to the
+    model, and streams got lost in endless timestamps that way (ufal/SimulStreaming#1)."""
+    max_tokens: Annotated[int, Meta(ge=0, le=448)] = 0
+    """Limit of a window's tokens; 0: it depends on the window's length."""
+    tokens_per_second: Annotated[float, Meta(ge=0.0, le=50.0)] = 0.0
+    """Tokens that a second of audio may have; 0: 6.5 in English, 13 in other languages."""
+    # This plus 8 tokens ends runaway decodes. 6.5 is moonshine's; other languages are cut into
+    # more tokens.
+    stability: Share = 0.0
+    """How much less probable than the best token a drafted one may be and still be kept; 0: none.
+    Finals are always exact (SSBD, arXiv 2509.21740)."""
+    seed: int = 0
+    """Seed of the samples; each window has its own generator."""
+    audio_ctx: Annotated[int, Meta(ge=0, le=1_500)] = 0
+    """Encoder positions; 0: the audio's frames plus `audio_ctx_pad`, rounded up to 64, and at least
+    `audio_ctx_floor` (whisper.cpp#1855, voxtype#130)."""
+    audio_ctx_pad: Annotated[int, Meta(ge=0, le=1_500)] = 128
+    """Encoder positions added to the length of the audio."""
+    audio_ctx_floor: Annotated[int, Meta(ge=0, le=1_500)] = 384
+    """The fewest encoder positions."""
+    loops: LoopLimits | None = field(default_factory=LoopLimits)
+    """What counts as a loop; None: nothing does, as in openai-whisper."""
+    tighten: bool = True
+    """Move word times inwards over frames that are 26 dB quieter than the word."""
+
+
+PREPENDED = "\"'“¿([{-"
+APPENDED = "\"'.。,，!！?？:：”)]}、"
+
+
+@dataclass(frozen=True, slots=True)
+class LongformOptions:
+    """How a recording is transcribed, window by window.
+
+    The defaults are openai-whisper's unless a comment says otherwise.
+    """
+
+    condition_on_previous_text: bool = True
+    """The text so far is the prompt of the next window."""
+    initial_prompt: str = ""
+    """Text before the first window."""
+    carry_initial_prompt: bool = False
+    """Put that text before every window."""
+    prefix: str = ""
+    """Text that the first window begins with and that is not written again. openai-whisper begins
+    every window with it; SYSTRAN/faster-whisper the first, as here."""
+    hotwords: str = ""
+    """Words to expect, put before the prompt of every window without a prefix (faster-whisper)."""
+    word_timestamps: bool = True
+    """Find the times of words. The next window begins after the last of them. openai-whisper has
+    this off; subtitles and confidences need it."""
+    prepend_punctuations: str = PREPENDED
+    """Marks that belong to the word after them."""
+    append_punctuations: str = APPENDED
+    """Marks that belong to the word before them."""
+    hallucination_silence_ms: int | None = None
+    """Skip silence of more than this around words that are probably hallucinated; None: keep it.
+    Needs `word_timestamps`."""
