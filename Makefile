@@ -59,11 +59,8 @@ test-system: system-packages test ## all tests, and the system packages that som
 test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone; MODEL=base.en: with that model
 	MODEL=$(or $(MODEL),tiny.en) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos
 
-docs: $(INSTALLED) ## write docs/options.md and the schemas of json from the code
-	$(BIN)/python -m streamd.config > docs/options.md.new
-	mv docs/options.md.new docs/options.md
-	$(BIN)/python -m streamd.sinks json > docs/json.schema.json
-	$(BIN)/python -m streamd.sinks json-full > docs/json-full.schema.json
+docs: $(INSTALLED) ## write docs/options.md and the JSON schemas from the code
+	$(BIN)/python docs/make.py
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

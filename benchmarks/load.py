@@ -27,11 +27,12 @@ from streamd.bench.load import Load, measure_load, plot
 from streamd.bench.machine import machine
 from streamd.bench.random_model import opened
 from streamd.bench.script import ScriptedRecognizer
+from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.daemon.streams import Streams
 from streamd.events import Partial
-from streamd.server import LIVE, watch
+from streamd.server import LIVE
 
 LATE = 0.01
 """The share of steps that may be late."""

@@ -29,11 +29,12 @@ import numpy as np
 from websockets.asyncio.client import connect
 
 from streamd.bench.machine import machine
+from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.daemon.streams import Streams
 from streamd.events import Final
-from streamd.server import LIVE, watch
+from streamd.server import LIVE
 
 PERIOD_S = 0.05
 N_LISTENERS = 5

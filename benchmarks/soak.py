@@ -30,9 +30,9 @@ from sounds import RECORDING
 from streamd.bench.eventlog import Said
 from streamd.bench.machine import machine
 from streamd.bench.metrics import commit_violations
+from streamd.client import watch
 from streamd.events import Final, Gap, Missed, Partial, Stats
 from streamd.journal import transcript
-from streamd.server import watch
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 16_000

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import datetime
 
+from streamd.client import watch
 from streamd.config import Config, read_token
 from streamd.display import open_display, open_files
 from streamd.logs import lines_inside
-from streamd.server import watch
 from streamd.sinks import Sink
 
 

@@ -57,7 +57,7 @@ class Kept:
         self.began_ms = 0
         """Time of the session at which this process takes over; see `begin`."""
         self._timeline = Timeline()
-        self._metrics, self._observe = metrics, metrics.follow()
+        self._metrics, self._observe = metrics, metrics.observer()
         self._first_seg = 0
         self._waiting: list[SessionEvent] = []
         self._recordings = recordings
@@ -89,7 +89,7 @@ class Kept:
 
     def heard(self, frames: Frames) -> None:
         """Record the audio; raises `StreamdError` if it cannot be written any more."""
-        self._metrics.heard(ms_from_frames(len(frames)))
+        self._metrics.received(ms_from_frames(len(frames)))
         if self._recording is not None:
             self._recording.write(frames)
 

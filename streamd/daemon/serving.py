@@ -15,7 +15,7 @@ from streamd.daemon.keeping import Places
 from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, Rules, place
-from streamd.server import Bounds, Entrance, Metrics, Server, ServerInfo, serve
+from streamd.server import BindOptions, Metrics, Server, ServerInfo, ServerLimits, serve
 
 _FIRST_FD = 3
 """Of the sockets that a service manager hands over (sd_listen_fds(3))."""
@@ -62,7 +62,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
         yield None
         return
     options = config.server
-    entrance = Entrance(
+    bind = BindOptions(
         host=options.host,
         port=options.port,
         listening=inherited_socket(os.environ),
@@ -72,7 +72,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
         cert=options.tls_cert,
         key=options.tls_key,
     )
-    bounds = Bounds(
+    limits = ServerLimits(
         max_connections=options.max_subscribers + options.max_streams,
         max_per_address=options.max_per_address,
         max_message_bytes=options.max_message_bytes,
@@ -81,10 +81,10 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
         resume_ms=options.resume_ms,
         shutdown_ms=options.shutdown_ms,
     )
-    allow_files(bounds.max_connections + bounds.most_opening)
+    allow_files(limits.max_connections + limits.pending_limit)
     info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
     async with serve(
-        entrance, streams=streams, info=info, bounds=bounds, metrics=streams.metrics
+        bind, sessions=streams, info=info, limits=limits, metrics=streams.metrics
     ) as running:
         yield running
         notify(os.environ, "STOPPING=1")

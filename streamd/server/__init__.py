@@ -1,27 +1,24 @@
-"""The websocket door: who listens to a session, who feeds one, and who is cut off.
+"""The websocket server: who may connect, who listens to a session and who feeds one.
 
-`serve` opens it. What it needs from the daemon is `Streams`; what passes through it is described in
-docs/protocol.md and lives in `wire`. `watch` is the other end: it reads a server's events.
+`serve` starts it, with the daemon as its `Sessions`. docs/protocol.md describes the protocol,
+`wire` defines its messages, and `streamd.client` is the other end.
 """
 
-from streamd.server.conversation import LIVE, SHUTDOWN, ServerInfo
-from streamd.server.entrance import Entrance
+from streamd.server.auth import BindOptions
+from streamd.server.connection import LIVE, SHUTDOWN, ServerInfo, ServerLimits
 from streamd.server.listener import Server, serve
 from streamd.server.metrics import Metrics
-from streamd.server.peer import Bounds
-from streamd.server.streams import Ingest, Streams
-from streamd.server.watch import watch
+from streamd.server.sessions import IngestSession, Sessions
 
 __all__ = [
     "LIVE",
     "SHUTDOWN",
-    "Bounds",
-    "Entrance",
-    "Ingest",
+    "BindOptions",
+    "IngestSession",
     "Metrics",
     "Server",
     "ServerInfo",
-    "Streams",
+    "ServerLimits",
+    "Sessions",
     "serve",
-    "watch",
 ]

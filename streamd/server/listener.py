@@ -1,9 +1,10 @@
-"""The listening socket: from the bind to an end at which every client has heard `eos`."""
+"""The listening socket: from bind until every client has received ``eos``."""
 
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import websockets.asyncio.server as ws
@@ -14,17 +15,97 @@ from websockets.typing import Subprotocol
 from streamd.assets import asset
 from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL
-from streamd.server.arrivals import Arrivals, connections_of
-from streamd.server.conversation import SHUTDOWN, Conversation, ServerInfo, refuse
-from streamd.server.door import STREAM_PATH, Answer, Door, respond
-from streamd.server.entrance import Entrance
+from streamd.server.auth import Auth, BindOptions, is_loopback
+from streamd.server.connection import (
+    SHUTDOWN,
+    Connection,
+    ServerInfo,
+    ServerLimits,
+    WebSocket,
+    refuse,
+)
+from streamd.server.ingest import Ingests
 from streamd.server.metrics import Metrics
-from streamd.server.pages import load_pages
-from streamd.server.peer import Bounds, Peer
-from streamd.server.routes import routes
-from streamd.server.streams import Streams
-from streamd.server.uplink import Uplinks
+from streamd.server.routes import STREAM_PATH, load_pages, plain, respond, routes
+from streamd.server.sessions import Sessions
 from streamd.server.wire import Limits
+
+_log = logging.getLogger(__name__)
+
+
+class ConnectionRegistry:
+    """The open connections: pending until their request is granted, authorized after that.
+
+    A pending connection costs only a socket. It takes no client's place, but there may be at most
+    `max_pending`: above that the oldest one from the busiest address is dropped, since a real
+    client has sent its request long before.
+    """
+
+    def __init__(self, max_pending: int) -> None:
+        self._max_pending = max_pending
+        self._pending: dict[ws.ServerConnection, str] = {}
+        self._authorized: dict[ws.ServerConnection, str] = {}
+
+    def __len__(self) -> int:
+        """How many connections are open."""
+        return len(self._pending) + len(self._authorized)
+
+    def __iter__(self) -> Iterator[ws.ServerConnection]:
+        """All open connections; the registry may change meanwhile."""
+        return iter([*self._pending, *self._authorized])
+
+    @property
+    def n_authorized(self) -> int:
+        """How many are authorized."""
+        return len(self._authorized)
+
+    def n_authorized_from(self, connection: ws.ServerConnection) -> int:
+        """How many from its address are authorized, or 0 if that is this machine.
+
+        All clients of a reverse proxy on this machine share its address.
+        """
+        host = _host(connection)
+        return 0 if is_loopback(host) else list(self._authorized.values()).count(host)
+
+    def authorize(self, connection: ws.ServerConnection) -> None:
+        """The request of a pending connection was granted."""
+        if (host := self._pending.pop(connection, None)) is not None:
+            self._authorized[connection] = host
+
+    def add(self, connection: ws.ServerConnection) -> None:
+        """A connection was opened; it is pending."""
+        self._pending[connection] = _host(connection)
+        if len(self._pending) > self._max_pending:
+            ((busiest, _),) = Counter(self._pending.values()).most_common(1)
+            oldest = next(other for other, host in self._pending.items() if host == busiest)
+            del self._pending[oldest]
+            oldest.transport.abort()
+
+    def remove(self, connection: ws.ServerConnection) -> None:
+        """A connection was lost."""
+        self._pending.pop(connection, None)
+        self._authorized.pop(connection, None)
+
+    def connection_type(self) -> type[ws.ServerConnection]:
+        """Return the class of connections that register themselves here."""
+        registry = self
+
+        class RegisteredConnection(ws.ServerConnection):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                registry.add(self)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                registry.remove(self)
+
+        return RegisteredConnection
+
+
+def _host(connection: ws.ServerConnection) -> str:
+    """Return the client's address; an IPv4 address in IPv6 form counts as IPv4."""
+    peer = connection.remote_address
+    return str(peer[0]).removeprefix("::ffff:") if peer else ""
 
 
 class Server:
@@ -32,199 +113,200 @@ class Server:
 
     def __init__(
         self,
-        entrance: Entrance,
+        bind: BindOptions,
         *,
-        streams: Streams,
+        sessions: Sessions,
         info: ServerInfo,
-        bounds: Bounds,
+        limits: ServerLimits,
         metrics: Metrics,
     ) -> None:
         self.port = 0
-        """The port that it listens on, also if any was asked for."""
+        """The port that it listens on, also if the options ask for any free one."""
         self.url = self.page = ""
-        """The address for clients of this machine."""
-        self._entrance = entrance
-        self._tls = entrance.tls()
+        """The addresses of the websocket and of the caption page for clients on this machine."""
+        self._bind = bind
+        self._tls = bind.tls()
+        self._auth = Auth(bind, load_pages(asset("web")))
         self._metrics = metrics
-        self._routes = routes(streams, metrics, max_lag_ms=bounds.max_lag_ms, is_full=self._is_full)
-        self._streams = streams
-        self._info = info
-        self._door = Door(entrance, load_pages(asset("web")))
-        self._bounds = bounds
-        self._uplinks = Uplinks(streams, bounds)
-        self._limits = Limits(
-            max_message_bytes=bounds.max_message_bytes,
-            max_session_ms=bounds.max_session_ms,
-            resume_ms=bounds.resume_ms,
+        self._routes = routes(
+            sessions, metrics, max_lag_ms=limits.max_lag_ms, is_full=self._is_full
         )
-        self._conversations: dict[asyncio.Task[None] | None, Conversation] = {}
-        self._arrivals = Arrivals(bounds.most_opening)
+        self._info = info
+        self._limits = limits
+        self._announced_limits = Limits(
+            max_message_bytes=limits.max_message_bytes,
+            max_session_ms=limits.max_session_ms,
+            resume_ms=limits.resume_ms,
+        )
+        self._ingests = Ingests(
+            sessions, resume_ms=limits.resume_ms, max_session_ms=limits.max_session_ms
+        )
+        self._registry = ConnectionRegistry(limits.pending_limit)
+        self._connections: dict[asyncio.Task[None] | None, Connection] = {}
 
     def reload(self, token: str | None) -> None:
-        """From now on clients must show this token, and see the certificate that the file has now.
-
-        Those who are in stay.
+        """Require this token and use the present certificate file for new connections.
 
         Raises
         ------
-        ConfigError : no token though other machines could reach us, or a bad certificate; nothing
-            was changed
+        ConfigError : a token is missing although other machines could connect, or the certificate
+            is bad; nothing was changed
         """
-        door = self._door.with_token(token)
+        auth = self._auth.with_token(token)
         if self._tls is not None:
-            self._entrance.load_certificate(self._tls)
-        self._door = door
+            self._bind.load_certificate(self._tls)
+        self._auth = auth
 
     async def open(self) -> ws.Server:
-        """Bind, and let clients in.
+        """Bind and accept clients.
 
         Raises
         ------
-        BindError : the address is taken, forbidden or not of this machine
+        BindError : the address is in use, forbidden or not of this machine
         """
-        deadline_s = self._bounds.send_deadline_ms / 1000
-        host, port = self._entrance.host, self._entrance.port
-        place = (
-            {"sock": self._entrance.listening}
-            if self._entrance.listening
-            else {"host": host, "port": port}
-        )
+        deadline_s = self._limits.send_deadline_ms / 1000
+        host, port = self._bind.host, self._bind.port
+        listening = self._bind.listening
+        address = {"sock": listening} if listening else {"host": host, "port": port}
         try:
-            listening = await ws.serve(
-                self._converse,
-                **place,
+            opened = await ws.serve(
+                self._handle,
+                **address,
                 ssl=self._tls,
-                process_request=self._admit,
+                process_request=self._check,
                 select_subprotocol=_subprotocol,
                 compression=None,
-                ping_interval=None,  # Peer does that
+                ping_interval=None,  # WebSocket does that
                 open_timeout=deadline_s,  # of TLS's handshake, too
                 close_timeout=deadline_s,
-                max_size=self._bounds.max_message_bytes,
-                write_limit=self._bounds.write_buffer_bytes,
-                create_connection=connections_of(self._arrivals),
+                max_size=self._limits.max_message_bytes,
+                write_limit=self._limits.write_buffer_bytes,
+                create_connection=self._registry.connection_type(),
                 logger=_library_logger(),
             )
         except (OSError, OverflowError) as error:
             raise BindError(_explain(error, host, port)) from error
-        self.port = next(iter(listening.sockets)).getsockname()[1]
+        self.port = next(iter(opened.sockets)).getsockname()[1]
         secure = "s" if self._tls else ""
         self.url = f"ws{secure}://{host}:{self.port}{STREAM_PATH}"
         self.page = f"http{secure}://{host}:{self.port}/"
-        return listening
+        return opened
 
-    async def close(self, listening: ws.Server) -> None:
-        """Let nobody in, make everything final, say `eos` to everybody; cut off who is too slow."""
-        listening.close(close_connections=False)
+    async def close(self, opened: ws.Server) -> None:
+        """Accept nobody, finish all sessions, send ``eos`` to all clients, reset the slow ones."""
+        opened.close(close_connections=False)
         try:
-            async with asyncio.timeout(self._bounds.shutdown_ms / 1000):
-                await self._uplinks.finish(SHUTDOWN)
+            async with asyncio.timeout(self._limits.shutdown_ms / 1000):
+                await self._ingests.finish(SHUTDOWN)
         except TimeoutError:
-            _log.warning("the last words of some clients could not be transcribed in time")
-        for conversation in self._conversations.values():
-            conversation.end()
-        handlers = [task for task in self._conversations if task is not None]
+            _log.warning("the final audio of some clients could not be transcribed in time")
+        for connection in self._connections.values():
+            connection.end()
+        handlers = [task for task in self._connections if task is not None]
         if handlers:
-            await asyncio.wait(handlers, timeout=self._bounds.send_deadline_ms / 1000)
-        for connection in self._arrivals:
-            connection.transport.abort()
+            await asyncio.wait(handlers, timeout=self._limits.send_deadline_ms / 1000)
+        for connected in self._registry:
+            connected.transport.abort()
         for handler in handlers:
             handler.cancel()
-        await listening.wait_closed()
+        await opened.wait_closed()
 
     def _is_full(self) -> bool:
-        return self._arrivals.n_inside >= self._bounds.max_connections
+        return self._registry.n_authorized >= self._limits.max_connections
 
-    def _admit(self, connection: ws.ServerConnection, request: Request) -> Response | None:
+    def _check(self, connection: ws.ServerConnection, request: Request) -> Response | None:
+        """Answer the request, or authorize the connection and return None: it gets a websocket."""
         path = request.path.partition("?")[0]
-        if (answer := self._door.check(connection, request)) is not None:
+        if (answer := self._auth.check(connection, request)) is not None:
             return answer
         if route := self._routes.get(path):
             return respond(connection, route())
         retry = {"Retry-After": "10"}
         if self._is_full():
-            return respond(connection, Answer(503, b"too many clients\n", retry))
-        if 0 < self._bounds.max_per_address <= self._arrivals.n_inside_from(connection):
-            return respond(connection, Answer(429, b"too many clients from this address\n", retry))
-        self._arrivals.let_in(connection)
+            return respond(connection, plain(503, "too many clients", retry))
+        if 0 < self._limits.max_per_address <= self._registry.n_authorized_from(connection):
+            return respond(connection, plain(429, "too many clients from this address", retry))
+        self._registry.authorize(connection)
         return None
 
-    async def _converse(self, connection: ws.ServerConnection) -> None:
-        peer = Peer(connection, self._bounds)
-        query = "" if connection.request is None else connection.request.path.partition("?")[2]
+    async def _handle(self, accepted: ws.ServerConnection) -> None:
+        """Run one client's connection until it ends."""
+        socket = WebSocket(accepted, self._limits)
+        query = "" if accepted.request is None else accepted.request.path.partition("?")[2]
         try:
-            conversation = Conversation(
-                peer, query, uplinks=self._uplinks, info=self._info, limits=self._limits
+            connection = Connection(
+                socket,
+                query,
+                ingests=self._ingests,
+                info=self._info,
+                limits=self._announced_limits,
             )
         except WireError as error:
-            await refuse(peer, error)
+            await refuse(socket, error)
             return
         task = asyncio.current_task()
-        self._conversations[task] = conversation
+        self._connections[task] = connection
         try:
-            await conversation.run()
+            await connection.run()
         finally:
-            del self._conversations[task]
-            if conversation.slow:
+            del self._connections[task]
+            if connection.slow:
                 self._metrics.slow.inc()
 
 
 @asynccontextmanager
 async def serve(
-    entrance: Entrance,
+    bind: BindOptions,
     *,
-    streams: Streams,
+    sessions: Sessions,
     info: ServerInfo,
-    bounds: Bounds | None = None,
+    limits: ServerLimits | None = None,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Server]:
     """Listen for clients while the context lasts.
 
-    Leaving it takes at most ``bounds.shutdown_ms`` for the last finals of the sessions that clients
-    feed, and ``bounds.send_deadline_ms`` for everybody to read them.
+    Leaving it takes at most ``limits.shutdown_ms`` for the last finals of the sessions that clients
+    feed, and ``limits.send_deadline_ms`` for all clients to read them.
 
     Parameters
     ----------
-    streams : the sessions to hear and to feed
-    metrics : what counts, for ``/metrics``
+    sessions : the sessions to listen to and to feed
+    metrics : the counters for ``/metrics``
 
     Raises
     ------
-    ConfigError : other machines could come in, and there is no token; a bad certificate
-    BindError : the address is taken, forbidden or not of this machine
+    ConfigError : other machines could connect and there is no token, or the certificate is bad
+    BindError : the address is in use, forbidden or not of this machine
     """
     server = Server(
-        entrance,
-        streams=streams,
+        bind,
+        sessions=sessions,
         info=info,
-        bounds=bounds or Bounds(),
+        limits=limits or ServerLimits(),
         metrics=metrics or Metrics(version="", model=info.model),
     )
-    listening = await server.open()
+    opened = await server.open()
     try:
         yield server
     finally:
-        await server.close(listening)
+        await server.close(opened)
 
 
 def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
 
 
-_log = logging.getLogger(__name__)
-
-
 def _library_logger() -> logging.Logger:
-    """The library's messages, less the tracebacks of clients that fail to open (websockets 15).
+    """Return a logger without tracebacks of failed handshakes (websockets 15) and without details.
 
-    And less its details: they would show the tokens, and whatever is said.
+    The details would reveal tokens and transcripts.
     """
     logger = logging.getLogger("websockets.streamd")
-    logger.addFilter(_is_ours_to_know)
+    logger.addFilter(_is_worth_logging)
     return logger
 
 
-def _is_ours_to_know(record: logging.LogRecord) -> bool:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     harmless = isinstance(error, WebSocketException | EOFError | OSError)
     return record.levelno >= logging.INFO and not harmless
@@ -235,6 +317,6 @@ def _explain(error: Exception, host: str, port: int) -> str:
         case errno.EADDRINUSE:
             return f"port {port} on {host} is in use: choose another with --port (0: any free one)"
         case errno.EACCES:
-            return f"port {port} may not be used by this user: choose one above 1023 with --port"
+            return f"no permission to use port {port}: choose one above 1023 with --port"
         case _:
             return f"cannot listen on {host}, port {port}: {error}; check --host and --port"

@@ -1,4 +1,4 @@
-"""How the daemon is doing, for Prometheus. Times are seconds, as is its custom."""
+"""Prometheus metrics of the daemon. Times are in seconds, as is usual there."""
 
 from collections.abc import Callable
 from itertools import takewhile
@@ -18,60 +18,57 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, *, version: str, model: str) -> None:
-        self._registry = registry = CollectorRegistry()
-        self.listeners = Gauge("streamd_subscribers", "Clients that listen", registry=registry)
-        self.streams = Gauge("streamd_streams_active", "Sessions going on", registry=registry)
-        self.queued = Gauge(
-            "streamd_sub_queue_depth", "Events in the longest line of a client", registry=registry
+        self._registry = CollectorRegistry()
+        self.listeners = self._gauge("subscribers", "Connected listeners")
+        self.streams = self._gauge("streams_active", "Sessions in progress")
+        self.queued = self._gauge("sub_queue_depth", "Events in the longest queue of a client")
+        self.slow = self._counter("slow_disconnects", "Clients disconnected for reading too slowly")
+        self._lag = self._histogram(
+            "lag_seconds", "Time from the end of the audio of a final to its text"
         )
-        self.slow = Counter(
-            "streamd_slow_disconnects", "Clients cut off as too slow", registry=registry
+        self._partial = self._histogram(
+            "partial_latency_seconds", "Audio received while a partial was being decoded"
         )
-        self._lag = Histogram(
-            "streamd_lag_seconds",
-            "End of a final's audio to its text",
-            registry=registry,
-            buckets=_LAGS_S,
-        )
-        self._partial = Histogram(
-            "streamd_partial_latency_seconds",
-            "Audio that came while a partial was made",
-            registry=registry,
-            buckets=_LAGS_S,
-        )
-        self._rtf = Gauge(
-            "streamd_rtf", "Computing time of the last window by its length", registry=registry
-        )
-        self._audio = Counter("streamd_audio_seconds", "Audio heard", registry=registry)
-        self._speech = Counter("streamd_speech_seconds", "Speech in it", registry=registry)
+        self._rtf = self._gauge("rtf", "Computing time of the last window per second of its audio")
+        self._audio = self._counter("audio_seconds", "Audio received")
+        self._speech = self._counter("speech_seconds", "Speech detected in the audio received")
         self._lost = Counter(
-            "streamd_dropped_audio_seconds", "Audio lost", ("why",), registry=registry
+            "streamd_dropped_audio_seconds",
+            "Audio lost, by reason",
+            ("why",),
+            registry=self._registry,
         )
-        self._fallbacks = Counter(
-            "streamd_decode_fallbacks", "Windows decoded at a temperature", registry=registry
+        self._fallbacks = self._counter(
+            "decode_fallbacks", "Windows decoded at a temperature above 0"
         )
-        self._full_contexts = Counter(
-            "streamd_full_contexts",
-            "Windows that a short context did not do for",
-            registry=registry,
+        self._full_contexts = self._counter(
+            "full_contexts", "Windows decoded again because their encoder context was too short"
         )
-        self._floor = Gauge(
-            "streamd_context_floor",
-            "Encoder positions that the last window had at least; 0: by its length",
-            registry=registry,
+        self._floor = self._gauge(
+            "context_floor",
+            "Minimum encoder positions of the last window; 0 if its length decided",
         )
-        self._rewritten = Counter(
-            "streamd_partial_rewrite_chars", "Shown text taken back", registry=registry
+        self._rewritten = self._counter(
+            "partial_rewrite_chars", "Characters of partials that were shown and then retracted"
         )
-        info = Info("streamd_build", "What is running", registry=registry)
+        info = Info("streamd_build", "Version and model", registry=self._registry)
         info.info({"version": version, "model": model})
 
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"streamd_{name}", text, registry=self._registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"streamd_{name}", text, registry=self._registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(f"streamd_{name}", text, registry=self._registry, buckets=_LAGS_S)
+
     def text(self) -> bytes:
-        """The exposition format."""
+        """Return all metrics in the exposition format."""
         return generate_latest(self._registry)
 
     def decoded(self, window: Window, hypothesis: Hypothesis, took_s: float) -> None:
-        """A window went through the engine, in so many seconds."""
+        """Count a window that the engine decoded in `took_s` seconds."""
         window_ms = ms_from_frames(window.end - window.start)
         if window_ms:
             self._rtf.set(took_s * 1000 / window_ms)
@@ -81,12 +78,12 @@ class Metrics:
         if hypothesis.temperature > 0:
             self._fallbacks.inc()
 
-    def heard(self, duration_ms: int) -> None:
-        """Audio came in."""
+    def received(self, duration_ms: int) -> None:
+        """Count audio that a session received."""
         self._audio.inc(duration_ms / 1000)
 
-    def follow(self) -> Callable[[Event, int], None]:
-        """What counts the events of one session, given with the time (ms) at which they were."""
+    def observer(self) -> Callable[[Event, int], None]:
+        """Return a function that counts each event of one session, given the session time (ms)."""
         shown, began_ms = "", 0
 
         def observe(event: Event, now_ms: int) -> None:

@@ -1,40 +1,124 @@
-"""What is answered by plain HTTP on the websocket's port, once the door let the request in."""
+"""Responses to plain HTTP requests: the caption page, readiness, sessions, metrics."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Response
 
-from streamd.server.door import METRICS_PATH, READY_PATH, SESSIONS_PATH, Answer
 from streamd.server.metrics import Metrics
-from streamd.server.streams import Streams
+from streamd.server.sessions import Sessions
 
-Route = Callable[[], Answer]
+STREAM_PATH = "/v1/stream"
+SESSIONS_PATH = "/v1/sessions"
+HEALTH_PATH = "/healthz"
+READY_PATH = "/readyz"
+METRICS_PATH = "/metrics"
+PATHS = (READY_PATH, STREAM_PATH, SESSIONS_PATH, METRICS_PATH)
+"""The paths that `Auth` checks; the pages and `HEALTH_PATH` are open to everybody."""
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_ADDRESSES = {"index.html": "/", "overlay.html": "/overlay"}
+"""Files that are served under another name than their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A response to a request that does not become a websocket."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """Return a response of one line of text."""
+    return HttpResponse(status, f"{text}\n".encode(), headers or {})
+
+
+def respond(connection: ServerConnection, answer: HttpResponse) -> Response:
+    """Return the response as the websockets library sends it."""
+    response = connection.respond(answer.status, "")
+    response.body = answer.body
+    del response.headers["Content-Length"]
+    for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
+        if name in response.headers:
+            del response.headers[name]
+        response.headers[name] = value
+    return response
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A file of the caption page or the overlay (clients/web).
+
+    The files hold nothing secret, so they need no token; the data that they fetch does.
+    """
+
+    body: bytes
+    content_type: str
+
+    def headers(self, host: str) -> Mapping[str, str]:
+        """Return the headers; `host` is the checked ``Host`` of the request.
+
+        The policy allows only scripts of the page and this server's websocket, whatever text a
+        transcript contains.
+        """
+        return {
+            "Content-Type": self.content_type,
+            "Content-Security-Policy": (
+                "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+                # 'self' does not include websockets in every browser.
+                f"connect-src 'self' ws://{host} wss://{host}; "
+                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            ),
+            "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-cache",
+        }
+
+
+def load_pages(folder: Path) -> Mapping[str, Page]:
+    """Read the files of the page; the keys are paths such as ``/overlay``."""
+    return {
+        _ADDRESSES.get(path.name, f"/{path.name}"): Page(path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted(folder.iterdir())
+        if path.suffix in _TYPES
+    }
 
 
 def routes(
-    streams: Streams, metrics: Metrics, *, max_lag_ms: int, is_full: Callable[[], bool]
-) -> Mapping[str, Route]:
-    """What answers, by path; `is_full`: whether there is no room for another client."""
+    sessions: Sessions, metrics: Metrics, *, max_lag_ms: int, is_full: Callable[[], bool]
+) -> Mapping[str, Callable[[], HttpResponse]]:
+    """Return the handlers by path; `is_full` says whether the server is at its limit of clients."""
 
-    def sessions() -> Answer:
-        names = [{"name": name} for name in streams.names()]
+    def list_sessions() -> HttpResponse:
+        names = [{"name": name} for name in sessions.names()]
         return _json(HTTPStatus.OK, {"sessions": names})
 
-    def ready() -> Answer:
-        reasons = [*streams.unready()]
-        if (lag_ms := streams.lag_ms) > max_lag_ms:
+    def ready() -> HttpResponse:
+        reasons = [*sessions.unready()]
+        if (lag_ms := sessions.lag_ms) > max_lag_ms:
             reasons.append(f"the engine is {lag_ms} ms behind")
         if is_full():
             reasons.append("no room for another client")
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return _json(status, {"ready": not reasons, "reasons": reasons})
 
-    def exposition() -> Answer:
-        return Answer(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
+    def exposition() -> HttpResponse:
+        return HttpResponse(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
 
-    return {SESSIONS_PATH: sessions, READY_PATH: ready, METRICS_PATH: exposition}
+    return {SESSIONS_PATH: list_sessions, READY_PATH: ready, METRICS_PATH: exposition}
 
 
-def _json(status: int, value: object) -> Answer:
-    return Answer(status, msgspec.json.encode(value), {"Content-Type": "application/json"})
+def _json(status: int, value: object) -> HttpResponse:
+    return HttpResponse(status, msgspec.json.encode(value), {"Content-Type": "application/json"})

@@ -1,6 +1,7 @@
-"""The messages of streamd.v1 besides the events, and its codes (docs/protocol.md).
+"""The messages of streamd.v1 besides the events, its error codes and its JSON schema.
 
-Both ends use them. Unknown fields are ignored, so that a newer peer can talk to an older one.
+Server and client use them; docs/protocol.md describes them. Unknown fields are ignored, so that a
+newer client can talk to an older server.
 """
 
 import re
@@ -8,17 +9,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, get_args
 from urllib.parse import parse_qs
 
 import msgspec
 
 from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
+from streamd.events import PROTOCOL, SessionEvent
 
 MAX_CHANNELS = 8
 MAX_SAMPLES = 2**53
-"""Of a session: centuries; JavaScript counts no further, and times are told in 64 bits."""
+"""Limit of sample numbers: JavaScript's integers are exact up to here, and it takes centuries."""
 
 CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -40,15 +42,15 @@ CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def close_code(error_code: str) -> int:
-    """The close code that goes with an error; 1008 for one that only the daemon knows."""
+    """Return the close code of an error; 1008 for errors that only the daemon defines."""
     return CLOSE_CODES.get(error_code, 1008)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server accepts, as it tells its clients.
+    """What the server accepts, as ``hello`` announces it.
 
-    `max_session_ms`: audio after which a session ends, 0: never. `resume_ms`: how long a session
-    waits for a speaker whose connection broke, if it counts samples.
+    `max_session_ms` is the audio after which a session ends (0: never), `resume_ms` how long a
+    session waits for a client that counts samples and whose connection broke.
     """
 
     max_message_bytes: int
@@ -62,7 +64,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="hello"):
     """First message of the server.
 
-    `seq` is the last final's; `rate` is what the model hears; `started` is when time 0 was.
+    `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
+    of session time 0.
     """
 
     proto: str
@@ -84,15 +87,15 @@ class Encoding(StrEnum):
 
     @property
     def n_bytes(self) -> int:
-        """Of one sample of one channel."""
+        """Size of one sample of one channel."""
         return 2 if self is Encoding.S16 else 4
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="start"):
-    """What the binary messages will contain; to be sent before the first of them, or not at all.
+    """The format of the binary messages; optional, and only before the first of them.
 
-    `samples`: the client keeps what is not acknowledged, comes back if the connection breaks, and
-    this is the number of the first sample (per channel) that it still has.
+    With `samples` the client promises to keep what is not acknowledged and to reconnect if the
+    connection breaks: it is the number of the first sample (per channel) that it still has.
     """
 
     encoding: Encoding = Encoding.S16
@@ -102,13 +105,13 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
 
 
 class Flush(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="flush"):
-    """Make everything final that was said so far, answer `flushed` with this `id`, go on."""
+    """Make all audio so far final and answer ``flushed`` with this `id`; the session continues."""
 
     id: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="stop"):
-    """That was all: make everything final and end the session."""
+    """Make all audio final and end the session."""
 
 
 Command = Start | Flush | Stop
@@ -121,8 +124,8 @@ def decode_command(text: str) -> Command:
 
     Raises
     ------
-    WireError : `bad_message` when it is not one of the three; `bad_rate` when a `start` asks for
-        what is not served
+    WireError : `bad_message` if it is not a valid command; `bad_rate` if a `start` has an
+        unsupported sample rate
     """
     try:
         command = _command_decoder.decode(text)
@@ -141,7 +144,7 @@ def decode_command(text: str) -> Command:
 
 
 class Role(StrEnum):
-    """What a client wants: to hear a session, to speak one, or to speak one and hear it too."""
+    """What a client does: listen to a session, feed one, or feed one and listen to it."""
 
     LISTEN = "listen"
     INGEST = "ingest"
@@ -149,7 +152,7 @@ class Role(StrEnum):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """The query of the websocket's address."""
+    """The query of the websocket's address, with the defaults of what is left out."""
 
     role: Role = Role.LISTEN
     session: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
@@ -161,7 +164,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_query(query: str) -> Query:
-    """Read the query; of a name given twice the last counts, unknown names are ignored.
+    """Parse the query; the last value of a repeated name counts, unknown names are ignored.
 
     Raises
     ------
@@ -174,3 +177,25 @@ def parse_query(query: str) -> Query:
         # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".
         message = re.sub(r" - at `\$\.(\w+)`$", r" for \1", str(error))
         raise WireError("bad_query", message) from error
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema (2020-12) of the text messages, those of each side apart."""
+    sides = {"server": Hello | SessionEvent, "client": Command}
+    references, definitions = msgspec.json.schema_components(
+        [message for messages in sides.values() for message in get_args(messages)],
+        ref_template="#/$defs/{name}",
+    )
+    by_side = iter(references)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{PROTOCOL}: text messages on the websocket",
+        "anyOf": [{"$ref": f"#/$defs/{side}"} for side in sides],
+        "$defs": {
+            **{
+                side: {"anyOf": [next(by_side) for _ in get_args(messages)]}
+                for side, messages in sides.items()
+            },
+            **definitions,
+        },
+    }

@@ -86,7 +86,7 @@ def test_no_server_and_no_address_are_one_line_each(capsys):
     assert main(["watch", f"ws://127.0.0.1:{port}"]) == 1
     assert main(["watch", "ftp://somewhere"]) == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"streamd: nobody answers at ws://127.0.0.1:{port}")
+    assert first.startswith(f"streamd: cannot connect to ws://127.0.0.1:{port}")
     assert second.startswith("streamd: not a server's address: 'ftp://somewhere'")
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from streamd.client import watch
 from streamd.events import Eos, Final, Missed
 from streamd.journal import transcript
-from streamd.server import watch
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
 

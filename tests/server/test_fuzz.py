@@ -481,12 +481,12 @@ class AnybodySaysAnything(RuleBasedStateMachine):
             await self.gone(voice)
         for raw in self.sockets:
             raw.close()
-        while len(self.server._arrivals) + len(self.server._conversations) > 2:
+        while len(self.server._registry) + len(self.server._connections) > 2:
             await self.turn()
         waiting = {voice.session for voice in self.away}
-        while set(self.server._uplinks._uplinks) != waiting:
+        while set(self.server._ingests._ingests) != waiting:
             await self.turn()
-        assert set(self.server._uplinks._waiting) == waiting
+        assert set(self.server._ingests._waiting) == waiting
         going_on = {n for n, ingest in self.streams.ingests.items() if not ingest.finished}
         assert going_on == waiting
         for hub in (ingest.hub for ingest in self.streams.ingests.values()):

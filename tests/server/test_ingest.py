@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamd.hub import Hub
-from streamd.server.uplink import Uplink
+from streamd.server.ingest import Ingest
 from tests.support.serving import CountingIngest, CountingStreams, DeafClient, client, serving
 
 FRAME_BYTES = 640
@@ -121,7 +121,7 @@ async def test_a_second_of_audio_at_most_is_fed_at_once_and_only_when_there_is_r
 
 async def test_who_sends_much_at_once_holds_up_nobody():
     ingest = CountingIngest(Hub("talk"))
-    speaking = asyncio.create_task(Uplink(ingest, max_session_ms=0).take(s16(500)))
+    speaking = asyncio.create_task(Ingest(ingest, max_session_ms=0).take(s16(500)))
     seen = set()
     while not speaking.done():
         seen.add(ingest.n_fed)

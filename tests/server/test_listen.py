@@ -4,7 +4,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from streamd.events import Final, Partial, TimedWord, Vad
-from streamd.server.peer import Peer
+from streamd.server.connection import WebSocket
 from tests.support.serving import CountingStreams, client, serving
 
 
@@ -98,16 +98,16 @@ async def test_a_long_replay_lets_the_others_go_on(monkeypatch):
     streams, n_before_a_turn = CountingStreams(), []
     for seg in range(900):
         streams.live.publish(final(seg))
-    send, n_sent = Peer.send, 0
+    send, n_sent = WebSocket.send, 0
 
-    async def counted(peer: Peer, text: bytes) -> None:
+    async def counted(socket: WebSocket, text: bytes) -> None:
         nonlocal n_sent
         n_sent += 1
         if n_sent == 2:  # the replay begins
             asyncio.get_running_loop().call_soon(lambda: n_before_a_turn.append(n_sent))
-        await send(peer, text)
+        await send(socket, text)
 
-    monkeypatch.setattr(Peer, "send", counted)
+    monkeypatch.setattr(WebSocket, "send", counted)
     async with serving(streams) as server, client(server.port, "after=0") as listener:
         await listener.get()
         assert [(await listener.get())["seq"] for _ in range(900)] == list(range(1, 901))

@@ -16,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
-from streamd.server import Bounds, Entrance, Metrics, serve
+from streamd.server import BindOptions, Metrics, ServerLimits, serve
 from streamd.types import Hypothesis, Window
 from tests.support.serving import INFO, CountingStreams, DeafClient, client, serving
 
@@ -68,7 +68,7 @@ async def test_metrics_need_the_token():
 
 def test_metrics_count_what_happens():
     metrics = Metrics(version="1", model="tiny.en")
-    observe = metrics.follow()
+    observe = metrics.observer()
     for event in (
         Vad(speech=True, t_ms=500),
         partial("tern on"),
@@ -78,7 +78,7 @@ def test_metrics_count_what_happens():
         Gap(t_ms=0, duration_ms=40, why="overrun"),
     ):
         observe(event, 1600)
-    metrics.heard(20)
+    metrics.received(20)
     window = Window(0, 50, np.zeros(0, np.float32), min_ctx=512)
     metrics.decoded(window, Hypothesis(temperature=0.2, failed_ctx=512), 0.25)
     metrics.decoded(replace(window, min_ctx=768), Hypothesis(), 0.25)
@@ -102,8 +102,8 @@ def test_metrics_count_what_happens():
 
 async def test_who_is_cut_off_is_counted():
     streams = CountingStreams()
-    bounds = {"send_deadline_ms": 200, "write_buffer_bytes": 1024}
-    async with serving(streams, **bounds) as server, client(server.port) as listener:
+    limits = {"send_deadline_ms": 200, "write_buffer_bytes": 1024}
+    async with serving(streams, **limits) as server, client(server.port) as listener:
         await listener.get()
         with DeafClient(server.port) as deaf:
             await deaf.opened()
@@ -131,8 +131,8 @@ async def test_stats_come_to_whoever_wants_them():
 
 
 async def test_further_hosts_and_origins_can_be_named():
-    entrance = Entrance(hosts=("captions.local",), origins=("https://app.example",))
-    async with serve(entrance, streams=CountingStreams(), info=INFO) as server:
+    bind = BindOptions(hosts=("captions.local",), origins=("https://app.example",))
+    async with serve(bind, sessions=CountingStreams(), info=INFO) as server:
 
         async def status(host: str, origin: str) -> int:
             answer, _ = await get(server.port, "/v1/sessions", f"Origin: {origin}", host=host)
@@ -146,7 +146,7 @@ async def test_further_hosts_and_origins_can_be_named():
 
 
 async def test_clients_from_another_machine_are_counted(monkeypatch):
-    monkeypatch.setattr("streamd.server.arrivals.is_loopback", lambda host: False)
+    monkeypatch.setattr("streamd.server.listener.is_loopback", lambda host: False)
     async with serving(CountingStreams(), max_per_address=1) as server:
         async with client(server.port) as listener:
             await listener.get()
@@ -174,7 +174,7 @@ async def silent(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off():
-    async with serving(CountingStreams(), max_connections=1, max_opening=3) as server:
+    async with serving(CountingStreams(), max_connections=1, max_pending=3) as server:
         knocking = [await silent(server.port) for _ in range(5)]
         for reader, _ in knocking[:2]:
             assert await reader.read() == b""
@@ -193,8 +193,8 @@ async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off():
 async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
     addresses = iter(["192.0.2.1", *["192.0.2.2"] * 4])
     known = defaultdict(lambda: next(addresses))
-    monkeypatch.setattr("streamd.server.arrivals._host", lambda connection: known[connection])
-    async with serving(CountingStreams(), max_connections=1, max_opening=3) as server:
+    monkeypatch.setattr("streamd.server.listener._host", lambda connection: known[connection])
+    async with serving(CountingStreams(), max_connections=1, max_pending=3) as server:
         alone = await silent(server.port)
         crowd = [await silent(server.port) for _ in range(4)]
         for reader, _ in crowd[:2]:
@@ -208,9 +208,9 @@ async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
 
 async def test_who_does_not_even_speak_tls_is_cut_off(tmp_path):
     certificate(tmp_path, "a")
-    entrance = Entrance(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "key.pem"))
-    bounds = Bounds(send_deadline_ms=100)
-    async with serve(entrance, streams=CountingStreams(), info=INFO, bounds=bounds) as server:
+    bind = BindOptions(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "key.pem"))
+    limits = ServerLimits(send_deadline_ms=100)
+    async with serve(bind, sessions=CountingStreams(), info=INFO, limits=limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await reader.read() == b""
         writer.close()
@@ -227,7 +227,7 @@ def certificate(folder: Path, name: str) -> None:
 async def test_tls_and_a_new_certificate(tmp_path):
     certificate(tmp_path, "old")
     files = {"cert": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
-    async with serve(Entrance(**files), streams=CountingStreams(), info=INFO) as server:
+    async with serve(BindOptions(**files), sessions=CountingStreams(), info=INFO) as server:
         assert server.url == f"wss://127.0.0.1:{server.port}/v1/stream"
 
         async def name() -> str:
@@ -252,9 +252,9 @@ async def test_a_bad_certificate_is_named(tmp_path, damage):
     if damage == "foreign key":
         certificate(tmp_path, "a")
         certificate(tmp_path / "other", "b")
-    entrance = Entrance(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "other" / "key.pem"))
+    bind = BindOptions(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "other" / "key.pem"))
     with pytest.raises(ConfigError, match=r"--tls-cert .*cert\.pem"):
-        async with serve(entrance, streams=CountingStreams(), info=INFO):
+        async with serve(bind, sessions=CountingStreams(), info=INFO):
             pass
 
 

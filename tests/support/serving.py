@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from streamd.errors import WireError
 from streamd.events import Final, Partial, TimedWord
 from streamd.hub import Hub
-from streamd.server import Bounds, Entrance, Server, ServerInfo, serve
+from streamd.server import BindOptions, Server, ServerInfo, ServerLimits, serve
 from streamd.types import Frames, ms_from_frames
 
 INFO = ServerInfo(model="fake", language="en")
@@ -188,10 +188,13 @@ async def client(port: int, query: str = "", **options: object) -> AsyncIterator
 
 @asynccontextmanager
 async def serving(
-    streams: CountingStreams, *, port: int = 0, token: str | None = None, **bounds: int
+    streams: CountingStreams, *, port: int = 0, token: str | None = None, **limits: int
 ) -> AsyncIterator[Server]:
     async with serve(
-        Entrance(port=port, token=token), streams=streams, info=INFO, bounds=Bounds(**bounds)
+        BindOptions(port=port, token=token),
+        sessions=streams,
+        info=INFO,
+        limits=ServerLimits(**limits),
     ) as server:
         yield server
 

@@ -5,7 +5,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from streamd.errors import BindError, ConfigError
-from streamd.server import Entrance, serve
+from streamd.server import BindOptions, serve
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 
@@ -73,9 +73,9 @@ async def test_the_sessions_are_listed_to_whoever_may_hear_them():
 
 async def test_a_page_shows_the_token_as_a_subprotocol():
     async with serving(CountingStreams(), token="secret") as server:
-        for token, let_in in (("secret", True), ("wrong", False)):
+        for token, is_allowed in (("secret", True), ("wrong", False)):
             offered = ["streamd.v1", f"streamd.bearer.{token}"]
-            if let_in:
+            if is_allowed:
                 async with client(server.port, subprotocols=offered) as listener:
                     assert listener.connection.subprotocol == "streamd.v1"
             else:
@@ -108,12 +108,12 @@ async def test_pages_of_other_sites_are_refused(origin):
 @pytest.mark.parametrize(
     "origin", ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", None]
 )
-async def test_our_own_pages_are_let_in(origin):
+async def test_our_own_pages_are_allowed(origin):
     async with serving(CountingStreams()) as server, client(server.port, origin=origin) as listener:
         assert (await listener.get())["type"] == "hello"
 
 
-async def test_a_page_that_we_serve_under_another_name_is_let_in_with_the_token():
+async def test_a_page_that_we_serve_under_another_name_is_allowed_with_the_token():
     headers = {"Authorization": "Bearer secret", "Host": "captions.example"}
     async with serving(CountingStreams(), token="secret") as server:
         for origin, wanted in (("https://captions.example", 101), ("https://evil.example", 403)):
@@ -138,13 +138,13 @@ async def test_a_page_that_we_serve_under_another_name_is_let_in_with_the_token(
 @pytest.mark.parametrize(
     "shown", [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer s\u00e9cret"]
 )
-async def test_without_the_token_nobody_is_let_in(shown):
+async def test_without_the_token_no_client_is_allowed(shown):
     headers = {} if shown is None else {"Authorization": shown}
     async with serving(CountingStreams(), token="secret\n") as server:
         assert await refusal(server.port, additional_headers=headers) == 401
 
 
-async def test_with_the_token_one_is_let_in():
+async def test_with_the_token_a_client_is_allowed():
     async with (
         serving(CountingStreams(), token="secret\n") as server,
         client(server.port, additional_headers={"Authorization": "Bearer secret"}) as listener,
@@ -153,9 +153,9 @@ async def test_with_the_token_one_is_let_in():
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "captions.example", ""])
-async def test_other_machines_are_not_let_in_without_a_token(host):
+async def test_other_machines_are_not_allowed_without_a_token(host):
     with pytest.raises(ConfigError, match="--token-file"):
-        async with serve(Entrance(host), streams=CountingStreams(), info=INFO):
+        async with serve(BindOptions(host), sessions=CountingStreams(), info=INFO):
             pass
 
 
@@ -176,7 +176,7 @@ async def test_a_port_in_use_is_named_with_the_cure():
 async def test_an_impossible_address_is_named(host, port):
     with pytest.raises(BindError, match=f"{host}.*--host"):
         async with serve(
-            Entrance(host, port, token="secret"), streams=CountingStreams(), info=INFO
+            BindOptions(host, port, token="secret"), sessions=CountingStreams(), info=INFO
         ):
             pass
 

@@ -1,4 +1,4 @@
-"""The other end of the wire: the events of a running streamd, from anywhere, without a hole."""
+"""A client of a running streamd: its events, from anywhere, without a gap."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 
 from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import PROTOCOL, Eos, Fault, Final, SessionEvent
-from streamd.server.door import STREAM_PATH
+from streamd.server.routes import STREAM_PATH
 from streamd.server.wire import CLOSE_CODES, Hello
 
 _MAX_RETRY_S = 5.0
@@ -28,54 +28,55 @@ _log = logging.getLogger(__name__)
 _decoder: msgspec.json.Decoder[Hello | SessionEvent] = msgspec.json.Decoder(Hello | SessionEvent)
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class _Tagged(msgspec.Struct, frozen=True):
     type: str
 
 
-_kind_decoder: msgspec.json.Decoder[_Kind] = msgspec.json.Decoder(_Kind)
-_KINDS = {kind.__struct_config__.tag for kind in (Hello, *get_args(SessionEvent))}
+_tag_decoder: msgspec.json.Decoder[_Tagged] = msgspec.json.Decoder(_Tagged)
+_TAGS = {kind.__struct_config__.tag for kind in (Hello, *get_args(SessionEvent))}
 
 
 async def watch(
     url: str, *, after: int | None = None, token: str | None = None, retry_ms: int = 500
 ) -> AsyncGenerator[SessionEvent, None]:
-    """Give the events of a session until its `Eos`, across any number of lost connections.
+    """Yield the events of a session until its `Eos`, across any number of lost connections.
 
-    Once connected it never gives up: it comes back ``after`` the last final, so that none is lost
-    or doubled. Close it early with `contextlib.aclosing`.
+    Once connected it never gives up: it reconnects with ``after`` the last final, so that none is
+    lost or repeated. Close it early with `contextlib.aclosing`.
 
     Parameters
     ----------
-    url : ``ws://HOST:PORT``, with ``wss``, ``http``, ``https`` or no scheme too; the query may name
-        ``session=`` and the other options of docs/protocol.md
+    url : ``ws://HOST:PORT``; the scheme may also be ``wss``, ``http``, ``https`` or missing, and
+        the query may have ``session=`` and the other options of docs/protocol.md
     after : replay the finals after this one first
-    retry_ms : pause before the first attempt to come back; doubles up to 5 s
+    token : sent in the ``Authorization`` header
+    retry_ms : pause before the first attempt to reconnect; doubles up to 5 s
 
     Raises
     ------
-    ConfigError : `url` is none
-    StreamdError : nobody answers at first, or it is not streamd
-    WireError : the server refuses, such as `no_such_session`
+    ConfigError : `url` is not the address of a server
+    StreamdError : the first attempt to connect fails, or the server is not streamd
+    WireError : the server refuses, for example with `no_such_session`
     """
-    place = _Place(url, after)
-    connection = await _first(place, token)
+    position = _Position(url, after)
+    connection = await _connect_first(position, token)
     while True:
         async with connection:
             try:
                 async for message in connection:
-                    event = place.follow(message)
+                    event = position.follow(message)
                     if event is not None:
                         yield event
                     if isinstance(event, Eos):
                         return
             except ConnectionClosed as error:
                 _log.debug("the connection ended: %s", error)
-        _log.warning("lost %s: coming back", place.origin)
-        connection = await _again(place, token, retry_ms / 1000)
+        _log.warning("lost the connection to %s: reconnecting", position.origin)
+        connection = await _reconnect(position, token, retry_ms / 1000)
 
 
-class _Place:
-    """Which session we are in, and how far."""
+class _Position:
+    """The session that we watch, and the last final that we have."""
 
     def __init__(self, url: str, after: int | None) -> None:
         try:
@@ -94,30 +95,30 @@ class _Place:
 
     @property
     def url(self) -> str:
-        """Where to connect, so that what follows is what we do not have yet."""
+        """The address to connect to for the events that we do not have yet."""
         return f"{self.origin}{self._path}?{urlencode(self._query)}"
 
     def follow(self, message: str | bytes) -> SessionEvent | None:
-        """Read a message and note where we are; None if it is not for the one who watches."""
+        """Decode a message and update the position; None if it is not an event for the caller."""
         event = self._read(message)
         if isinstance(event, Hello):
             self._greet(event)
             return None
         if isinstance(event, Fault) and event.fatal and event.code in CLOSE_CODES:
             if event.code == "slow":
-                return None  # it closes now, and we come back
+                return None  # the server closes the connection now, and we reconnect
             raise WireError(event.code, f"{self.origin} refuses: {event.message}")
         if not self._greeted:
-            raise StreamdError(f"{self.origin} is a websocket, but does not speak {PROTOCOL}")
+            raise StreamdError(f"{self.origin} is a websocket but does not speak {PROTOCOL}")
         if isinstance(event, Final):
             self._query["after"] = str(event.seq)
         return event
 
     def _read(self, message: str | bytes) -> Hello | SessionEvent | None:
         try:
-            kind = _kind_decoder.decode(message).type
-            # A newer server may have more to say than we understand.
-            return _decoder.decode(message) if kind in _KINDS else None
+            tag = _tag_decoder.decode(message).type
+            # A newer server may send messages that this version does not know.
+            return _decoder.decode(message) if tag in _TAGS else None
         except (msgspec.DecodeError, RecursionError) as error:
             raise StreamdError(f"{self.origin} does not speak {PROTOCOL}: {error}") from error
 
@@ -126,13 +127,13 @@ class _Place:
         if "after" not in self._query:
             self._query["after"] = str(hello.seq)
         elif self._query.get("epoch", hello.epoch) != hello.epoch:
-            self._query["after"] = "0"  # another run of the session, which counts anew
+            self._query["after"] = "0"  # another run of the session, which counts from 1 again
         self._query["epoch"] = hello.epoch
 
 
-async def _connect(place: _Place, token: str | None) -> ClientConnection:
+async def _connect(position: _Position, token: str | None) -> ClientConnection:
     return await connect(
-        place.url,
+        position.url,
         subprotocols=[Subprotocol(PROTOCOL)],
         additional_headers={"Authorization": f"Bearer {token}"} if token else None,
         compression=None,
@@ -140,35 +141,35 @@ async def _connect(place: _Place, token: str | None) -> ClientConnection:
     )
 
 
-async def _first(place: _Place, token: str | None) -> ClientConnection:
+async def _connect_first(position: _Position, token: str | None) -> ClientConnection:
     try:
-        return await _connect(place, token)
+        return await _connect(position, token)
     except InvalidURI as error:
         raise ConfigError(f"{error}; expected ws://HOST:PORT") from error
     except InvalidStatus as error:
-        raise _refused(place, error) from error
+        raise _refused(position, error) from error
     except InvalidHandshake as error:
-        raise StreamdError(f"{place.origin} answers, but is not streamd: {error}") from error
+        raise StreamdError(f"{position.origin} is not a streamd server: {error}") from error
     except OSError as error:  # TimeoutError is one too
         raise StreamdError(
-            f"nobody answers at {place.origin} ({error or 'timed out'}): is streamd running there?"
+            f"cannot connect to {position.origin} ({error or 'timed out'}): is streamd running?"
         ) from error
 
 
-async def _again(place: _Place, token: str | None, pause_s: float) -> ClientConnection:
+async def _reconnect(position: _Position, token: str | None, pause_s: float) -> ClientConnection:
     while True:
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _MAX_RETRY_S)
         try:
-            return await _connect(place, token)
+            return await _connect(position, token)
         except InvalidStatus as error:
             if error.response.status_code < 500:
-                raise _refused(place, error) from error
+                raise _refused(position, error) from error
         except (InvalidHandshake, OSError) as error:
-            _log.debug("%s is not back yet: %s", place.origin, error)
+            _log.debug("%s is still unreachable: %s", position.origin, error)
 
 
-def _refused(place: _Place, error: InvalidStatus) -> StreamdError:
+def _refused(position: _Position, error: InvalidStatus) -> StreamdError:
     answer = error.response
     text = answer.body.decode(errors="replace").strip().partition("\n")[0] if answer.body else ""
-    return StreamdError(f"{place.origin} refuses: {answer.status_code} {text[:200]}")
+    return StreamdError(f"{position.origin} refuses: {answer.status_code} {text[:200]}")

@@ -6,10 +6,10 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 import websockets.asyncio.server
 
+from streamd.client import watch
 from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Missed, Partial, SessionEvent, TimedWord, Vad
 from streamd.hub import Hub
-from streamd.server import watch
 from tests.support.serving import CountingStreams, Relay, client, serving
 
 HELLO = (
@@ -183,7 +183,7 @@ async def test_what_is_no_address_is_named(url):
 
 async def test_nobody_there():
     url = f"ws://127.0.0.1:{unused_port()}"
-    with pytest.raises(StreamdError, match=rf"nobody answers at {url} .*is streamd running"):
+    with pytest.raises(StreamdError, match=rf"cannot connect to {url} .*is streamd running"):
         await everything(url)
 
 
@@ -202,13 +202,13 @@ async def test_a_server_that_is_no_websocket():
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(StreamdError, match="answers, but is not streamd"):
+        with pytest.raises(StreamdError, match="is not a streamd server"):
             await everything(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("/elsewhere", "refuses: 404 .*/v1/stream"), ("", "refuses: 401 a token is needed")],
+    [("/elsewhere", "refuses: 404 .*/v1/stream"), ("", "refuses: 401 token required")],
 )
 async def test_a_refusal_says_why(path, message):
     async with serving(CountingStreams(), token="secret") as server:

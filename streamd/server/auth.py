@@ -1,0 +1,183 @@
+"""Where the server listens and whose requests it accepts.
+
+A browser sends websocket requests to any address that a page names, so the server checks what a
+page may do: `Origin` must be ours (or absent: the client is not a browser), and `Host` must be a
+name of this machine, or else another site could point its name at our address (DNS rebinding).
+Clients on other machines need a token.
+"""
+
+import hmac
+import ipaddress
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from socket import socket
+from urllib.parse import urlsplit
+
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
+
+from streamd.errors import ConfigError
+from streamd.server.routes import (
+    HEALTH_PATH,
+    PATHS,
+    READY_PATH,
+    STREAM_PATH,
+    HttpResponse,
+    Page,
+    plain,
+    respond,
+)
+
+BEARER_PROTOCOL = "streamd.bearer."
+"""Browsers cannot send headers with a websocket: they offer this and the token as a subprotocol."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`, a name or an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class BindOptions:
+    """The address to listen on, and what clients must present there.
+
+    `port` 0 takes a free port; `listening` is a bound socket to use instead of `host` and `port`.
+    Without a `token` only this machine may connect. `hosts` are further names of this machine,
+    `origins` further pages that may connect, as ``https://HOST[:PORT]``. `cert` and `key` are PEM
+    files for TLS, which is off without `cert`.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    listening: socket | None = None
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    cert: str = ""
+    key: str = ""
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Make the TLS context, or None without a certificate.
+
+        Raises
+        ------
+        ConfigError : the files cannot be read, or do not belong together
+        """
+        if not self.cert:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.load_certificate(context)
+        return context
+
+    def load_certificate(self, context: ssl.SSLContext) -> None:
+        """Read the files again, for new connections; raises as `tls` does."""
+        try:
+            context.load_cert_chain(self.cert, self.key or None)
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or error
+            raise ConfigError(
+                f"cannot use --tls-cert {self.cert} with --tls-key {self.key}: {reason}"
+            ) from None
+
+
+class Auth:
+    """Checks requests; serves the files of `pages`, by path, to everybody.
+
+    Raises
+    ------
+    ConfigError : other machines could connect, and there is no token
+    """
+
+    def __init__(self, bind: BindOptions, pages: Mapping[str, Page] | None = None) -> None:
+        host, token = bind.host, bind.token
+        if token is not None and not token.strip():
+            raise ConfigError("the token is empty: put one into the --token-file")
+        if token is None and not is_loopback(host):
+            raise ConfigError(
+                f"refusing to listen on {host} without a token, since other machines could "
+                "connect: give --token-file, or --host 127.0.0.1"
+            )
+        self._bind = bind
+        self._token = token
+        self._pages = pages or {}
+
+    def with_token(self, token: str | None) -> "Auth":
+        """Return the same checks with another token; raises as the constructor does."""
+        return Auth(replace(self._bind, token=token), self._pages)
+
+    def check(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answer the request, or return None if it may proceed to `routes` or the websocket."""
+        response = self._respond(request)
+        return None if response is None else respond(connection, response)
+
+    def _respond(self, request: Request) -> HttpResponse | None:
+        hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
+        path = request.path.partition("?")[0]
+        if len(hosts) != 1 or not self._is_own_host(hosts[0]):
+            return plain(403, "unknown host: allow this name with --allow-host")
+        if path == HEALTH_PATH:
+            return plain(200, "ok")
+        if page := self._pages.get(path):
+            return HttpResponse(200, page.body, page.headers(hosts[0]))
+        if path not in PATHS:
+            return plain(404, f"not found: the websocket is at {STREAM_PATH}")
+        if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
+            return plain(403, "origin not allowed: allow this site with --allow-origin")
+        return self._check_token(path, request)
+
+    def _check_token(self, path: str, request: Request) -> HttpResponse | None:
+        # A load balancer that asks whether the server is ready has no token.
+        if path != READY_PATH and not self._has_token(_presented_tokens(request)):
+            wanted = {"WWW-Authenticate": "Bearer"}
+            return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
+        if path == STREAM_PATH and not request.headers.get_all("Upgrade"):
+            return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
+        return None
+
+    def _is_own_host(self, host: str) -> bool:
+        # With a token a foreign name does no harm, and a reverse proxy may well use one.
+        name = _host_name(f"//{host}")
+        return name is not None and (
+            self._token is not None
+            or is_loopback(name)
+            or name in (self._bind.host, *self._bind.hosts)
+        )
+
+    def _is_allowed_origin(self, origin: str, host: str) -> bool:
+        name = _host_name(origin)
+        if name is None:
+            return False
+        ours = is_loopback(name) or urlsplit(origin).netloc == host
+        return ours or origin in self._bind.origins
+
+    def _has_token(self, presented: Iterable[str]) -> bool:
+        if self._token is None:
+            return True
+        wanted = self._token.strip().encode()
+        tokens = (token.encode(errors="surrogateescape") for token in presented)
+        return any(hmac.compare_digest(wanted, token) for token in tokens)
+
+
+def _presented_tokens(request: Request) -> Iterator[str]:
+    """Yield the tokens of a request, from its headers and subprotocols."""
+    scheme, _, token = "".join(request.headers.get_all("Authorization")).partition(" ")
+    if scheme in ("Bearer", "Token"):
+        yield token
+    yield from request.headers.get_all("X-API-Key")
+    for offers in request.headers.get_all("Sec-WebSocket-Protocol"):
+        for offer in offers.split(","):
+            if (name := offer.strip()).startswith(BEARER_PROTOCOL):
+                yield name.removeprefix(BEARER_PROTOCOL)
+
+
+def _host_name(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # such as "//[::1"
+        return None

@@ -1,0 +1,304 @@
+"""One client of ``/v1/stream``: its websocket, and the protocol that it speaks.
+
+`WebSocket` sends and receives with deadlines. `Connection` is the one place where streamd.v1 is
+spoken: from the query and ``hello`` to the close code.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from socket import SO_LINGER, SOL_SOCKET
+from struct import pack
+
+import msgspec
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from streamd.errors import WireError
+from streamd.events import (
+    PROTOCOL,
+    Ack,
+    Eos,
+    Event,
+    Fault,
+    Final,
+    Missed,
+    Partial,
+    SessionEvent,
+    Vad,
+)
+from streamd.hub import Hub
+from streamd.server.ingest import Ingest, Ingests
+from streamd.server.wire import Hello, Limits, Role, close_code, parse_query
+from streamd.types import SAMPLE_RATE
+
+LIVE = "live"
+"""The session of the daemon's own source, the default for listeners."""
+SHUTDOWN = "shutdown"
+"""End reason when only the server ends: another process may resume the session."""
+
+_encode = msgspec.json.Encoder().encode
+_log = logging.getLogger(__name__)
+
+
+class StuckError(Exception):
+    """The client neither reads nor answers; its connection was reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What clients may use, and how long the server waits for them."""
+
+    max_message_bytes: int = 1 << 20
+    max_connections: int = 256
+    write_buffer_bytes: int = 32 << 10
+    """Size of our send buffer; when it is full, sending waits."""
+    send_deadline_ms: int = 10_000
+    """How long a message, or the closing handshake, may wait for a client that does not read."""
+    ping_ms: int = 20_000
+    """Silence after which a client is pinged, and the time it has to answer."""
+    shutdown_ms: int = 10_000
+    """Time for the last finals when the server ends."""
+    resume_ms: int = 30_000
+    """How long a session waits for its client to reconnect, if the client counts samples."""
+    max_session_ms: int = 0
+    """Audio after which a client's session ends; 0: never."""
+    max_lag_ms: int = 5_000
+    """Lag of the engine above which `/readyz` reports that the server is not ready."""
+    max_per_address: int = 0
+    """Connections from one other machine; 0: unlimited."""
+    max_pending: int = 256
+    """Connections that have not sent their request yet; `max_connections` if that is more.
+
+    Above the limit the oldest pending connection from the busiest address is dropped.
+    """
+
+    @property
+    def pending_limit(self) -> int:
+        """The effective `max_pending`: all clients may connect at the same time."""
+        return max(self.max_pending, self.max_connections)
+
+
+class WebSocket:
+    """A websocket whose client cannot block the server.
+
+    The library's own keep-alive does not drop a client that stops reading: once the send buffer is
+    full, its ping waits for the buffer and its timer for the ping. So every send here has a
+    deadline. Pings are sent only while the server waits for the client: a client that waits for
+    the server, because the engine is behind and its audio is not read, does not count as dead.
+    """
+
+    def __init__(self, connection: ServerConnection, limits: ServerLimits) -> None:
+        self._connection = connection
+        self._deadline_s = limits.send_deadline_ms / 1000
+        self._ping_s = limits.ping_ms / 1000
+
+    async def send(self, text: bytes) -> None:
+        """Send a text message.
+
+        Raises
+        ------
+        ConnectionClosed : the client has gone
+        StuckError : it could not be sent before the deadline, and the connection was reset
+        """
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._connection.send(text, text=True)
+        except TimeoutError:
+            raise self._reset("does not read") from None
+
+    async def receive(self) -> str | bytes:
+        """Wait for the next message, without limit as long as the client answers pings.
+
+        Raises
+        ------
+        ConnectionClosed : there will be no more messages
+        StuckError : a ping was not answered, and the connection was reset
+        """
+        while True:
+            try:
+                async with asyncio.timeout(self._ping_s):
+                    return await self._connection.recv()
+            except TimeoutError:
+                await self._ping()
+
+    async def _ping(self) -> None:
+        try:
+            async with asyncio.timeout(self._ping_s):
+                await (await self._connection.ping())
+        except TimeoutError:
+            raise self._reset("does not answer a ping") from None
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the connection; returns when it is closed, whatever the client does."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._connection.close(code, reason)
+        except TimeoutError:
+            self._reset("does not close")
+
+    def _reset(self, why: str) -> StuckError:
+        _log.info("client %s disconnected: it %s", self._connection.remote_address, why)
+        transport = self._connection.transport
+        if not transport.is_closing():
+            # A reset (RST): otherwise the kernel keeps the unread data for minutes.
+            transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
+        transport.abort()
+        return StuckError(why)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What ``hello`` says about the model."""
+
+    model: str
+    language: str
+
+
+class Connection:
+    """The conversation with one client in streamd.v1: call `run` once.
+
+    Reading and writing run side by side. Everything that the client receives, answers included,
+    goes through its subscription at the hub, so it arrives in the order in which it happened.
+
+    Parameters
+    ----------
+    socket : the client's websocket
+    query : the query of the address that the client opened
+    ingests : the sessions that it may listen to or feed
+
+    Raises
+    ------
+    WireError : the request cannot be granted; pass the error to `refuse`
+    """
+
+    def __init__(
+        self, socket: WebSocket, query: str, *, ingests: Ingests, info: ServerInfo, limits: Limits
+    ) -> None:
+        self._socket = socket
+        self._query = parse_query(query)
+        self._error: WireError | None = None
+        self._stuck = False
+        self._ingests = ingests
+        self._ingest: Ingest | None = None
+        self._hub = self._join()
+        self._hello = Hello(
+            proto=PROTOCOL,
+            session=self._hub.session,
+            epoch=self._hub.epoch,
+            seq=self._hub.seq,
+            started=self._hub.started,
+            model=info.model,
+            language=info.language,
+            rate=SAMPLE_RATE,
+            limits=limits,
+        )
+        self._subscription = self._hub.subscribe(
+            self._query.after,
+            epoch=self._query.epoch,
+            partials=self._query.partials and self._query.role is not Role.INGEST,
+            stats=self._query.stats,
+        )
+
+    def _join(self) -> Hub:
+        """Return the hub of the session to listen to, or open the session to feed."""
+        session = self._query.session
+        if self._query.role is Role.LISTEN:
+            hub = self._ingests.sessions.hub(session or LIVE)
+            if hub is None:
+                raise WireError("no_such_session", f"there is no session {session or LIVE!r}")
+            return hub
+        self._ingest = self._ingests.connect(session or "", epoch=self._query.epoch, feeder=self)
+        return self._ingest.session.hub
+
+    @property
+    def slow(self) -> bool:
+        """Whether the client was disconnected because it did not read."""
+        return self._subscription.slow or self._stuck
+
+    async def run(self) -> None:
+        """Exchange messages until either side closes, then make the client's audio final."""
+        writer = asyncio.create_task(self._write())
+        reason = "error"
+        try:
+            reason = await self._read()
+            self._subscription.close()
+            await writer
+        finally:
+            self._subscription.close()
+            writer.cancel()
+            await asyncio.wait({writer})
+            if self._ingest is not None and self._ingest.feeder is self:
+                await self._ingests.leave(self._ingest, reason)
+
+    def replaced(self) -> None:
+        """End: the client has reconnected before the server noticed that this connection broke."""
+        self._error = WireError("replaced", "another connection feeds this session now")
+        self._subscription.close()
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Send `ack` to the client that feeds the session."""
+        self._subscription.offer(ack)
+
+    def end(self) -> None:
+        """The server ends: end the transcript, even if another process resumes the session."""
+        self._subscription.offer(Eos(seq=self._hub.seq, reason=SHUTDOWN))
+
+    async def _read(self) -> str:
+        """Handle the client's messages; return the reason of the end."""
+        try:
+            while True:
+                message = await self._socket.receive()
+                if self._ingest is None:
+                    raise WireError("not_ingest", "a client with role=listen cannot send")
+                for answer in (await self._ingest.take(message), self._ingest.ack()):
+                    if answer is not None:
+                        self._subscription.offer(answer)
+        except (ConnectionClosed, StuckError):
+            return "disconnect"
+        except WireError as error:
+            self._error = error
+            return "error"
+
+    async def _write(self) -> None:
+        code, reason = 1011, "internal error"
+        try:
+            await self._socket.send(_encode(self._hello))
+            event: SessionEvent | None = None
+            async for event in self._subscription:
+                if (wanted := self._filter(event)) is not None:
+                    await self._socket.send(_encode(wanted))
+                    # A send that need not wait does not yield to other tasks, and a replay may be
+                    # long.
+                    await asyncio.sleep(0)
+            ends = isinstance(event, Eos) and event.reason == SHUTDOWN
+            code, reason = (1001, SHUTDOWN) if ends else (1000, "")
+            if self._subscription.slow:
+                self._error = WireError("slow", "too far behind: reconnect with after=")
+            if self._error is not None:
+                await refuse(self._socket, self._error)
+        except ConnectionClosed:
+            pass  # the reader is told, too
+        except StuckError:
+            self._stuck = True
+        finally:
+            await self._socket.close(code, reason)
+
+    def _filter(self, event: SessionEvent) -> Event | None:
+        """Return the event in the form that this client asked for, or None if it gets none."""
+        if self._query.role is Role.INGEST and isinstance(event, Partial | Final | Vad | Missed):
+            return None
+        if not self._query.words and isinstance(event, Partial | Final):
+            return msgspec.structs.replace(event, words=())
+        return event
+
+
+async def refuse(socket: WebSocket, error: WireError) -> None:
+    """Report the error to the client and close the connection."""
+    try:
+        heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
+        fault = Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms)
+        await socket.send(_encode(fault))
+        await socket.close(close_code(error.code), error.code)
+    except (ConnectionClosed, StuckError):
+        pass

@@ -1,0 +1,268 @@
+"""Sessions that clients feed: commands and PCM in, frames for the session out.
+
+The session of a client that counts its samples outlives the connection: `Ingests` keeps it for a
+while so that the client can reconnect and resume.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from typing import Protocol
+
+from streamd.audio.framer import Framer
+from streamd.audio.pcm import PcmDecoder
+from streamd.errors import WireError
+from streamd.events import Ack, Fault, Flushed, Started
+from streamd.server.sessions import MAX_FEED_FRAMES, IngestSession, Sessions
+from streamd.server.wire import Flush, Start, Stop, decode_command
+
+_MAX_ENDED = 64
+"""Ended sessions to remember, so that a client that reconnects learns that its session is over."""
+
+
+class Feeder(Protocol):
+    """The connection that feeds an ingest at the moment."""
+
+    def replaced(self) -> None:
+        """Another connection takes over."""
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Tell the client what it need not keep."""
+
+
+class _AudioInput:
+    """The audio of one session, from its ``start`` on; the format never changes.
+
+    `n_received` is the number of the next sample (per channel): sample n lies at n / rate seconds
+    of the session. `next_ack` is the sample after which the next ``ack`` is due.
+    """
+
+    def __init__(self, start: Start, began_ms: int) -> None:
+        self.start = start
+        self.decoder = PcmDecoder(start.encoding.removeprefix("pcm_"), start.channels)
+        self.framer = Framer(start.rate, start.channels)
+        self.n_received = began_ms * start.rate // 1000
+        self.next_ack = self.n_received + start.rate
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether the client numbers its samples and so can resume."""
+        return self.start.samples is not None
+
+    def has_format_of(self, start: Start) -> bool:
+        """Whether `start` announces the same audio format."""
+        ours, theirs = self.start, start
+        return (ours.encoding, ours.rate, ours.channels) == (
+            theirs.encoding,
+            theirs.rate,
+            theirs.channels,
+        )
+
+
+class Ingest:
+    """One session that a client feeds, over one connection after another.
+
+    Call `connect` for each connection, `take` for each message and `finish` at the end.
+    """
+
+    def __init__(self, session: IngestSession, *, max_session_ms: int) -> None:
+        self.session = session
+        self.feeder: Feeder | None = None
+        self._max_session_ms = max_session_ms
+        self._audio: _AudioInput | None = None  # from the first `start` or audio on
+        self._has_started = False  # on the present connection
+        self._has_complained = False
+        self._finishing: asyncio.Task[None] | None = None
+        self._busy = asyncio.Lock()
+
+    @property
+    def received_ms(self) -> int:
+        """How much audio was received."""
+        audio = self._audio
+        return 0 if audio is None else audio.n_received * 1000 // audio.start.rate
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the client can reconnect if its connection breaks."""
+        return self._finishing is None and self._audio is not None and self._audio.counts_samples
+
+    def connect(self, feeder: Feeder) -> None:
+        """Let a connection take over; see `Ingests.connect`."""
+        if self.feeder is not None:
+            self.feeder.replaced()
+        self.feeder = feeder
+        self._has_started = False
+
+    async def take(self, message: str | bytes) -> Flushed | Fault | Started | None:
+        """Handle a message of the client and return the answer to it, if there is one.
+
+        Waits while the session has no room for more audio. After `finish` it does nothing.
+
+        Raises
+        ------
+        WireError : the message is not allowed, or not now
+        """
+        feeder = self.feeder
+        async with self._busy:  # a connection that was replaced may still be feeding
+            if feeder is not self.feeder:
+                raise WireError("replaced", "another connection feeds this session now")
+            if self._finishing is not None:
+                return None
+            command = message if isinstance(message, bytes) else decode_command(message)
+            answer: Fault | Started | None = None
+            if isinstance(command, bytes):
+                answer = await self._feed(command)
+            elif isinstance(command, Start):
+                answer = self._begin(command)
+        if isinstance(command, Flush):
+            await self.session.flush()
+            return Flushed(id=command.id, seq=self.session.hub.seq)
+        if isinstance(command, Stop):
+            await self.finish("stop")
+        elif 0 < self._max_session_ms <= self.received_ms:
+            await self.finish("limit")
+        return answer
+
+    def ack(self) -> Ack | None:
+        """Return what a client that counts samples need not keep, at most once per second of audio.
+
+        The session stores it for other processes, too.
+        """
+        audio = self._audio
+        if audio is None or not self.resumable or audio.n_received < audio.next_ack:
+            return None
+        audio.next_ack = audio.n_received + audio.start.rate
+        samples = self.session.settle() * audio.start.rate // 1000
+        return Ack(samples=min(samples, audio.n_received))
+
+    async def finish(self, reason: str) -> None:
+        """Make the audio final and end the session.
+
+        Later callers wait for the first one, whose reason counts.
+        """
+        if self._finishing is None:
+            self._finishing = asyncio.create_task(self._finish(reason))
+        await self._finishing
+
+    async def _finish(self, reason: str) -> None:
+        audio = self._audio
+        async with self._busy:  # audio that is being fed is counted already, so it must get in
+            if audio is not None and len(frames := audio.framer.flush()):
+                self.session.feed(frames)
+        if audio is not None and audio.counts_samples:
+            await self.session.flush()
+            if self.feeder is not None:
+                self.feeder.acknowledge(Ack(samples=audio.n_received))
+        await self.session.finish(reason)
+
+    def _begin(self, start: Start) -> Started | None:
+        if self._has_started:
+            raise WireError("late_start", "start must come once, before the first audio")
+        self._has_started = True
+        audio = self._audio
+        if audio is None:
+            audio = self._audio = _AudioInput(start, self.session.began_ms)
+        elif not audio.has_format_of(start) or start.samples is None:
+            raise WireError("late_start", "a session must be resumed with the same audio format")
+        elif start.samples > audio.n_received:
+            # The client no longer has what the server did not receive.
+            n_lost = start.samples - audio.n_received
+            self.session.gap(n_lost * 1000 // start.rate, "resume")
+            audio.n_received += n_lost
+        return None if start.samples is None else Started(samples=audio.n_received)
+
+    async def _feed(self, pcm: bytes) -> Fault | None:
+        audio = self._audio
+        if audio is None:
+            audio = self._audio = _AudioInput(Start(), self.session.began_ms)
+        elif audio.counts_samples and not self._has_started:
+            raise WireError("late_start", "start must come before the audio, also after a break")
+        self._has_started = True
+        n_bytes = audio.start.channels * audio.start.encoding.n_bytes
+        if len(pcm) % n_bytes:
+            raise WireError(
+                "bad_audio", f"{len(pcm)} bytes are not whole samples of {n_bytes} bytes"
+            )
+        frames = audio.framer.push(audio.decoder.push(pcm))
+        audio.n_received += len(pcm) // n_bytes
+        for begin in range(0, len(frames), MAX_FEED_FRAMES):
+            await self.session.room()
+            self.session.feed(frames[begin : begin + MAX_FEED_FRAMES])
+            await asyncio.sleep(0)  # hours of audio in one message must not block other clients
+        if not audio.framer.n_invalid or self._has_complained:
+            return None
+        self._has_complained = True
+        return Fault(code="bad_audio", message="samples that are NaN or infinite count as silence")
+
+
+class Ingests:
+    """All sessions that clients feed, also those whose client may reconnect.
+
+    Parameters
+    ----------
+    resume_ms : how long a session waits for its client
+    max_session_ms : audio after which a session ends; 0: never
+    """
+
+    def __init__(self, sessions: Sessions, *, resume_ms: int, max_session_ms: int) -> None:
+        self.sessions = sessions
+        self._resume_ms, self._max_session_ms = resume_ms, max_session_ms
+        self._ingests: dict[str, Ingest] = {}
+        self._waiting: dict[str, asyncio.Task[None]] = {}
+        self._ended: deque[tuple[str, str | None, int]] = deque(maxlen=_MAX_ENDED)
+
+    def connect(self, session: str, *, epoch: str | None, feeder: Feeder) -> Ingest:
+        """Return the ingest that the client knows by its `epoch`, or a new one.
+
+        Parameters
+        ----------
+        session : its name; a random one if empty
+        feeder : the connection that feeds it from now on
+
+        Raises
+        ------
+        WireError : another client feeds the session, it has ended, or there are too many
+        """
+        session = session or secrets.token_hex(4)
+        for name, run, received_ms in self._ended:
+            if (name, run) == (session, epoch):
+                raise WireError(
+                    "session_over", "the session ended in the meantime", heard_ms=received_ms
+                )
+        ingest = self._ingests.get(session)
+        if ingest is None or not ingest.resumable or ingest.session.hub.epoch != epoch:
+            opened = self.sessions.open(session, epoch=epoch)
+            ingest = Ingest(opened, max_session_ms=self._max_session_ms)
+            self._ingests[session] = ingest
+        if (waiting := self._waiting.pop(session, None)) is not None:
+            waiting.cancel()
+        ingest.connect(feeder)
+        return ingest
+
+    async def leave(self, ingest: Ingest, reason: str) -> None:
+        """End the session of a connection that ended, or wait for its client to reconnect."""
+        session = ingest.session.hub.session
+        if reason == "disconnect" and ingest.resumable:
+            self._waiting[session] = asyncio.create_task(self._expire(ingest))
+        else:
+            await self._end(ingest, reason)
+
+    async def finish(self, reason: str) -> None:
+        """End all sessions, waiting ones included. The daemon reports what fails."""
+        for task in self._waiting.values():
+            task.cancel()
+        self._waiting.clear()
+        ingests = self._ingests.values()
+        await asyncio.gather(*(each.finish(reason) for each in ingests), return_exceptions=True)
+
+    async def _expire(self, ingest: Ingest) -> None:
+        await asyncio.sleep(self._resume_ms / 1000)
+        del self._waiting[ingest.session.hub.session]
+        await self._end(ingest, "disconnect")
+
+    async def _end(self, ingest: Ingest, reason: str) -> None:
+        hub = ingest.session.hub
+        self._ended.append((hub.session, hub.epoch, ingest.received_ms))
+        await ingest.finish(reason)
+        if self._ingests.get(hub.session) is ingest:
+            del self._ingests[hub.session]
