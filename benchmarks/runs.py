@@ -50,7 +50,6 @@ class Decoding(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float
     avg_logprob: float
     no_speech_prob: float
-    compression_ratio: float
     counts: dict[str, int]
 
 
@@ -201,7 +200,7 @@ class Traced:
             name: self._tokenizer.decode(getattr(window, name))
             for name in ("prompt", "prefix", "draft")
         }
-        measures = ("suspect", "temperature", "avg_logprob", "no_speech_prob", "compression_ratio")
+        measures = ("temperature", "avg_logprob", "no_speech_prob")
         self.windows.append(
             {
                 "start_ms": ms_from_frames(window.start),
@@ -212,6 +211,7 @@ class Traced:
                     for w in hypothesis.words
                 ),
                 "counts": {name: after[name] - n for name, n in before.items()},
+                "suspect": hypothesis.suspect or "",
                 **told,
                 **{name: getattr(hypothesis, name) for name in measures},
             }

@@ -5,12 +5,58 @@ milliseconds since the stream began. Nothing here knows who listens or how.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 import msgspec
 
 from streamd.types import Word, ms_from_frames
 
 PROTOCOL = "streamd.v1"
+
+
+# The structs below hold these reasons as plain strings: a client must be able to read one that only
+# a newer server knows.
+
+
+class GapReason(StrEnum):
+    """Why audio never reached the session (`Gap.why`)."""
+
+    OVERRUN = "the microphone's driver overflowed"
+    QUEUE_FULL = "too much audio waits to be transcribed"
+    ENGINE = "engine too slow"
+    DEVICE = "device"
+    """The device was disconnected for a while."""
+    PAUSED = "paused"
+    RESTART = "restart"
+    """The server was restarted."""
+    RESUME = "resume"
+    """A client that came back no longer had the audio."""
+
+
+class MissedReason(StrEnum):
+    """Why a replay is incomplete (`Missed.why`)."""
+
+    RETENTION = "retention"
+    """The finals are older than what is kept."""
+    EPOCH = "epoch"
+    """The session was restarted and counts from 1 again."""
+
+
+class EndReason(StrEnum):
+    """Why a session is over (`Eos.reason`)."""
+
+    END = "end"
+    """The file or pipe ended."""
+    STOP = "stop"
+    """The client that feeds the session, or the user, ended it."""
+    DISCONNECT = "disconnect"
+    ERROR = "error"
+    LIMIT = "limit"
+    """The session reached its longest duration."""
+    SHUTDOWN = "shutdown"
+    """The server ends; it may resume the session when it runs again."""
+    FORGOTTEN = "forgotten"
+    """A session of an earlier run, which nobody listens to, was dropped from memory. Not sent."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -114,7 +160,7 @@ class Lag(Event, frozen=True, kw_only=True, tag="lag"):
 
 
 class Gap(Event, frozen=True, kw_only=True, tag="gap"):
-    """`duration_ms` of audio from `t_ms` on never reached us (`why`: overrun, device, ...)."""
+    """`duration_ms` of audio from `t_ms` on never reached us (`why`: a `GapReason`)."""
 
     t_ms: int
     duration_ms: int
@@ -124,9 +170,8 @@ class Gap(Event, frozen=True, kw_only=True, tag="gap"):
 class Missed(Event, frozen=True, kw_only=True, tag="missed"):
     """A replay has a hole here, and only here.
 
-    `why` is "retention" (finals `from_seq` to `to_seq` are older than what is kept) or "epoch" (the
-    session was restarted and counts from 1 again; what its earlier run said last is lost, nobody
-    knows how much: both numbers are 0).
+    `why` is a `MissedReason`. With "retention", finals `from_seq` to `to_seq` are gone. With
+    "epoch" the last finals of the earlier run are lost; how many is not known: both numbers are 0.
     """
 
     from_seq: int
@@ -147,7 +192,7 @@ class Fault(Event, frozen=True, kw_only=True, tag="error"):
 
 
 class Eos(Event, frozen=True, kw_only=True, tag="eos"):
-    """End of the session: nothing follows. `seq` is the last final's."""
+    """End of the session: nothing follows. `seq` is the last final's; `reason`: an `EndReason`."""
 
     seq: int
     reason: str

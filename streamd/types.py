@@ -7,6 +7,7 @@ stream began; milliseconds exist only at the edges. Nothing here does any work.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,6 @@ SAMPLE_RATE = 16_000
 FRAME = 320
 """Samples in a frame: 20 ms at 16 kHz, one encoder position."""
 FRAME_MS = 20
-ODD = "odd"
-"""What a hypothesis is suspected of whose words look dreamt: believed where somebody spoke."""
 N_AUDIO_CTX = 1500
 """Frames in Whisper's whole encoder context: 30 s."""
 
@@ -84,14 +83,27 @@ class Window:
     min_ctx: int = 0
 
 
+class Suspect(StrEnum):
+    """The reason why a guard distrusts a hypothesis."""
+
+    NO_SPEECH = "no_speech"
+    """The decoder doubts that the window holds speech; there are no words."""
+    LOOP = "loop"
+    """The decoder repeated itself; the words say it once."""
+    NO_END = "no_end"
+    """The decoder was stopped at the token limit."""
+    HALLUCINATION = "hallucination"
+    """The words look invented. They are believed only where the voice detector heard speech."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
     """What the recognizer heard in one window, behind the window's `prefix`.
 
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
-    prefix. `language` is spoken with probability `language_prob`, which is 1 unless the audio was
-    asked. `suspect` names the guard that distrusts the result ("loop", "no_speech", ...) or is
-    empty: such words are never agreed upon, and unless the window is `last` they are not shown.
+    prefix. `language` has the probability `language_prob`, which is 1 unless it was detected.
+    `suspect` says why a guard distrusts the result, or is None: suspect words are never agreed
+    upon, and unless the window is `last` they are not shown.
     `failed_ctx`: encoder positions that were too few for the window, or 0.
     """
 
@@ -101,10 +113,9 @@ class Hypothesis:
     language_prob: float = 1.0
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
-    compression_ratio: float = 0.0
     temperature: float = 0.0
     accepted_draft: int = 0
-    suspect: str = ""
+    suspect: Suspect | None = None
     failed_ctx: int = 0
 
 

@@ -15,6 +15,7 @@ from streamd.bench.clock import VirtualLoop
 from streamd.bench.eventlog import Began, Decoded, Ended, Log, Said
 from streamd.daemon.streams import Stream, Streams
 from streamd.engine.recognizer import Counters
+from streamd.events import EndReason
 from streamd.session import Session
 from streamd.types import FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
 
@@ -121,7 +122,7 @@ class _Player:
             await asyncio.sleep(max(0.0, wait_s))
             self._n_fed = n
             self._stream.feed(frame[None])
-        await self._stream.finish("end")
+        await self._stream.finish(EndReason.END)
         await listening
 
     async def _listen(self) -> None:

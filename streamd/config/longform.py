@@ -34,7 +34,7 @@ class Longform(Group, frozen=True, kw_only=True):
         Opt("only these parts: START,END,START,END...; instead of --vad", unit="ms"),
     ] = ()
     hallucination_silence_threshold_ms: Annotated[
-        Ms, Opt("pass over a longer silence around words that look dreamt; 0: do not", unit="ms")
+        Ms, Opt("pass over a longer silence around a hallucination; 0: do not", unit="ms")
     ] = 0
     prepend_punctuations: Annotated[
         str, Opt("marks that belong to the word behind them", rare=True)

@@ -25,7 +25,7 @@ from streamd.daemon.screen import show
 from streamd.daemon.streams import Stream, Streams
 from streamd.display import check_files, open_files
 from streamd.errors import SourceError
-from streamd.events import Fault
+from streamd.events import EndReason, Fault
 from streamd.server import LIVE
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Source
@@ -158,4 +158,4 @@ async def _caption(
         if control.stopped.is_set():
             break
     stopped = control.stopped.is_set()
-    await live.finish("stop" if stopped else "end", goes_on=stopped)
+    await live.finish(EndReason.STOP if stopped else EndReason.END, goes_on=stopped)

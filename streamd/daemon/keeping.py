@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, Partial, SessionEvent
+from streamd.events import Final, Gap, GapReason, Partial, SessionEvent
 from streamd.hub import Hub
 from streamd.journal import Folder, Journal
 from streamd.server import Metrics
@@ -84,7 +84,9 @@ class Kept:
             since = round((now - journal.started).total_seconds() * 1000)
             last = max(journal.end_ms, journal.settled_ms)
             self.began_ms = max(since, last)
-            self._waiting = [Gap(t_ms=last, duration_ms=self.began_ms - last, why="restart")]
+            self._waiting = [
+                Gap(t_ms=last, duration_ms=self.began_ms - last, why=GapReason.RESTART)
+            ]
         self._timeline.jump(0, self.began_ms)
 
     def heard(self, frames: Frames) -> None:

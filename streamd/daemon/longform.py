@@ -12,7 +12,7 @@ from streamd.engine import Engine
 from streamd.engine.longform import Heard, Segment, SpeechClips, Transcriber, clips_at
 from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.errors import ConfigError
-from streamd.events import Details, Final, Gap, TimedWord, Token
+from streamd.events import Details, Final, Gap, GapReason, TimedWord, Token
 from streamd.mel.recording import RecordingMel
 from streamd.options import DecodingOptions, EndpointOptions, LongformOptions
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
@@ -56,7 +56,7 @@ class Recording:
         if self.speech is not None:
             self.speech.feed(frames)
 
-    def gap(self, duration_ms: int, why: str) -> None:
+    def gap(self, duration_ms: int, why: GapReason) -> None:
         """Take note of audio that was lost: silence takes its place."""
         self._lost(Gap(t_ms=self.duration_ms, duration_ms=duration_ms, why=why))
         n_frames = frames_from_ms(duration_ms)

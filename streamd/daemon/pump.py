@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from streamd.daemon.control import Control
+from streamd.events import GapReason
 from streamd.sources import Lost, Source
 from streamd.types import Frames, ms_from_frames
 
@@ -14,7 +15,7 @@ class Listener(Protocol):
         """Take the next (n, 320) frames."""
         ...
 
-    def gap(self, duration_ms: int, why: str) -> None:
+    def gap(self, duration_ms: int, why: GapReason) -> None:
         """Take note of audio that was lost on the way here."""
         ...
 
@@ -42,10 +43,10 @@ async def pump(source: Source, listener: Listener, control: Control) -> None:
             n_skipped += len(item)
         else:
             if n_skipped:
-                listener.gap(ms_from_frames(n_skipped), "paused")
+                listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
                 n_skipped = 0
             if not source.live:
                 await listener.room()
             listener.feed(item)
     if n_skipped:
-        listener.gap(ms_from_frames(n_skipped), "paused")
+        listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)

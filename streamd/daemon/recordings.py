@@ -22,7 +22,7 @@ from streamd.daemon.pump import pump
 from streamd.daemon.screen import Screen, show
 from streamd.display import open_files
 from streamd.errors import SourceError, StreamdError
-from streamd.events import Fault
+from streamd.events import EndReason, Fault
 from streamd.hub import Hub
 from streamd.server import LIVE
 from streamd.sinks.progress import ProgressBar
@@ -96,8 +96,8 @@ class _Scribe:
                 failure = error
                 code = "source" if isinstance(error, SourceError) else "engine"
                 hub.publish(Fault(code=code, message=str(error), fatal=True))
-            stopped = "stop" if self._control.stopped.is_set() else "end"
-            hub.close("error" if failure else stopped)
+            stopped = EndReason.STOP if self._control.stopped.is_set() else EndReason.END
+            hub.close(EndReason.ERROR if failure else stopped)
         if failure is not None:
             raise failure
 

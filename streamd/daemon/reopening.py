@@ -9,7 +9,7 @@ from streamd.daemon.control import Control
 from streamd.daemon.pump import pump
 from streamd.daemon.stream import Stream
 from streamd.errors import SourceError
-from streamd.events import Fault
+from streamd.events import Fault, GapReason
 from streamd.sources import Source
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ async def follow(
                     was_open = True
                     opened()
                 elif gone_s:
-                    live.gap(round((loop.time() - gone_s) * 1000), "device")
+                    live.gap(round((loop.time() - gone_s) * 1000), GapReason.DEVICE)
                     log.warning("%s is back", source.name)
                     gone_s = 0.0
                 await pump(source, live, control)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 
 from streamd.daemon.keeping import Kept
 from streamd.errors import StreamdError
-from streamd.events import Fault, SessionEvent, Stats
-from streamd.server import SHUTDOWN
+from streamd.events import EndReason, Fault, GapReason, SessionEvent, Stats
 from streamd.session import Session
 from streamd.types import Frames, Hypothesis, Window, ms_from_frames
 
@@ -62,7 +61,7 @@ class Stream:
         self._is_out = window is not None
         return window
 
-    def gap(self, duration_ms: int, why: str) -> None:
+    def gap(self, duration_ms: int, why: GapReason) -> None:
         """Take note of audio that was lost on the way here."""
         self._publish(self.session.gap(duration_ms, why))
 
@@ -125,10 +124,10 @@ class Stream:
         """Speech that waits for the engine."""
         return ms_from_frames(self.session.backlog)
 
-    async def finish(self, reason: str, *, goes_on: bool = False) -> None:
+    async def finish(self, reason: EndReason, *, goes_on: bool = False) -> None:
         """Make everything final and end the session."""
         await self.flush()
-        self.end(reason, goes_on=goes_on or reason == SHUTDOWN)
+        self.end(reason, goes_on=goes_on or reason == EndReason.SHUTDOWN)
 
     def end(self, reason: str, *, goes_on: bool) -> None:
         """End the session as it is; one that `goes_on` may be taken up by another process."""
@@ -149,7 +148,7 @@ class Stream:
         """Tell everybody what broke, and end the session."""
         if not self.hub.closed:
             self.hub.publish(fault)
-        self.end("error", goes_on=True)
+        self.end(EndReason.ERROR, goes_on=True)
 
     def _publish(self, events: Sequence[SessionEvent]) -> None:
         if self._ended:

@@ -14,7 +14,7 @@ from streamd.daemon.keeping import Kept, Places
 from streamd.daemon.memory import trim
 from streamd.daemon.stream import Stream
 from streamd.errors import StreamdError, WireError
-from streamd.events import Fault
+from streamd.events import EndReason, Fault
 from streamd.hub import Hub
 from streamd.journal import Journal, sync
 from streamd.server import Metrics
@@ -271,7 +271,7 @@ class Streams:
         unheard = [name for name in self._recalled if not self._streams[name].hub.listeners]
         for name in unheard:
             self._recalled.remove(name)
-            self._streams.pop(name).end("forgotten", goes_on=True)
+            self._streams.pop(name).end(EndReason.FORGOTTEN, goes_on=True)
         over = [n for n, s in self._streams.items() if s.hub.closed and n not in self._own]
         for name in over:
             self._recalled.discard(name)

@@ -21,7 +21,7 @@ from streamd.search.fallback import is_silence, with_fallback
 from streamd.search.language import detect_language, spoken
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_heard, tighten
-from streamd.types import ODD, SAMPLE_RATE, Hypothesis, Window, Word
+from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word
 
 _CTX_STEP = 64
 """Encoder contexts are multiples of this: few shapes for a runtime to plan."""
@@ -84,9 +84,7 @@ class Recognizer(Generic[FeaturesT]):
         A window that is not `last` is decoded once, greedily, verifying its draft; a `last` one
         with beam search and temperature fallback as the options say. If a short encoder context
         does not work out, the window is encoded once more at full context, without the prompt and
-        the draft, which may be what misled the decoder. What still looks wrong is marked `suspect`:
-        "no_speech" (without words), "loop" (said once), "no_end" (stopped at the token limit) or
-        "odd" (words that look dreamt).
+        the draft, which may be what misled the decoder. What still looks wrong is marked `suspect`.
 
         Raises
         ------
@@ -181,23 +179,22 @@ class Recognizer(Generic[FeaturesT]):
         )
 
     def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
-        suspect = ""
+        suspect: Suspect | None = None
         if is_silence(decoded, self._quick):
-            suspect = "no_speech"
+            suspect = Suspect.NO_SPEECH
         elif decoded.loop is not None:
-            suspect = "loop"
+            suspect = Suspect.LOOP
         elif not decoded.ended:
-            suspect = "no_end"
-        words = () if suspect == "no_speech" else self._words(window, decoded)
-        if not suspect and is_anomalous(words):
-            suspect = ODD
+            suspect = Suspect.NO_END
+        words = () if suspect is Suspect.NO_SPEECH else self._words(window, decoded)
+        if suspect is None and is_anomalous(words):
+            suspect = Suspect.HALLUCINATION
         return Hypothesis(
             words=words,
             tokens=tuple(token for word in words for token in word.tokens),
             language=decoded.language,
             avg_logprob=decoded.avg_logprob,
             no_speech_prob=decoded.no_speech_prob,
-            compression_ratio=decoded.compression_ratio,
             temperature=decoded.temperature,
             accepted_draft=decoded.accepted_draft,
             suspect=suspect,

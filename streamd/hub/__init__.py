@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from streamd.events import Eos, Fault, Final, Missed, Partial, SessionEvent
+from streamd.events import Eos, Fault, Final, Missed, MissedReason, Partial, SessionEvent
 from streamd.hub.line import Subscription, outdates
 
 __all__ = ["Archive", "Hub", "Subscription"]
@@ -168,9 +168,9 @@ class Hub:
             return self.seq, None
         if after > self.seq or epoch not in (None, self.epoch):
             # The subscriber was in another run of the session: its number means nothing here.
-            return self._first - 1, Missed(from_seq=0, to_seq=0, why="epoch")
+            return self._first - 1, Missed(from_seq=0, to_seq=0, why=MissedReason.EPOCH)
         if after + 1 < self._first:
-            lost = Missed(from_seq=after + 1, to_seq=self._first - 1, why="retention")
+            lost = Missed(from_seq=after + 1, to_seq=self._first - 1, why=MissedReason.RETENTION)
             return self._first - 1, lost
         return after, None
 
@@ -193,8 +193,8 @@ def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[S
     """What is read over a long time may be gone when it is its turn."""
     for final in finals:
         if final.seq > after + 1:
-            yield Missed(from_seq=after + 1, to_seq=final.seq - 1, why="retention")
+            yield Missed(from_seq=after + 1, to_seq=final.seq - 1, why=MissedReason.RETENTION)
         after = final.seq
         yield final
     if after < upto:
-        yield Missed(from_seq=after + 1, to_seq=upto, why="retention")
+        yield Missed(from_seq=after + 1, to_seq=upto, why=MissedReason.RETENTION)

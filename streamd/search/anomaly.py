@@ -1,4 +1,4 @@
-"""Words that a model dreamt up, by their looks: improbable, too short or too long to be spoken.
+"""Scores words that a model may have invented: improbable, too short or too long to be spoken.
 
 Source: openai/whisper ``transcribe.py`` (`word_anomaly_score`, `is_segment_anomaly`).
 """
@@ -8,12 +8,12 @@ from typing import Protocol
 
 IMPROBABLE = 0.15
 SHORTEST_MS = 133
-"""Nobody says a word in less."""
+"""A shorter word is an anomaly."""
 LONGEST_MS = 2000
-"""Nor in more."""
+"""So is a longer one."""
 ANOMALOUS = 3.0
 N_FIRST = 8
-"""A dream shows in its first words."""
+"""The first words of a segment decide."""
 
 _PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"
 _SHORT_COST, _LONG_COST = 0.015, 0.001
@@ -21,11 +21,11 @@ _SHORT_COST, _LONG_COST = 0.015, 0.001
 
 
 class TimedText(Protocol):
-    """A word that was heard, with its probability and its length."""
+    """A word with its probability and its duration."""
 
     @property
     def text(self) -> str:
-        """What was said, punctuation included."""
+        """The word, punctuation included."""
         ...
 
     @property
@@ -40,14 +40,14 @@ class TimedText(Protocol):
 
 
 def word_anomaly(word: TimedText) -> float:
-    """How odd a word is: 0 for an ordinary one, 1 if it is improbable, more for an odd length."""
+    """Score a word: 0 if it is ordinary, 1 if it is improbable, more by its odd duration."""
     score = 1.0 if word.prob < IMPROBABLE else 0.0
     score += max(0, SHORTEST_MS - word.duration_ms) * _SHORT_COST
     return score + max(0, word.duration_ms - LONGEST_MS) * _LONG_COST
 
 
 def is_anomalous(words: Sequence[TimedText]) -> bool:
-    """Whether these words, of one segment, are probably a dream; False if there are none."""
+    """Whether the words of one segment are probably a hallucination; False if there are none."""
     if not words:
         return False
     first = [word for word in words if word.text not in _PUNCTUATION][:N_FIRST]

@@ -12,7 +12,7 @@ import numpy as np
 from streamd.options import DecodingOptions
 from streamd.search import Alignment, Decoder
 from streamd.search.beam import beam_search, best
-from streamd.search.greedy import Lottery, greedy, sample
+from streamd.search.greedy import Sampler, greedy, sample
 from streamd.search.loops import compression_ratio, find_loop
 from streamd.search.paths import Cache, Path, Started, log_softmax
 from streamd.search.rules import make_rules
@@ -137,7 +137,7 @@ def decode(
             cache,
             started,
             rules=rules,
-            lottery=Lottery(temperature, options.best_of, rng),
+            sampler=Sampler(temperature, options.best_of, rng),
             max_tokens=max_tokens,
         )
     elif options.beam_size > 1:

@@ -47,9 +47,9 @@ def with_fallback(
             attempts.append(attempt(temperature))
     if not needs_fallback(attempts[-1], options):
         return attempts[-1]
-    return max(attempts, key=lambda decoded: _worth(decoded, options))
+    return max(attempts, key=lambda decoded: _score(decoded, options))
 
 
-def _worth(decoded: Decoded, options: DecodingOptions) -> tuple[bool, bool, float]:
+def _score(decoded: Decoded, options: DecodingOptions) -> tuple[bool, bool, float]:
     varied = decoded.compression_ratio <= options.compression_ratio_threshold
     return decoded.loop is None, varied, decoded.avg_logprob

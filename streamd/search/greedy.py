@@ -16,11 +16,11 @@ from streamd.search.rules import Row, Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Lottery:
+class Sampler:
     """How to sample: the temperature above 0, how many transcripts, and the source of chance.
 
-    Each step takes `n_paths` numbers from `rng`, one for each transcript, ended or not: so the
-    tokens are those of openai-whisper, if it draws with the same numbers.
+    Each step takes `n_paths` numbers from `rng`, one for each transcript, ended or not, as
+    openai-whisper does: with the same numbers the tokens are the same.
     """
 
     temperature: float
@@ -55,9 +55,9 @@ def greedy(
     n_given = len(run.slots) - len(draft)
     path, row, accepted = run.cut(n_given), logits[0], 0
     while True:
-        favourite = draft[accepted] if accepted == len(path.tokens) < len(draft) else None
-        path = _pick(path, row, rules=rules, favourite=favourite, stability=stability)
-        as_drafted = not path.ended and path.tokens[-1] == favourite
+        drafted = draft[accepted] if accepted == len(path.tokens) < len(draft) else None
+        path = _pick(path, row, rules=rules, drafted=drafted, stability=stability)
+        as_drafted = not path.ended and path.tokens[-1] == drafted
         accepted += as_drafted
         if path.ended or stop(path):
             return path, accepted
@@ -76,22 +76,22 @@ def sample(
     started: Started,
     *,
     rules: Rules,
-    lottery: Lottery,
+    sampler: Sampler,
     max_tokens: int,
 ) -> list[Path]:
     """Draw independent transcripts.
 
     `started.logits` are (1, n_vocab), what follows the given tokens.
     """
-    alive = dict.fromkeys(range(lottery.n_paths), started.path)
-    rows = np.repeat(started.logits, lottery.n_paths, axis=0)
+    alive = dict.fromkeys(range(sampler.n_paths), started.path)
+    rows = np.repeat(started.logits, sampler.n_paths, axis=0)
     done: list[Path] = []
     while alive:
-        luck = lottery.rng.random(lottery.n_paths)
+        uniform = sampler.rng.random(sampler.n_paths)
         drawn: dict[int, Path] = {}
         for (i, path), row in zip(alive.items(), rows, strict=True):
             allowed = rules(row, path.tokens)
-            token = draw(allowed / np.float32(lottery.temperature), float(luck[i]))
+            token = draw(allowed / np.float32(sampler.temperature), float(uniform[i]))
             drawn[i] = _take(path, row, allowed, token, rules=rules)
         alive = {i: p for i, p in drawn.items() if not p.ended and len(p.tokens) < max_tokens}
         done += [path for i, path in drawn.items() if i not in alive]
@@ -102,20 +102,22 @@ def sample(
     return done
 
 
-def draw(logits: Row, luck: float) -> int:
-    """The token whose share of the softmax contains `luck`, 0 <= luck < 1, when laid end to end."""
+def draw(logits: Row, uniform: float) -> int:
+    """The token whose share of the softmax, laid end to end, contains `uniform` in [0, 1)."""
     shares = np.exp(logits.astype(np.float64) - logits.max()).cumsum()
-    place = min(luck * shares[-1], np.nextafter(shares[-1], 0.0))  # rounding must not reach the end
+    place = min(
+        uniform * shares[-1], np.nextafter(shares[-1], 0.0)
+    )  # rounding must not reach the end
     return int(np.searchsorted(shares, place, side="right"))
 
 
-def _pick(path: Path, row: Row, *, rules: Rules, favourite: int | None, stability: float) -> Path:
+def _pick(path: Path, row: Row, *, rules: Rules, drafted: int | None, stability: float) -> Path:
     allowed = rules(row, path.tokens)
     token = int(allowed.argmax())
-    if favourite is not None and stability > 0.0:
-        behind = float(allowed[token] - allowed[favourite])
+    if drafted is not None and stability > 0.0:
+        behind = float(allowed[token] - allowed[drafted])
         if np.exp(-behind) >= 1.0 - stability:
-            token = favourite
+            token = drafted
     return _take(path, row, allowed, token, rules=rules)
 
 

@@ -5,14 +5,13 @@
 """
 
 from streamd.server.auth import BindOptions
-from streamd.server.connection import LIVE, SHUTDOWN, ServerInfo, ServerLimits
+from streamd.server.connection import LIVE, ServerInfo, ServerLimits
 from streamd.server.listener import Server, serve
 from streamd.server.metrics import Metrics
 from streamd.server.sessions import IngestSession, Sessions
 
 __all__ = [
     "LIVE",
-    "SHUTDOWN",
     "BindOptions",
     "IngestSession",
     "Metrics",

@@ -18,6 +18,7 @@ from streamd.errors import WireError
 from streamd.events import (
     PROTOCOL,
     Ack,
+    EndReason,
     Eos,
     Event,
     Fault,
@@ -34,7 +35,6 @@ from streamd.types import SAMPLE_RATE
 
 LIVE = "live"
 """The session of the daemon's own source, the default for listeners."""
-SHUTDOWN = "shutdown"
 """End reason when only the server ends: another process may resume the session."""
 
 _encode = msgspec.json.Encoder().encode
@@ -219,7 +219,7 @@ class Connection:
     async def run(self) -> None:
         """Exchange messages until either side closes, then make the client's audio final."""
         writer = asyncio.create_task(self._write())
-        reason = "error"
+        reason = EndReason.ERROR
         try:
             reason = await self._read()
             self._subscription.close()
@@ -242,9 +242,9 @@ class Connection:
 
     def end(self) -> None:
         """The server ends: end the transcript, even if another process resumes the session."""
-        self._subscription.offer(Eos(seq=self._hub.seq, reason=SHUTDOWN))
+        self._subscription.offer(Eos(seq=self._hub.seq, reason=EndReason.SHUTDOWN))
 
-    async def _read(self) -> str:
+    async def _read(self) -> EndReason:
         """Handle the client's messages; return the reason of the end."""
         try:
             while True:
@@ -255,10 +255,10 @@ class Connection:
                     if answer is not None:
                         self._subscription.offer(answer)
         except (ConnectionClosed, StuckError):
-            return "disconnect"
+            return EndReason.DISCONNECT
         except WireError as error:
             self._error = error
-            return "error"
+            return EndReason.ERROR
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"
@@ -271,8 +271,8 @@ class Connection:
                     # A send that need not wait does not yield to other tasks, and a replay may be
                     # long.
                     await asyncio.sleep(0)
-            ends = isinstance(event, Eos) and event.reason == SHUTDOWN
-            code, reason = (1001, SHUTDOWN) if ends else (1000, "")
+            ends = isinstance(event, Eos) and event.reason == EndReason.SHUTDOWN
+            code, reason = (1001, EndReason.SHUTDOWN) if ends else (1000, "")
             if self._subscription.slow:
                 self._error = WireError("slow", "too far behind: reconnect with after=")
             if self._error is not None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from streamd.audio.framer import Framer
 from streamd.audio.pcm import PcmDecoder
 from streamd.errors import WireError
-from streamd.events import Ack, Fault, Flushed, Started
+from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.server.sessions import MAX_FEED_FRAMES, IngestSession, Sessions
 from streamd.server.wire import Flush, Start, Stop, decode_command
 
@@ -118,9 +118,9 @@ class Ingest:
             await self.session.flush()
             return Flushed(id=command.id, seq=self.session.hub.seq)
         if isinstance(command, Stop):
-            await self.finish("stop")
+            await self.finish(EndReason.STOP)
         elif 0 < self._max_session_ms <= self.received_ms:
-            await self.finish("limit")
+            await self.finish(EndReason.LIMIT)
         return answer
 
     def ack(self) -> Ack | None:
@@ -135,7 +135,7 @@ class Ingest:
         samples = self.session.settle() * audio.start.rate // 1000
         return Ack(samples=min(samples, audio.n_received))
 
-    async def finish(self, reason: str) -> None:
+    async def finish(self, reason: EndReason) -> None:
         """Make the audio final and end the session.
 
         Later callers wait for the first one, whose reason counts.
@@ -144,7 +144,7 @@ class Ingest:
             self._finishing = asyncio.create_task(self._finish(reason))
         await self._finishing
 
-    async def _finish(self, reason: str) -> None:
+    async def _finish(self, reason: EndReason) -> None:
         audio = self._audio
         async with self._busy:  # audio that is being fed is counted already, so it must get in
             if audio is not None and len(frames := audio.framer.flush()):
@@ -167,7 +167,7 @@ class Ingest:
         elif start.samples > audio.n_received:
             # The client no longer has what the server did not receive.
             n_lost = start.samples - audio.n_received
-            self.session.gap(n_lost * 1000 // start.rate, "resume")
+            self.session.gap(n_lost * 1000 // start.rate, GapReason.RESUME)
             audio.n_received += n_lost
         return None if start.samples is None else Started(samples=audio.n_received)
 
@@ -239,15 +239,15 @@ class Ingests:
         ingest.connect(feeder)
         return ingest
 
-    async def leave(self, ingest: Ingest, reason: str) -> None:
+    async def leave(self, ingest: Ingest, reason: EndReason) -> None:
         """End the session of a connection that ended, or wait for its client to reconnect."""
         session = ingest.session.hub.session
-        if reason == "disconnect" and ingest.resumable:
+        if reason == EndReason.DISCONNECT and ingest.resumable:
             self._waiting[session] = asyncio.create_task(self._expire(ingest))
         else:
             await self._end(ingest, reason)
 
-    async def finish(self, reason: str) -> None:
+    async def finish(self, reason: EndReason) -> None:
         """End all sessions, waiting ones included. The daemon reports what fails."""
         for task in self._waiting.values():
             task.cancel()
@@ -258,9 +258,9 @@ class Ingests:
     async def _expire(self, ingest: Ingest) -> None:
         await asyncio.sleep(self._resume_ms / 1000)
         del self._waiting[ingest.session.hub.session]
-        await self._end(ingest, "disconnect")
+        await self._end(ingest, EndReason.DISCONNECT)
 
-    async def _end(self, ingest: Ingest, reason: str) -> None:
+    async def _end(self, ingest: Ingest, reason: EndReason) -> None:
         hub = ingest.session.hub
         self._ended.append((hub.session, hub.epoch, ingest.received_ms))
         await ingest.finish(reason)

@@ -14,10 +14,9 @@ from websockets.typing import Subprotocol
 
 from streamd.assets import asset
 from streamd.errors import BindError, WireError
-from streamd.events import PROTOCOL
+from streamd.events import PROTOCOL, EndReason
 from streamd.server.auth import Auth, BindOptions, is_loopback
 from streamd.server.connection import (
-    SHUTDOWN,
     Connection,
     ServerInfo,
     ServerLimits,
@@ -197,7 +196,7 @@ class Server:
         opened.close(close_connections=False)
         try:
             async with asyncio.timeout(self._limits.shutdown_ms / 1000):
-                await self._ingests.finish(SHUTDOWN)
+                await self._ingests.finish(EndReason.SHUTDOWN)
         except TimeoutError:
             _log.warning("the final audio of some clients could not be transcribed in time")
         for connection in self._connections.values():

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from streamd.events import EndReason, GapReason
 from streamd.hub import Hub
 from streamd.types import Frames
 
@@ -32,7 +33,7 @@ class IngestSession(Protocol):
         """Publish everything fed so far as finals; the session continues."""
         ...
 
-    def gap(self, duration_ms: int, why: str) -> None:
+    def gap(self, duration_ms: int, why: GapReason) -> None:
         """Record that the client lost audio."""
         ...
 
@@ -40,11 +41,11 @@ class IngestSession(Protocol):
         """Store and return the time (ms) before which no audio is needed, even after a crash."""
         ...
 
-    async def finish(self, reason: str) -> None:
+    async def finish(self, reason: EndReason) -> None:
         """Publish everything fed so far as finals, then call ``hub.close(reason)``.
 
         The server calls it exactly once, also when the client vanished, and feeds nothing after
-        it. `reason` is "stop", "disconnect", "error", "limit" or "shutdown".
+        it.
         """
         ...
 

@@ -17,7 +17,7 @@ import numpy as np
 from streamd.audio.ring import Ring
 from streamd.commit import CommitPolicy
 from streamd.commit.words import HEARD_OUT
-from streamd.events import Gap, SessionEvent
+from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.session.context import ContextFloor
 from streamd.session.language import Language
@@ -103,7 +103,7 @@ class Session:
         self._forget()
         return self._timeline.correct(events)
 
-    def gap(self, duration_ms: int, why: str) -> list[SessionEvent]:
+    def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
         """Audio of this length was lost before it got here: silence takes its place in time."""
         t_ms = self._timeline.true_ms(ms_from_frames(self.now))
         gap = Gap(t_ms=t_ms, duration_ms=duration_ms, why=why)
@@ -265,7 +265,7 @@ class Session:
         n_more = min(self._options.backlog // 10, self._ring.end - self._ring.start)
         self._ring.forget(start := self._ring.start + n_more)
         lost_ms = ms_from_frames(n_lost + n_more)
-        return Gap(t_ms=ms_from_frames(start) - lost_ms, duration_ms=lost_ms, why="engine too slow")
+        return Gap(t_ms=ms_from_frames(start) - lost_ms, duration_ms=lost_ms, why=GapReason.ENGINE)
 
     def _give_up(self) -> list[SessionEvent]:
         """Go on behind audio that was overwritten; what was heard of it becomes final.

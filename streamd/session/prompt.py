@@ -7,7 +7,7 @@ openai/whisper `transcribe` (temperature), WhisperLiveKit (loops).
 
 from collections.abc import Sequence
 
-from streamd.types import Hypothesis, Word
+from streamd.types import Hypothesis, Suspect, Word
 
 LONG_SILENCE = 150
 """After this many frames without speech somebody speaks of something else."""
@@ -40,6 +40,6 @@ class Prompt:
             self._tokens.clear()
             self._language = hypothesis.language
         self._tokens += [token for word in words for token in word.tokens]
-        if hypothesis.suspect == "loop" or hypothesis.temperature > TOO_HOT:
+        if hypothesis.suspect is Suspect.LOOP or hypothesis.temperature > TOO_HOT:
             self._tokens.clear()
         del self._tokens[: max(0, len(self._tokens) - self._n_tokens)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
-from streamd.session.phantoms import believable
+from streamd.session.hallucinations import believable
 from streamd.types import Hypothesis, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter, Utterance
 
@@ -163,7 +163,7 @@ class Segment:
 
 
 def usable(hypothesis: Hypothesis, final_until: int, segmenter: Segmenter) -> Hypothesis:
-    """Leave out blanks, phantoms, and words from audio that is final already (overlaps)."""
+    """Leave out blanks, hallucinations, and words from audio that is final already (overlaps)."""
     words = tuple(
         word
         for word in hypothesis.words

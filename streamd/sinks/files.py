@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from streamd.errors import ConfigError, StreamdError
-from streamd.events import Eos, Event, Final, Gap
+from streamd.events import EndReason, Eos, Event, Final, Gap
 from streamd.sinks.formats import Format
 from streamd.stdio import put
 
@@ -32,7 +32,9 @@ class StreamSink:
     def write(self, event: Event) -> None:
         """Append what `event` adds, at once."""
         text = self._form.append(event)
-        if not self._begun and (text or (isinstance(event, Eos) and event.reason != "error")):
+        if not self._begun and (
+            text or (isinstance(event, Eos) and event.reason != EndReason.ERROR)
+        ):
             self._begun = True
             text = self._form.header + text
         if text:
@@ -103,7 +105,9 @@ class FileSink:
             The file cannot be written any more, such as on a full disk; it is as it was before.
         """
         is_text = isinstance(event, Final | Gap)
-        if not self._begun and (is_text or (isinstance(event, Eos) and event.reason == "end")):
+        if not self._begun and (
+            is_text or (isinstance(event, Eos) and event.reason == EndReason.END)
+        ):
             self._begun = True
             if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.truncate()

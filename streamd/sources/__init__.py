@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from streamd.events import GapReason
 from streamd.types import Frames
 
 
@@ -17,7 +18,7 @@ class Lost:
     """`duration_ms` of audio that never reached us, just before the frames that follow."""
 
     duration_ms: int
-    why: str
+    why: GapReason
 
 
 class Source(Protocol):

@@ -3,6 +3,7 @@
 from collections import deque
 
 from streamd.audio.pcm import Block
+from streamd.events import GapReason
 from streamd.sources import Lost
 from streamd.sources.frames import Ended
 
@@ -49,5 +50,5 @@ class Backlog:
         """Put the loss, whole now that it is over, where the blocks were missed."""
         if self._n_dropped:
             duration_ms = max(1, round(self._n_dropped * 1000 / self._rate_hz))
-            self._items.append(Lost(duration_ms, "too much audio waits to be transcribed"))
+            self._items.append(Lost(duration_ms, GapReason.QUEUE_FULL))
             self._n_dropped = 0

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from streamd.audio.framer import Framer
 from streamd.audio.pcm import Block
 from streamd.errors import SourceError
+from streamd.events import GapReason
 from streamd.sources import Lost
 from streamd.sources.backlog import Backlog
 from streamd.sources.blocking import Background
@@ -177,7 +178,7 @@ class Microphone:
             n_lost = self._meter.lost(len(block), adc_s, overflowed)
             if n_lost:
                 duration_ms = max(1, round(n_lost * 1000 / self._rate_hz))
-                self._put(Lost(duration_ms, "the microphone's driver overflowed"))
+                self._put(Lost(duration_ms, GapReason.OVERRUN))
             self._put(block)
 
     def _finished(self) -> None:

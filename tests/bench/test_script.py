@@ -40,7 +40,7 @@ def test_a_window_of_five_seconds_has_twenty_words_at_their_time(recognizer):
     assert len(set(hypothesis.tokens)) == 20
     middles = [(word.start + word.end) / 2 for word in hypothesis.words]
     assert middles == pytest.approx([(n + 0.5) * PACE for n in range(20)], abs=PACE)
-    assert hypothesis.suspect == ""
+    assert hypothesis.suspect is None
     assert recognizer.counters.retries == 0
 
 

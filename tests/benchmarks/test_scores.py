@@ -42,7 +42,7 @@ def window(start_ms: int, end_ms: int, **counts: int) -> Decoding:
     return Decoding(
         t_ms=end_ms, start_ms=start_ms, end_ms=end_ms, last=False, prompt="", prefix="", draft="",
         words=(), suspect="", temperature=0.0, avg_logprob=0.0, no_speech_prob=0.0,
-        compression_ratio=1.0, counts=counts,
+        counts=counts,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from streamd.engine.onnx import OnnxEngine, prepare
 from streamd.engine.recognizer import Recognizer
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import FRAME, ODD, Mel, Window, text_of
+from streamd.types import FRAME, Mel, Suspect, Window, text_of
 from tests.golden import load
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
 
@@ -112,7 +112,7 @@ def test_words_are_in_the_stream_s_time():
     first, second = found.words
     assert 1000 <= first.start < first.end == second.start < second.end <= 1200
     assert second.start == pytest.approx(1065, abs=6)
-    assert found.suspect == ""
+    assert found.suspect is None
     assert found.avg_logprob == pytest.approx(np.log(0.9), abs=1e-3)
 
 
@@ -147,7 +147,7 @@ def test_a_short_context_that_fails_is_tried_in_full_once(why, last):
     assert (ours.counters.retries, ours.counters.mended) == (1, 1)
     assert found.failed_ctx == 384
     assert text_of(found.words) == "ab cd"
-    assert found.suspect == ""
+    assert found.suspect is None
     # neither prompt nor draft, but the prefix
     sot, notimestamps = 257, 362
     assert engine.decoders[1].passes[0] == 2 + len(PREFIX)
@@ -344,12 +344,16 @@ def test_a_final_that_looks_like_a_guess_is_not_drawn_again_at_once():
 @pytest.mark.parametrize(
     ("frames", "prob", "suspect"),
     [
-        ([20, 30, 40, 90, 100, 110, 150], 0.9, ""),
-        ([20, 20, 20, 20, 20, 20, 20], 0.9, ODD),  # nobody says two words in no time
-        ([20, 30, 40, 90, 100, 110, 150], 0.14, ODD),
+        ([20, 30, 40, 90, 100, 110, 150], 0.9, None),
+        (
+            [20, 20, 20, 20, 20, 20, 20],
+            0.9,
+            Suspect.HALLUCINATION,
+        ),  # nobody says two words in no time
+        ([20, 30, 40, 90, 100, 110, 150], 0.14, Suspect.HALLUCINATION),
     ],
 )
-def test_words_that_look_dreamt_are_odd(frames, prob, suspect):
+def test_words_that_look_invented_are_suspect(frames, prob, suspect):
     options = {"logprob_threshold": -9.0, "audio_ctx": FULL}
     ours, _ = recognizer(script(b" ab cd", frames), script(b" ab cd", frames, prob=prob), **options)
     assert ours.recognize(window()).suspect == suspect

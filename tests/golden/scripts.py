@@ -1,7 +1,7 @@
 """Windows that were decoded by nobody: what a model might write, drawn at random; numpy only.
 
-They drive the rules between the windows (where to go on, which words are dreamt, what is told as a
-prompt) into every corner, on both sides in the same order.
+They drive the rules between the windows (where the next one begins, which words are hallucinations,
+what becomes the prompt) into every corner, on both sides in the same order.
 """
 
 from dataclasses import dataclass

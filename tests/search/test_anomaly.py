@@ -31,7 +31,7 @@ def test_a_word_s_score_is_openai_s(n_frames, prob):
 
 
 @pytest.mark.parametrize(
-    ("words", "odd"),
+    ("words", "anomalous"),
     [
         ([], False),
         ([word(20)] * 3, False),
@@ -45,5 +45,5 @@ def test_a_word_s_score_is_openai_s(n_frames, prob):
         ([word(20, 0.1, ".")] * 3 + [word(20)] * 3, False),  # a full stop's length says nothing
     ],
 )
-def test_words_that_are_odd_together(words, odd):
-    assert is_anomalous(words) is odd
+def test_words_that_are_an_anomaly_together(words, anomalous):
+    assert is_anomalous(words) is anomalous

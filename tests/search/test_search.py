@@ -14,7 +14,7 @@ from streamd.options import DecodingOptions
 from streamd.search import Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.decode import Context, Decoded, decode, slots_needed
-from streamd.search.greedy import Lottery, draw, sample
+from streamd.search.greedy import Sampler, draw, sample
 from streamd.search.paths import Cache, Path, log_softmax
 from streamd.search.rules import Rules, make_rules
 from streamd.search.tokenizer import Tokenizer
@@ -278,9 +278,9 @@ def test_a_sample_s_luck_does_not_depend_on_how_long_the_others_are():
     def transcripts(numbers: np.ndarray) -> list[tuple[int, ...]]:
         cache = Cache(ContextDecoder(hashed(7, eot_bias=5.0), 200))
         started = cache.start((SOT, NOTIMESTAMPS), [1])
-        lottery = Lottery(1.0, numbers.shape[1], Luck(numbers))
+        sampler = Sampler(1.0, numbers.shape[1], Luck(numbers))
         rules = make_rules(TOKENIZER, GREEDY)
-        paths = sample(cache, started, rules=rules, lottery=lottery, max_tokens=12)
+        paths = sample(cache, started, rules=rules, sampler=sampler, max_tokens=12)
         return sorted(path.tokens for path in paths)
 
     numbers = np.random.default_rng(3).random((12, 5))

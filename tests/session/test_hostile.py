@@ -13,7 +13,7 @@ from streamd.commit.sliding import Sliding
 from streamd.events import Event, Final, Gap, Partial, Vad
 from streamd.options import AgreementOptions, EndpointOptions, SessionOptions
 from streamd.session import Session
-from streamd.types import Hypothesis, Window, Word
+from streamd.types import Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 any_pause = st.sampled_from([0, 1, 20, 30, 60])
@@ -66,7 +66,9 @@ class Liar:
             tokens=tuple(token for word in words for token in word.tokens),
             language=self._rng.choice(["en", "en", "de"]),
             temperature=self._rng.choice([0.0, 0.0, 0.8]),
-            suspect=self._rng.choice([""] * 5 + ["loop", "no_end", "no_speech"]),
+            suspect=self._rng.choice(
+                [None] * 5 + [Suspect.LOOP, Suspect.NO_END, Suspect.NO_SPEECH]
+            ),
         )
 
     def _word(self, window: Window) -> Word:

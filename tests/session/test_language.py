@@ -11,7 +11,7 @@ from streamd.events import Final
 from streamd.options import DecodingOptions, SessionOptions
 from streamd.search.language import spoken
 from streamd.session.language import Language
-from streamd.types import Hypothesis, Window
+from streamd.types import Hypothesis, Suspect, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 OPTIONS = DecodingOptions()
@@ -156,7 +156,7 @@ def test_before_anything_is_known_every_window_listens():
     assert ends[n_listened - 1] >= 100
 
 
-@pytest.mark.parametrize("suspect", ["loop", "no_speech"])
+@pytest.mark.parametrize("suspect", [Suspect.LOOP, Suspect.NO_SPEECH])
 def test_what_is_suspect_decides_nothing(suspect):
     language = Language(after=100)
     language.learn(Hypothesis(language="de", suspect=suspect), 200)

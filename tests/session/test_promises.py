@@ -12,7 +12,7 @@ from streamd.commit.local_agreement import LocalAgreement
 from streamd.commit.sliding import Sliding
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
-from streamd.types import FRAME_MS, Hypothesis, Window, Word
+from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 runs = st.lists(
@@ -266,7 +266,7 @@ def test_a_suspect_hypothesis_of_a_pause_does_not_move_the_window_behind_what_it
     window = session.next_window()
     assert window.last
     session.feed(audio[52:150])
-    session.accept(window, Hypothesis(suspect="no_speech"))
+    session.accept(window, Hypothesis(suspect=Suspect.NO_SPEECH))
     session.accept(session.next_window(), Hypothesis())
     session.feed(audio[150:])
     assert session.next_window().start == window.start

@@ -4,7 +4,7 @@ import pytest
 
 from streamd.options import SessionOptions
 from streamd.session.prompt import Prompt
-from streamd.types import Hypothesis, Word
+from streamd.types import Hypothesis, Suspect, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 WORDS = [Word(f" w{i}", i, i + 1, 0.9, (i,)) for i in range(5)]
@@ -29,7 +29,7 @@ def test_the_newest_tokens_are_told():
 
 
 @pytest.mark.parametrize(
-    "doubtful", [Hypothesis(suspect="loop"), Hypothesis(temperature=0.6)], ids=["loop", "hot"]
+    "doubtful", [Hypothesis(suspect=Suspect.LOOP), Hypothesis(temperature=0.6)], ids=["loop", "hot"]
 )
 def test_a_doubtful_hypothesis_clears_it(doubtful):
     assert told(GOOD, doubtful).tokens == ()
@@ -70,7 +70,9 @@ def test_a_loop_is_not_told_to_the_window_behind_it():
         if (window := session.next_window()) is not None:
             prompts.append(window.prompt)
             looping = len(prompts) == 20
-            hypothesis = Hypothesis(suspect="loop") if looping else recognizer.recognize(window)
+            hypothesis = (
+                Hypothesis(suspect=Suspect.LOOP) if looping else recognizer.recognize(window)
+            )
             session.accept(window, hypothesis)
     assert prompts[19] != ()
     assert prompts[20] == ()

@@ -8,7 +8,6 @@ import numpy as np
 
 from streamd.engine import Engine, FeaturesT
 from streamd.engine.longform.clips import Clip
-from streamd.engine.longform.dreams import Silence, without_dreams
 from streamd.engine.longform.prompt import Prompt
 from streamd.engine.longform.segments import (
     COLUMNS_PER_S,
@@ -20,6 +19,7 @@ from streamd.engine.longform.segments import (
     ms_of,
     split,
 )
+from streamd.engine.longform.silence import Silence, without_hallucinations
 from streamd.engine.longform.unheard import Voiced, before_unheard, unheard_first
 from streamd.engine.longform.words import with_words
 from streamd.engine.recognizer import encoder_positions
@@ -144,7 +144,7 @@ class _Reading(Generic[FeaturesT]):
             found = found._replace(complete=True)  # though its last word may end before
         if self._options.word_timestamps:
             timed = self._timed(found, features, stretch, language)
-            kept = self._without_dreams(timed, stretch, mel.n_columns)
+            kept = self._without_hallucinations(timed, stretch, mel.n_columns)
             if isinstance(kept, int):
                 return [], kept
             found = kept
@@ -226,7 +226,9 @@ class _Reading(Generic[FeaturesT]):
             return found._replace(segments=segments)
         return Split(segments, column_at(end_s), found.complete)
 
-    def _without_dreams(self, found: Split, stretch: Stretch, n_columns: int) -> Split | int:
+    def _without_hallucinations(
+        self, found: Split, stretch: Stretch, n_columns: int
+    ) -> Split | int:
         longest_ms = self._options.hallucination_silence_ms
         if longest_ms is None:
             return found
@@ -237,7 +239,7 @@ class _Reading(Generic[FeaturesT]):
             full_end_s=full_end / COLUMNS_PER_S,
             end_s=n_columns / COLUMNS_PER_S,
         )
-        return without_dreams(found, stretch, silence)
+        return without_hallucinations(found, stretch, silence)
 
 
 def _within(segments: Sequence[Segment], end_s: float) -> tuple[Segment, ...]:

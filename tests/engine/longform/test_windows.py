@@ -92,7 +92,7 @@ def test_every_window_is_visited(n_columns, points_ms, engine, timestamps, words
 
 
 @given(recordings, engines, st.integers(1, 4_000), st.booleans())
-def test_it_ends_and_goes_forward_where_dreams_are_passed_over(
+def test_it_ends_and_goes_forward_where_hallucinations_are_skipped(
     n_columns, engine, silence_ms, times
 ):
     mel = Mel(n_columns)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from streamd.events import Final
-from streamd.session.phantoms import PHANTOMS, believable
-from streamd.types import ODD, Hypothesis, Window, Word
+from streamd.session.hallucinations import HALLUCINATIONS, believable
+from streamd.types import Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 
@@ -20,11 +20,11 @@ def saying(text: str, start: int, end: int) -> Hypothesis:
     return Hypothesis(words=words, tokens=tuple(range(len(each))))
 
 
-@pytest.mark.parametrize("phrase", sorted(PHANTOMS))
-def test_every_phantom_is_recognised_where_nobody_spoke(phrase):
+@pytest.mark.parametrize("phrase", sorted(HALLUCINATIONS))
+def test_every_phrase_is_recognised_where_nobody_spoke(phrase):
     written = saying(f"{phrase.capitalize()}!", 0, 200)
     assert believable(written, lambda start, end: 0.1).words == ()
-    assert believable(written, lambda start, end: 0.1).suspect == "phantom"
+    assert believable(written, lambda start, end: 0.1).suspect is Suspect.HALLUCINATION
     assert believable(written, lambda start, end: 0.2) is written
 
 
@@ -33,27 +33,27 @@ def test_other_words_and_no_words_are_left_alone():
         assert believable(hypothesis, lambda start, end: 0.0) is hypothesis
 
 
-def test_odd_words_are_dropped_only_where_nobody_spoke():
-    odd = replace(saying("ab cd", 0, 50), suspect=ODD)
-    dropped = believable(odd, lambda start, end: 0.1)
-    assert (dropped.words, dropped.tokens, dropped.suspect) == ((), (), "phantom")
-    believed = believable(odd, lambda start, end: 0.2)
-    assert (believed.words, believed.suspect) == (odd.words, "")
-    loop = replace(odd, suspect="loop")
+def test_suspected_words_are_dropped_only_where_nobody_spoke():
+    invented = replace(saying("ab cd", 0, 50), suspect=Suspect.HALLUCINATION)
+    dropped = believable(invented, lambda start, end: 0.1)
+    assert (dropped.words, dropped.tokens, dropped.suspect) == ((), (), Suspect.HALLUCINATION)
+    believed = believable(invented, lambda start, end: 0.2)
+    assert (believed.words, believed.suspect) == (invented.words, None)
+    loop = replace(invented, suspect=Suspect.LOOP)
     assert believable(loop, lambda start, end: 0.0) is loop
 
 
 @pytest.mark.parametrize("spoken", [True, False])
 def test_in_a_session(spoken):
-    """A click opens the gate; the recognizer dreams of a film's end in the silence around it."""
+    """A click opens the gate; the recognizer invents words in the silence around it."""
 
-    class Dreamer(ScriptedRecognizer):
+    class Hallucinator(ScriptedRecognizer):
         def recognize(self, window: Window) -> Hypothesis:
             return saying("Thank you for watching!", window.start, window.end)
 
     session = scripted_session()
     speech = [False] * 100 + [True] * (5 * WORD if spoken else 2) + [False] * 150
-    events = session.feed(scripted_audio(speech)) + drain(session, Dreamer(), [])
-    events += session.flush() + drain(session, Dreamer(), [])
+    events = session.feed(scripted_audio(speech)) + drain(session, Hallucinator(), [])
+    events += session.flush() + drain(session, Hallucinator(), [])
     finals = [event.text for event in events if isinstance(event, Final)]
     assert finals == (["Thank you for watching!"] if spoken else [])

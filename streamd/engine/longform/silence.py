@@ -1,6 +1,6 @@
-"""Passes over silence where a confused model wrote words nobody said.
+"""Skips silence in which the model hallucinated.
 
-Such words are improbable, too short or too long (`streamd.search.anomaly`) and stand in silence.
+A hallucination is improbable, too short or too long (`streamd.search.anomaly`) and lies in silence.
 Source: openai/whisper ``transcribe.py`` (``hallucination_silence_threshold``), rule for rule.
 """
 
@@ -35,10 +35,10 @@ class Silence:
     end_s: float
 
 
-def without_dreams(split: Split, stretch: Stretch, silence: Silence) -> Split | int:
+def without_hallucinations(split: Split, stretch: Stretch, silence: Silence) -> Split | int:
     """What is left of a window's segments, which have their words, and where to go on.
 
-    A column instead: the window began with silence and then dreamt; look again from there.
+    A column instead: the window began with silence and a hallucination; decode again from there.
     """
     seek = split.seek
     spoken_until_s = end_of_words_s(split.segments)
@@ -50,18 +50,18 @@ def without_dreams(split: Split, stretch: Stretch, silence: Silence) -> Split | 
         gap_s = first.start_s - stretch.start_s
         if gap_s > silence.longest_s:
             return stretch.seek + column_at(gap_s)
-    n_kept = _n_before_dream(split.segments, stretch, silence)
+    n_kept = _n_before_hallucination(split.segments, stretch, silence)
     if n_kept == len(split.segments):
         return split._replace(seek=seek)
-    dream = split.segments[n_kept]
-    seek = column_at(max(stretch.start_s + _LEAST_STEP_S, dream.start_s))
-    if silence.end_s - dream.end_s < silence.longest_s:
+    invented = split.segments[n_kept]
+    seek = column_at(max(stretch.start_s + _LEAST_STEP_S, invented.start_s))
+    if silence.end_s - invented.end_s < silence.longest_s:
         seek = column_at(silence.end_s)
     return Split(split.segments[:n_kept], seek, split.complete)
 
 
-def _n_before_dream(segments: Sequence[Segment], stretch: Stretch, silence: Silence) -> int:
-    """How many segments come before one that looks dreamt, amid silence or other dreams."""
+def _n_before_hallucination(segments: Sequence[Segment], stretch: Stretch, silence: Silence) -> int:
+    """How many segments come before a hallucination, amid silence or other hallucinations."""
     last_end_s = silence.last_speech_s
     for i, segment in enumerate(segments):
         if not segment.words:
