@@ -8,8 +8,9 @@ import jsonschema
 import msgspec
 import pytest
 
+from docs.make import protocol_schema as schema
 from streamd.events import SessionEvent, TimedWord
-from streamd.server.wire import CLOSE_CODES, Command, Encoding, Hello, Limits, Query, Role, schema
+from streamd.server.wire import CLOSE_CODES, Command, Encoding, Hello, Limits, Query, Role
 
 DOC = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text()
 EXAMPLES = re.findall(r"^### (\w+)\n```json\n(.*)\n```$", DOC, re.M)
@@ -30,7 +31,7 @@ SCHEMA = Path(__file__).parents[1] / "docs" / "protocol.schema.json"
 
 def test_the_schema_is_current():
     current = msgspec.json.decode(msgspec.json.encode(schema()))
-    assert msgspec.json.decode(SCHEMA.read_text()) == current, "make docs"
+    assert msgspec.json.decode(SCHEMA.read_text()) == current, "run: make docs"
 
 
 @pytest.mark.parametrize("name", [name for name, _ in EXAMPLES])

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Final
 from urllib.parse import parse_qs
 
 import msgspec
 
 from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
-from streamd.events import PROTOCOL, SessionEvent
 
 MAX_CHANNELS = 8
 MAX_SAMPLES = 2**53
@@ -177,25 +176,3 @@ def parse_query(query: str) -> Query:
         # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".
         message = re.sub(r" - at `\$\.(\w+)`$", r" for \1", str(error))
         raise WireError("bad_query", message) from error
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema (2020-12) of the text messages, those of each side apart."""
-    sides = {"server": Hello | SessionEvent, "client": Command}
-    references, definitions = msgspec.json.schema_components(
-        [message for messages in sides.values() for message in get_args(messages)],
-        ref_template="#/$defs/{name}",
-    )
-    by_side = iter(references)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"{PROTOCOL}: text messages on the websocket",
-        "anyOf": [{"$ref": f"#/$defs/{side}"} for side in sides],
-        "$defs": {
-            **{
-                side: {"anyOf": [next(by_side) for _ in get_args(messages)]}
-                for side, messages in sides.items()
-            },
-            **definitions,
-        },
-    }

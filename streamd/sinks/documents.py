@@ -126,11 +126,6 @@ class FullResult(Struct, frozen=True, kw_only=True):
     result: Heard
 
 
-def schema(name: str) -> dict[str, object]:
-    """The JSON schema of format ``json`` or ``json-full``."""
-    return msgspec.json.schema({"json": Result, "json-full": FullResult}[name])
-
-
 _encoder = msgspec.json.Encoder()
 _TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 _MAX_UNREADABLE = 8

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.make import document_schema as made_schema
 from streamd.events import Details, TimedWord, Token
 from streamd.sinks.documents import FullResult, Result
-from streamd.sinks.documents import schema as made_schema
 from tests.support.said import GAP, SPEECH, final, spoken, written
 
 ROOT = Path(__file__).parents[2]
