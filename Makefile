@@ -15,7 +15,7 @@ SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-websockets test-real test-mac lint check system-packages test-system docs clean
+.PHONY: help demo test test-websockets test-real test-mac lint check check-coreml system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -49,6 +49,9 @@ lint: $(INSTALLED) ## format, lint, types, direction of imports
 	$(BIN)/lint-imports
 
 check: lint test ## everything that a change must pass
+
+check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=tiny.en: those built of it
+	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest --numprocesses auto --dist loadfile tests/coreml)
 
 system-packages:
 	@$(SYSTEM_INSTALL)

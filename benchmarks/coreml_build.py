@@ -20,6 +20,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import coremltools
 import msgspec
 import numpy as np
 
@@ -27,7 +28,6 @@ from streamd.bench.machine import machine
 from streamd.bench.random_model import random_model
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
-from streamd.engine.coreml.interpreter.saved import read_program
 
 _MB = 1e6
 
@@ -81,11 +81,14 @@ def _operations(built: Built) -> tuple[int, int]:
     form = built.meta.forms[0]
     parts = built.encoder(form, built.meta.contexts[0])
     step = built.find("step", form, k=1)
-    counts = [
-        len(read_program(built.path(each)).functions[each.name].operations)
-        for each in (*parts, step)
-    ]
-    return sum(counts[:-1]), counts[-1]
+    *encoder, decoder = (_n_operations(built.path(each), each.name) for each in (*parts, step))
+    return sum(encoder), decoder
+
+
+def _n_operations(package: Path, name: str) -> int:
+    function = coremltools.utils.load_spec(str(package)).mlProgram.functions[name]
+    operations = function.block_specializations[function.opset].operations
+    return sum(operation.type != "const" for operation in operations)
 
 
 def table(rows: list[Row]) -> str:

@@ -91,7 +91,7 @@ def _models_remove(config: Config, operands: tuple[str, ...]) -> int:
 
 
 def _models_build(config: Config, operands: tuple[str, ...]) -> int:
-    from streamd.cli.building import build
+    from streamd.cli.packages import build
 
     build(config, *operands)
     return 0

@@ -188,7 +188,7 @@ def _core_ml(config: Config) -> Iterator[Finding]:
         cure = f"streamd models build {name} --engine coreml, and no --compute cpu"
         yield Finding("--", "core ml", f"{name} runs on the CPU", cure)
         return
-    from streamd.cli.placed import functions, trials  # only a Mac needs it
+    from streamd.cli.packages import functions, trials  # only a Mac needs it
 
     placement, known = trials(built)
     for line in (*known, *functions(built, placement, LIBRARY)):

@@ -1,83 +1,146 @@
-"""``streamd models check NAME --engine coreml``: whether a model's packages are right.
-
-It needs no Mac: their graphs are evaluated by streamd's own interpreter. What it cannot tell,
-whether Core ML takes them and where it runs them, ``streamd doctor`` tells on a Mac.
-"""
+"""Core ML packages on the command line: build them, check them, show where they run."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 from streamd.cli.check import line
 from streamd.config import Config
+from streamd.daemon.coreml import LIBRARY
 from streamd.engine.catalog import megabytes
-from streamd.engine.check import FLOAT16_MAX, clips, forward, mel_of, numerics
-from streamd.engine.coreml.build import weights_digest
+from streamd.engine.coreml.build import Plan
 from streamd.engine.coreml.built import Built, open_built
-from streamd.engine.coreml.golden import golden_vectors
-from streamd.engine.coreml.lint import Complaint, lint_built
-from streamd.engine.coreml.package import META
-from streamd.engine.coreml.place import built_model
-from streamd.engine.coreml.verify import EXACT, HALF, Finding, verify
-from streamd.engine.coreml.verify.decode import decode
-from streamd.engine.model import Model
-from streamd.engine.reference import Array, ReferenceEngine
-from streamd.engine.store import find, load_model
+from streamd.engine.coreml.golden import against_golden, golden_vectors
+from streamd.engine.coreml.package import META, Bits
+from streamd.engine.coreml.place import build_model, built_model
+from streamd.engine.coreml.runtime.engine import CoreMLEngine
+from streamd.engine.coreml.runtime.messages import Job
+from streamd.engine.coreml.runtime.placement import Placement, candidates, forms_here, gpu
+from streamd.engine.coreml.runtime.plan import Devices, devices
+from streamd.engine.coreml.runtime.supervisor import Supervisor
+from streamd.engine.coreml.runtime.takeover import FARTHEST, ON_PROBATION
+from streamd.engine.coreml.runtime.verdict import Trial, new_place, place_of, recall
+from streamd.engine.store import find, not_here
 from streamd.engine.store.places import expanded, places
-from streamd.errors import ModelError
+from streamd.errors import ConfigError, EngineError, ModelError
 
 log = logging.getLogger(__name__)
 
+_BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6, "4": 4}
+_FEW = 3
+"""Kinds of operations to name for each device."""
 
-def report(config: Config) -> Iterator[str]:
-    """Check what was built of the configured model, or what lies in the folder of that name.
+
+def build(config: Config, name: str) -> None:
+    """Build the packages of a model that is on this machine.
 
     Raises
     ------
-    ModelError : it was not built, is damaged, or something in it is wrong
+    ConfigError : the engine needs no packages
+    ModelError : there is no such model, or it cannot be built or written
+    """
+    engine = config.decoding.engine
+    if engine not in ("auto", "coreml"):
+        raise ConfigError(f"--engine {engine} needs no packages; only coreml does")
+    wanted = config.building
+    plan = Plan(
+        contexts=wanted.audio_contexts,
+        bits=_BITS[wanted.weight_bits],
+        legacy=wanted.for_macos == "13",
+    )
+    begun_s = time.perf_counter()
+
+    def progress(done: int, n_all: int, what: str) -> None:
+        if what:
+            log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
+
+    folder = expanded(wanted.build_to) if wanted.build_to else None
+    built = build_model(name, plan, progress, to=folder)
+    size = megabytes(sum(built.meta.sizes.values()))
+    took_s = time.perf_counter() - begun_s
+    log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
+
+
+def report(config: Config) -> Iterator[str]:
+    """Compare what Core ML computes with the golden vectors, on each placement of the model.
+
+    The model is the configured one, or what lies in the folder of that name.
+
+    Raises
+    ------
+    ConfigError : this machine has no Core ML
+    ModelError : the model is not built, is damaged, or is wrong on every placement
     """
     name = config.decoding.model
-    built, model = _opened(name)
-    yield from _facts(built)
-    complaints = list(lint_built(built))
-    yield from _linted(complaints)
-    wrong: list[str] = [each.where for each in complaints if each.severity == "error"]
-    if model is None:
-        yield line("against numpy", f"not compared: the weights of {built.meta.name} are not here")
-    else:
-        log.info("%s: comparing %d functions with the reference", name, len(built.functions))
-        mel = mel_of(model, clips()[0].samples, built.meta.dims.n_audio_ctx)
-        for package, of in groupby(verify(built, model, mel), lambda each: each.function.package):
-            findings = list(of)
-            yield from compared(package, findings)
-            wrong += [each.function.name for each in findings if not each.right]
-    yield from _decoded(built, model)
-    if wrong:
-        raise ModelError(
-            f"{name} fails its check: {', '.join(wrong)}; build it again: "
-            f"streamd models build {built.meta.name} --engine coreml"
+    if sys.platform != "darwin":
+        raise ConfigError(
+            f"Core ML exists only on macOS; drop --engine coreml to check {name} on this machine"
         )
+    built = open_packages(name)
+    yield from facts(built)
+    yield from compared(built, LIBRARY)
 
 
-def _opened(name: str) -> tuple[Built, Model | None]:
-    """What was built, and the checkpoint that it was built from, if that is here."""
+def compared(built: Built, library: str) -> Iterator[str]:
+    """Compare a built model with its golden vectors on each placement, line by line.
+
+    Raises
+    ------
+    ModelError : it is damaged, or wrong on every placement
+    """
+    name = built.meta.name
+    golden, n_right = golden_vectors(built), 0
+    try:
+        place = new_place(built)
+    except OSError as error:
+        raise ModelError(f"{built.folder.parent} cannot be written ({error})") from error
+    forms = forms_here(built.meta.forms)
+    for placement in (gpu(forms), *candidates(forms)):
+        log.info("%s: loading, %s", name, placement)
+        job = Job(built.folder, place, placement, library)
+        engine = CoreMLEngine(built, Supervisor(built.meta, job, patience=ON_PROBATION))
+        try:
+            off = against_golden(engine, golden)
+        except EngineError as error:
+            yield line("golden vectors", f"{placement}: ! {error.__cause__ or error}")
+            continue
+        finally:
+            engine.close()
+        is_right = max(off.logits, off.alignment) <= FARTHEST
+        n_right += is_right
+        yield line(
+            "golden vectors",
+            f"{placement}: {'' if is_right else '! '}logits {off.logits:.2g}, alignment "
+            f"{off.alignment:.2g} (at most {FARTHEST:g}), same token at {off.agreed:.0%}",
+        )
+    if not n_right:
+        raise ModelError(f"{name} fails its check on Core ML; use --compute cpu")
+
+
+def open_packages(name: str) -> Built:
+    """Open the packages of the model of that name, or those in the folder of that name.
+
+    Raises
+    ------
+    ModelError : there is no such model, it is not built, or its packages are damaged
+    """
     folder = expanded(name)
     if (folder / META).is_file():
-        built = open_built(folder)
-        if find(built.meta.name, places()) is None:
-            return built, None
-        model = load_model(built.meta.name)
-        return built, model if weights_digest(model.weights) == built.meta.weights else None
-    model = load_model(name)
+        return open_built(folder)
+    if find(name, places()) is None:
+        raise not_here(name)
     if found := built_model(name):
-        return found, model
+        return found
     raise ModelError(
         f"{name} is not built for Core ML; run: streamd models build {name} --engine coreml"
     )
 
 
-def _facts(built: Built) -> Iterator[str]:
+def facts(built: Built) -> Iterator[str]:
+    """Yield what a built model consists of, line by line."""
     meta = built.meta
     yield line("model", meta.name)
     weights = "float16" if meta.bits == 16 else f"palettes of {meta.bits} bits"
@@ -89,50 +152,34 @@ def _facts(built: Built) -> Iterator[str]:
         yield line("package", f"{package}, {len(list(of))} functions, {megabytes(size)}")
 
 
-def _linted(complaints: Sequence[Complaint]) -> Iterator[str]:
-    n_errors = sum(each.severity == "error" for each in complaints)
-    told = f"{n_errors} broken, {len(complaints) - n_errors} warnings"
-    yield line("rules of the ANE", told if complaints else "all kept")
-    yield from (line("", str(each)) for each in complaints)
+def trials(built: Built) -> tuple[Placement, list[str]]:
+    """Return where the model runs best, and what is known of every placement, in lines."""
+    verdict, first = recall(place_of(built)), gpu(forms_here(built.meta.forms))
+    if verdict is None:
+        return first, ["the Neural Engine has not been tried yet; the next start tries it"]
+    where = "the CPU is the fastest here" if verdict.best is None else str(verdict.best)
+    return verdict.best or first, [where, *(_outcome(trial) for trial in verdict.trials)]
 
 
-def compared(package: str, findings: Sequence[Finding]) -> Iterator[str]:
-    """What the functions of a package compute, in words."""
-    exact, half = max(each.exact for each in findings), max(each.half for each in findings)
-    yield line(
-        "against numpy",
-        f"{package}: {exact:.2g} exactly, {half:.2g} in half precision (relative)",
+def _outcome(trial: Trial) -> str:
+    where = "CPU alone" if trial.placement is None else str(trial.placement)
+    return f"{where}: {trial.wrong or f'{trial.window_ms:.0f} ms a window'}"
+
+
+def functions(built: Built, placement: Placement, library: str) -> Iterator[str]:
+    """Yield a line for each function: where Core ML runs it, and what it runs elsewhere."""
+    for found in devices(built, place_of(built), placement, library):
+        yield f"{found.package.removesuffix('.mlpackage')} {found.function}: {_shown(found)}"
+
+
+def _shown(found: Devices) -> str:
+    if not found.shares:
+        return "Core ML does not say"
+    shares = ", ".join(f"{share:.0%} {device}" for device, share in found.shares.items())
+    main = next(iter(found.shares))
+    others = (
+        f"{device}: {', '.join(f'{n} {kind}' for kind, n in kinds.most_common(_FEW))}"
+        for device, kinds in found.operations.items()
+        if device != main
     )
-    for each in findings:
-        if not each.right:
-            yield line(
-                "",
-                f"! {each.function.name}: {each.where} is {each.exact:.2g} off, in half precision "
-                f"{each.half:.2g}; {EXACT:g} and {HALF:g} would be right",
-            )
-    top = max(findings, key=lambda each: each.peak.value)
-    yield line("largest value", f"{top.peak.value:.4g} in {top.function.name}, {top.peak.where}")
-    if not top.peak.value <= FLOAT16_MAX:
-        yield line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision fails")
-
-
-def _decoded(built: Built, model: Model | None) -> Iterator[str]:
-    """A decode through all packages, and what it would be with the model's own weights."""
-    golden = golden_vectors(built)
-    found = decode(built, golden, half=True)
-    yield _differing("golden vectors", (golden.logits, golden.alignment), found)
-    if model is not None:
-        exact = ReferenceEngine(
-            model.dims, model.weights, alignment_heads=built.meta.alignment_heads
-        )
-        wanted = forward(exact, golden.mel, golden.tokens.tolist())
-        yield _differing("before rounding", wanted, found)
-
-
-def _differing(name: str, wanted: tuple[Array, Array], found: tuple[Array, Array]) -> str:
-    off = numerics(wanted, found)
-    return line(
-        name,
-        f"logits {off.logits:.2g}, alignment {off.alignment:.2g} in half precision; "
-        f"the same choice at {off.agreed:.0%} of the places",
-    )
+    return "; ".join([shares, *others])

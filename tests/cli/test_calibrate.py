@@ -9,7 +9,7 @@ from streamd.cli import main
 from streamd.cli.calibrate import write
 from streamd.config import load
 from streamd.errors import ConfigError
-from tests.engine.coreml import runs
+from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon.coreml import CoreML, built_for_core_ml
 from streamd.errors import ConfigError, ModelError
-from tests.engine.coreml import runs
+from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder, recorded
 from tests.support.coreml_stand_in import FOLDER, Faults
 
@@ -19,7 +19,7 @@ pytest.importorskip("coremltools", reason="needs coremltools to build packages")
 pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = CoreML("coreml_stand_in", answer_s=10.0)
+STAND_IN = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
 
 # The program with the stand-in. So that each engine has its share, a few windows wait for the next.
 PROGRAM = """
@@ -53,7 +53,8 @@ def relieve_and_tell(self, engine):
 
 
 if __name__ == "__main__":
-    daemon.open_model = partial(daemon.open_model, core_ml=CoreML("coreml_stand_in", answer_s=10.0))
+    stand_in = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
+    daemon.open_model = partial(daemon.open_model, core_ml=stand_in)
     Recognizer.recognize, Relay.relieve = recognize_in_turns, relieve_and_tell
     sys.exit(main())
 """
@@ -97,7 +98,7 @@ def run(program: list[str], model: str, sound: Path, **environ: str) -> subproce
     command += ["--beam-size", "1", "--no-fallback", "--fast", "--no-server", "--jsonl"]
     return subprocess.run(
         [*command, str(sound)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environ},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=300,

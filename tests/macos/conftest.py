@@ -1,7 +1,7 @@
 """The tests of ``make test-mac``, and the report that they write.
 
-Elsewhere they are skipped. With ``STREAMD_TEST_CORE_ML=coreml_stand_in`` they run on any machine,
-with numbers that mean nothing: that tests the tests.
+Elsewhere they are skipped. With ``STREAMD_TEST_CORE_ML=tests.support.coreml_stand_in`` they run on
+any machine, with numbers that mean nothing: that tests the tests.
 """
 
 import os

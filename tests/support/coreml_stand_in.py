@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from streamd.engine.coreml.interpreter import Interpreter, rounded
+from tests.coreml.interpreter import Interpreter, rounded
 
 FOLDER = "COREML_STAND_IN"
 """The variable that names the folder of `Faults`."""

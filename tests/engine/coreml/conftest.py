@@ -1,26 +1,16 @@
 """A small model built for Core ML, once for all tests of a process."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
-from tests.engine.coreml import runs
-
-
-class Unbuildable(pytest.Module):
-    """A file of tests on a machine for which coremltools has no wheel."""
-
-    def collect(self):
-        pytest.skip("needs coremltools to build packages", allow_module_level=True)
+from tests.support import coreml_runs as runs
 
 
 def pytest_pycollect_makemodule(module_path, parent):
-    if find_spec("coremltools") is None:
-        return Unbuildable.from_parent(parent, path=module_path)
-    return None
+    return runs.skipped_without_coremltools(module_path, parent)
 
 
 def _build(folder: Path, plan: Plan) -> Built:

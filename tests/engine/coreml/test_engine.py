@@ -12,8 +12,8 @@ from streamd.mel import log_mel
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Window
-from tests.engine.coreml.runs import core_ml, model, on_cpu
 from tests.golden import load
+from tests.support.coreml_runs import core_ml, model, on_cpu
 
 PLAIN = DecodingOptions(temperatures=(0.0,), language="en")
 TOLERANCE = 1e-5

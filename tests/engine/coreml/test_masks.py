@@ -9,8 +9,8 @@ from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.package import FORMS, MASKED, Meta
 from streamd.engine.coreml.runtime.messages import Step
 from streamd.engine.coreml.runtime.passes import fill, new_inputs
-from streamd.engine.coreml.verify.tree import Tree
-from tests.engine.coreml import odd
+from tests.coreml.verify.tree import Tree
+from tests.support import coreml_odd as odd
 
 RANDOM = np.random.default_rng(4)
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from streamd.cli.placed import functions, trials
+from streamd.cli.packages import functions, trials
 from streamd.engine.coreml.runtime.placement import Placement
 from streamd.engine.coreml.runtime.verdict import Trial, Verdict, new_place, remember
-from tests.engine.coreml.runs import core_ml, faulty
+from tests.support.coreml_runs import core_ml, faulty
 
 MIXED = Placement("ane", "gpu", "state")
 
@@ -24,7 +24,7 @@ def test_what_is_known_of_each_placement_is_told(here):
     new_place(here)
     assert trials(here) == (
         Placement("gpu", "gpu", "state"),
-        ["the Neural Engine has not been tried yet: the first start with it does"],
+        ["the Neural Engine has not been tried yet; the next start tries it"],
     )
     known = (
         Trial(placement=None, window_ms=100.4),
@@ -50,9 +50,9 @@ def test_the_device_of_each_function_is_told_and_asking_may_be_deadly(here, tmp_
         with core_ml(here, new_place(here)):
             pass  # compiles
         faults.add("kill", at="plan", function="decoder", once=False)
-        told = list(functions(here, MIXED, "coreml_stand_in"))
+        told = list(functions(here, MIXED, "tests.support.coreml_stand_in"))
     asked = [call[1:] for call in faults.done() if call[0] == "plan"]
     assert asked == [["CPU_AND_NE", "encoder"], ["CPU_AND_GPU", "decoder_state"]]
     assert told[0] == "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax"
-    assert told[-1] == "decoder_state align32: Core ML does not tell"
+    assert told[-1] == "decoder_state align32: Core ML does not say"
     assert len(told) == 8

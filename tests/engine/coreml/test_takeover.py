@@ -20,8 +20,8 @@ from streamd.engine.coreml.runtime.verdict import (
     remember,
 )
 from streamd.engine.relay import Relay
-from tests.engine.coreml.runs import PATIENT, faulty, on_cpu
 from tests.support import coreml_stand_in
+from tests.support.coreml_runs import PATIENT, faulty, on_cpu
 
 pytestmark = pytest.mark.timeout(400)
 

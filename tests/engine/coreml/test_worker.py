@@ -16,7 +16,8 @@ from streamd.engine.coreml.runtime.messages import Job
 from streamd.engine.coreml.runtime.process import WorkerLostError
 from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
 from streamd.errors import EngineError
-from tests.engine.coreml.runs import PATIENT, PLACEMENTS, core_ml, faulty
+from tests.support import coreml_stand_in
+from tests.support.coreml_runs import PATIENT, PLACEMENTS, core_ml, faulty
 
 EXACT = 1e-5
 
@@ -129,7 +130,7 @@ def test_deaths_of_long_ago_are_forgiven(built, tmp_path):
 
 
 def test_a_package_that_is_gone_is_an_engine_error(built, tmp_path):
-    job = Job(tmp_path / "nothing", tmp_path, PLACEMENTS["state"], library="coreml_stand_in")
+    job = Job(tmp_path / "nothing", tmp_path, PLACEMENTS["state"], library=coreml_stand_in.__name__)
     supervisor = Supervisor(built.meta, job, patience=Patience(deaths=1))
     with pytest.raises(EngineError, match="no Core ML model"):
         supervisor.worker()
@@ -155,7 +156,7 @@ def test_a_worker_ends_with_its_engine(built, tmp_path):
 ORPHAN = """
 import os, sys
 from pathlib import Path
-from tests.engine.coreml.runs import core_ml
+from tests.support.coreml_runs import core_ml
 from streamd.engine.coreml.built import open_built
 
 if __name__ == "__main__":

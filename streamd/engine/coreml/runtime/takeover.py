@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 Wanted = Literal["auto", "ane", "gpu"]
 """The best one, or whatever it is like this one, if it is right."""
 
-_FARTHEST = 0.02
+FARTHEST = 0.02
 """How far logits and alignment may be from the golden ones: half precision is worth 1e-3, and the
 Neural Engine adds up in half precision, too."""
-_ON_PROBATION = Patience(start_s=3600.0, answer_s=120.0, deaths=1)
+ON_PROBATION = Patience(start_s=3600.0, answer_s=120.0, deaths=1)
 """Compiling takes what it takes; who dies before anybody needs him is not engaged."""
 _DEATHS = 2
 """Of workers with the Neural Engine, until the GPU takes their place."""
@@ -168,7 +168,7 @@ class Takeover:
         """An engine that was loaded, and is right; or else None."""
         site, is_new = self._site, placement.encoder == "ane"
         job = Job(site.built.folder, site.place, placement, site.library, quietly=is_new)
-        engine = CoreMLEngine(site.built, Supervisor(site.built.meta, job, patience=_ON_PROBATION))
+        engine = CoreMLEngine(site.built, Supervisor(site.built.meta, job, patience=ON_PROBATION))
         if is_new:
             log.info("Core ML: compiling for the Neural Engine, while captions go on")
         try:
@@ -176,7 +176,7 @@ class Takeover:
         except EngineError as error:
             self._refuse(placement, engine, str(error.__cause__ or error))
             return None
-        if not (numerics.logits <= _FARTHEST and numerics.alignment <= _FARTHEST):  # nor is NaN
+        if not (numerics.logits <= FARTHEST and numerics.alignment <= FARTHEST):  # nor is NaN
             off = f"logits {numerics.logits:.2g} off, alignment {numerics.alignment:.2g}"
             self._refuse(placement, engine, off)
             return None

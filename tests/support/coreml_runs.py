@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from streamd.engine import ModelDimensions
 from streamd.engine.coreml.built import Built
@@ -42,6 +44,20 @@ DIMS = ModelDimensions(
     n_text_head=4,
     n_text_layer=3,
 )
+
+
+class _Unbuildable(pytest.Module):
+    """A file of tests on a machine for which coremltools has no wheel."""
+
+    def collect(self):
+        pytest.skip("needs coremltools to build packages", allow_module_level=True)
+
+
+def skipped_without_coremltools(module_path, parent):
+    """For ``pytest_pycollect_makemodule``: a file that is skipped, or None where coremltools is."""
+    if find_spec("coremltools") is None:
+        return _Unbuildable.from_parent(parent, path=module_path)
+    return None
 
 
 @cache

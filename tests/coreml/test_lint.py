@@ -8,10 +8,10 @@ from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody ca
 from coremltools.converters.mil.mil import get_new_symbol, types
 
 from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.interpreter.saved import read_program
-from streamd.engine.coreml.lint import lint, lint_built
-from streamd.engine.coreml.lint.rules import RULES
-from tests.engine.coreml.programs import Changed, model_of, quiet, saved
+from tests.coreml.interpreter.saved import read_program
+from tests.coreml.lint import lint, lint_built
+from tests.coreml.lint.rules import RULES
+from tests.coreml.programs import Changed, model_of, quiet, saved
 
 X = {"x": (1, 64, 1, 32)}
 KEPT = {"kept": (1, 64, 1, 32)}

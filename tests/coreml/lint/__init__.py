@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.interpreter.saved import Program, read_program
-from streamd.engine.coreml.lint.rules import READ_ONLY, RULES, Severity
+from tests.coreml.interpreter.saved import Program, read_program
+from tests.coreml.lint.rules import READ_ONLY, RULES, Severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ import numpy as np
 
 from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.golden import Golden
-from streamd.engine.coreml.interpreter import Interpreter
 from streamd.engine.coreml.package import MASKED, Function
-from streamd.engine.coreml.verify.calls import Array, Arrays
-from streamd.engine.coreml.verify.tree import Tree
+from tests.coreml.interpreter import Interpreter
+from tests.coreml.verify.calls import Array, Arrays
+from tests.coreml.verify.tree import Tree
 
 
 def decode(built: Built, golden: Golden, *, half: bool) -> tuple[Array, Array]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.interpreter.blobs import decoded
-from streamd.engine.coreml.interpreter.operations import Array, Integers, UnsupportedError
+from tests.coreml.interpreter.blobs import decoded
+from tests.coreml.interpreter.operations import Array, Integers, UnsupportedError
 
 _Numbers = NDArray[Any]
 

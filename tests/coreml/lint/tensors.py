@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamd.engine.coreml.interpreter.saved import DYNAMIC, Function, Program
-from streamd.engine.coreml.lint.places import Place, label, tensors
 from streamd.engine.coreml.package import LONGEST_AXIS
+from tests.coreml.interpreter.saved import DYNAMIC, Function, Program
+from tests.coreml.lint.places import Place, label, tensors
 
 _MOST_AXES = 5
 _WIDTH = 32

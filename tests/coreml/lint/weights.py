@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamd.engine.coreml.interpreter.saved import Function, Program
-from streamd.engine.coreml.lint.places import Place, label, parameter
+from tests.coreml.interpreter.saved import Function, Program
+from tests.coreml.lint.places import Place, label, parameter
 
 _MOST_BYTES, _MANY_BYTES = 1 << 31, 1_000_000_000
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from streamd.engine.coreml.interpreter.constants import DECODERS
-from streamd.engine.coreml.interpreter.half import rounded
-from streamd.engine.coreml.interpreter.operations import (
+from streamd.errors import ModelError
+from tests.coreml.interpreter.constants import DECODERS
+from tests.coreml.interpreter.half import rounded
+from tests.coreml.interpreter.operations import (
     MOVES,
     OPERATIONS,
     Array,
     Result,
     UnsupportedError,
 )
-from streamd.engine.coreml.interpreter.saved import (
+from tests.coreml.interpreter.saved import (
     Function,
     Operation,
     Program,
@@ -29,7 +30,6 @@ from streamd.engine.coreml.interpreter.saved import (
     Value,
     read_program,
 )
-from streamd.errors import ModelError
 
 State = dict[str, Array]
 """A state's tensors by name, float32; the functions of one package can share one."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamd.engine.coreml.interpreter.saved import Function, Program
-from streamd.engine.coreml.lint.places import Place, label, parameter, running
+from tests.coreml.interpreter.saved import Function, Program
+from tests.coreml.lint.places import Place, label, parameter, running
 
 _MOST_OPERATIONS = 4000
 _ALLOWED = frozenset(

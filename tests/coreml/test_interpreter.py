@@ -12,15 +12,15 @@ import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 from coremltools.converters.mil.mil import Function
 
-from streamd.engine.coreml.interpreter import Interpreter
-from streamd.engine.coreml.interpreter.blobs import decoded
-from streamd.engine.coreml.interpreter.erf import erf
-from streamd.engine.coreml.interpreter.half import rounded
-from streamd.engine.coreml.interpreter.operations import OPERATIONS, conv
-from streamd.engine.coreml.interpreter.saved import read_program
-from streamd.engine.coreml.lint import lint
 from streamd.errors import ModelError
-from tests.engine.coreml.programs import Changed, model_of, quiet, saved
+from tests.coreml.interpreter import Interpreter
+from tests.coreml.interpreter.blobs import decoded
+from tests.coreml.interpreter.erf import erf
+from tests.coreml.interpreter.half import rounded
+from tests.coreml.interpreter.operations import OPERATIONS, conv
+from tests.coreml.interpreter.saved import read_program
+from tests.coreml.lint import lint
+from tests.coreml.programs import Changed, model_of, quiet, saved
 
 RANDOM = np.random.default_rng(5)
 

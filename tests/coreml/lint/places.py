@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.interpreter.saved import Function, Operation, Tensor
+from tests.coreml.interpreter.saved import Function, Operation, Tensor
 
 Place = tuple[str, str]
 """An operation or tensor, and what is wrong with it."""

@@ -15,9 +15,9 @@ import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.interpreter.blobs import Blobs, stored_dtype
 from streamd.engine.coreml.tools import coremltools
 from streamd.errors import ModelError
+from tests.coreml.interpreter.blobs import Blobs, stored_dtype
 
 Value = NDArray[Any] | str
 """A constant, in the type in which it is stored; numbers of less than a byte have a byte each."""

@@ -12,12 +12,12 @@ import numpy as np
 
 from streamd.engine.check import Peak
 from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.interpreter import Interpreter
-from streamd.engine.coreml.interpreter.saved import Operation
 from streamd.engine.coreml.package import Function
-from streamd.engine.coreml.verify.calls import Array, Arrays, Call, Calls
 from streamd.engine.model import Model
 from streamd.types import Mel
+from tests.coreml.interpreter import Interpreter
+from tests.coreml.interpreter.saved import Operation
+from tests.coreml.verify.calls import Array, Arrays, Call, Calls
 
 EXACT, HALF = 5e-6, 1e-2
 """How far a tensor may be from the reference's, relative (rms): in float32, and if every result is

@@ -1,4 +1,4 @@
-"""``streamd models check NAME --engine coreml`` says of a built model what is wrong with it."""
+"""``make check-coreml MODEL=NAME`` says what is wrong with a built model."""
 
 import shutil
 
@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from streamd.cli import main
-from streamd.cli.packages import compared
 from streamd.engine.check import Peak
 from streamd.engine.coreml.package import Function
-from streamd.engine.coreml.verify import Finding
-from tests.engine.coreml.programs import Changed
+from tests.coreml.check import compared
+from tests.coreml.check import main as check_main
+from tests.coreml.programs import Changed
+from tests.coreml.verify import Finding
 from tests.support.checkpoints import checkpoint, huggingface
 
 
@@ -30,13 +31,13 @@ def folder(model, tmp_path_factory):
 
 
 def check(name, capfd) -> tuple[int, str, str]:
-    code = main(["models", "check", str(name), "--engine", "coreml", "-q"])
+    code = check_main(str(name))
     return code, *capfd.readouterr()
 
 
 def test_a_model_that_was_built_is_found_by_its_name(model, capfd):
     code, out, err = check(model, capfd)
-    assert (code, out) == (4, "")
+    assert (code, out) == (1, "")
     assert f"not built for Core ML; run: streamd models build {model} --engine coreml" in err
     assert main(["models", "build", str(model), "-q"]) == 0
     code, out, err = check(model, capfd)
@@ -82,7 +83,7 @@ def test_what_is_wrong_is_told_and_fails(model, folder, tmp_path, monkeypatch, c
     shutil.rmtree(changed / "decoder_mix.mlpackage")
     shutil.copytree(decoder.path, changed / "decoder_mix.mlpackage")
     code, out, err = check(changed, capfd)
-    assert code == 4
+    assert code == 1
     assert "! step8: logits0 is " in out
     assert "fails its check: step1, step8, step32; build it again" in err
 
@@ -95,7 +96,7 @@ def test_a_damaged_package_is_named(folder, tmp_path, capfd):
     content[64] ^= 0xFF  # in the header of the first blob
     file.write_bytes(bytes(content))
     code, _, err = check(damaged, capfd)
-    assert code == 4
+    assert code == 1
     assert "is damaged at byte 64; build the package again" in err
 
 

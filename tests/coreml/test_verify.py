@@ -9,14 +9,14 @@ from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody ca
 
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
-from streamd.engine.coreml.interpreter import Interpreter
 from streamd.engine.coreml.package import Function, TensorSpec
-from streamd.engine.coreml.verify import EXACT, compare, verify
-from streamd.engine.coreml.verify.calls import Call, Calls
 from streamd.mel import log_mel
-from tests.engine.coreml.programs import Changed, saved
-from tests.engine.coreml.runs import model
+from tests.coreml.interpreter import Interpreter
+from tests.coreml.programs import Changed, saved
+from tests.coreml.verify import EXACT, compare, verify
+from tests.coreml.verify.calls import Call, Calls
 from tests.golden import load
+from tests.support.coreml_runs import model
 
 N_CTX = 96
 HALF = 3e-3

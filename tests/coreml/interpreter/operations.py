@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.interpreter.erf import erf
+from tests.coreml.interpreter.erf import erf
 
 Array = NDArray[np.float32]
 Integers = NDArray[np.integer[Any]]
@@ -25,7 +25,7 @@ class UnsupportedError(Exception):
     """An operation, or one of its variants, that no package of streamd has."""
 
 
-def conv(  # noqa: PLR0913 - these are MIL's parameters
+def conv(
     x: Array,
     weight: Array,
     bias: Array | None = None,
@@ -128,7 +128,7 @@ def split(
     return np.split(x, np.cumsum(split_sizes)[:-1], int(axis))
 
 
-def slice_by_index(  # noqa: PLR0913 - these are MIL's parameters
+def slice_by_index(
     x: Array,
     begin: Integers,
     end: Integers,

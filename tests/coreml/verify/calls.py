@@ -16,10 +16,10 @@ from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.golden import golden_vectors
 from streamd.engine.coreml.held import weights_held
 from streamd.engine.coreml.package import MASKED, Function, Meta, TensorSpec
-from streamd.engine.coreml.verify.tree import Tree
 from streamd.engine.model import Model
 from streamd.engine.reference import Notice, ReferenceEngine, ReferenceFeatures
 from streamd.types import Mel
+from tests.coreml.verify.tree import Tree
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from streamd.engine.coreml.interpreter.saved import Function, Program
-from streamd.engine.coreml.lint import operations, tensors, weights
-from streamd.engine.coreml.lint.places import Place
 from streamd.engine.coreml.package import LONGEST_AXIS
+from tests.coreml.interpreter.saved import Function, Program
+from tests.coreml.lint import operations, tensors, weights
+from tests.coreml.lint.places import Place
 
 Severity = Literal["error", "warning"]
 

@@ -1,0 +1,235 @@
+"""What is built is what the layout says and computes what the reference does, weight for weight."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import coremltools
+import numpy as np
+import pytest
+from coremltools.converters.mil.frontend.milproto.load import load as load_mil
+from coremltools.converters.mil.mil import Program
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from msgspec.structs import replace
+
+from streamd.engine.coreml.build import Plan, write
+from streamd.engine.coreml.built import Built, open_built
+from streamd.engine.coreml.compress import packed, palette
+from streamd.engine.coreml.layers import Layers
+from streamd.engine.coreml.layout import functions
+from streamd.engine.coreml.package import (
+    FORMS,
+    Bits,
+    Form,
+    Meta,
+    TensorSpec,
+)
+from streamd.engine.coreml.program import mil_function, save_package
+from tests.coreml.interpreter import Interpreter
+from tests.coreml.verify import verify
+from tests.support import coreml_odd as odd
+
+PLANS = {
+    "new": Plan((odd.SHORT,)),
+    "old": Plan((odd.SHORT,), legacy=True),
+    "4 bits": Plan((odd.DIMS.n_audio_ctx,), bits=4),
+}
+META = Meta(
+    name="odd",
+    weights="",
+    coremltools="",
+    dims=odd.DIMS,
+    alignment_heads=odd.model().alignment_heads,
+    contexts=(odd.SHORT, odd.DIMS.n_audio_ctx),
+    forms=FORMS,
+)
+
+
+@pytest.fixture(scope="module")
+def built_odd(tmp_path_factory):
+    """The odd model, by the names of `PLANS`, each built once."""
+    made: dict[str, Built] = {}
+
+    def build(name: str) -> Built:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(f"odd-{name}")
+            write(folder, odd.model(), PLANS[name])
+            made[name] = open_built(folder)
+        return made[name]
+
+    return build
+
+
+# -- functions, states, shapes ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["new", "old"])
+def test_packages_have_the_functions_that_the_layout_says(name, built_odd):
+    built = built_odd(name)
+    found = {}
+    for package in {function.package for function in built.functions}:
+        spec = coremltools.utils.load_spec(str(built.folder / package))
+        description = spec.description
+        for each in description.functions or [description]:
+            called = each.name if description.functions else "main"
+            found[package, called] = tuple(
+                [
+                    TensorSpec(t.name, tuple(array_type(t).shape))
+                    for t in tensors
+                    if array_type(t).dataType == array_type(t).FLOAT16
+                ]
+                for tensors in (each.input, each.output, each.state)
+            )
+        wanted = {"new": coremltools.target.iOS18, "old": coremltools.target.iOS16}[name]
+        assert spec.specificationVersion == wanted.value
+    assert found == {
+        (f.package, f.name): (list(f.inputs), list(f.outputs), list(f.states))
+        for f in built.functions
+    }
+
+
+@pytest.mark.parametrize("name", ["new", "old"])
+def test_names_are_identifiers(name, built_odd):
+    """As Core ML demands them; coremltools sees to it only in packages of one function."""
+    built, names = built_odd(name), set()
+    for package in {function.package for function in built.functions}:
+        spec = coremltools.utils.load_spec(str(built.folder / package))
+        for called, function in spec.mlProgram.functions.items():
+            names |= {called, *(each.name for each in function.inputs)}
+            for operation in function.block_specializations[function.opset].operations:
+                names |= {output.name for output in operation.outputs}
+    assert len(names) > 500
+    assert names.isdisjoint(("any", "bool", "dict", "func", "list", "program", "tensor", "tuple"))
+    assert [each for each in names if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", each)] == []
+
+
+def array_type(tensor):
+    kind = tensor.type
+    return kind.stateType.arrayType if kind.HasField("stateType") else kind.multiArrayType
+
+
+def test_functions_of_a_package_share_their_weights(built_odd):
+    built = built_odd("new")
+    once = sum(
+        2 * values.size
+        for name, values in odd.model().weights.items()
+        if not name.startswith("encoder") and "embedding" not in name
+    )
+    for package in ("decoder_state.mlpackage", "decoder_mix.mlpackage"):
+        (file,) = [name for name in built.meta.sizes if package in name and "weight.bin" in name]
+        assert 0.95 * once < built.meta.sizes[file] < 1.05 * once
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_coremltools_own_way_gives_the_same_package(tmp_path):
+    """One package for each function, with all of its passes, then joined, as Apple documents it."""
+    package = "decoder_state.mlpackage"
+    made = [f for f in functions(META) if f.package == package and f.name in ("load90", "step8")]
+    weights, target = odd.model().weights, coremltools.target.iOS18
+    joined = coremltools.utils.MultiFunctionDescriptor()
+    for function in made:
+        layers = Layers(odd.DIMS, weights)
+        program = Program()
+        program.add_function("main", mil_function(function, META, layers, target))
+        alone = tmp_path / f"{function.name}.mlpackage"
+        coremltools.convert(program, minimum_deployment_target=target, skip_model_load=True).save(
+            str(alone)
+        )
+        joined.add_function(str(alone), "main", function.name)
+    joined.default_function_name = made[0].name
+    coremltools.utils.save_multifunction(joined, str(tmp_path / "theirs.mlpackage"))
+    save_package(tmp_path / "ours.mlpackage", made, META, weights)
+    ours, theirs = (
+        coremltools.utils.load_spec(str(tmp_path / f"{who}.mlpackage"))
+        for who in ("ours", "theirs")
+    )
+    assert ours.description.functions == theirs.description.functions
+    assert ours.description.defaultFunctionName == theirs.description.defaultFunctionName
+    assert operations(ours) == operations(theirs)
+
+
+def operations(spec):
+    return {
+        name: Counter(op.type for op in function.block_specializations[function.opset].operations)
+        for name, function in spec.mlProgram.functions.items()
+    }
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_function_computes_what_the_reference_does(name, built_odd):
+    findings = list(verify(built_odd(name), odd.model(), odd.mel()))
+    assert len(findings) == len(built_odd(name).functions)
+    assert [f for f in findings if not f.right or f.half > 2e-3] == []
+
+
+@pytest.fixture(scope="module")
+def step1(tmp_path_factory):
+    """A package with nothing but a step of one token, by bits and form."""
+
+    def build(bits: Bits, form: Form) -> Path:
+        meta = replace(META, forms=(form,), bits=bits)
+        (function,) = [f for f in functions(meta) if (f.kind, f.k) == ("step", 1)][:1]
+        package = tmp_path_factory.mktemp("step") / function.package
+        save_package(package, [function], meta, odd.model().weights)
+        return package
+
+    return build
+
+
+@pytest.mark.parametrize(("bits", "form"), [(8, "state"), (6, "io"), (6, "mix"), (4, "mix")])
+def test_palettes_decode_to_the_weights_that_coremltools_reports(bits, form, step1):
+    package = step1(bits, form)
+    spec = coremltools.utils.load_spec(str(package))
+    weights = package / "Data/com.apple.CoreML/weights"
+    (function,) = load_mil(spec, spec.specificationVersion, str(weights)).functions.items()
+    name, program = function
+    ours = Interpreter(package)
+    operations = {op.name: op for op in ours.program.functions[name].operations}
+    decoding = [op for op in program.operations if op.op_type.startswith("constexpr")]
+    assert len(decoding) == 2 * 8 + 2  # matrices of each layer, and two of logits
+    for op in decoding:
+        told = op.materialized_val_inference().astype(np.float32)
+        found = ours.constant(name, operations[op.outputs[0].name])
+        np.testing.assert_array_equal(found, told)
+        assert len(np.unique(found)) <= 2**bits
+
+
+def test_fewer_bits_are_smaller(step1):
+    sizes = [
+        (step1(bits, "mix") / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
+        for bits in (16, 8, 6, 4)
+    ]
+    shares = [size / sizes[0] for size in sizes]
+    assert shares == pytest.approx([1, 8 / 16, 6 / 16, 4 / 16], abs=0.02)
+
+
+HALVES = st.floats(-4.0, 4.0, width=16)
+
+
+@given(arrays(np.float16, array_shapes(max_dims=2, max_side=40), elements=HALVES))
+def test_each_weight_gets_the_nearest_of_its_palettes_values(weight):
+    found = palette(weight, 4)
+    chosen = found.colours[found.indices].astype(float)
+    distances = np.abs(weight.astype(float)[..., None] - found.colours.astype(float))
+    np.testing.assert_array_equal(np.abs(weight - chosen), distances.min(axis=-1))
+    if len(np.unique(weight)) <= len(found.colours):
+        np.testing.assert_array_equal(chosen, weight)
+
+
+def test_a_palette_is_near_the_best_one():
+    """Lloyd and Max found 0.009497 for 16 values and a normal density (Max 1960, table I)."""
+    weight = np.random.default_rng(0).standard_normal((500, 500)).astype(np.float16)
+    found = palette(weight, 4)
+    error = np.square(found.colours[found.indices].astype(float) - weight).mean()
+    assert error < 1.02 * 0.009497
+
+
+@given(arrays(np.uint8, st.integers(1, 50), elements=st.integers(0, 15)), st.sampled_from((4, 6)))
+def test_indices_are_packed_without_gaps(indices, bits):
+    whole = int.from_bytes(packed(indices, bits).tobytes(), "little")
+    assert [whole >> (i * bits) & (2**bits - 1) for i in range(len(indices))] == indices.tolist()
