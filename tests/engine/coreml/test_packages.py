@@ -1,13 +1,16 @@
-"""What ``streamd doctor`` tells of a Mac: where each part runs, and why."""
+"""What ``streamd doctor`` and ``streamd models check`` say of a model on a Mac."""
 
 import shutil
 from dataclasses import replace
 
 import pytest
 
-from streamd.cli.packages import functions, trials
+from streamd.cli import main
+from streamd.cli.packages import compared, functions, trials
 from streamd.engine.coreml.runtime.placement import Placement
 from streamd.engine.coreml.runtime.verdict import Trial, Verdict, new_place, remember
+from streamd.errors import ModelError
+from tests.support import coreml_stand_in
 from tests.support.coreml_runs import core_ml, faulty
 
 MIXED = Placement("ane", "gpu", "state")
@@ -50,9 +53,35 @@ def test_the_device_of_each_function_is_told_and_asking_may_be_deadly(here, tmp_
         with core_ml(here, new_place(here)):
             pass  # compiles
         faults.add("kill", at="plan", function="decoder", once=False)
-        told = list(functions(here, MIXED, "tests.support.coreml_stand_in"))
+        told = list(functions(here, MIXED, coreml_stand_in.__name__))
     asked = [call[1:] for call in faults.done() if call[0] == "plan"]
     assert asked == [["CPU_AND_NE", "encoder"], ["CPU_AND_GPU", "decoder_state"]]
     assert told[0] == "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax"
     assert told[-1] == "decoder_state align32: Core ML does not say"
     assert len(told) == 8
+
+
+def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):
+    with faulty(tmp_path / "faults") as faults:
+        faults.add("lie", unit="CPU_AND_NE", function="ctx", once=False)
+        right, *wrong = compared(here, coreml_stand_in.__name__)
+    assert "encoder on the GPU, decoder on the GPU: logits " in right
+    assert right.endswith("(at most 0.02), same token at 100%")
+    assert [": ! logits " in line for line in wrong] == [True, True]
+
+
+def test_a_model_that_is_wrong_everywhere_fails_its_check(here, tmp_path):
+    with faulty(tmp_path / "faults") as faults:
+        faults.add("fail", at="load", once=False)
+        lines = compared(here, coreml_stand_in.__name__)
+        assert [": ! Unable to compute" in next(lines) for _ in range(3)] == [True] * 3
+        with pytest.raises(ModelError, match="writes fails its check on Core ML"):
+            next(lines)
+
+
+def test_without_a_mac_the_check_is_refused_in_a_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.platform", "linux")
+    assert main(["models", "check", "tiny.en", "--engine", "coreml"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "Core ML exists only on macOS; drop --engine coreml to check tiny.en" in err
