@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from streamd.cli.placed import functions, trials
 
+from streamd.cli.packages import functions, trials
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.coreml import CoreML

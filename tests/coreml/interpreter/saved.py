@@ -5,9 +5,13 @@ converters: what is checked is what was saved. Knows nothing of what an operatio
 apple/coremltools ``mlmodel/format/{Model,MIL}.proto`` and ``modelpackage``.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -15,7 +19,6 @@ import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.tools import coremltools
 from streamd.errors import ModelError
 from tests.coreml.interpreter.blobs import Blobs, stored_dtype
 
@@ -30,6 +33,28 @@ _DAMAGED = (LookupError, ValueError, TypeError, AttributeError)
 
 DYNAMIC = -1
 """The size of an axis that is known only at run time."""
+
+
+_PROTO = "coremltools_proto"
+
+
+def _proto(name: str) -> ModuleType:
+    """One of coremltools' protobuf modules.
+
+    Importing coremltools takes two seconds, which every worker on the stand-in would spend; its
+    protobuf modules need nothing else of it, so they are imported as a package of their own.
+    """
+    if _PROTO not in sys.modules:
+        found = find_spec("coremltools")
+        if found is None or not found.submodule_search_locations:
+            raise ModelError("reading Core ML packages needs coremltools")
+        folder = Path(found.submodule_search_locations[0]) / "proto"
+        spec = spec_from_file_location(
+            _PROTO, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        sys.modules[_PROTO] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[_PROTO])
+    return import_module(f"{_PROTO}.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +125,7 @@ def read_program(package: Path) -> Program:
         manifest = msgspec.json.decode((package / "Manifest.json").read_bytes(), type=_Manifest)
         root = manifest.item_info_entries[manifest.root_model_identifier].path
         file = package / "Data" / root
-        model = coremltools().proto.Model_pb2.Model.FromString(file.read_bytes())
+        model = _proto("Model_pb2").Model.FromString(file.read_bytes())
         if not model.HasField("mlProgram"):
             raise ModelError(f"{package}: its model is no ML program")
         weights = file.parent / "weights" / "weight.bin"
@@ -239,7 +264,7 @@ def _check_names(function: Function) -> None:
 
 
 def _dtype(tensor: _Message) -> str:
-    return str(coremltools().proto.MIL_pb2.DataType.Name(tensor.dataType)).lower()
+    return str(_proto("MIL_pb2").DataType.Name(tensor.dataType)).lower()
 
 
 def _shape(tensor: _Message) -> tuple[int, ...]:
