@@ -24,8 +24,8 @@ import coremltools
 import msgspec
 import numpy as np
 
+from lab.random_model import random_model
 from streamd.bench.machine import machine
-from streamd.bench.random_model import random_model
 from streamd.engine.coreml.build import Plan, write
 from streamd.engine.coreml.built import Built, open_built
 

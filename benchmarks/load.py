@@ -4,11 +4,11 @@
         [--clock real] [--plot FILE.svg] [NAME=VALUE...]
     python benchmarks/load.py --subscribers 10 100 300
 
-Streams: continuous speech, one engine, as many recognizers and threads as ``serve`` takes, or so
-many workers of so many threads each; in real time, or on a clock that neighbours disturb less
-(streamd/bench/load.py and replay.py). Subscribers: a server here, listeners in another process, two
-events a second; the delay is from publishing to the listener's hand. Each ends with the first count
-that is late. Prints a table and, last, a JSON line.
+Streams: continuous speech, one engine, as many recognizers and threads as ``serve`` takes, or
+``--workers`` of ``--threads`` each; in real time, or on a clock that other programs disturb less
+(lab/load.py and replay.py). Subscribers: a server here, listeners in another process, two events a
+second; the delay is from publishing to the listener's hand. Each ends with the first count that is
+late. Prints a table and, last, a JSON line.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamd.bench.load import Load, measure_load, plot
+from lab.load import Load, measure_load, plot
+from lab.random_model import opened
 from streamd.bench.machine import machine
-from streamd.bench.random_model import opened
-from streamd.bench.script import ScriptedRecognizer
+from streamd.bench.step import ScriptedRecognizer
 from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving

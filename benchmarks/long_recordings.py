@@ -25,8 +25,8 @@ import msgspec
 import numpy as np
 import soundfile
 import soxr
-from scores import errors
 
+from scores import errors
 from streamd.bench.machine import machine
 
 RATE_HZ = 16_000

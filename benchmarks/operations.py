@@ -23,15 +23,15 @@ import msgspec
 import numpy as np
 from onnx import TensorProto, helper
 from onnxruntime import InferenceSession, OrtValue, SessionOptions
-from tables import table
 
+from lab.random_model import random_model
 from streamd.bench.machine import machine
-from streamd.bench.random_model import random_model
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, Precision
 from streamd.engine.onnx.graphs import graphs
 from streamd.engine.onnx.prepare import build
+from tables import table
 
 SHORT, FULL = 384, 1500
 N_PASS, N_LOGITS = 24, 22

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from ctranslate2.converters import TransformersConverter
 
-from streamd.bench.random_model import random_model
+from lab.random_model import random_model
 from streamd.engine.model import Model
 from streamd.engine.store import load_model
 

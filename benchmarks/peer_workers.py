@@ -158,15 +158,14 @@ class OpenAiWhisper:
 
 
 class Streamd:
-    """streamd, whose script fixes the length of its hypothesis (streamd/bench/script.py).
+    """streamd, whose script fixes the length of its hypothesis (streamd/bench/step.py).
 
     `ctx` 0 is what it would choose for such a window. The draft is what it said half a second
     before, as in a stream; ``streamd-undrafted`` has none.
     """
 
     def __init__(self, folder: Path, threads: int, *, draft: bool = True) -> None:
-        from streamd.bench.script import ScriptedRecognizer
-        from streamd.bench.step import Steps
+        from streamd.bench.step import ScriptedRecognizer, Steps
         from streamd.config import load
         from streamd.daemon import build
         from streamd.daemon.longform import Writer

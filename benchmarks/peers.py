@@ -31,11 +31,11 @@ from typing import Any, Self
 
 import msgspec
 import soundfile
+
 from scores import errors
 from sounds import DATA, sets
-from tables import table
-
 from streamd.bench.machine import machine
+from tables import table
 
 HERE = Path(__file__).resolve().parent
 CUT = 384

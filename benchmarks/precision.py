@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sounds import DATA, sets
-from tables import table
 
+from sounds import DATA, sets
 from streamd.bench.machine import machine
-from streamd.bench.words import n_edits, spoken
+from streamd.bench.wer import n_edits, spoken
+from tables import table
 
 PRECISIONS = ("float32", "int8")
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 import scores
 from runs import Run, Trace
 from sounds import DATA, Sound, sets
-from tables import table
-
 from streamd.bench.machine import machine
+from tables import table
 
 RUNS = ("offline", "live", "utterances:step=0")
 Runs = dict[str, list[tuple[Sound, Trace]]]

@@ -1,7 +1,7 @@
 """Runs of streamd over a sound, with everything that it said and did, kept as JSON.
 
 A live run plays the sound to the daemon's sessions on a clock on which computing takes no time
-(`streamd.bench.replay`), so that words and latencies do not depend on the machine or its load; only
+(`lab.replay`), so that words and latencies do not depend on the machine or its load; only
 the CPU time does. A run whose name begins with "offline" is what ``streamd transcribe`` does.
 """
 
@@ -14,11 +14,11 @@ from subprocess import run as command
 from typing import Any
 
 import msgspec
-from sounds import Sound
 
-from streamd.bench.eventlog import Began, Decoded, Ended, Said
-from streamd.bench.recordings import read_recording
-from streamd.bench.replay import replay
+from lab.eventlog import Began, Decoded, Ended, Said
+from lab.recordings import read_recording
+from lab.replay import replay
+from sounds import Sound
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.control import Control

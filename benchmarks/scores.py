@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import jiwer
 import numpy as np
+
+from lab.latency import segments, word_latencies
+from lab.metrics import commit_violations, erased
 from runs import Trace
 from sounds import Sound
-
-from streamd.bench.latency import segments, word_latencies
-from streamd.bench.metrics import commit_violations
-from streamd.bench.words import erased, normalizers
+from streamd.bench.wer import normalizers
 from streamd.events import Partial
 
 Scored = Sequence[tuple[Sound, Trace]]

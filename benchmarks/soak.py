@@ -25,11 +25,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import soundfile
-from sounds import RECORDING
 
-from streamd.bench.eventlog import Said
+from lab.eventlog import Said
+from lab.metrics import commit_violations
+from sounds import RECORDING
 from streamd.bench.machine import machine
-from streamd.bench.metrics import commit_violations
 from streamd.client import watch
 from streamd.events import Final, Gap, Missed, Partial, Stats
 from streamd.journal import transcript

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import noises
-
-from streamd.bench.latency import SpokenWord
-from streamd.bench.words import spoken
+from lab.latency import SpokenWord
+from streamd.bench.wer import spoken
 
 _ROOT = Path(__file__).resolve().parents[1]
 DATA = _ROOT.parent / "shared/data/eval"

@@ -2,10 +2,10 @@
 
     python benchmarks/step.py [--dims base.en small.en] [--steps 20] [NAME=VALUE...]
 
-5 s of audio, a step of 500 ms, a hypothesis of 20 tokens that a script fixes (streamd/bench/step.py
-and script.py). The rows: as in a stream, with the last hypothesis for a draft; without a draft; at
-the full encoder context. Without ``--dims`` it is the model of the options (``model=...``). Prints
-a table and, last, one JSON line.
+5 s of audio, a step of 500 ms, a hypothesis of 20 tokens that a script fixes
+(streamd/bench/step.py). The rows: as in a stream, with the last hypothesis for a draft; without a
+draft; at the full encoder context. Without ``--dims`` it is the model of the options
+(``model=...``). Prints a table and, last, one JSON line.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 
 import msgspec
 
+from lab.random_model import random_model
 from streamd.bench.machine import machine
 from streamd.bench.step import bench_step, step_table
 from streamd.config import load
@@ -29,7 +30,8 @@ def main() -> None:
     config = load({"model": "tiny.en"} | given, {})
     rows = []
     for dims in args.dims or [""]:
-        result = bench_step(config, dims, n_steps=args.steps)
+        model = random_model(dims) if dims else None
+        result = bench_step(config, model, n_steps=args.steps)
         print(step_table(result), flush=True)
         rows.append(msgspec.to_builtins(result))
     told = {"steps": rows, "machine": msgspec.to_builtins(machine()), "options": given}

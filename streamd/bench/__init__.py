@@ -1,5 +1,5 @@
-"""Measures streamd as users have it: one step, a stream, many streams.
+"""Measures how fast a model runs on this machine, and which encoder context it can do with.
 
-The daemon's own stations run, on a real clock or on a simulated one; what is measured comes out of
-an event log. `streamd bench` and the programs in ``benchmarks/`` are thin doors to it.
+`streamd bench`, `calibrate`, `doctor` and `models check` use it. Experiments with streams,
+latencies and load are programs in ``benchmarks/``.
 """

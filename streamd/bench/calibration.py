@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamd.bench.words import n_edits, spoken
+from streamd.bench.wer import n_edits, spoken
 from streamd.engine import Engine
 from streamd.engine.recognizer import Recognizer, encoder_positions
 from streamd.errors import ConfigError

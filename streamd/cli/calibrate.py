@@ -1,18 +1,22 @@
 """``streamd calibrate``: the shortest encoder context that is safe for a model and a voice."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from streamd.bench.calibration import Calibration, Rung, shortest_safe
-from streamd.bench.recordings import read_recording
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError
+from streamd.sources import Lost
+from streamd.sources.file import FileSource
+from streamd.types import Frames
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +36,7 @@ def report(config: Config, config_file: str = "") -> Iterator[str]:
         raise ConfigError(
             f"--audio-ctx {config.decoding.audio_ctx} fixes the encoder's context: leave it out"
         )
-    sounds = [read_recording(Path(name)).frames for name in config.input.files]
+    sounds = [asyncio.run(_frames(name)) for name in config.input.files]
     model, engine = open_model(config, settled=True)
     options = build.decoding_options(config, model)
     calibration = Calibration(engine, build.tokenizer(config, model), options)
@@ -75,6 +79,11 @@ def write(path: Path, best: Rung, why: str) -> None:
         raise ConfigError(f"--config: cannot write {path}: {error.strerror}") from None
     except (TOMLKitError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
+
+
+async def _frames(name: str) -> Frames:
+    async with FileSource(name) as source:
+        return np.concatenate([item async for item in source if not isinstance(item, Lost)])
 
 
 def _row(rung: Rung, *, full: bool) -> str:

@@ -5,9 +5,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from streamd.bench.script import ScriptedRecognizer
-from streamd.bench.step import StepTimes, measure_encoder, measure_steps
-from streamd.bench.words import n_edits, spoken
+from streamd.bench.step import ScriptedRecognizer, StepTimes, measure_encoder, measure_steps
+from streamd.bench.wer import n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model

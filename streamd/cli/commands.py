@@ -114,12 +114,12 @@ def _models_check(config: Config, operands: tuple[str, ...]) -> int:
 
 
 def _bench(config: Config, operands: tuple[str, ...]) -> int:
-    from streamd.cli.bench import as_json, report
+    from streamd.bench.step import bench_step, step_json, step_table
     from streamd.cli.choosing import with_model
 
-    parts = report(with_model(config))
-    for text in (table for table, _ in parts) if sys.stdout.isatty() else [as_json(parts)]:
-        stdio.put(sys.stdout, f"{text}\n")
+    result = bench_step(with_model(config))
+    text = step_table(result) if sys.stdout.isatty() else step_json(result)
+    stdio.put(sys.stdout, f"{text}\n")
     return 0
 
 
@@ -248,10 +248,9 @@ COMMANDS = (
     Command(name="devices", summary="list the microphones", run=_devices),
     Command(
         name="bench",
-        summary="how fast it is here, and on FILEs; JSON if piped",
+        summary="measure how fast a model is on this machine; JSON if piped",
         run=_bench,
-        operand="[FILE...]",
-        options=_options("streaming", "vad", "decoding", *_SAID),
+        options=_options("decoding", *_SAID),
     ),
     Command(
         name="calibrate",

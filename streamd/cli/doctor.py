@@ -16,13 +16,12 @@ import msgspec
 import streamd
 from streamd.assets import asset
 from streamd.bench.machine import machine
-from streamd.bench.random_model import dimensions
 from streamd.cli.choosing import best_here
 from streamd.config import OPTIONS, Config
 from streamd.daemon import build
 from streamd.daemon.coreml import LIBRARY, CoreML, built_for_core_ml
 from streamd.engine import store
-from streamd.engine.catalog import megabytes
+from streamd.engine.catalog import dimensions, megabytes
 from streamd.engine.check import compare, contexts_in_use
 from streamd.engine.prepared.folder import VARIABLE, cache_folder
 from streamd.engine.prepared.precision import choose_precision

@@ -33,7 +33,7 @@ class InferenceThread(Executor):
 
     Not one of a pool's: these are waited for when the program ends, and a dead engine's thread
     never comes back. It is an executor, asked through the event loop, for one whose clock is
-    simulated counts the time that it takes (``streamd/bench/clock.py``).
+    simulated counts the time that it takes (``benchmarks/lab/clock.py``).
 
     Parameters
     ----------

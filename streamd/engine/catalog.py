@@ -12,7 +12,9 @@ model cards on huggingface.co. Licences are those of the cards.
 from dataclasses import dataclass
 from typing import Self
 
+from streamd.engine import ModelDimensions
 from streamd.engine.model import Outline
+from streamd.errors import ConfigError
 
 ENGLISH, MANY, MANY_AND_CANTONESE = 1, 99, 100
 """How many languages a model knows."""
@@ -173,6 +175,35 @@ def entry(name: str) -> Entry | None:
     """The model of that name or other name, or of that repository."""
     name = ALSO_CALLED.get(name, name)
     return next((each for each in CATALOG if name in (each.name, each.repository)), None)
+
+
+def dimensions(name: str) -> ModelDimensions:
+    """Return the dimensions of one of OpenAI's models, such as ``base.en``.
+
+    Raises
+    ------
+    ConfigError : OpenAI has no such model
+    """
+    found = next(
+        (e for e in CATALOG if e.name == name and e.repository.startswith("openai/")), None
+    )
+    if found is None:
+        known = ", ".join(e.name for e in CATALOG if e.repository.startswith("openai/"))
+        raise ConfigError(f"OpenAI has no model {name}: use one of {known}")
+    size, n_head = found.size, found.size.n_audio_state // 64
+    n_vocab = {ENGLISH: 51_864, MANY: 51_865, MANY_AND_CANTONESE: _WITH_CANTONESE}
+    return ModelDimensions(
+        n_mels=size.n_mels,
+        n_audio_ctx=1500,
+        n_audio_state=size.n_audio_state,
+        n_audio_head=n_head,
+        n_audio_layer=size.n_audio_layer,
+        n_vocab=n_vocab[found.n_languages],
+        n_text_ctx=448,
+        n_text_state=size.n_audio_state,
+        n_text_head=n_head,
+        n_text_layer=size.n_text_layer,
+    )
 
 
 def megabytes(n_bytes: int) -> str:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.bench.eventlog import Said
-from streamd.bench.latency import SpokenWord
+from lab.eventlog import Said
+from lab.latency import SpokenWord
 from tests.support.event_logs import final, partial
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # behind everything else

@@ -23,7 +23,7 @@ from playwright._impl._driver import compute_driver_executable
 from playwright.async_api import BrowserContext, Page, async_playwright, expect
 from websockets.asyncio.client import connect
 
-from streamd.bench.words import spoken
+from streamd.bench.wer import spoken
 from streamd.events import Final, Gap, Partial, TimedWord, Vad
 from streamd.hub import Hub
 from tests.support.serving import CountingStreams, Relay, serving

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from streamd.bench.eventlog import Began, Decoded
-from streamd.bench.replay import replay
+from lab.eventlog import Began, Decoded
+from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.keeping import Kept

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from streamd.engine import ModelDimensions
+from streamd.engine.catalog import dimensions
 from streamd.engine.model import Heads, have_heads, heads, usual_heads
+from streamd.errors import ConfigError
 
 OFFICIAL = {
     "tiny": (4, 4, 6, 51_865, 80),
@@ -81,3 +83,17 @@ def test_heads_that_the_files_list():
     assert heads([(3, 1), (2, 0), (3, 1)], Path("x"), shape) == ((2, 0), (3, 1))
     for nothing in (None, [], [(4, 0)], [(0, -1)], upper_half(4, 6)):
         assert heads(nothing, Path("x"), shape) == own
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_the_dimensions_of_openais_models_are_known_by_their_names(name):
+    dims = dimensions(name)
+    layers = (dims.n_audio_layer, dims.n_text_layer)
+    assert (*layers, dims.n_text_head, dims.n_vocab, dims.n_mels) == OFFICIAL[name]
+    assert dims.n_audio_state == 64 * dims.n_audio_head
+
+
+@pytest.mark.parametrize("name", ["huge", "base.de", "acft-base"])
+def test_a_model_that_openai_does_not_have_has_no_dimensions(name):
+    with pytest.raises(ConfigError, match=name):
+        dimensions(name)

@@ -1,6 +1,6 @@
 """Event logs written by hand."""
 
-from streamd.bench.eventlog import Began, Decoded, Ended, Said
+from lab.eventlog import Began, Decoded, Ended, Said
 from streamd.events import Final, Partial, TimedWord, Vad
 
 BEGAN = Began(name="hand", model="none", clock="real", step_ms=500, audio_ms=4_000)

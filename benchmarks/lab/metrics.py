@@ -11,9 +11,9 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from streamd.bench.eventlog import Began, Decoded, Ended, Log, Said
-from streamd.bench.latency import Segment, SpokenWord, final_delays, segments, word_latencies
-from streamd.bench.words import erased, n_edits, spoken
+from lab.eventlog import Began, Decoded, Ended, Log, Said
+from lab.latency import Segment, SpokenWord, final_delays, segments, word_latencies
+from streamd.bench.wer import n_edits, spoken
 from streamd.events import Final, Gap, Partial, Vad
 
 
@@ -200,3 +200,17 @@ def _first_partial(said: Iterable[Said], reference: Sequence[SpokenWord]) -> flo
 
 def _lag_ms(entry: Said) -> float:
     return entry.t_ms - entry.event.end_ms if isinstance(entry.event, Partial) else 0.0
+
+
+def erased(texts: Sequence[str | Sequence[str]]) -> int:
+    """How much of each text, in characters or words, is gone or changed in the next one."""
+    return sum(len(old) - _common(old, new) for old, new in pairwise(texts))
+
+
+def _common(old: str | Sequence[str], new: str | Sequence[str]) -> int:
+    n = 0
+    for a, b in zip(old, new, strict=False):
+        if a != b:
+            break
+        n += 1
+    return n

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.bench.words import align, erased, n_edits, spoken
+from streamd.bench.wer import align, n_edits, spoken
 
 texts = st.lists(st.sampled_from("abcd"), max_size=8)
 
@@ -57,9 +57,3 @@ def test_an_alignment_has_every_word_once_and_in_order(reference, hypothesis):
 
 def test_of_equal_words_the_first_is_meant():
     assert align(["one", "zero", "one"], ["one"]) == [(0, 0), (1, None), (2, None)]
-
-
-def test_erased_is_what_has_to_be_wiped_before_the_next_text():
-    assert erased(["a b", "a c", "a c d"]) == 1
-    assert erased([["on", "the"], ["on"], ["off"]]) == 2
-    assert erased(["only"]) == 0

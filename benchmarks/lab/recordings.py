@@ -16,8 +16,8 @@ import numpy as np
 import soundfile
 import soxr
 
-from streamd.bench.latency import SpokenWord
-from streamd.bench.words import align, spoken
+from lab.latency import SpokenWord
+from streamd.bench.wer import align, spoken
 from streamd.engine.recognizer import Recognizer
 from streamd.errors import ConfigError, SourceError
 from streamd.types import (

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from streamd.bench.clock import VirtualLoop
-from streamd.bench.eventlog import Began, Decoded, Ended, Log, Said
+from lab.clock import VirtualLoop
+from lab.eventlog import Began, Decoded, Ended, Log, Said
 from streamd.daemon.streams import Stream, Streams
 from streamd.engine.recognizer import Counters
 from streamd.events import EndReason

@@ -12,10 +12,9 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from streamd.bench.eventlog import Began, Decoded, Log, Said
-from streamd.bench.replay import Clock, replay
-from streamd.bench.script import Costs, ScriptedRecognizer
-from streamd.bench.step import noise
+from lab.eventlog import Began, Decoded, Log, Said
+from lab.replay import Clock, replay
+from streamd.bench.step import Costs, ScriptedRecognizer, noise
 from streamd.config import load
 from streamd.daemon import build
 from streamd.events import Partial

@@ -2,9 +2,9 @@
 
 import pytest
 
-from streamd.bench.eventlog import Said, read_log, write_log
-from streamd.bench.latency import SpokenWord
-from streamd.bench.metrics import commit_violations, dropped_ms, measure, merged_steps, spread
+from lab.eventlog import Said, read_log, write_log
+from lab.latency import SpokenWord
+from lab.metrics import commit_violations, dropped_ms, erased, measure, merged_steps, spread
 from streamd.errors import ConfigError
 from streamd.events import Gap
 from tests.support.event_logs import BEGAN, ENDED, final, partial, vad
@@ -140,3 +140,9 @@ def test_other_files_are_no_logs(tmp_path, text):
         read_log(tmp_path / "log.jsonl")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_log(tmp_path / "none.jsonl")
+
+
+def test_erased_is_what_has_to_be_wiped_before_the_next_text():
+    assert erased(["a b", "a c", "a c d"]) == 1
+    assert erased([["on", "the"], ["on"], ["off"]]) == 2
+    assert erased(["only"]) == 0

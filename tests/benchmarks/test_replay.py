@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.bench.clock import VirtualLoop
-from streamd.bench.eventlog import Began, Decoded, Said
-from streamd.bench.latency import SpokenWord
-from streamd.bench.metrics import measure
-from streamd.bench.recordings import Clip, Recording, offline, read_recording, with_times
-from streamd.bench.replay import replay
-from streamd.bench.words import spoken
+from lab.clock import VirtualLoop
+from lab.eventlog import Began, Decoded, Said
+from lab.latency import SpokenWord
+from lab.metrics import measure
+from lab.recordings import Clip, Recording, offline, read_recording, with_times
+from lab.replay import replay
+from streamd.bench.wer import spoken
 from streamd.engine.recognizer import Counters
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Eos, Final, Partial

@@ -1,0 +1,63 @@
+"""Models with the dimensions of OpenAI's and random weights: the cost of a size without its files.
+
+Random weights take as long as trained ones. They write noise, so measurements replace their text
+(`streamd.bench.step.ScriptedRecognizer`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.opening import open_model
+from streamd.engine import Engine
+from streamd.engine.catalog import dimensions
+from streamd.engine.model import Model, only_language, usual_heads
+from streamd.engine.vocabulary import openai_vocabulary
+from streamd.engine.weights import parameter_shapes
+
+
+def random_model(name: str, seed: int = 0) -> Model:
+    """Make a model with the dimensions of OpenAI's of that name; a seed gives the same weights.
+
+    Raises
+    ------
+    ConfigError : OpenAI has no such model
+    """
+    dims = dimensions(name)
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for parameter, shape in parameter_shapes(dims).items():
+        values = rng.standard_normal(shape, dtype=np.float32)
+        if len(shape) == 1:
+            values = np.float32(0.02) * values + np.float32(
+                parameter.endswith(("ln.weight", "ln_post.weight"))
+            )
+        else:
+            values *= np.float32(np.prod(shape[1:]) ** -0.5)
+        weights[parameter] = values
+    return Model(
+        name=f"{name} (random)",
+        dims=dims,
+        weights=weights,
+        vocabulary=openai_vocabulary(Path(name), dims.n_vocab),
+        alignment_heads=usual_heads(Path(name), dims),
+        language=only_language(dims),
+    )
+
+
+def opened(config: Config, dims: str = "") -> tuple[Model, Engine[Any]]:
+    """Open the configured model, or random weights of the size `dims`, on the configured engine.
+
+    Raises
+    ------
+    ConfigError : OpenAI has no such model
+    ModelError : there is no such model, or its files are damaged
+    EngineError : the runtime refuses the model
+    """
+    if not dims:
+        return open_model(config, settled=True)
+    model = random_model(dims)
+    return model, build.engine(config, model)
