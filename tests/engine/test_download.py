@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from streamd.engine.store import cache, load_model
 from streamd.engine.store.download import fetch, look_up
-from streamd.engine.store.places import places
+from streamd.engine.store.places import access_token, places, timeout_s
 from streamd.engine.store.repository import Repository, read_listing, repository_of
 from streamd.errors import ModelError
 from tests.support.checkpoints import assert_same, checkpoint, huggingface
@@ -331,7 +331,7 @@ def test_no_password_is_told(serving, monkeypatch):
 
 def test_a_token_that_is_none(serving, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "töken")
-    with pytest.raises(ModelError, match=r"HF_TOKEN, .* is no token") as caught:
+    with pytest.raises(ModelError, match=r"HF_TOKEN, .* is not a valid token") as caught:
         get()
     assert "ken" not in str(caught.value).replace("token", "").replace("TOKEN", "")
 
@@ -541,6 +541,74 @@ def test_the_environment_means_the_same_to_the_library(environ, monkeypatch):
         here.endpoint,
         str(here.offline),
     ]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"HF_TOKEN": "hf_one"},
+        {"HF_TOKEN": " hf_one\n", "HUGGING_FACE_HUB_TOKEN": "hf_old"},
+        {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "hf_old"},
+        {"HF_TOKEN": " "},
+        {"HF_TOKEN_PATH": "$HF_HOME/other"},
+        {"HF_TOKEN_PATH": "~/nowhere"},
+        {"HF_HUB_DOWNLOAD_TIMEOUT": "70"},
+    ],
+)
+def test_the_token_is_the_one_that_the_library_sends(environ, monkeypatch, serving, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "token").write_text("hf_kept\n")
+    (tmp_path / "home" / "other").write_text("hf_other")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    expected = library("print(hub.get_token(), hub.constants.HF_HUB_DOWNLOAD_TIMEOUT)")
+    assert [str(access_token()), str(timeout_s())] == expected
+
+
+def test_a_token_is_sent_to_the_hub_alone(serving, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    get()
+    sent = {seen.path: seen.headers.get("Authorization") for seen in serving.seen}
+    assert sent.pop(f"/cdn/some/tiny/{MODEL}") is None
+    assert set(sent.values()) == {"Bearer hf_secret"}
+    serving.seen.clear()
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    get()
+    assert not any("Authorization" in seen.headers for seen in serving.seen)
+
+
+def test_a_timeout_that_is_none(serving, monkeypatch):
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "long")
+    with pytest.raises(ModelError, match=r"^HF_HUB_DOWNLOAD_TIMEOUT=long: not a number of sec"):
+        get()
+
+
+@pytest.mark.parametrize(
+    ("references", "kept"),
+    [
+        ("models--some--tiny/blobs/{0}", False),
+        ("models--some--tiny/blobs/{0}\nmodels--some--gone/blobs/{0}", False),
+        ("models--some--tiny/blobs/{0}\nmodels--some--other/blobs/{0}", True),
+        (None, True),
+    ],
+)
+def test_content_that_repositories_share_goes_with_the_last_one(serving, references, kept):
+    """As huggingface_hub (utils/_shared_blobs.py) lays it out."""
+    snapshot, here = get(), places().cache
+    blob = (snapshot / MODEL).resolve()
+    content = here / "blobs" / "ab" / ("ab" * 32)
+    content.parent.mkdir(parents=True)
+    blob.rename(content)
+    for folder in (blob.parent, here / "models--some--other" / "blobs"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / blob.name).symlink_to(content)
+    if references is not None:
+        content.with_name(f"{content.name}.refs").write_text(references.format(blob.name) + "\n")
+    assert cache.find(here, TINY) == snapshot
+    cache.remove(here, TINY)
+    assert content.exists() == kept
+    assert content.with_name(f"{content.name}.refs").exists() == (kept and references is not None)
 
 
 def test_where_imports_lie(monkeypatch):

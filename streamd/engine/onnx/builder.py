@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.onnx import proto
 from streamd.engine.onnx.linear import Linear, Projection, quantised
+from streamd.engine.onnx.proto import Attributes, ElementType, Shape
 
 CONTRIB = "com.microsoft"
 """The domain of the operators that only ONNX Runtime has."""
@@ -24,10 +25,6 @@ OPSET = 20
 
 _ZERO = np.array(128, np.uint8)
 """What stands for zero among the activations: they are unsigned, which is faster."""
-
-Shape = Sequence[int | str]
-"""Sizes of the axes; a name stands for a size that is only known at run time."""
-Attributes = Mapping[str, int | float | Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +42,32 @@ class GraphBuilder:
     dims: ModelDimensions
     weights: Weights
     kind: Linear
-    _nodes: list[NodeProto] = field(default_factory=list)
-    _inputs: list[ValueInfoProto] = field(default_factory=list)
-    _outputs: list[ValueInfoProto] = field(default_factory=list)
+    _nodes: list[bytes] = field(default_factory=list)
+    _inputs: list[bytes] = field(default_factory=list)
+    _outputs: list[bytes] = field(default_factory=list)
     _tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
-    _constants: dict[str, TensorProto] = field(default_factory=dict)
+    _constants: dict[str, bytes] = field(default_factory=dict)
 
     def graph(self) -> Graph:
         """Everything so far, as one model."""
-        graph = helper.make_graph(
+        placeholders = map(proto.placeholder, self._tensors, self._tensors.values())
+        model = proto.model(
             self._nodes,
-            "whisper",
-            self._inputs,
-            self._outputs,
-            [*map(_placeholder, self._tensors, self._tensors.values()), *self._constants.values()],
+            inputs=self._inputs,
+            outputs=self._outputs,
+            initializers=[*placeholders, *self._constants.values()],
+            opsets={"": OPSET, CONTRIB: 1},
         )
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        return Graph(model.SerializeToString(), self._tensors)
+        return Graph(model, self._tensors)
 
-    def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
+    def input(self, name: str, shape: Shape, element: ElementType = ElementType.FLOAT) -> str:
         """Declare an input of the graph."""
-        self._inputs.append(helper.make_tensor_value_info(name, dtype, shape))
+        self._inputs.append(proto.value_info(name, element, shape))
         return name
 
     def output(self, name: str, shape: Shape) -> str:
         """Declare an output of the graph, float32, for a node to write."""
-        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        self._outputs.append(proto.value_info(name, ElementType.FLOAT, shape))
         return name
 
     def op(
@@ -98,10 +94,10 @@ class GraphBuilder:
         to: Sequence[str],
     ) -> Sequence[str]:
         """Add a node with several outputs, called `to`."""
-        node = helper.make_node(kind, inputs, to, f"{kind}_{len(self._nodes)}", domain=domain)
-        for key, value in (attributes or {}).items():
-            node.attribute.append(helper.make_attribute(key, value))
-        self._nodes.append(node)
+        name = f"{kind}_{len(self._nodes)}"
+        self._nodes.append(
+            proto.node(kind, inputs, to, name=name, domain=domain, attributes=attributes)
+        )
         return to
 
     def tensor(self, name: str, values: NDArray[Any]) -> str:
@@ -120,7 +116,7 @@ class GraphBuilder:
         return self._known(name, np.array(value, dtype))
 
     def _known(self, name: str, values: NDArray[Any]) -> str:
-        self._constants[name] = numpy_helper.from_array(values, name)
+        self._constants[name] = proto.constant(name, values)
         return name
 
     def linear(self, x: str, *names: str, scale: float = 1.0, to: str = "") -> str:
@@ -175,13 +171,3 @@ class GraphBuilder:
     def batch_of_one(self, x: str) -> str:
         """`x` with an axis of 1 in front, for operators that insist on batches."""
         return self.op("Unsqueeze", [x, self.constant([0])])
-
-
-def _placeholder(name: str, values: NDArray[Any]) -> TensorProto:
-    """An initialiser without data."""
-    dtype = helper.np_dtype_to_tensor_dtype(values.dtype)
-    tensor = TensorProto(name=name, data_type=dtype, dims=values.shape)
-    tensor.data_location = TensorProto.EXTERNAL
-    # ONNX demands a place; the runtime never looks there, as it is handed the arrays
-    tensor.external_data.add(key="location", value="tensors")
-    return tensor

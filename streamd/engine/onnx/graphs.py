@@ -10,12 +10,12 @@ are quantised.
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from onnx import TensorProto
 
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import Precision
-from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Shape
+from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder
 from streamd.engine.onnx.linear import Linear, Projection
+from streamd.engine.onnx.proto import ElementType, Shape
 from streamd.engine.weights import OUTPUT
 
 _KINDS: Mapping[Precision, tuple[Linear, Linear]] = {
@@ -74,12 +74,12 @@ def decoder_graph(
     memory of the inputs ``key_<layer>``, ``value_<layer>``.
     """
     g = GraphBuilder(dims, weights, kind)
-    tokens = g.input("tokens", ["k"], TensorProto.INT64)
-    positions = g.input("positions", ["k"], TensorProto.INT64)
-    want = g.input("want", ["m"], TensorProto.INT64)
+    tokens = g.input("tokens", ["k"], ElementType.INT64)
+    positions = g.input("positions", ["k"], ElementType.INT64)
+    want = g.input("want", ["m"], ElementType.INT64)
     place = [
-        g.input("last", [1], TensorProto.INT32),
-        g.input("n_total", [1], TensorProto.INT32),
+        g.input("last", [1], ElementType.INT32),
+        g.input("n_total", [1], ElementType.INT32),
         g.input("mask", [1, 1, "k", "n_total"]),
     ]
     n_heads = len(alignment_heads)
@@ -156,7 +156,7 @@ def _embed(g: GraphBuilder, tokens: str) -> str:
     # next to int8 the half precision that most checkpoints have is exact
     half = g.weights["decoder.token_embedding.weight"].astype(np.float16)
     rows = g.op("Gather", [g.tensor("decoder.token_embedding.float16", half), tokens])
-    return g.op("Cast", [rows], {"to": TensorProto.FLOAT})
+    return g.op("Cast", [rows], {"to": ElementType.FLOAT})
 
 
 def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -> str:

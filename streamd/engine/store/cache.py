@@ -1,15 +1,15 @@
-"""The models in huggingface_hub's cache: found, put in and taken out.
+"""Finds models in huggingface_hub's cache, adds and removes them.
 
 Its layout, for each repository: ``blobs/DIGEST`` hold the content of files, ``snapshots/COMMIT/``
 links to them under the files' names, ``refs/REVISION`` the commit that a branch or tag was at.
 Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -124,18 +124,30 @@ def n_bytes(cache: Path, repository: Repository) -> int:
 
 
 def remove(cache: Path, repository: Repository) -> None:
-    """Take the repository out, with all its revisions and what is left of broken downloads."""
-    from huggingface_hub import scan_cache_dir  # here because it takes long to import
-
-    # Blobs may be shared between repositories, and the library keeps count. It would delete a
-    # commit from all repositories that have it, so it is shown only this one.
-    there = scan_cache_dir(cache)
-    repos = frozenset(
-        repo for repo in there.repos if (repo.repo_type, repo.repo_id) == ("model", repository.id)
-    )
-    commits = [revision.commit_hash for repo in repos for revision in repo.revisions]
-    replace(there, repos=repos).delete_revisions(*commits).execute()
+    """Delete the repository with all its revisions and incomplete downloads."""
     folder = storage(cache, repository)
-    if folder.exists():
-        shutil.rmtree(folder)
+    shared = [blob.resolve() for blob in (folder / "blobs").glob("*") if blob.is_symlink()]
+    shutil.rmtree(folder)
     shutil.rmtree(cache / ".locks" / folder.name, ignore_errors=True)
+    for content in shared:
+        if content.parent.parent == (cache / "blobs").resolve():
+            _remove_unused(cache, content)
+
+
+def _remove_unused(cache: Path, content: Path) -> None:
+    """Delete content that huggingface_hub shared between repositories, if none uses it any more.
+
+    It lies in ``blobs/XX/DIGEST`` of the cache; each line of ``DIGEST.refs`` names a symbolic link
+    to it, relative to the cache. As the package does, keep content whose list cannot be read
+    (``utils/_shared_blobs.py``, version 2.4).
+    """
+    references = content.with_name(f"{content.name}.refs")
+    with (
+        suppress(OSError, UnicodeDecodeError),
+        content.with_name(f"{content.name}.lock").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be adding a reference
+        links = [cache / line for line in references.read_text().splitlines()]
+        if not any(link.is_symlink() and link.resolve() == content for link in links):
+            content.unlink()
+            references.unlink()

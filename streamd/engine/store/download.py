@@ -1,8 +1,8 @@
 """Gets a model from the hub into huggingface_hub's cache, or says in one line why not.
 
-The bytes are fetched here, because the library neither goes on with a download that an earlier
-process left half done nor compares what came with the checksum that the hub lists (2.4.0). A blob
-gets its name only when its content is proved, a snapshot only when all its blobs are there.
+The bytes are fetched here and not by the huggingface_hub package, which neither resumes a download
+that another process left incomplete nor compares the content with the hub's checksum (2.4.0). A
+blob gets its name only after its checksum matched, a snapshot only after all its blobs are there.
 
 Xet, the hub's second protocol, is not used: the hub serves every file over plain HTTP as well, and
 there a range can be asked for.
@@ -22,7 +22,7 @@ import httpx2
 from streamd.engine.catalog import megabytes
 from streamd.engine.formats import huggingface
 from streamd.engine.store import cache
-from streamd.engine.store.hub import Hub, reason
+from streamd.engine.store.hub import HubClient, connected, reason
 from streamd.engine.store.lock import alone
 from streamd.engine.store.places import Places
 from streamd.engine.store.repository import INDEX, Listing, RemoteFile, Repository, read_listing
@@ -54,9 +54,8 @@ def look_up(repository: Repository, here: Places) -> Offer:
     ModelError
         it cannot be reached, has no such repository, or what it lists is no model
     """
-    hub = Hub(repository, here)
-    with hub.one_line():
-        listing = read_listing(repository, hub.answer())
+    with connected(repository, here) as hub:
+        listing = read_listing(repository, hub.description())
         blobs = [(cache.blob(here.cache, repository, f.digest), f) for f in listing.files]
         return Offer(repository, listing, sum(_n_missing(blob, f) for blob, f in blobs))
 
@@ -85,10 +84,9 @@ def fetch(
     ModelError
         in one line, why not; what came until then is kept and gone on with next time
     """
-    hub = Hub(offer.repository, here)
     folder = cache.storage(here.cache, offer.repository)
     lock = here.cache / ".locks" / folder.name / "streamd.lock"
-    with hub.one_line():
+    with connected(offer.repository, here) as hub:
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         with alone(lock, f"downloading {offer.repository}"):
             _Download(hub, offer.listing, told, pause).run()
@@ -101,7 +99,7 @@ def fetch(
 class _Download:
     """All blobs of a listing, one after the other; `n_done` bytes of it are proved."""
 
-    def __init__(self, hub: Hub, listing: Listing, told: Told, pause: Pause) -> None:
+    def __init__(self, hub: HubClient, listing: Listing, told: Told, pause: Pause) -> None:
         self._hub = hub
         self._listing = listing
         self._told = told

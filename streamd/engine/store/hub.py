@@ -1,7 +1,7 @@
-"""One repository of the hub, as seen over HTTP; every answer but the asked-for one is one line.
+"""Requests to the hub about one repository. Every failure becomes a `ModelError` of one line.
 
-huggingface_hub gives the session (proxies, certificates, redirects) and the user's token. The
-requests are our own: those of the library also tell what machine and which programs they come from.
+The requests carry the user's token but, unlike those of the huggingface_hub package, no description
+of the machine and its programs.
 """
 
 import logging
@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx2
-from huggingface_hub import constants, get_session, get_token
 
 from streamd import __version__
-from streamd.engine.store.places import Places
+from streamd.engine.store.places import Places, access_token, timeout_s
 from streamd.engine.store.repository import RemoteFile, Repository
 from streamd.errors import ModelError
 
@@ -21,14 +20,15 @@ _MAX_LISTING = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
-    """The `repository` on the hub of `here`."""
+class HubClient:
+    """Asks the hub that `here` names about the `repository`; `connected` makes one."""
 
     repository: Repository
     here: Places
+    client: httpx2.Client
 
-    def answer(self) -> bytes:
-        """What the hub says of the repository, in JSON."""
+    def description(self) -> bytes:
+        """Get the hub's description of the repository, in JSON."""
         revision = self.repository.revision.replace("/", "%2F")
         url = f"{self.here.endpoint}/api/models/{self.repository.id}/revision/{revision}"
         answer = bytearray()
@@ -40,21 +40,26 @@ class Hub:
         return bytes(answer)
 
     def url(self, file: RemoteFile, commit: str) -> str:
-        """Where the file's content is."""
+        """Return the address of the file's content."""
         return f"{self.here.endpoint}/{self.repository.id}/resolve/{commit}/{file.name}"
 
     @contextmanager
     def stream(
         self, url: str, headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx2.Response]:
-        """The hub's answer, if it is one."""
+        """Send a request and yield the response.
+
+        Raises
+        ------
+        ModelError
+            The hub refuses the request.
+        """
         sent = {"User-Agent": f"streamd/{__version__}", **(headers or {})}
-        if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
+        if token := access_token():
             if not token.isascii():
-                raise ModelError("HF_TOKEN, or what hf auth login kept, is no token of a hub")
+                raise ModelError("HF_TOKEN, or what hf auth login stored, is not a valid token")
             sent["Authorization"] = f"Bearer {token}"
-        timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        with get_session().stream("GET", url, headers=sent, timeout=timeout_s) as response:
+        with self.client.stream("GET", url, headers=sent) as response:
             if not response.is_success:
                 raise self._refusal(response)
             yield response
@@ -81,34 +86,34 @@ class Hub:
             )
         return ModelError(f"{self.repository}: {host} answers with error {status}; try again later")
 
-    @contextmanager
-    def one_line(self) -> Iterator[None]:
-        """Whatever can go wrong on the net or on the disk becomes a `ModelError`."""
-        if self.here.offline:
-            raise ModelError(
-                f"{self.repository} is not downloaded while HF_HUB_OFFLINE is set; without it: "
-                f"streamd models get {self.repository}"
-            )
-        # The library would write to standard error itself, past our handler.
-        logging.getLogger("huggingface_hub").handlers.clear()
-        # These would tell addresses whole, with the signatures and passwords that stand in them.
-        for name in ("httpx2", "httpcore2"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        try:
-            yield
-        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            # ValueError: an address of a proxy that is none.
-            raise ModelError(
-                f"{self.repository}: {self.here.host} cannot be reached ({reason(error)}); "
-                "check the network, or name a model that is here (streamd models list)"
-            ) from error
-        except OSError as error:
-            raise ModelError(
-                f"{self.repository}: {self.here.cache} cannot be written "
-                f"({error.strerror or error}); what came so far is kept for the next try"
-            ) from error
+
+@contextmanager
+def connected(repository: Repository, here: Places) -> Iterator[HubClient]:
+    """Yield a client; errors of network and disk inside the block become a `ModelError`."""
+    if here.offline:
+        raise ModelError(
+            f"{repository} is not downloaded while HF_HUB_OFFLINE is set; without it: "
+            f"streamd models get {repository}"
+        )
+    # These would log whole addresses, with the signatures and passwords in them.
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        with httpx2.Client(follow_redirects=True, timeout=timeout_s()) as client:
+            yield HubClient(repository, here, client)
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        # httpx2 raises ValueError for an invalid proxy address.
+        raise ModelError(
+            f"{repository}: {here.host} cannot be reached ({reason(error)}); "
+            "check the network, or name a model that is here (streamd models list)"
+        ) from error
+    except OSError as error:
+        raise ModelError(
+            f"{repository}: {here.cache} cannot be written "
+            f"({error.strerror or error}); what came so far is kept for the next try"
+        ) from error
 
 
 def reason(error: Exception) -> str:
-    """What the error says, in one line."""
+    """Return the error's text in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,8 +1,8 @@
 """Where models lie on this machine, and where they come from.
 
 What was downloaded lies in the cache of huggingface_hub, which other programs share; what was
-imported lies in a folder of our own. The variables are those of the `huggingface_hub`_, read here
-because importing that library takes longer than all else that a start does before the model loads.
+imported lies in a folder of our own. The layout and the variables are those that `huggingface_hub`_
+documents; the tests compare them with the package itself.
 
 .. _huggingface_hub: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
 """
@@ -14,9 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamd.errors import ModelError
+
 VARIABLE = "STREAMD_STORE"
 """Names the folder of imported models."""
 _TRUE = {"1", "ON", "YES", "TRUE"}
+_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,65 @@ class Places:
 
 def places(environ: Mapping[str, str] = os.environ) -> Places:
     """What the environment says."""
-    home = _path(environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
-    home = _path(environ.get("HF_HOME", str(home)))
-    cache = environ.get("HF_HUB_CACHE", environ.get("HUGGINGFACE_HUB_CACHE", str(home / "hub")))
+    cache = environ.get("HUGGINGFACE_HUB_CACHE", str(_home(environ) / "hub"))
+    cache = environ.get("HF_HUB_CACHE", cache)
     offline = environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or ""
     return Places(
         imported=_imported(environ),
         cache=_path(cache),
         endpoint=environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
-        offline=offline.upper() in _TRUE,
+        offline=_is_true(offline),
     )
+
+
+def access_token(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the user's token for the hub: that of the environment, or of ``hf auth login``.
+
+    Raises
+    ------
+    ModelError
+        The file of ``hf auth login`` cannot be read.
+    """
+    if _is_true(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "")):
+        return None
+    token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    if token := _one_line(token):
+        return token
+    path = _path(environ.get("HF_TOKEN_PATH", str(_home(environ) / "token")))
+    try:
+        return _one_line(path.read_text(errors="replace")) or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "").replace("\r", "").strip()
+
+
+def timeout_s(environ: Mapping[str, str] = os.environ) -> int:
+    """Return for how many seconds the hub may be silent.
+
+    Raises
+    ------
+    ModelError
+        HF_HUB_DOWNLOAD_TIMEOUT is not a number.
+    """
+    text = environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
+    try:
+        return int(text or _TIMEOUT_S) or _TIMEOUT_S
+    except ValueError as error:
+        raise ModelError(f"HF_HUB_DOWNLOAD_TIMEOUT={text}: not a number of seconds") from error
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    default = _path(environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return _path(environ.get("HF_HOME", str(default)))
+
+
+def _is_true(text: str) -> bool:
+    return text.upper() in _TRUE
 
 
 def _imported(environ: Mapping[str, str]) -> Path:
