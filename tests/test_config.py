@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from msgspec import inspect, to_builtins
 
 from docs.make import options_page
-from streamd.audio.pcm import ENCODINGS
-from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
+from streamd.audio.framer import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.config import OPTIONS, Config, Option, as_toml, load
 from streamd.errors import ConfigError
 from streamd.sinks.formats import FORMATS, suffix

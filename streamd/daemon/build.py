@@ -10,10 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streamd.commit import CommitPolicy
-from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
-from streamd.commit.sliding import Sliding
+from streamd.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.config import Config
 from streamd.engine import Engine
 from streamd.engine.model import MIN_AUDIO_CTX, Model
@@ -38,11 +35,8 @@ from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms
-from streamd.vad import Vad
-from streamd.vad.energy import AnySound
-from streamd.vad.gate import Gate
+from streamd.vad import AnySound, Gate, VoiceDetector, WebRtcVad
 from streamd.vad.segmenter import Segmenter
-from streamd.vad.webrtc import WebRtcVad
 
 
 def session_factory(config: Config) -> Callable[[], Session]:
@@ -68,7 +62,9 @@ def session_factory(config: Config) -> Callable[[], Session]:
 def gate(config: Config) -> Gate:
     """What tells speech from anything else."""
     vad = config.vad
-    detector: Vad = WebRtcVad(vad.vad_aggressiveness) if vad.vad == "webrtc" else AnySound()
+    detector: VoiceDetector = (
+        WebRtcVad(vad.vad_aggressiveness) if vad.vad == "webrtc" else AnySound()
+    )
     off = vad.vad == "off"
     return Gate(
         detector,

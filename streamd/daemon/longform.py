@@ -13,7 +13,7 @@ from streamd.engine.longform import Heard, Segment, SpeechClips, Transcriber, cl
 from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.errors import ConfigError
 from streamd.events import Details, Final, Gap, GapReason, TimedWord, Token
-from streamd.mel.recording import RecordingMel
+from streamd.mel.windows import RecordingMel
 from streamd.options import DecodingOptions, EndpointOptions, LongformOptions
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.vad.segmenter import Segmenter

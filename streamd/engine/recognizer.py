@@ -3,7 +3,7 @@
 Log-mel of the padded window, encoder, decoder with search, words with times; and the guards that
 keep what a confused decoder writes from being believed. It knows nothing of streams: windows of
 several may come in any order. Sources of the guards: openai/whisper ``transcribe.py`` and the
-streaming systems that `streamd.search.loops` names.
+streaming systems that `streamd.search.guards` names.
 """
 
 import math
@@ -13,12 +13,19 @@ from typing import Generic
 import numpy as np
 
 from streamd.engine import Engine, FeaturesT
-from streamd.mel import MelCache
+from streamd.mel.windows import MelCache
 from streamd.options import DecodingOptions
-from streamd.search.anomaly import is_anomalous
-from streamd.search.decode import Context, Decoded, decode, slots_needed
-from streamd.search.fallback import is_silence, with_fallback
-from streamd.search.language import detect_language, spoken
+from streamd.search.decode import (
+    Context,
+    Decoded,
+    decode,
+    detect_language,
+    is_silence,
+    slots_needed,
+    spoken,
+    with_fallback,
+)
+from streamd.search.guards import is_anomalous
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_heard, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word

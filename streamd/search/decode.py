@@ -1,10 +1,10 @@
-"""One decode of one window: from encoder features to tokens and all that is known about them.
+"""One window from encoder features to tokens, decoded again where the result is poor.
 
 Everything comes out of the passes that the search makes anyway: the probability of silence from the
 start-of-transcript row of the first pass, confidences from the logits, alignment from the scores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +13,39 @@ from streamd.options import DecodingOptions
 from streamd.search import Alignment, Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.greedy import Sampler, greedy, sample
-from streamd.search.loops import compression_ratio, find_loop
+from streamd.search.guards import compression_ratio, find_loop, tail_entropy
 from streamd.search.paths import Cache, Path, Started, log_softmax
 from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
+
+
+def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
+    """The probability of each language that the model knows, likeliest first.
+
+    One pass over start-of-transcript. `decoder` must be new, with at least one slot, and may be
+    handed to `decode` afterwards.
+    """
+    _, logits = Cache(decoder).start((tokenizer.sot,), (0,))
+    first = tokenizer.sot + 1
+    probs = np.exp(log_softmax(logits[0, first : first + len(tokenizer.languages)]))
+    order = np.argsort(-probs, kind="stable").tolist()
+    return {tokenizer.languages[i]: float(probs[i]) for i in order}
+
+
+def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) -> str:
+    """The likeliest language, if it is clear that it is no longer the one spoken `before`.
+
+    `probs` are likeliest first; `before` is a code, or empty if nothing is known.
+    """
+    likeliest = next(iter(probs))
+    if before not in probs:
+        return likeliest
+    clear = (
+        probs[likeliest] >= options.language_prob
+        and probs[likeliest] - probs[before] >= options.language_margin
+    )
+    return likeliest if clear else before
+
 
 _N_START = 5
 """The most special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
@@ -209,3 +238,46 @@ def _usable(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tup
             break
         possible += 1
     return tuple(draft[:possible])
+
+
+def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:
+    """The decoder doubts both that there is speech and what it wrote.
+
+    Beyond OpenAI's rule, text that it wrote only because it may not be silent counts as doubtful:
+    what is then left to choose from can look probable.
+    """
+    doubtful = decoded.avg_logprob < options.logprob_threshold or decoded.blank
+    return doubtful and decoded.no_speech_prob > options.no_speech_threshold
+
+
+def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
+    """The transcript is repetitive or a guess, and the window is not silent."""
+    poor = (
+        decoded.compression_ratio > options.compression_ratio_threshold
+        or decoded.avg_logprob < options.logprob_threshold
+        or decoded.loop is not None
+        or tail_entropy(decoded.tokens) < options.entropy_threshold
+    )
+    return poor and not is_silence(decoded, options)
+
+
+def with_fallback(
+    first: Decoded, attempt: Callable[[float], Decoded], options: DecodingOptions
+) -> Decoded:
+    """`first` if it passes, else the first attempt at one of the later temperatures that does.
+
+    `first` was decoded at ``options.temperatures[0]``; `attempt` decodes at another, with a new
+    decoder each time.
+    """
+    attempts = [first]
+    for temperature in options.temperatures[1:]:
+        if needs_fallback(attempts[-1], options):
+            attempts.append(attempt(temperature))
+    if not needs_fallback(attempts[-1], options):
+        return attempts[-1]
+    return max(attempts, key=lambda decoded: _score(decoded, options))
+
+
+def _score(decoded: Decoded, options: DecodingOptions) -> tuple[bool, bool, float]:
+    varied = decoded.compression_ratio <= options.compression_ratio_threshold
+    return decoded.loop is None, varied, decoded.avg_logprob

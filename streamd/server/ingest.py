@@ -9,8 +9,7 @@ import secrets
 from collections import deque
 from typing import Protocol
 
-from streamd.audio.framer import Framer
-from streamd.audio.pcm import PcmDecoder
+from streamd.audio.framer import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.server.sessions import MAX_FEED_FRAMES, IngestSession, Sessions

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ
+from streamd.audio.framer import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
 
 MAX_CHANNELS = 8

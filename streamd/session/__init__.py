@@ -15,8 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamd.audio.ring import Ring
-from streamd.commit import CommitPolicy
-from streamd.commit.words import HEARD_OUT
+from streamd.commit import HEARD_OUT, CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.session.context import ContextFloor
@@ -25,8 +24,7 @@ from streamd.session.prompt import Prompt
 from streamd.session.segment import Segment, usable
 from streamd.session.timeline import Timeline, lag
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
-from streamd.vad.energy import level_db
-from streamd.vad.gate import Gate
+from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
 
 __all__ = ["Session", "SessionOptions"]

@@ -8,7 +8,7 @@ may well say "thank you for watching", and improbable words are often right.
 from collections.abc import Callable
 from dataclasses import replace
 
-from streamd.commit.words import normalised
+from streamd.commit import normalised
 from streamd.types import Hypothesis, Suspect
 
 MOST_VOICED = 0.2

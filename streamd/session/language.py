@@ -2,7 +2,7 @@
 
 The recognizer is told the language that was spoken before, and whether to listen for another. It
 does not change within an utterance, and at the beginning of the next one only to a language that is
-clearly likelier (`streamd.search.language.spoken`).
+clearly likelier (`streamd.search.decode.spoken`).
 """
 
 from streamd.types import Hypothesis

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from streamd.audio.pcm import Block
+from streamd.audio.framer import Block
 from streamd.events import GapReason
 from streamd.sources import Lost
 from streamd.sources.frames import Ended

@@ -8,8 +8,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from streamd.audio.framer import Framer
-from streamd.audio.pcm import Block
+from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
 from streamd.sources import Lost, ffmpeg
 from streamd.sources.blocking import Background

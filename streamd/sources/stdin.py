@@ -14,8 +14,7 @@ from typing import BinaryIO, Self
 
 import numpy as np
 
-from streamd.audio.framer import Framer
-from streamd.audio.pcm import Block, PcmDecoder
+from streamd.audio.framer import Block, Framer, PcmDecoder
 from streamd.errors import SourceError
 from streamd.sources import Lost
 from streamd.sources.blocking import Background
@@ -43,7 +42,7 @@ class StdinSource:
     ----------
     file : anything with a descriptor, for example ``sys.stdin.buffer``; nothing may have been read
         from it before, and it stays open. Or the path of a named pipe.
-    encoding : one of `streamd.audio.pcm.ENCODINGS`, or "auto"
+    encoding : one of `streamd.audio.framer.ENCODINGS`, or "auto"
 
     Raises
     ------

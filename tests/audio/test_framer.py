@@ -6,8 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamd.audio.framer import Framer
-from streamd.audio.pcm import ENCODINGS, PcmDecoder
+from streamd.audio.framer import ENCODINGS, Framer, PcmDecoder
 from streamd.errors import SourceError
 from streamd.types import FRAME
 

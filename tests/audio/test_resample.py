@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.audio.resample import MAX_RATE_HZ, MIN_RATE_HZ, Resampler
+from streamd.audio.framer import MAX_RATE_HZ, MIN_RATE_HZ, Resampler
 from streamd.errors import SourceError
 from streamd.types import SAMPLE_RATE
 

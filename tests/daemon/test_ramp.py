@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit import LocalAgreement
 from streamd.daemon import _caption
 from streamd.daemon.control import Control
 from streamd.daemon.streams import Streams
@@ -24,8 +24,7 @@ from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, Word
-from streamd.vad.energy import AnySound
-from streamd.vad.gate import Gate
+from streamd.vad import AnySound, Gate
 from streamd.vad.segmenter import Segmenter
 from tests.support import pulseaudio
 from tests.support.fakes import ScriptedRecognizer

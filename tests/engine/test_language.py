@@ -17,7 +17,7 @@ from streamd.engine.weights import parameter_shapes
 from streamd.events import Final
 from streamd.mel import log_mel
 from streamd.options import DecodingOptions
-from streamd.search.language import detect_language
+from streamd.search.decode import detect_language
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Window
 from tests.golden import load

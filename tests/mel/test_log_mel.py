@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.mel import MelCache, log_mel
-from streamd.mel.filters import hz_from_mel, mel_filters
+from streamd.mel import hz_from_mel, log_mel, mel_filters
+from streamd.mel.windows import MelCache
 from streamd.types import FRAME
 from tests.golden import load
 

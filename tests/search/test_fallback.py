@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from streamd.options import DecodingOptions
-from streamd.search.decode import Context, Decoded, decode
-from streamd.search.fallback import is_silence, with_fallback
+from streamd.search.decode import Context, Decoded, decode, is_silence, with_fallback
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import N_VOCAB, ContextDecoder, hashed, vocabulary
 

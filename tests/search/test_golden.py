@@ -9,8 +9,7 @@ import pytest
 from streamd.engine.reference import ReferenceEngine, ReferenceFeatures
 from streamd.mel import log_mel
 from streamd.options import DecodingOptions
-from streamd.search.decode import Context, decode, slots_needed
-from streamd.search.language import detect_language
+from streamd.search.decode import Context, decode, detect_language, slots_needed
 from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align, find_words

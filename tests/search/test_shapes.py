@@ -20,9 +20,15 @@ from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 from streamd.mel import log_mel
 from streamd.options import DecodingOptions
-from streamd.search.decode import Context, Decoded, decode, slots_needed
-from streamd.search.fallback import needs_fallback, with_fallback
-from streamd.search.language import detect_language
+from streamd.search.decode import (
+    Context,
+    Decoded,
+    decode,
+    detect_language,
+    needs_fallback,
+    slots_needed,
+    with_fallback,
+)
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
 from tests.golden import load

@@ -10,9 +10,16 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from streamd.options import DecodingOptions
 from streamd.search.decode import Context, Decoded, decode
-from streamd.search.dtw import cumulative, warp
 from streamd.search.tokenizer import Tokenizer
-from streamd.search.words import attention, find_words, merge_punctuation, n_heard, tighten
+from streamd.search.words import (
+    attention,
+    cumulative,
+    find_words,
+    merge_punctuation,
+    n_heard,
+    tighten,
+    warp,
+)
 from streamd.types import FRAME, Word
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, scripted, vocabulary
 

@@ -1,10 +1,10 @@
 """What single options of a session do."""
 
-from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit import LocalAgreement
 from streamd.events import Final, Partial
 from streamd.options import GateOptions, SessionOptions
 from streamd.session import Session
-from streamd.vad.gate import Gate
+from streamd.vad import Gate
 from streamd.vad.segmenter import Segmenter
 from tests.support.fakes import (
     WORD,

@@ -7,9 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
-from streamd.commit.sliding import Sliding
+from streamd.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.events import Event, Final, Gap, Partial, Vad
 from streamd.options import AgreementOptions, EndpointOptions, SessionOptions
 from streamd.session import Session

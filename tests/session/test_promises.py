@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
-from streamd.commit.sliding import Sliding
+from streamd.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
 from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from streamd.commit import CommitPolicy
-from streamd.commit.local_agreement import LocalAgreement
+from streamd.commit import CommitPolicy, LocalAgreement
 from streamd.events import Event
 from streamd.options import EndpointOptions, GateOptions, SessionOptions
 from streamd.session import Session
 from streamd.types import FRAME, Frames, Hypothesis, Samples, Window, Word
-from streamd.vad.gate import Gate
+from streamd.vad import Gate
 from streamd.vad.segmenter import Segmenter
 
 WORD = 12

@@ -5,9 +5,7 @@ import pytest
 
 from streamd.options import GateOptions
 from streamd.types import FRAME, SAMPLE_RATE
-from streamd.vad.energy import SILENCE_DB, AnySound, level_db
-from streamd.vad.gate import Gate
-from streamd.vad.webrtc import WebRtcVad
+from streamd.vad import SILENCE_DB, AnySound, Gate, WebRtcVad, level_db
 
 
 def noise(kind: str, seconds: int, db: float) -> np.ndarray:

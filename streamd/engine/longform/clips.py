@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamd.engine.longform.segments import COLUMNS_PER_FRAME, column_at
-from streamd.engine.longform.unheard import Voiced
+from streamd.engine.longform.silence import Voiced
 from streamd.types import Frames
-from streamd.vad.energy import level_db
-from streamd.vad.gate import Gate
+from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
 
 MERGED_PAUSE = 200

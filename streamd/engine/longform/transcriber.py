@@ -8,7 +8,6 @@ import numpy as np
 
 from streamd.engine import Engine, FeaturesT
 from streamd.engine.longform.clips import Clip
-from streamd.engine.longform.prompt import Prompt
 from streamd.engine.longform.segments import (
     COLUMNS_PER_S,
     Segment,
@@ -18,18 +17,47 @@ from streamd.engine.longform.segments import (
     end_of_words_s,
     ms_of,
     split,
+    with_words,
 )
-from streamd.engine.longform.silence import Silence, without_hallucinations
-from streamd.engine.longform.unheard import Voiced, before_unheard, unheard_first
-from streamd.engine.longform.words import with_words
+from streamd.engine.longform.silence import (
+    Silence,
+    Voiced,
+    before_unheard,
+    unheard_first,
+    without_hallucinations,
+)
 from streamd.engine.recognizer import encoder_positions
-from streamd.mel.recording import RecordingMel
+from streamd.mel.windows import RecordingMel
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.search.decode import Context, Decoded, decode, slots_needed
-from streamd.search.language import detect_language, spoken
+from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed, spoken
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
 from streamd.types import Word
+
+
+class Prompt:
+    """The newest tokens that were said, timestamps included, behind an initial prompt."""
+
+    def __init__(self, initial: Sequence[int], *, carry: bool, longest: int) -> None:
+        """`carry`: the initial prompt stays for all windows; `longest`: in tokens."""
+        self._always = tuple(initial) if carry else ()
+        self._told = () if carry else tuple(initial)
+        self._room = max(0, longest - len(self._always))
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prompt of the next window."""
+        return (*self._always, *self._told)
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Add what a window said."""
+        told = (*self._told, *tokens)
+        self._told = told[max(0, len(told) - self._room) :]
+
+    def forget(self) -> None:
+        """The text so far shall not influence the next windows."""
+        self._told = ()
+
 
 LEAST_SILENT_REST = 100
 """Columns (1 s): less of a clip that ends in silence is no window of its own."""

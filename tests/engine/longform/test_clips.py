@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamd.engine.longform import Clip, SpeechClips
 from streamd.engine.longform.clips import MERGED_PAUSE
 from streamd.options import EndpointOptions, GateOptions
-from streamd.vad.gate import Gate
+from streamd.vad import Gate
 from streamd.vad.segmenter import Segmenter
 from tests.support.fakes import loud_frame, scripted_audio
 

@@ -11,7 +11,7 @@ from streamd.assets import asset
 from streamd.engine.longform import Heard, Transcriber, clips_at
 from streamd.engine.onnx import OnnxEngine, prepare
 from streamd.engine.weights import parameter_shapes
-from streamd.mel.recording import RecordingMel
+from streamd.mel.windows import RecordingMel
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
 from tests.golden import load, longform

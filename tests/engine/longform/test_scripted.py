@@ -9,7 +9,7 @@ import pytest
 
 from streamd.engine import ModelDimensions
 from streamd.engine.longform import SpokenWord, Transcriber, clips_at, transcriber
-from streamd.mel.recording import RecordingMel
+from streamd.mel.windows import RecordingMel
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.decode import Decoded
 from streamd.search.tokenizer import Tokenizer

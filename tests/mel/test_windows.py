@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.mel import log_mel
-from streamd.mel.recording import RecordingMel
-from streamd.mel.spectrogram import HOP
+from streamd.mel import HOP, log_mel
+from streamd.mel.windows import RecordingMel
 
 
 def sound(seed: int, n: int) -> np.ndarray:

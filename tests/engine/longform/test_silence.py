@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamd.engine.longform.segments import Segment, Split, SpokenWord, Stretch
-from streamd.engine.longform.unheard import before_unheard, unheard_first
+from streamd.engine.longform.silence import before_unheard, unheard_first
 
 SEEK = 4_000
 STRETCH = Stretch(SEEK, 3_000)

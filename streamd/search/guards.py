@@ -1,9 +1,12 @@
-"""Finds out that a decoder repeats itself.
+"""Signs that a decoder repeats itself or hallucinates.
 
 Whisper that has lost the audio says the same thing again and again. Three signs, none of which
-digits read aloud show ("eight eight eight seven"): a run of repeated words, many tokens while
-listening to one spot, and text that compresses too well. Rules: WhisperLiveKit's, with the run
-itself counted; SimulStreaming's observation; WhisperKit's window of 60 tokens.
+digits read aloud show ("eight eight eight seven"): a run of repeated words, many tokens that attend
+to one spot, and text that compresses too well. The rules are WhisperLiveKit's, with the run itself
+counted, SimulStreaming's observation and WhisperKit's window of 60 tokens.
+
+Words that it invents are improbable, too short or too long (openai/whisper ``transcribe.py``,
+`word_anomaly_score` and `is_segment_anomaly`).
 """
 
 import math
@@ -11,8 +14,9 @@ import string
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
-from streamd.options import LoopLimits
+from streamd.options import APPENDED, PREPENDED, LoopLimits
 from streamd.search.tokenizer import Tokenizer
 
 REPEATS_OF_MANY = 3
@@ -103,3 +107,51 @@ def find_stuck(frames: Sequence[int], limits: LoopLimits = USUAL) -> int | None:
 
 def _normal(word: str) -> str:
     return word.strip(_IGNORED).casefold()
+
+
+IMPROBABLE = 0.15
+SHORTEST_MS = 133
+"""A shorter word is an anomaly."""
+LONGEST_MS = 2000
+"""So is a longer one."""
+ANOMALOUS = 3.0
+N_FIRST = 8
+"""The first words of a segment decide."""
+
+_SHORT_COST, _LONG_COST = 0.015, 0.001
+"""For each millisecond."""
+
+
+class TimedText(Protocol):
+    """A word with its probability and its duration."""
+
+    @property
+    def text(self) -> str:
+        """The word, punctuation included."""
+        ...
+
+    @property
+    def prob(self) -> float:
+        """0..1."""
+        ...
+
+    @property
+    def duration_ms(self) -> int:
+        """How long it lasts."""
+        ...
+
+
+def word_anomaly(word: TimedText) -> float:
+    """Score a word: 0 if it is ordinary, 1 if it is improbable, more by its odd duration."""
+    score = 1.0 if word.prob < IMPROBABLE else 0.0
+    score += max(0, SHORTEST_MS - word.duration_ms) * _SHORT_COST
+    return score + max(0, word.duration_ms - LONGEST_MS) * _LONG_COST
+
+
+def is_anomalous(words: Sequence[TimedText]) -> bool:
+    """Whether the words of one segment are probably a hallucination; False if there are none."""
+    if not words:
+        return False
+    first = [word for word in words if word.text not in PREPENDED + APPENDED][:N_FIRST]
+    score = sum(word_anomaly(word) for word in first)
+    return score >= ANOMALOUS or score + 0.01 >= len(first)

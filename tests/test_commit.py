@@ -3,10 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.commit.align_att import AlignAtt
-from streamd.commit.local_agreement import LocalAgreement
-from streamd.commit.sliding import Sliding
-from streamd.commit.words import normalised
+from streamd.commit import AlignAtt, LocalAgreement, Sliding, normalised
 from streamd.options import AgreementOptions, AlignAttOptions
 from streamd.types import Word
 
