@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "streamd").rglob("*.py"))
 MODEL = ROOT / "models" / "tiny.en"
 SPEECH = ROOT / "tests" / "speech"
+PAGES = (ROOT / "docs").glob("*.md")
 IN_WHEEL = {"LICENSE", "README.md", "config.json", "generation_config.json", "model.safetensors"}
 
 
@@ -110,14 +111,17 @@ def test_every_make_command_on_paper_exists(page: str) -> None:
     assert on_paper <= targets
 
 
-def test_every_example_of_the_readme_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    examples = [
-        words[words.index("streamd") + 1 :]
-        for line in _readme().splitlines()
-        if re.match(r"(?:streamd|arecord)\s", line + " ")
-        for words in [shlex.split(line, comments=True)]
-    ]
-    assert len(examples) >= 8
+def _examples(text: str) -> list[list[str]]:
+    """The arguments of each streamd command in the code blocks without a language."""
+    lines = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.M | re.S)).splitlines()
+    commands = [line for line in lines if re.match(r"(?:streamd|arecord|parec)\s", line + " ")]
+    words = [shlex.split(line, comments=True) for line in commands]
+    return [line[line.index("streamd") + 1 :] for line in words if "streamd" in line]
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in PAGES)])
+def test_every_example_is_understood(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = _examples((ROOT / page).read_text())
     understood = [words for words in examples if main([*words, "--print-config"]) == 0]
     assert understood == examples, capsys.readouterr().err
     named = {words[0] for words in examples if words and re.fullmatch("[a-z]+", words[0])}

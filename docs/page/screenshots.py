@@ -1,4 +1,4 @@
-"""Make the pictures of docs/page.md: screenshots.py, with the package's environment and Chromium.
+"""Make the pictures of docs/recipes.md with the package's environment and Chromium.
 
 A daemon captions the bundled recording; the browser looks at it, at the same moment of it each
 time.

@@ -66,7 +66,7 @@ _CPP = {
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {"openai-whisper": _OPENAI, "whisper.cpp": _CPP}
 """Of each program, its flags that have another name here or none, and what to use instead.
 
-A test compares them with the tables of docs/coming-from.md.
+A test compares them with the tables of docs/recipes.md.
 """
 
 

@@ -9,7 +9,8 @@ from streamd.cli.elsewhere import ELSEWHERE, refuse_foreign
 from streamd.config import OPTIONS
 from streamd.errors import ConfigError
 
-PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+RECIPES = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+PAGE = RECIPES.partition("## Coming from")[2]
 OURS = {flag for option in OPTIONS.values() for flag in option.every_flag}
 ROWS = [(program, *row) for program, rows in ELSEWHERE.items() for row in rows.items()]
 
