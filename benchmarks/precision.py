@@ -115,7 +115,7 @@ def page(sums: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
         (row.model, row.clip, *passages(row), " → ".join(map(str, row.wrong))) for row in differing
     ]
     return f"""# What int8 changes
-Made by `benchmarks/precision.py --page docs/precision.md`; do not edit it by hand. Each recording goes through `streamd transcribe --vad off` with float32 and with int8 arithmetic; everything else is the same. Words are counted after Whisper's English normaliser, and each digit counts as a word. {date}, {on.cores} cores of an {on.cpu}, load {on.load}, one thread: under load CPU times are too long, but their ratio holds.
+Each recording goes through `streamd transcribe --vad off` with float32 and with int8 arithmetic; everything else is the same. Words are counted after Whisper's English normaliser, and each digit counts as a word. {date}, {on.cores} cores of an {on.cpu}, load {on.load}, one thread: under load CPU times are too long, but their ratio holds.
 
 {table(head, [tuple(each.values()) for each in sums])}
 

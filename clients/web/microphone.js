@@ -74,8 +74,8 @@ export class Microphone {
 }
 
 /**
- * Audio on its way to the server, its samples numbered as docs/protocol.md says under "Coming back
- * to speak": what is not acknowledged is kept, and a connection that breaks costs and doubles none.
+ * Audio on its way to the server, its samples numbered as docs/protocol.md says under "Resume
+ * sending audio": what is not acknowledged is kept, and a connection that breaks costs and doubles none.
  */
 export class Sending {
   #socket = null; // open, and told from which sample on it will hear us
