@@ -4,8 +4,9 @@ FOLDER has OpenAI's tiny.en in float16, in Hugging Face's layout: ``config.json`
 ``generation_config.json``, ``model.safetensors`` and ``LICENSE``. Each linear layer and the token
 embedding become int8 with one float32 scale for each row, so that a row's largest weight is 127. A
 row is one output of the layer, as in streamd's int8 engine, whose own quantisation of these weights
-therefore gives the same integers again. All other parameters stay float16. The script needs
-streamd's environment.
+therefore gives the same integers again. What all rows of the token embedding share, their offset,
+is taken off before and stored beside them, as that engine does with its output layer. All other
+parameters stay float16. The script needs streamd's environment.
 """
 
 import hashlib
@@ -17,13 +18,15 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from streamd.engine.onnx.linear import quantised
+from streamd.engine.onnx.linear import quantised, row_offset
 
 HERE = Path(__file__).parent
 SOURCE_SHA256 = "27e6cbbc03132b9e95bc2ff4fe1a8c4ccb207f77998cc7567a3945b626b733f7"
 """Of OpenAI's weights in float16, the file that this script reads."""
-MADE_SHA256 = "08cd920c3f3e6fee0ee029a316ca0670f47d88ea3e8babb3b510968ffe1af6e9"
+MADE_SHA256 = "42ec1d4c5b5e329024f8a20b6bda70ebf725fe91530d6b5f27fdbb3ccc5118e0"
 """Of the file that it writes."""
+EMBEDDING = "model.decoder.embed_tokens.weight"
+"""The token embedding, which is the output layer, too."""
 
 
 def main() -> None:
@@ -50,7 +53,12 @@ def with_int8_rows(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if values.ndim != 2 or name.endswith("embed_positions.weight"):
             made[name] = values
             continue
-        integers, scales = quantised(values.astype(np.float32))
+        matrix = values.astype(np.float32)
+        if name == EMBEDDING:
+            offset = row_offset(matrix)
+            made[f"{name}_offset"] = offset.astype(np.float16)[None]
+            matrix = matrix - offset
+        integers, scales = quantised(matrix)
         made[name] = np.ascontiguousarray(integers.T)
         made[f"{name}_scale"] = scales[:, None]
     return made

@@ -226,6 +226,7 @@ async def test_settings_stay_and_the_newest_line_is_followed():
         )
         for n in range(40):
             streams.live.publish(final(f"line number {n}", 1000 * n, prob=0.3))
+        await expect(page.locator("#log .text")).to_have_count(40)
         await expect(page.locator("#log .text").last).to_be_in_viewport()
         await page.evaluate("document.getElementById('scroll').scrollTop = 0")
         await expect(page.locator("#follow")).to_be_visible()

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from streamd.assets import asset
-from streamd.engine.onnx.linear import quantised
+from streamd.engine.onnx.linear import quantised, row_offset
 from streamd.engine.store import load_model
 from streamd.errors import ModelError
 from tests.support import huggingface_folder
@@ -21,6 +21,7 @@ from tests.support.checkpoints import checkpoint, refusal
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS, "tokenizer.json")
 BIAS = "model.decoder.layer_norm.bias"
+EMBEDDING = "model.decoder.embed_tokens.weight"
 MATRIX = "model.decoder.layers.0.fc1.weight"
 
 
@@ -59,14 +60,20 @@ def test_its_int8_rows_are_multiplied_by_their_scales_and_found_again_by_the_eng
     model, stored = load_model("tiny.en"), load_file(asset("tiny.en") / WEIGHTS)
     scaled = {name for name in stored if f"{name}_scale" in stored}
     assert len(scaled) == 4 * (6 + 10) + 1
+    assert [name for name in stored if name.endswith("_offset")] == [f"{EMBEDDING}_offset"]
     for name, values in model.weights.items():
         theirs = huggingface_folder.renamed(name)
         given = stored[theirs]
         assert values.dtype == np.float32
         if theirs in scaled:
             assert given.dtype == np.int8
-            np.testing.assert_array_equal(values, given * stored[f"{theirs}_scale"], err_msg=name)
-            np.testing.assert_array_equal(quantised(values)[0].T, given, err_msg=name)
+            product = given * stored[f"{theirs}_scale"]
+            offset = stored.get(f"{theirs}_offset", np.zeros((1, 1), np.float16))
+            np.testing.assert_array_equal(values, product + offset.astype(np.float32))
+            if offset.any():  # the engine finds it again, too
+                np.testing.assert_array_equal(row_offset(values)[None], offset)
+            rows, _ = quantised(values - offset.astype(np.float32))
+            np.testing.assert_array_equal(rows.T, given, err_msg=name)
         else:
             np.testing.assert_array_equal(values, given.astype(np.float32), err_msg=name)
 
@@ -220,7 +227,25 @@ def test_int8_rows_with_other_scales_than_one_a_row(folder, shape):
     rows, _ = int8_rows()
     scales = np.ones(shape, np.float32)
     save_file(weights() | {MATRIX: rows, f"{MATRIX}_scale": scales}, folder / WEIGHTS)
-    assert f"{MATRIX}_scale holds no scale for each row of {MATRIX}" in refusal(folder)
+    assert f"{MATRIX}_scale does not hold a scale for each row of {MATRIX}" in refusal(folder)
+
+
+def test_int8_rows_with_an_offset(folder):
+    rows, scales = int8_rows()
+    offset = np.linspace(-1, 1, rows.shape[1], dtype=np.float32)[None]
+    parts = {MATRIX: rows, f"{MATRIX}_scale": scales, f"{MATRIX}_offset": offset}
+    save_file(weights() | parts, folder / WEIGHTS)
+    found = load_model(str(folder)).weights["decoder.blocks.0.mlp.0.weight"]
+    np.testing.assert_array_equal(found, rows * scales + offset)
+
+
+@pytest.mark.parametrize("of", ["rows", "one"])
+def test_int8_rows_with_another_offset_than_one_a_column(folder, of):
+    rows, scales = int8_rows()
+    offset = np.ones((len(rows), 1) if of == "rows" else (1, 1), np.float32)
+    parts = {MATRIX: rows, f"{MATRIX}_scale": scales, f"{MATRIX}_offset": offset}
+    save_file(weights() | parts, folder / WEIGHTS)
+    assert f"{MATRIX}_offset does not hold an offset for each column of {MATRIX}" in refusal(folder)
 
 
 def test_int8_without_scales(folder):

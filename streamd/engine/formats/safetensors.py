@@ -1,7 +1,8 @@
 """Parameters in safetensors files, one or several.
 
 A matrix may be stored as int8 with a scale for each of its rows: beside ``X``, of type I8 and
-shape (n_out, n_in), lies ``X_scale`` of shape (n_out, 1), as compressed-tensors names it.
+shape (n_out, n_in), lies ``X_scale`` of shape (n_out, 1), as compressed-tensors names it. A row of
+``X_offset``, shape (1, n_in), is added to each product, if it is there.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from streamd.errors import ModelError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_SHARDS = 1000
-_SCALE = "_scale"
+_SCALE, _OFFSET = "_scale", "_offset"
 _SCALE_TYPES = ("F16", "BF16", "F32")
 
 
@@ -98,28 +99,40 @@ def open_file(path: Path) -> dict[str, Stored]:
 
 
 def _with_scales(stored: dict[str, Stored]) -> dict[str, Stored]:
-    """Each int8 matrix joined with the scales of its rows, which are no parameters themselves."""
+    """Join each int8 matrix with its scales and its offset, which are no parameters themselves."""
     joined = dict(stored)
     for name, matrix in stored.items():
-        scale = stored.get(name + _SCALE)
+        scale, offset = stored.get(name + _SCALE), stored.get(name + _OFFSET)
         if matrix.dtype != "I8" or scale is None:
             continue
-        if scale.shape != (*matrix.shape[:1], 1) or scale.dtype not in _SCALE_TYPES:
-            raise ModelError(
-                f"{scale.path}: {shown(name + _SCALE)} holds no scale for each row of "
-                f"{shown(name)}; get the model's files again"
-            )
-        read = partial(_scaled, matrix.read, scale.read)
+        _check_part(scale, name + _SCALE, (*matrix.shape[:1], 1), f"a scale for each row of {name}")
+        parts = [matrix.read, scale.read]
+        if offset is not None:
+            shape = (1, *matrix.shape[1:])
+            _check_part(offset, name + _OFFSET, shape, f"an offset for each column of {name}")
+            parts.append(offset.read)
+            del joined[name + _OFFSET]
+        read = partial(_scaled, *parts)
         joined[name] = Stored(path=matrix.path, shape=matrix.shape, dtype=INT8_ROWS, read=read)
         del joined[name + _SCALE]
     return joined
 
 
+def _check_part(part: Stored, name: str, shape: tuple[int, ...], what: str) -> None:
+    if part.shape != shape or part.dtype not in _SCALE_TYPES:
+        raise ModelError(
+            f"{part.path}: {shown(name)} does not hold {shown(what)}; get the model's files again"
+        )
+
+
 def _scaled(
-    read: Callable[[], NDArray[Any]], read_scale: Callable[[], NDArray[Any]]
+    read: Callable[[], NDArray[Any]],
+    read_scale: Callable[[], NDArray[Any]],
+    read_offset: Callable[[], NDArray[Any]] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the float32 product; `engine.onnx.linear.quantised` gives its integers again."""
-    return read().astype(np.float32) * read_scale().astype(np.float32)
+    """Return the float32 matrix; `engine.onnx.linear.quantised` gives its integers again."""
+    matrix = read().astype(np.float32) * read_scale().astype(np.float32)
+    return matrix if read_offset is None else matrix + read_offset().astype(np.float32)
 
 
 def _read(path: Path, get_tensor: Callable[[], NDArray[Any]]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import Precision
 from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder
-from streamd.engine.onnx.linear import Linear, Projection
+from streamd.engine.onnx.linear import Linear, Projection, row_offset
 from streamd.engine.onnx.proto import ElementType, Shape
 from streamd.engine.weights import OUTPUT
 
@@ -99,8 +99,7 @@ def decoder_graph(
         if heads:
             alignment.append(g.op("Gather", [scores, g.constant(heads)], {"axis": 0}))
     wanted = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
-    output = weights.get(OUTPUT, weights["decoder.token_embedding.weight"])
-    g.project(wanted, "output", Projection(output), to="logits")
+    _project_to_logits(g, wanted)
     g.transpose(g.op("Concat", alignment, {"axis": 0}), [1, 0, 2], to="alignment")
     return g.graph()
 
@@ -157,6 +156,21 @@ def _embed(g: GraphBuilder, tokens: str) -> str:
     half = g.weights["decoder.token_embedding.weight"].astype(np.float16)
     rows = g.op("Gather", [g.tensor("decoder.token_embedding.float16", half), tokens])
     return g.op("Cast", [rows], {"to": ElementType.FLOAT})
+
+
+def _project_to_logits(g: GraphBuilder, x: str) -> None:
+    """Multiply by the output layer: (m, n_state) to the output ``logits`` (m, n_vocab)."""
+    matrix = g.weights.get(OUTPUT, g.weights["decoder.token_embedding.weight"])
+    if g.kind is Linear.FLOAT32:
+        g.project(x, "output", Projection(matrix), to="logits")
+        return
+    # x @ matrix.T == x @ (matrix - offset).T + x @ offset, and the rows without their offset
+    # keep more of their 8 bits for what tells one token from another
+    offset = row_offset(matrix)
+    product = g.project(x, "output", Projection(matrix - offset))
+    shares = g.op("Mul", [x, g.tensor("output.offset", offset)])
+    common = g.op("ReduceSum", [shares, g.constant([-1])], {"keepdims": 1})
+    g.op("Add", [product, common], to="logits")
 
 
 def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -> str:

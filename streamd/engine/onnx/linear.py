@@ -58,6 +58,19 @@ class Projection:
         return cls(np.concatenate([part.weight for part in parts]), np.concatenate(biases))
 
 
+def row_offset(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return what nearly all rows of an output layer share: (n_in,) float32, their rounded mean.
+
+    A few columns of Whisper's token embedding are far from zero in every row (in tiny.en one is 30
+    times as large as the median), and would take most of a row's 8 bits. Without the offset the
+    rounding error is a third of that, in tiny.en and in base. The mean is rounded to multiples of
+    2**-8, so that a matrix that was made from int8 rows and this offset has the same offset again.
+    """
+    steps = np.rint(matrix.mean(axis=0, dtype=np.float64) * 256)
+    offset: NDArray[np.float32] = (steps / 256).astype(np.float32)
+    return offset
+
+
 def quantised(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """(n_in, n_out) integers, as int8 operators want them, and the scale (n_out,) of each output.
 
