@@ -11,16 +11,15 @@ from urllib.parse import unquote, urlsplit
 from streamd.config import Output
 from streamd.errors import ConfigError
 from streamd.sinks import CaptionSink, Sink
-from streamd.sinks.cues import Layout
-from streamd.sinks.files import FileSink
-from streamd.sinks.film import Film
-from streamd.sinks.formats import FORMATS, suffix
+from streamd.sinks.cues import CueLayout
+from streamd.sinks.formats import FORMATS, FileSink, suffix
 from streamd.sinks.look import Look, confidence_ramp, stamper
 from streamd.sinks.terminal import is_terminal, open_captions
 from streamd.sinks.text import clean
+from streamd.sinks.video import Video
 from streamd.sources.ffmpeg import is_url
 
-_FILM = "mp4"
+_VIDEO = "mp4"
 
 
 def open_display(
@@ -127,17 +126,17 @@ def _stem(file: str) -> str:
 
 def _format(path: str) -> str:
     """The format that a file's name names; the configuration allows no others."""
-    return max((name for name in (*FORMATS, _FILM) if path.endswith(suffix(name))), key=len)
+    return max((name for name in (*FORMATS, _VIDEO) if path.endswith(suffix(name))), key=len)
 
 
-def _sink(path: Path, name: str, layout: Layout, file: str, whole: bool) -> Sink:
-    if name == _FILM:
-        return Film(path, layout, sound=file if file != "-" and not is_url(file) else "")
+def _sink(path: Path, name: str, layout: CueLayout, file: str, whole: bool) -> Sink:
+    if name == _VIDEO:
+        return Video(path, layout, sound=file if file != "-" and not is_url(file) else "")
     return FileSink(path, FORMATS[name](layout), whole=whole)
 
 
-def _layout(output: Output) -> Layout:
-    return Layout(
+def _layout(output: Output) -> CueLayout:
+    return CueLayout(
         line_cells=output.max_line_length,
         max_lines=output.max_lines,
         max_words=output.max_words_per_cue,

@@ -7,8 +7,7 @@ from streamd.config import Output
 from streamd.display import check_files, open_files
 from streamd.errors import ConfigError
 from streamd.events import Eos
-from streamd.sinks.files import FileSink
-from streamd.sinks.formats import FORMATS, suffix
+from streamd.sinks.formats import FORMATS, FileSink, suffix
 
 
 def made(output, file=""):
@@ -44,11 +43,11 @@ def test_files_in_a_folder_are_named_after_the_sound(tmp_path, file, stem):
     assert sorted(os.listdir(folder)) == [f"{stem}.full.json", f"{stem}.srt"]
 
 
-def test_all_formats_are_all_but_the_film(tmp_path, monkeypatch):
+def test_all_formats_are_all_but_the_video(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made(Output(output_dir="out"), "talk.mp3")
     made(Output(output_format=("all",)), "talk.mp3")
-    with pytest.raises(ConfigError, match=r"out/live\.mp4: a film needs the sound"):
+    with pytest.raises(ConfigError, match=r"out/live\.mp4: a video needs one sound file"):
         open_files(Output(output_dir="out", output_format=("all", "mp4")))
     for path in (tmp_path / "out").glob("live*"):
         path.unlink()
@@ -64,8 +63,8 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("sound", ["-", "http://host/a.mp3"])
-def test_a_film_of_a_pipe_or_an_address_is_refused(tmp_path, sound):
-    with pytest.raises(ConfigError, match="a film needs the sound"):
+def test_a_video_of_a_pipe_or_an_address_is_refused(tmp_path, sound):
+    with pytest.raises(ConfigError, match="a video needs one sound file"):
         open_files(Output(output=(str(tmp_path / "a.mp4"),)), sound)
 
 
@@ -97,7 +96,7 @@ def test_the_format_asked_for_counts_and_not_the_ending_of_the_sound(tmp_path):
 @pytest.mark.parametrize(
     "output", [Output(output=("./a.mp4",)), Output(output_format=("all", "mp4"))]
 )
-def test_a_film_does_not_replace_the_one_that_it_is_made_of(tmp_path, monkeypatch, output):
+def test_a_video_does_not_replace_the_one_that_it_is_made_of(tmp_path, monkeypatch, output):
     monkeypatch.chdir(tmp_path)
     Path("a.mp4").write_bytes(b"precious")
     for refused in (open_files, lambda output, file: check_files(output, [file])):
@@ -114,7 +113,7 @@ def test_nor_the_sound_of_another_one(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"^a.mp4 is what is to be transcribed"):
         check_files(Output(output_format=("mp4",)), ["x/a.mp3", "b.mp4"])
     os.mkfifo("pipe")
-    with pytest.raises(ConfigError, match=r"^out.mp4: a film needs the sound"):
+    with pytest.raises(ConfigError, match=r"^out.mp4: a video needs one sound file"):
         open_files(Output(output=("out.mp4",)), "pipe")
     Path("out.mp4").mkdir()
     with pytest.raises(ConfigError, match=r"^out.mp4: cannot be written: Is a directory"):

@@ -219,9 +219,9 @@ def _port(config: Config) -> Iterator[Finding]:
 
 def _ffmpeg(config: Config) -> Iterator[Finding]:
     if shutil.which("ffmpeg"):
-        yield Finding("ok", "ffmpeg", "here, for films and for m4a, mp4, webm and so on")
+        yield Finding("ok", "ffmpeg", "here, for videos and for m4a, mp4, webm and so on")
     else:
         cure = "apt install ffmpeg, dnf install ffmpeg or brew install ffmpeg"
         yield Finding(
-            "--", "ffmpeg", "not here, so no films, and no m4a, mp4, webm and so on", cure
+            "--", "ffmpeg", "not here, so no videos, and no m4a, mp4, webm and so on", cure
         )

@@ -25,7 +25,7 @@ _CPP = {
     "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": (
         "no option: it runs on the CPU"
     ),
-    "-fp --font-path": "no option: fontconfig chooses the font of films",
+    "-fp --font-path": "no option: fontconfig chooses the font of videos",
     "-fth --freq-thold": "no option: webrtc's voice detector needs none; see --vad",
     "--file": "the file alone, without an option",
     "--grammar --grammar-rule --grammar-penalty": (

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from streamd.daemon.wav import WavWriter
 from streamd.events import Final, Gap, GapReason, Partial, SessionEvent
 from streamd.hub import Hub
 from streamd.journal import Folder, Journal
 from streamd.server import Metrics
 from streamd.session.timeline import Timeline
-from streamd.sinks.recording import Recording
 from streamd.types import Frames, ms_from_frames
 
 _N_RECENT = 100
@@ -61,7 +61,7 @@ class Kept:
         self._first_seg = 0
         self._waiting: list[SessionEvent] = []
         self._recordings = recordings
-        self._recording: Recording | None = None
+        self._recording: WavWriter | None = None
 
     def begin(self, epoch: str | None) -> None:
         """Audio comes from now on.
@@ -152,5 +152,5 @@ class Kept:
         return event
 
 
-def _recording(folder: Path | None, name: str, now: datetime) -> Recording | None:
-    return None if folder is None else Recording(folder / f"{name}~{now:%Y%m%dT%H%M%S%fZ}")
+def _recording(folder: Path | None, name: str, now: datetime) -> WavWriter | None:
+    return None if folder is None else WavWriter(folder / f"{name}~{now:%Y%m%dT%H%M%S%fZ}")

@@ -35,7 +35,6 @@ from streamd.types import SAMPLE_RATE
 
 LIVE = "live"
 """The session of the daemon's own source, the default for listeners."""
-"""End reason when only the server ends: another process may resume the session."""
 
 _encode = msgspec.json.Encoder().encode
 _log = logging.getLogger(__name__)

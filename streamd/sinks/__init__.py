@@ -1,9 +1,8 @@
-"""Where transcript events end: the terminal, standard output, files.
+"""Outputs of transcript events: the terminal, standard output, files.
 
-A sink is fed with events in the order of the stream and knows nothing of who produced them. What a
-sink writes is computed by pure functions of this folder; the classes that hold a stream are thin,
-write at once and flush. They block as long as their stream blocks, and none may be called from two
-threads at a time.
+A sink receives the events in the order of the stream. What it writes is computed by pure functions;
+the classes that hold a stream are thin, write at once and flush. They block as long as their stream
+blocks, and none may be called from two threads at a time.
 """
 
 from contextlib import AbstractContextManager
@@ -13,20 +12,20 @@ from streamd.events import Event
 
 
 class Sink(Protocol):
-    """Something that events can be written to."""
+    """Shows or stores events."""
 
     def write(self, event: Event) -> None:
-        """Show or store `event`; what the sink has no use for, it ignores."""
+        """Show or store `event`, or ignore it."""
 
     def close(self) -> None:
-        """Leave everything in order: nothing is written after this."""
+        """Complete the output; nothing is written after this."""
 
 
 class CaptionSink(Sink, Protocol):
-    """A sink on standard output, which log lines may share with it."""
+    """A sink on standard output that can share the terminal with log lines."""
 
     def redraw(self) -> None:
-        """Draw again what can be redrawn: call it when the terminal was resized."""
+        """Draw the present captions again: call it when the terminal was resized."""
 
     def above(self) -> AbstractContextManager[None]:
-        """Room for other output, such as a log line: what is written inside stays above."""
+        """Let other output, such as a log line, appear above the captions."""

@@ -1,8 +1,8 @@
-"""A final cut into subtitle cues that can be read in passing.
+"""Cuts a final into subtitle cues that are easy to read.
 
-By default at most two lines of 42 cells (Latin letters take one, Chinese and Japanese two) and
-seven seconds, cut where a reader would pause: what the subtitling guides of broadcasters ask for.
-Pure; knows nothing of file formats.
+By default a cue has at most two lines of 42 cells (Latin letters take one cell, Chinese and
+Japanese characters two) and seven seconds, and ends where a reader would pause, as broadcasters'
+subtitling guides ask. This module is pure and knows no file format.
 """
 
 import re
@@ -16,22 +16,22 @@ from streamd.sinks.text import aligned, chunks, clean, width
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
-"""A cue stays this long where the next one leaves the time."""
+"""A cue stays this long if the next one leaves the time."""
 _PAUSE_MS = 500
-"""Silence between two words that is as good a place to cut as a comma."""
+"""A silence between two words that is as good a break as a comma."""
 _ORPHAN_CELLS = 12
-"""Less text than this is not worth a cue of its own."""
+"""Less text than this should not be left for a cue of its own."""
 
 _SENTENCE_END = re.compile(r"[.?!…。？！][\"'”’»)」』]*$")
 _CLAUSE_END = re.compile(r"[,;:–—、，；：][\"'”’»)」』]*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CueLayout:
     """How much a cue holds, and what is marked in it.
 
-    `line_cells`, `max_lines`, `max_words` (0: any number) are limits; `highlight`: underline the
-    word that is being spoken, with a cue for each; `confidence`: colour doubtful words.
+    `line_cells`, `max_lines` and `max_words` (0: unlimited) are limits. `highlight` underlines the
+    word that is being spoken, with a cue for each; `confidence` colours doubtful words.
     """
 
     line_cells: int = 42
@@ -43,9 +43,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is never cut: a word, or as much of it as fits into a line.
+    """Text that is never broken: a word, or the part of a long word that fits into a line.
 
-    `blank` is what stands before it, a blank or nothing; `prob` is None where nobody knows it.
+    `blank` is the space before it, or empty; `prob` is None where it is unknown.
     """
 
     blank: str
@@ -68,11 +68,11 @@ class Cue:
 
     @property
     def pieces(self) -> Line:
-        """Those of all lines."""
+        """The pieces of all lines."""
         return sum(self.lines, ())
 
     def moments(self) -> Iterator[tuple[int, int, Piece | None]]:
-        """(start_ms, end_ms, the word that is spoken) of its parts; a word lasts until the next."""
+        """Yield (start_ms, end_ms, spoken piece or None); a word lasts until the next begins."""
         at, spoken = self.start_ms, None
         for piece in self.pieces:
             begins = min(piece.start_ms, self.end_ms)
@@ -84,36 +84,37 @@ class Cue:
             yield at, self.end_ms, spoken
 
 
-def written(line: Sequence[Piece], draw: Callable[[Piece], str] = lambda piece: piece.text) -> str:
-    """A line as text, each piece as `draw` writes it, without the blank in front."""
+def joined(line: Sequence[Piece], draw: Callable[[Piece], str] = lambda piece: piece.text) -> str:
+    """Return a line as text, each piece as `draw` formats it, without the leading blank."""
     return "".join((piece.blank if i else "") + draw(piece) for i, piece in enumerate(line))
 
 
 class Cues:
-    """The cues of a stream of events, none before the end of the one before it."""
+    """Makes the cues of a stream of events; none begins before the previous one has ended."""
 
-    def __init__(self, layout: Layout | None = None) -> None:
-        self._layout = layout or Layout()
+    def __init__(self, layout: CueLayout | None = None) -> None:
+        self._layout = layout or CueLayout()
         self._end_ms = 0
 
     def of(self, event: Event) -> Iterator[Cue]:
-        """The cues of a final; none of anything else."""
+        """Yield the cues of a final; other events have none."""
         if isinstance(event, Final):
             for cue in cues(event, self._end_ms, self._layout):
                 self._end_ms = cue.end_ms
                 yield cue
 
 
-def cues(final: Final, not_before_ms: int = 0, layout: Layout | None = None) -> Iterator[Cue]:
-    """`final` as cues of positive length, in order and without overlap; none if it has no text.
+def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) -> Iterator[Cue]:
+    """Yield the cues of `final`, of positive length, in order and without overlap.
+
+    Text that the final's words do not cover gets its share of the final's time.
 
     Parameters
     ----------
-    final : text that its words do not cover is timed by its share of the length
-    not_before_ms : end of the cue before
+    not_before_ms : end of the previous cue
     layout : the limits
     """
-    layout = layout or Layout()
+    layout = layout or CueLayout()
     pieces = list(_pieces(final, layout.line_cells))
     free_ms = not_before_ms
     while pieces:
@@ -122,7 +123,7 @@ def cues(final: Final, not_before_ms: int = 0, layout: Layout | None = None) -> 
         start = max(shown[0].start_ms, free_ms)
         limit = pieces[0].start_ms if pieces else max(final.end_ms, shown[-1].end_ms)
         end = min(max(shown[-1].end_ms, start + MIN_CUE_MS), limit)
-        # Words may have no length, or lie before the end of the last cue.
+        # Words may have no length, or lie before the end of the previous cue.
         free_ms = max(end, start + 1)
         yield Cue(start, free_ms, _lines(shown, layout))
 
@@ -132,18 +133,18 @@ def _pieces(final: Final, line_cells: int) -> Iterator[Piece]:
     for _, end, word in aligned(final.text, final.words):
         t_ms = max(t_ms, word.end_ms)
         spoken = Piece("", final.text[at:end], word.start_ms, t_ms, word.prob)
-        yield from _timed(spoken, line_cells)
+        yield from _split(spoken, line_cells)
         at = end
     rest = Piece("", final.text[at:], t_ms, max(t_ms, final.end_ms), None)
-    yield from _timed(rest, line_cells)
+    yield from _split(rest, line_cells)
 
 
-def _timed(whole: Piece, line_cells: int) -> Iterator[Piece]:
-    """The words of a text, those too long for a line cut to fit, each with its share of time."""
+def _split(whole: Piece, line_cells: int) -> Iterator[Piece]:
+    """Yield the words of a text, long ones cut to fit a line, each with its share of the time."""
     parts = [
-        (blank if first else "", part)
+        ("" if i else blank, part)
         for blank, word in re.findall(r"(\s*)(\S+)", clean(whole.text))
-        for first, part in _firsts(chunks(word, line_cells))
+        for i, part in enumerate(chunks(word, line_cells))
     ]
     start_ms, span_ms = whole.start_ms, whole.end_ms - whole.start_ms
     done = list(accumulate((width(part) for _, part in parts), initial=0))
@@ -152,21 +153,19 @@ def _timed(whole: Piece, line_cells: int) -> Iterator[Piece]:
         yield Piece(" " if blank else "", part, times[i], times[i + 1], whole.prob)
 
 
-def _firsts(parts: Iterator[str]) -> Iterator[tuple[bool, str]]:
-    return ((i == 0, part) for i, part in enumerate(parts))
-
-
 def _cells(pieces: Sequence[Piece]) -> list[int]:
-    """Cells of the first 0, 1, 2 ... pieces, in one line with others before them."""
+    """Return the cells that the first 0, 1, 2 ... pieces take within a line."""
     return list(accumulate((len(p.blank) + width(p.text) for p in pieces), initial=0))
 
 
-def _cut(pieces: Sequence[Piece], layout: Layout) -> int:
-    """How many of `pieces` the next cue takes: as many as fit, less for a better break."""
+def _cut(pieces: Sequence[Piece], layout: CueLayout) -> int:
+    """Return how many of `pieces` the next cue takes: all that fit, or fewer for a better break."""
     n = _room(pieces, layout)
     if n == len(pieces):
         return n
-    cells = _cells(pieces[: n + _ORPHAN_CELLS])  # of what comes behind, more does not matter
+    # Only whether an orphan follows matters, so a few pieces beyond the cue are enough. Without
+    # this bound a long final would take quadratic time.
+    cells = _cells(pieces[: n + _ORPHAN_CELLS])
 
     def worth(k: int) -> float:
         orphan = 0.5 if cells[-1] - cells[k] < _ORPHAN_CELLS else 0.0
@@ -175,8 +174,8 @@ def _cut(pieces: Sequence[Piece], layout: Layout) -> int:
     return max(range(1, n + 1), key=worth)
 
 
-def _room(pieces: Sequence[Piece], layout: Layout) -> int:
-    """How many of `pieces` fit into one cue; at least one."""
+def _room(pieces: Sequence[Piece], layout: CueLayout) -> int:
+    """Return how many of `pieces` fit into one cue; at least one."""
     line, used = 1, 0
     for n, piece in enumerate(pieces):
         if n and (piece.end_ms - pieces[0].start_ms > MAX_CUE_MS or 0 < layout.max_words <= n):
@@ -191,7 +190,7 @@ def _room(pieces: Sequence[Piece], layout: Layout) -> int:
 
 
 def _break(pieces: Sequence[Piece], k: int) -> float:
-    """How good a place to cut is behind the first `k` pieces, from 0 to 1."""
+    """Return how good a break after the first `k` pieces is, from 0 to 1."""
     text = pieces[k - 1].text
     if _SENTENCE_END.search(text):
         return 1.0
@@ -199,10 +198,21 @@ def _break(pieces: Sequence[Piece], k: int) -> float:
     return 0.5 if _CLAUSE_END.search(text) or pause_ms >= _PAUSE_MS else 0.0
 
 
-def _lines(pieces: Sequence[Piece], layout: Layout) -> tuple[Line, ...]:
-    """As few lines as will do, of about the same length, cut at a clause if one is near."""
+class _Way(NamedTuple):
+    """A way to break pieces into lines: longest line (cells), worth of the breaks, line ends."""
+
+    longest: int
+    worth: float
+    ends: tuple[int, ...]
+
+
+def _lines(pieces: Sequence[Piece], layout: CueLayout) -> tuple[Line, ...]:
+    """Break a cue into as few lines as possible, of similar length, at a clause if one is near.
+
+    Dynamic programming: `ways[i]` is the best way to break the pieces from `i` on into the present
+    number of lines; each round puts one more line in front.
+    """
     cells, n = _cells(pieces), len(pieces)
-    # Of the pieces from the first, the second ... on, in one line; then in two, three ...
     ways = [_Way(_length(pieces, cells, i, n), 0.0, (n,)) for i in range(n)]
     limit = layout.line_cells
     while ways[0].longest > limit and len(ways) > 1:
@@ -210,20 +220,13 @@ def _lines(pieces: Sequence[Piece], layout: Layout) -> tuple[Line, ...]:
     return tuple(tuple(pieces[i:k]) for i, k in pairwise((0, *ways[0].ends)))
 
 
-class _Way(NamedTuple):
-    """To break pieces into lines: cells of the longest, worth of the breaks, ends of the lines."""
-
-    longest: int
-    worth: float
-    ends: tuple[int, ...]
-
-
 def _best_way(
     pieces: Sequence[Piece], cells: Sequence[int], shorter: Sequence[_Way], i: int, *, limit: int
 ) -> _Way:
-    """The best way from piece `i` on, with one line more than the ways of `shorter`."""
+    """Return the best way from piece `i` on, with one line more than the ways of `shorter`."""
 
     def fits(k: int) -> bool:
+        # A line takes at least one piece, even if that is too long.
         return k == i + 1 or _length(pieces, cells, i, k) <= limit
 
     ways = (
@@ -234,9 +237,11 @@ def _best_way(
         )
         for k in takewhile(fits, range(i + 1, len(shorter)))
     )
+    # A line that overflows is worst. Otherwise the longest line should be short, which makes the
+    # lines equal; a break at the end of a sentence outweighs 10 cells, at a clause 5.
     return min(ways, key=lambda way: (way.longest > limit, way.longest - 10 * way.worth))
 
 
 def _length(pieces: Sequence[Piece], cells: Sequence[int], i: int, k: int) -> int:
-    """Cells of a line from piece `i` to before piece `k`."""
+    """Return the cells of a line of the pieces from `i` to before `k`."""
     return cells[k] - cells[i] - len(pieces[i].blank)

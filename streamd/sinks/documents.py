@@ -1,12 +1,11 @@
-"""Transcripts as one JSON document: json, json-full. Pure; `files` writes them.
+"""Transcripts as one JSON document: json, json-full.
 
-`Result` is what openai-whisper returns from ``transcribe`` and writes as ``json``. `FullResult` is
-what whisper.cpp writes with ``--output-json-full``, with openai-whisper's names for what that
-lacks. Their JSON schemas are docs/json.schema.json and docs/json-full.schema.json.
+`Result` is the result of openai-whisper's ``transcribe`` and its ``json`` format. `FullResult` is
+whisper.cpp's ``--output-json-full``, with openai-whisper's names for what that lacks. Their schemas
+are docs/json.schema.json and docs/json-full.schema.json.
 """
 
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -14,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from streamd.events import Details, Event, Final, Gap
+from streamd.search.guards import compression_ratio
 from streamd.search.tokenizer import SPACELESS
 from streamd.sinks.subtitles import timestamp
 from streamd.sinks.text import aligned, clean
@@ -23,8 +23,8 @@ Ms = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
 
 
-class Word(Struct, frozen=True, kw_only=True):
-    """A word with its place in the sound, in seconds; it keeps the blank before it."""
+class JsonWord(Struct, frozen=True, kw_only=True):
+    """A word with its times in seconds; the text includes the blank before it."""
 
     word: str
     start: Seconds
@@ -32,11 +32,11 @@ class Word(Struct, frozen=True, kw_only=True):
     probability: Prob
 
 
-class Segment(Struct, frozen=True, kw_only=True):
-    """What one final says, under openai-whisper's names.
+class JsonSegment(Struct, frozen=True, kw_only=True):
+    """A final under openai-whisper's names.
 
-    `seek` is where the window began that it was heard in, in steps of 10 ms. A text heard live
-    comes from several windows: then `seek` is its own start, `temperature` 0, `tokens` empty.
+    `seek` is the start of its window, in units of 10 ms. A live final comes from several windows:
+    then `seek` is its own start, `temperature` 0 and `tokens` empty.
     """
 
     id: int
@@ -49,35 +49,35 @@ class Segment(Struct, frozen=True, kw_only=True):
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: Prob
-    words: tuple[Word, ...]
+    words: tuple[JsonWord, ...]
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """openai-whisper's result; `language` is the first segment's, empty while there is none."""
+    """openai-whisper's result; `language` is the first segment's, or empty without segments."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[JsonSegment, ...]
     text: str
     language: str
 
 
 class Timestamps(Struct, frozen=True, kw_only=True):
-    """A stretch of the sound, as ``hh:mm:ss,ttt``."""
+    """Start and end as ``hh:mm:ss,ttt``."""
 
     from_: str = msgspec.field(name="from")
     to: str
 
 
 class Offsets(Struct, frozen=True, kw_only=True):
-    """The same in milliseconds."""
+    """Start and end in milliseconds."""
 
     from_: Ms = msgspec.field(name="from")
     to: Ms
 
 
-class FullToken(Struct, frozen=True, kw_only=True):
-    """One token of the model, under whisper.cpp's names; its time is that of its word.
+class JsonFullToken(Struct, frozen=True, kw_only=True):
+    """A token of the model under whisper.cpp's names, with the times of its word.
 
-    `text` has U+FFFD for a part of a character; `p` is its probability.
+    `text` has U+FFFD for a part of a character; `p` is the probability.
     """
 
     text: str
@@ -87,13 +87,13 @@ class FullToken(Struct, frozen=True, kw_only=True):
     p: Prob
 
 
-class FullSegment(Struct, frozen=True, kw_only=True):
-    """What one final says; `Segment` tells what is different in a text heard live."""
+class JsonFullSegment(Struct, frozen=True, kw_only=True):
+    """A final under whisper.cpp's names; for live finals see `JsonSegment`."""
 
     timestamps: Timestamps
     offsets: Offsets
     text: str
-    tokens: tuple[FullToken, ...]
+    tokens: tuple[JsonFullToken, ...]
     id: int
     seek: int
     language: str
@@ -101,68 +101,66 @@ class FullSegment(Struct, frozen=True, kw_only=True):
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: Prob
-    words: tuple[Word, ...]
+    words: tuple[JsonWord, ...]
 
 
-class Heard(Struct, frozen=True, kw_only=True):
-    """What is known of the whole; `language` is the first segment's."""
+class ResultLanguage(Struct, frozen=True, kw_only=True):
+    """The language of the whole: that of the first segment."""
 
     language: str
 
 
-class Loss(Struct, frozen=True, kw_only=True):
-    """Sound that never reached us, here: not silence."""
+class JsonGap(Struct, frozen=True, kw_only=True):
+    """A place where audio was lost, which is not silence."""
 
     offsets: Offsets
     why: str
 
 
 class FullResult(Struct, frozen=True, kw_only=True):
-    """whisper.cpp's full result, without what it says of the program and the model."""
+    """whisper.cpp's full result, without its facts about the program and the model."""
 
-    transcription: tuple[FullSegment, ...]
-    gaps: tuple[Loss, ...]
+    transcription: tuple[JsonFullSegment, ...]
+    gaps: tuple[JsonGap, ...]
     text: str
-    result: Heard
+    result: ResultLanguage
 
 
 _encoder = msgspec.json.Encoder()
 _TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 _MAX_UNREADABLE = 8
-"""Characters that tokens without readable text may have spelt."""
-
-
-_MOST_TEXT, _MOST_GAPS = 4096, 32
-"""What an unfinished document repeats with each segment: minutes of speech; not days of it."""
+"""Characters of the text that tokens without readable text of their own may stand for."""
+_MAX_TAIL_CHARS, _MAX_TAIL_GAPS = 4096, 32
+"""Limits of what the tail of an unfinished document repeats, as it is written with each segment."""
 
 
 class Json:
-    """`Result`, or `FullResult` if it is to be `full`; one segment on a line.
+    """Writes a `Result`, or a `FullResult` if `full`, with one segment per line.
 
-    While it grows, a long document has no `text` and no `gaps`, which are at its end.
+    While a long document grows, its `text` and `gaps`, which stand at the end, are empty.
     """
 
     def __init__(self, *, full: bool = False) -> None:
         self._full = full
         self.header = '{"transcription":[' if full else '{"segments":['
         self._n = 0
-        self._gaps: list[Loss] = []
+        self._gaps: list[JsonGap] = []
         self._texts: list[str] = []
         self._n_chars = 0
         self._language = ""
 
     @property
     def tail(self) -> str:
-        """What completes the document for now: a few KiB."""
-        texts = self._texts if self._n_chars <= _MOST_TEXT else ()
-        return self._ended(texts, self._gaps if len(self._gaps) <= _MOST_GAPS else ())
+        """What completes the document for now, at most a few KiB."""
+        texts = self._texts if self._n_chars <= _MAX_TAIL_CHARS else ()
+        return self._ended(texts, self._gaps if len(self._gaps) <= _MAX_TAIL_GAPS else ())
 
     @property
     def end(self) -> str:
         """What completes the document."""
         return self._ended(self._texts, self._gaps)
 
-    def _ended(self, texts: Sequence[str], gaps: Sequence[Loss]) -> str:
+    def _ended(self, texts: Sequence[str], gaps: Sequence[JsonGap]) -> str:
         text, language = map(_json, ("".join(texts), self._language))
         if not self._full:
             return f'\n],"text":{text},"language":{language}}}\n'
@@ -170,10 +168,10 @@ class Json:
         return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}}}\n'
 
     def append(self, event: Event) -> str:
-        """The final's segment."""
+        """Return the final's segment, or remember a gap for the end."""
         if isinstance(event, Gap):
             offsets = Offsets(from_=event.t_ms, to=event.t_ms + event.duration_ms)
-            self._gaps.append(Loss(offsets=offsets, why=clean(event.why)))
+            self._gaps.append(JsonGap(offsets=offsets, why=clean(event.why)))
         if not isinstance(event, Final) or not event.text:
             return ""
         segment = _segment(event, self._n)
@@ -189,18 +187,15 @@ def _json(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
-def _segment(final: Final, number: int) -> Segment:
+def _segment(final: Final, number: int) -> JsonSegment:
     text = _lead(final) + clean(final.text)
     details = final.details
     if details is UNSET:
-        data = text.encode()
+        ratio = round(compression_ratio(text), 4)
         details = Details(
-            seek_ms=final.start_ms,
-            tokens=(),
-            temperature=0.0,
-            compression_ratio=round(len(data) / len(zlib.compress(data)), 4),
+            seek_ms=final.start_ms, tokens=(), temperature=0.0, compression_ratio=ratio
         )
-    return Segment(
+    return JsonSegment(
         id=number,
         seek=details.seek_ms // 10,
         start=final.start_ms / 1000,
@@ -216,18 +211,18 @@ def _segment(final: Final, number: int) -> Segment:
 
 
 def _lead(final: Final) -> str:
-    """What stands before the text when it is joined to other text, as the model writes it."""
-    # The language is the spoken one; what is written may be its translation into English.
+    """Return what joins the text to the text before it: a blank, but in some languages nothing."""
+    # `language` is the spoken one; the text may be its translation into English.
     return "" if final.language in SPACELESS and not final.text.isascii() else " "
 
 
-def _words(final: Final) -> Iterator[Word]:
+def _words(final: Final) -> Iterator[JsonWord]:
     lead, text = _lead(final), clean(final.text)
     ends = [end for _, end, _ in aligned(final.text, final.words)]
     starts = [0, *ends]
     for i, word in enumerate(final.words):
         in_place = lead * (i == 0) + text[starts[i] : ends[i]] if i < len(ends) else ""
-        yield Word(
+        yield JsonWord(
             word=in_place or lead + clean(word.text),
             start=word.start_ms / 1000,
             end=word.end_ms / 1000,
@@ -235,10 +230,10 @@ def _words(final: Final) -> Iterator[Word]:
         )
 
 
-def _full(segment: Segment, final: Final) -> FullSegment:
+def _full(segment: JsonSegment, final: Final) -> JsonFullSegment:
     tokens = () if final.details is UNSET else _tokens(final, final.details)
     timestamps, offsets = _span(final.start_ms, final.end_ms)
-    return FullSegment(
+    return JsonFullSegment(
         timestamps=timestamps,
         offsets=offsets,
         text=segment.text,
@@ -254,8 +249,8 @@ def _full(segment: Segment, final: Final) -> FullSegment:
     )
 
 
-def _tokens(final: Final, details: Details) -> Iterator[FullToken]:
-    """The tokens, each found in the text behind the one before it, with the time of its word."""
+def _tokens(final: Final, details: Details) -> Iterator[JsonFullToken]:
+    """Yield the tokens with the times of their words: each is searched after the previous one."""
     words = list(aligned(final.text, final.words))
     at = 0
     for token in details.tokens:
@@ -271,7 +266,7 @@ def _tokens(final: Final, details: Details) -> Iterator[FullToken]:
             )
             at = begins + len(readable) if found >= 0 else at
         timestamps, offsets = _span(start_ms, end_ms)
-        yield FullToken(
+        yield JsonFullToken(
             text=clean(token.text),
             timestamps=timestamps,
             offsets=offsets,

@@ -1,14 +1,20 @@
-"""The formats that a transcript can be written in, by name."""
+"""The formats of transcripts, by name, and the sinks that write them to a stream or a file."""
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol, TextIO
 
-from streamd.events import Event
-from streamd.sinks.cues import Layout
+from streamd.errors import ConfigError, StreamdError
+from streamd.events import EndReason, Eos, Event, Final, Gap
+from streamd.sinks.cues import CueLayout
 from streamd.sinks.documents import Json
-from streamd.sinks.html import Html
-from streamd.sinks.lines import Csv, Jsonl, Text, Tsv
+from streamd.sinks.lines import Csv, Html, Jsonl, Text, Tsv
 from streamd.sinks.subtitles import Lrc, Srt, Vtt
+from streamd.stdio import put
 
 
 class Format(Protocol):
@@ -16,25 +22,25 @@ class Format(Protocol):
 
     @property
     def header(self) -> str:
-        """What the file begins with."""
+        """The beginning of the file."""
         ...
 
     @property
     def tail(self) -> str:
-        """What the file ends with while more may come, which is written anew with each event."""
+        """The end of the file while more events may come; each event replaces it."""
         ...
 
     @property
     def end(self) -> str:
-        """What the file ends with when it is complete."""
+        """The end of the complete file."""
         ...
 
     def append(self, event: Event) -> str:
-        """What `event` adds to the file; empty if nothing."""
+        """Return the text that `event` adds; empty if there is none."""
         ...
 
 
-FORMATS: Mapping[str, Callable[[Layout], Format]] = {
+FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
     "txt": lambda layout: Text(),
     "srt": Srt,
     "vtt": Vtt,
@@ -49,5 +55,143 @@ FORMATS: Mapping[str, Callable[[Layout], Format]] = {
 
 
 def suffix(name: str) -> str:
-    """What names of files in this format end with."""
+    """Return the ending of file names in this format."""
     return ".full.json" if name == "json-full" else f".{name}"
+
+
+class StreamSink:
+    """Writes a format to a text stream that is not a terminal, such as a pipe.
+
+    Nothing is written of a session that fails before its first words: no document without text.
+    All methods raise as `streamd.stdio.put` does.
+    """
+
+    def __init__(self, stream: TextIO, form: Format) -> None:
+        self._stream = stream
+        self._form = form
+        self._begun = False
+
+    def write(self, event: Event) -> None:
+        """Append the text of `event` and flush it."""
+        text = self._form.append(event)
+        if not self._begun and (
+            text or (isinstance(event, Eos) and event.reason != EndReason.ERROR)
+        ):
+            self._begun = True
+            text = self._form.header + text
+        if text:
+            put(self._stream, text)
+
+    def redraw(self) -> None:
+        """Do nothing: only a terminal is redrawn."""
+
+    @contextmanager
+    def above(self) -> Iterator[None]:
+        """Do nothing: other output does not disturb."""
+        yield
+
+    def close(self) -> None:
+        """Write the end of the format."""
+        if self._begun and self._form.end:
+            put(self._stream, self._form.end)
+
+
+class FileSink:
+    """Writes a transcript file, which is complete and valid whenever the process dies.
+
+    Each final is added in one unbuffered write, so ``tail -f`` shows it at once; the next final
+    overwrites the tail of the format. An existing file stays as it is until the first final, or
+    until a session without finals ends normally; a session that fails or is stopped before leaves
+    no trace.
+
+    Parameters
+    ----------
+    path : the file; its folder must exist
+    form : the format
+    whole : the file appears only when it is closed; until then it is ``.NAME.part`` beside it. This
+        does not apply to what is not a regular file, such as a named pipe.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be written.
+    """
+
+    def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
+        self._path = path
+        self._form = form
+        self._end = 0  # offset of the tail
+        self._tail = b""
+        self._begun = self._failed = False
+        self._target = Path(os.path.realpath(path))  # a link stays a link
+        self._is_new = not path.exists()
+        may_be_replaced = self._is_new or path.is_file()
+        part = self._target.with_name(f".{self._target.name}.part")
+        self._part = part if whole and may_be_replaced else None
+        try:
+            # Unbuffered: a later close() has nothing left to write that could fail.
+            descriptor = os.open(self._part or path, os.O_WRONLY | os.O_CREAT, 0o666)
+            self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # closed by `close`
+            if self._part and not self._is_new:
+                os.close(os.open(path, os.O_WRONLY))  # fails without permission to write to it
+                shutil.copymode(path, self._part)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def write(self, event: Event) -> None:
+        """Append the text of `event` at once.
+
+        Raises
+        ------
+        StreamdError
+            The file can no longer be written, for example on a full disk; it is as it was before.
+        """
+        is_text = isinstance(event, Final | Gap)
+        if not self._begun and (
+            is_text or (isinstance(event, Eos) and event.reason == EndReason.END)
+        ):
+            self._begun = True
+            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                self._file.truncate()
+            self._put(self._form.header, self._form.tail)
+        if is_text:
+            self._put(self._form.append(event), self._form.tail)
+
+    def close(self) -> None:
+        """Complete and close the file; raises as `write` does, unless that has failed before."""
+        with self._file:
+            try:
+                if self._begun and not self._failed:
+                    self._put("", self._form.end)
+                    if self._part:
+                        self._replace(self._part)
+            finally:
+                unused = self._part or (self._path if self._is_new and not self._begun else None)
+                if unused:
+                    unused.unlink(missing_ok=True)
+
+    def _replace(self, part: Path) -> None:
+        try:
+            os.replace(part, self._target)
+        except OSError as error:
+            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+    def _put(self, added: str, tail: str) -> None:
+        body, new_tail = (part.encode(errors="replace") for part in (added, tail))
+        # The new text must cover all of the old tail: there is no moment to truncate the file in.
+        new_tail = new_tail.ljust(len(self._tail) - len(body))
+        try:
+            self._write(body + new_tail)
+        except OSError as error:
+            self._failed = True
+            with suppress(OSError):  # only the first failure is reported
+                self._write(self._tail)
+                self._file.truncate(self._end + len(self._tail))
+            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error
+        self._end, self._tail = self._end + len(body), new_tail
+
+    def _write(self, data: bytes) -> None:
+        if self._tail:  # without a tail there is no need to seek, which a named pipe cannot
+            self._file.seek(self._end)
+        while data:
+            data = data[self._file.write(data) :]

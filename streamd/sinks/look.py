@@ -1,7 +1,4 @@
-"""How a caption looks: colours by confidence, marks on doubtful words, time stamps.
-
-Pure: from an event to styled text. Knows nothing of rows, screens or streams.
-"""
+"""The style of captions: colours by confidence, marks on doubtful words, time stamps."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +18,7 @@ RAINBOW = (
     (144, 201, 135),
     (78, 178, 101),
 )
-"""Seven steps of Paul Tol's discrete rainbow, red to green, the ones whisper.cpp colours with."""
+"""Seven steps of Paul Tol's discrete rainbow, red to green, as in whisper.cpp."""
 _CUBE = (0, 95, 135, 175, 215, 255)
 """Levels of the 6 x 6 x 6 colour cube in xterm's palette."""
 FAINT = "2"
@@ -36,17 +33,17 @@ class Span(NamedTuple):
 
 
 def no_stamp(t_ms: int) -> str:
-    """No time in front of a caption."""
+    """Return no time stamp."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the user chose for captions.
+    """The user's choices for captions.
 
-    `ramp`: SGR colours from lowest to highest confidence, empty for none; `mark_low`: words less
-    probable than this stand in brackets, 0 for none; `stamp`: from ms since the stream began to
-    what stands in front of a caption.
+    `ramp` has SGR colours from lowest to highest confidence, or none. Words less probable than
+    `mark_low` are put into brackets. `stamp` makes the text before a caption from its start in ms
+    since the stream began.
     """
 
     ramp: tuple[str, ...] = ()
@@ -57,10 +54,10 @@ class Look:
 def confidence_ramp(
     colors: Literal["auto", "always", "never"], environ: Mapping[str, str], *, is_terminal: bool
 ) -> tuple[str, ...]:
-    """Colours for `Look.ramp`: truecolour where the terminal claims it, else of the 256.
+    """Return the colours for `Look.ramp`: truecolour if the terminal has it, else of the 256.
 
-    ``auto`` colours on a terminal unless ``NO_COLOR`` is set to anything; ``always`` is the user's
-    explicit word and wins over it (https://no-color.org).
+    ``auto`` colours on a terminal unless ``NO_COLOR`` is set to anything; ``always`` ignores
+    ``NO_COLOR`` (https://no-color.org).
     """
     wanted = is_terminal and not environ.get("NO_COLOR") if colors == "auto" else colors == "always"
     if not wanted:
@@ -78,10 +75,10 @@ def _nearest_of_256(color: tuple[int, int, int]) -> int:
 
 
 def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable[[int], str]:
-    """The function for `Look.stamp`.
+    """Return the function for `Look.stamp`.
 
-    ``rel`` counts from the start of the stream, ``clock`` is local wall time; `started` is when the
-    stream began.
+    ``rel`` counts from the start of the stream; ``clock`` is local wall time, computed from
+    `started`, the time at which the stream began.
     """
     if mode == "off":
         return no_stamp
@@ -91,49 +88,54 @@ def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable
 
 
 def clock(t_ms: int) -> str:
-    """Time as ``h:mm:ss``, whole seconds, rounded down."""
+    """Return a time as ``h:mm:ss``, rounded down."""
     minutes, seconds = divmod(t_ms // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def gap_notice(duration_ms: int, why: str) -> str:
-    """A gap as a reader of the transcript should see it."""
+    """Return the note that readers of a transcript see for a gap."""
     return f"[{duration_ms / 1000:.1f} s of audio lost: {clean(why)}]"
 
 
 def caption(event: Partial | Final, look: Look) -> list[Span]:
-    """The event's text in the user's look; the tentative end of a partial is faint."""
+    """Return the event's text in the user's style; the tentative end of a partial is faint."""
     stable = event.stable if isinstance(event, Partial) else len(event.text)
     stamp = Span(look.stamp(event.start_ms))
     return [stamp, *_spans(event.text, event.words, stable, look)]
 
 
 def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> Iterator[Span]:
+    # Words need no spans of their own if nothing is shown about them.
     placed = list(aligned(text, words)) if look.ramp or look.mark_low else []
     opens = {start: word for start, _, word in placed}
-    closes = {end: word for _, end, word in placed}
+    closes = {end for _, end, _ in placed}
     edges = sorted({0, min(stable, len(text)), len(text), *opens, *closes})
     word = None
     for start, end in pairwise(edges):
         word = opens.get(start, word)
-        low = word is not None and word.prob < look.mark_low
-        before = "[" if low and start in opens else ""
-        after = "]" if low and end in closes else ""
-        sgr = [FAINT] if start >= stable else []
-        if word is not None and look.ramp:
-            sgr.append(look.ramp[rank(word.prob, len(look.ramp))])
-        yield Span(before + clean(text[start:end]) + after, ";".join(sgr))
+        shown = clean(text[start:end])
+        if word is not None and word.prob < look.mark_low:
+            shown = "[" * (start in opens) + shown + "]" * (end in closes)
+        yield Span(shown, _sgr(word, look, tentative=start >= stable))
         if end in closes:
             word = None
 
 
+def _sgr(word: TimedWord | None, look: Look, *, tentative: bool) -> str:
+    codes = [FAINT] if tentative else []
+    if word is not None and look.ramp:
+        codes.append(look.ramp[rank(word.prob, len(look.ramp))])
+    return ";".join(codes)
+
+
 def rank(prob: float, n_ranks: int = len(RAINBOW)) -> int:
-    """Which colour a word of this probability gets: 0 to ``n_ranks - 1``."""
+    """Return the colour of a word of this probability, as an index from 0 to ``n_ranks - 1``."""
     # Cubed, as whisper.cpp does: most words are near 1, and the differences there matter.
     return min(int(max(prob, 0.0) ** 3 * n_ranks), n_ranks - 1)
 
 
 def paint(spans: Iterable[Span]) -> str:
-    """The spans as terminal text; each styled span resets its style."""
+    """Return the spans as terminal text; each styled span resets its style."""
     return "".join(f"\x1b[{sgr}m{text}\x1b[m" if sgr else text for text, sgr in spans)

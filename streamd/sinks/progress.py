@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from streamd.sinks.look import clock
-from streamd.sinks.region import Region
-from streamd.sinks.terminal import Size, terminal_size
+from streamd.sinks.terminal import Region, Size, terminal_size
 from streamd.sinks.text import chunks, clean, width
 
 _MIN_BAR_CELLS = 10

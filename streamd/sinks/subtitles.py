@@ -1,13 +1,13 @@
-"""Subtitles as text: srt, vtt, lrc. Pure; `files` writes them."""
+"""Subtitle formats: srt, vtt, lrc."""
 
 import re
 
 from streamd.events import Event, Gap
-from streamd.sinks.cues import Cue, Cues, Layout, Piece, written
+from streamd.sinks.cues import Cue, CueLayout, Cues, Piece, joined
 from streamd.sinks.look import RAINBOW, gap_notice, rank
 
 JOINER = "\u2060"
-"""An invisible character that takes the meaning from a tag, where a format has no escapes."""
+"""An invisible character that breaks a tag in formats without escapes."""
 _TAG = re.compile(r"<(?=[a-z/!?]|$)", re.I)
 _ROUND = str.maketrans("{}", "()")
 _ARROW = re.compile("--+>")
@@ -15,22 +15,22 @@ _LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 
 
 class Srt:
-    """SubRip. It has no comments, so gaps are not in it.
+    """SubRip. It has no comments, so gaps are left out.
 
-    Nor has it escapes: what a player would take for a tag is broken by a word joiner, an arrow is
-    shortened, as openai-whisper does, and braces become round, since players hide or obey what
-    stands in them.
+    It has no escapes either: a word joiner breaks text that a player would take for a tag, an arrow
+    is shortened, as in openai-whisper, and braces become parentheses, since players hide or obey
+    what is inside.
     """
 
     header = tail = end = ""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: CueLayout) -> None:
         self._n_cues = 0
         self._layout = layout
         self._cues = Cues(layout)
 
     def append(self, event: Event) -> str:
-        """The event's cues, numbered from 1."""
+        """Return the event's cues, numbered from 1."""
         return "".join(map(self._cue, self._cues.of(event)))
 
     def _cue(self, cue: Cue) -> str:
@@ -42,7 +42,7 @@ class Srt:
                 plain = _TAG.sub(rf"\g<0>{JOINER}", piece.text.translate(_ROUND))
                 return f"<u>{plain}</u>" if piece is spoken else plain
 
-            lines = (_ARROW.sub("->", written(line, draw)) for line in cue.lines)
+            lines = (_ARROW.sub("->", joined(line, draw)) for line in cue.lines)
             times = f"{timestamp(start_ms)} --> {timestamp(end_ms)}"
             text += "\n".join((str(self._n_cues), times, *lines)) + "\n\n"
         return text
@@ -51,12 +51,12 @@ class Srt:
 class Vtt:
     """WebVTT (https://www.w3.org/TR/webvtt1/). Gaps are notes, which players do not show.
 
-    Doubtful words are of the classes ``p0`` (nearly impossible) to ``p5``; what has none is sure.
+    Doubtful words have the classes ``p0`` (nearly impossible) to ``p5``; sure words have none.
     """
 
     tail = end = ""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: CueLayout) -> None:
         self._layout = layout
         self._cues = Cues(layout)
         rules = (f"::cue(.p{i}) {{ color: rgb{color} }}\n" for i, color in enumerate(RAINBOW[:-1]))
@@ -64,7 +64,7 @@ class Vtt:
         self.header = f"WEBVTT\n\n{style}"
 
     def append(self, event: Event) -> str:
-        """The event's cues."""
+        """Return the event's cues."""
         if isinstance(event, Gap):
             notice = _vtt_escaped(gap_notice(event.duration_ms, event.why))
             return f"NOTE {timestamp(event.t_ms, '.')} {notice}\n\n"
@@ -82,39 +82,39 @@ class Vtt:
                 return f"<u>{shown}</u>" if piece is spoken else shown
 
             times = f"{timestamp(start_ms, '.')} --> {timestamp(end_ms, '.')}"
-            text += "\n".join((times, *(written(line, draw) for line in cue.lines))) + "\n\n"
+            text += "\n".join((times, *(joined(line, draw) for line in cue.lines))) + "\n\n"
         return text
 
 
 class Lrc:
-    """Lyrics, a line for each cue. No comments, so gaps are not in it.
+    """Lyrics, one line for each cue. The format has no comments, so gaps are left out.
 
-    A bracket that a player would take for a time becomes a round one.
+    A bracket that a player would take for a time becomes a parenthesis.
     """
 
     header = "[re:streamd]\n"
     tail = end = ""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: CueLayout) -> None:
         self._cues = Cues(layout)
 
     def append(self, event: Event) -> str:
-        """The event's lines."""
+        """Return the event's lines."""
         text = ""
         for cue in self._cues.of(event):
             minutes, ms = divmod(cue.start_ms, 60_000)
-            line = _LRC_TIME.sub("(", written(cue.pieces))
+            line = _LRC_TIME.sub("(", joined(cue.pieces))
             text += f"[{minutes:02}:{ms // 1000:02}.{ms % 1000 // 10:02}]{line}\n"
         return text
 
 
-def _parts(cue: Cue, layout: Layout) -> list[tuple[int, int, Piece | None]]:
+def _parts(cue: Cue, layout: CueLayout) -> list[tuple[int, int, Piece | None]]:
     whole = (cue.start_ms, cue.end_ms, None)
     return list(cue.moments()) if layout.highlight else [whole]
 
 
 def timestamp(t_ms: int, point: str = ",") -> str:
-    """Time as ``hh:mm:ss,ttt``."""
+    """Return a time as ``hh:mm:ss,ttt``."""
     seconds, ms = divmod(t_ms, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -122,5 +122,5 @@ def timestamp(t_ms: int, point: str = ",") -> str:
 
 
 def _vtt_escaped(text: str) -> str:
-    # Escaping ">" as well takes care of "-->", which may stand nowhere in a cue.
+    # Escaping ">" also removes "-->", which a cue may not contain.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,37 +1,92 @@
 """Live captions on standard output.
 
-On a terminal a final becomes an ordinary line that is never touched again: the terminal itself
-wraps it, so it is copied as one line and wraps anew when the window is resized. Below it stands the
-partial, laid out as that line will be, so that nothing jumps when it becomes final: its committed
-words in normal weight, its tentative end faint. Anywhere else standard output gets the finals only,
-one line each, or all events as JSON lines.
+On a terminal a final becomes an ordinary line that is never touched again: the terminal wraps it
+itself, so it is copied as one line and wraps again when the window is resized. The partial stands
+below it, laid out as that line will be, so that nothing jumps when it becomes final: its committed
+words in normal weight, its tentative end faint. A pipe gets the finals only, one line each, or all
+events as JSON lines.
 
-Logs belong on standard error; where that is the same terminal, write them inside `above`.
+Logs belong on standard error; if that is the same terminal, write them inside `above`.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
 from streamd.sinks import CaptionSink
-from streamd.sinks.cues import Layout
-from streamd.sinks.files import StreamSink
-from streamd.sinks.formats import FORMATS
-from streamd.sinks.lines import Text, Wire
+from streamd.sinks.cues import CueLayout
+from streamd.sinks.formats import FORMATS, StreamSink
+from streamd.sinks.lines import Jsonl, Text
 from streamd.sinks.look import FAINT, Look, Span, caption, gap_notice, paint
-from streamd.sinks.region import Region
 from streamd.sinks.text import chunks, clean, width
 from streamd.stdio import put
 
 Size = Callable[[], tuple[int, int]]
-"""Asks the terminal for its (columns, lines)."""
+"""Returns the terminal's (columns, lines)."""
+
+_WIPE = "\r\x1b[K\x1b[C\x1b[J\r"
+"""Erases from the cursor's row downwards.
+
+Not ``ESC[J`` in the first column: in the first row, tmux takes that for a wish to clear the screen
+and saves what stood there, every outdated partial, in its scrollback.
+"""
+_WRAP_OFF, _WRAP_ON = "\x1b[?7l", "\x1b[?7h"
+_CURSOR_OFF, _CURSOR_ON = "\x1b[?25l", "\x1b[?25h"
+
+
+class Region:
+    """The rows at the bottom of a terminal that are redrawn; pure: it returns what to write.
+
+    The cursor rests at the *first* cell of the region. To wipe the region it is then enough to
+    erase from the cursor downwards, without counting rows. So it does not matter whether the
+    terminal wraps the rows again when it is resized (most do, and keep the cursor on its character)
+    or cuts them off (xterm), or how it counts the cells of an emoji. While the region is drawn,
+    automatic wrapping is off: each row takes one row.
+
+    One flaw remains: a terminal that is made much narrower may push the first rows of the region
+    out of the screen, where nothing can erase them.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[str] = []
+
+    def draw(self, rows: Sequence[str], above: str = "") -> str:
+        """Return what replaces the present rows with `rows`; empty if nothing changes.
+
+        Parameters
+        ----------
+        rows : no wider and no more than the terminal has, without line breaks
+        above : text to leave above the region: whole lines, each ended by CR LF
+        """
+        if not above and list(rows) == self._rows:
+            return ""
+        wipe = _WIPE if self._rows else ""
+        show = _CURSOR_ON if self._rows and not rows else ""
+        self._rows = list(rows)
+        return wipe + show + above + self._drawn()
+
+    def redraw(self) -> str:
+        """Return what draws the present rows again."""
+        return _WIPE + self._drawn() if self._rows else ""
+
+    def leave(self) -> str:
+        """Return what leaves the present rows standing and moves the cursor below them."""
+        end = "\r\n" * len(self._rows) + _CURSOR_ON if self._rows else ""
+        self._rows = []
+        return end
+
+    def _drawn(self) -> str:
+        if not self._rows:
+            return ""
+        up = f"\x1b[{len(self._rows) - 1}A" if len(self._rows) > 1 else ""
+        return _CURSOR_OFF + _WRAP_OFF + "\r\n".join(self._rows) + _WRAP_ON + "\r" + up
 
 
 class Captions:
-    """The terminal renderer: events in, what to write to the terminal out. Pure but for `size`."""
+    """Turns events into what to write to the terminal. It is pure but for `size`."""
 
     def __init__(self, look: Look, size: Size) -> None:
         self._look = look
@@ -41,11 +96,11 @@ class Captions:
         self._behind_s = 0
 
     def feed(self, event: Event) -> str:
-        """What to write for `event`; empty if the screen stays as it is."""
+        """Return what to write for `event`; empty if the screen stays as it is."""
         above = ""
         if isinstance(event, Partial):
             self._partial = event
-            if self._behind_s:  # A recovered engine says so only by its next partial.
+            if self._behind_s:  # an engine that has caught up shows it only in its next partial
                 self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Final):
             above = self._final(event)
@@ -64,7 +119,7 @@ class Captions:
         return paint(caption(final, self._look)) + "\r\n" if final.text else ""
 
     def _rows(self) -> list[str]:
-        """The region: the partial and, while the engine is behind, by how much."""
+        """Return the rows of the partial, with the lag if the engine is behind."""
         spans: list[Span] = []
         if self._partial is not None and self._partial.text:
             spans = caption(self._partial, self._look)
@@ -72,24 +127,24 @@ class Captions:
             spans.append(Span(f" [{self._behind_s} s behind]", FAINT))
         columns, lines = self._size()
         # Only the end of a partial that would fill more than half of the screen: when a window is
-        # made half as wide, rows that wrap must not push the region's first one out of reach.
+        # made half as wide, rows that wrap must not push the region's first one off the screen.
         return _laid_out(spans, columns)[-max(1, lines // 2) :]
 
     def hide(self) -> str:
-        """What takes the partial off the screen until `redraw`."""
+        """Return what removes the partial from the screen until `redraw`."""
         return self._region.draw([])
 
     def redraw(self) -> str:
-        """What draws the partial anew, for the terminal's present size."""
+        """Return what draws the partial again for the terminal's present size."""
         return self._region.draw(self._rows()) or self._region.redraw()
 
     def finish(self) -> str:
-        """What leaves the screen in order: words that never became final stay visible."""
+        """Return what ends the display; words that never became final stay visible."""
         return self._region.leave()
 
 
 def _laid_out(spans: list[Span], columns: int) -> list[str]:
-    """Rows of at most `columns` cells, each with its own styles."""
+    """Return rows of at most `columns` cells, each with its own styles."""
     rows: list[list[Span]] = [[]]
     used = 0
     for span in spans:
@@ -103,13 +158,13 @@ def _laid_out(spans: list[Span], columns: int) -> list[str]:
 
 
 class TerminalSink:
-    """Live captions on a terminal.
+    """Shows live captions on a terminal.
 
     Parameters
     ----------
     stream : text stream of the terminal
     look : the user's choices
-    size : asks for (columns, lines); by default the stream's own terminal
+    size : returns (columns, lines); by default of the stream's own terminal
     """
 
     def __init__(self, stream: TextIO, look: Look, *, size: Size | None = None) -> None:
@@ -117,7 +172,7 @@ class TerminalSink:
         self._captions = Captions(look, size or (lambda: terminal_size(stream)))
 
     def write(self, event: Event) -> None:
-        """Show `event`, at once."""
+        """Show `event` at once."""
         self._put(self._captions.feed(event))
 
     def redraw(self) -> None:
@@ -126,7 +181,7 @@ class TerminalSink:
 
     @contextmanager
     def above(self) -> Iterator[None]:
-        """Whole lines written to the same terminal inside stay above the partial."""
+        """Keep whole lines that are written to the same terminal inside above the partial."""
         self._put(self._captions.hide())
         try:
             yield
@@ -143,18 +198,18 @@ class TerminalSink:
 
 
 def open_captions(
-    stream: TextIO, look: Look, *, form: str, layout: Layout, environ: Mapping[str, str]
+    stream: TextIO, look: Look, *, form: str, layout: CueLayout, environ: Mapping[str, str]
 ) -> CaptionSink:
-    """The sink for standard output.
+    """Return the sink for standard output.
 
     Parameters
     ----------
-    stream : standard output; what its encoding lacks becomes a question mark from now on
-    look : the user's choices; only ``text`` has looks
-    form : ``text`` is live on a terminal, else finals only; ``jsonl`` is every event in wire form;
-        or another one of `FORMATS`
+    stream : standard output; it replaces characters outside its encoding from now on
+    look : the user's choices for ``text``
+    form : ``text`` (live on a terminal, else finals only), ``jsonl`` (every event in wire form) or
+        another one of `FORMATS`
     layout : of subtitles
-    environ : for ``TERM``: a dumb terminal is served like a pipe
+    environ : a dumb terminal (``TERM``) counts as a pipe
     """
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
@@ -162,7 +217,7 @@ def open_captions(
         if is_terminal(stream, environ):
             return TerminalSink(stream, look)
         return StreamSink(stream, Text(look))
-    return StreamSink(stream, Wire() if form == "jsonl" else FORMATS[form](layout))
+    return StreamSink(stream, Jsonl(everything=True) if form == "jsonl" else FORMATS[form](layout))
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
@@ -171,9 +226,9 @@ def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """(columns, lines) of the terminal behind `stream`; 80 x 24 if it does not tell.
+    """Return (columns, lines) of the stream's terminal, or 80 x 24 if it is unknown.
 
-    ``COLUMNS`` is not asked: a shell that exports it would freeze the width at its start.
+    ``COLUMNS`` is ignored: a shell that exports it freezes the width of its start.
     """
     try:
         columns, lines = os.get_terminal_size(stream.fileno())

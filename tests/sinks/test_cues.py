@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 
 from streamd.events import TimedWord
 from streamd.sinks import cues as cut
-from streamd.sinks.cues import MAX_CUE_MS, Layout, cues
+from streamd.sinks.cues import MAX_CUE_MS, CueLayout, cues
 from streamd.sinks.text import width
 from tests.support.said import SPEECH, final, spoken
 
 
 def lines(cue):
-    return tuple(cut.written(line) for line in cue.lines)
+    return tuple(cut.joined(line) for line in cue.lines)
 
 
 def test_cues_end_where_a_reader_would_pause():
@@ -95,7 +95,7 @@ def test_cues_hold_every_word_in_order_without_overlap(utterances, with_words):
 
 
 def cells(line):
-    return width(cut.written(line))
+    return width(cut.joined(line))
 
 
 @given(
@@ -105,7 +105,7 @@ def cells(line):
     st.integers(0, 6),
 )
 def test_cues_keep_to_any_limits(words, line_cells, max_lines, max_words):
-    layout = Layout(line_cells=line_cells, max_lines=max_lines, max_words=max_words)
+    layout = CueLayout(line_cells=line_cells, max_lines=max_lines, max_words=max_words)
     shown = list(cues(spoken(" ".join(words)), layout=layout))
     assert all(len(cue.lines) <= max_lines for cue in shown)
     assert all(0 < cells(line) <= line_cells for cue in shown for line in cue.lines)
@@ -114,14 +114,14 @@ def test_cues_keep_to_any_limits(words, line_cells, max_lines, max_words):
 
 
 def test_a_cue_takes_as_few_lines_as_will_do_and_of_about_the_same_length():
-    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=Layout(line_cells=20, max_lines=9))
+    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=CueLayout(line_cells=20, max_lines=9))
     assert lines(cue) == ("a bb a bb a bb", "a bb a bb a bb a", "bb a bb a bb a bb")
-    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=Layout(line_cells=60, max_lines=9))
+    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=CueLayout(line_cells=60, max_lines=9))
     assert len(cue.lines) == 1
 
 
 def test_so_many_words_a_cue():
-    shown = cues(spoken("one two three four five"), layout=Layout(max_words=2))
+    shown = cues(spoken("one two three four five"), layout=CueLayout(max_words=2))
     assert [lines(cue) for cue in shown] == [("one two",), ("three four",), ("five",)]
 
 

@@ -9,7 +9,7 @@ import webvtt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamd.sinks.cues import Layout
+from streamd.sinks.cues import CueLayout
 from streamd.sinks.subtitles import _ARROW
 from streamd.sinks.text import clean
 from tests.support.said import GAP, SPEECH, final, spoken, written
@@ -68,7 +68,7 @@ def test_lrc_as_another_parser_reads_it():
     assert last == "[100:00.00]late"
 
 
-HIGHLIGHT = Layout(highlight=True)
+HIGHLIGHT = CueLayout(highlight=True)
 
 
 def test_the_word_that_is_spoken_is_underlined():
@@ -83,7 +83,7 @@ def test_the_word_that_is_spoken_is_underlined():
 
 
 def test_doubtful_words_have_classes_in_vtt():
-    layout = Layout(confidence=True)
+    layout = CueLayout(confidence=True)
     sure, doubtful = spoken("Sure", prob=0.99), spoken("or not?", prob=0.6, start_ms=1000, seq=2)
     text = written("vtt", sure, doubtful, layout=layout)
     assert "::cue(.p1) { color: rgb(232, 96, 28) }" in text
@@ -103,11 +103,11 @@ hostile = st.text(min_size=1, max_size=10) | st.sampled_from(
 )
 
 
-@example([["<", "0"]], Layout(line_cells=8, max_words=1), 0.9)
+@example([["<", "0"]], CueLayout(line_cells=8, max_words=1), 0.9)
 @given(
     st.lists(st.lists(hostile, min_size=1, max_size=8), max_size=4),
     st.builds(
-        Layout,
+        CueLayout,
         line_cells=st.integers(8, 60),
         max_lines=st.integers(1, 4),
         max_words=st.integers(0, 4),

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
-from streamd.sinks.cues import Layout
-from streamd.sinks.files import StreamSink
+from streamd.sinks.cues import CueLayout
+from streamd.sinks.formats import StreamSink
 from streamd.sinks.look import Look, confidence_ramp
 from streamd.sinks.terminal import Captions, TerminalSink, open_captions
 from tests.support.emulator import Emulator, plain_rows
@@ -247,7 +247,7 @@ def test_closing_leaves_words_that_never_became_final():
 
 def test_a_pipe_gets_finals_and_gaps_only():
     pipe = io.StringIO()
-    sink = open_captions(pipe, Look(), form="text", layout=Layout(), environ={})
+    sink = open_captions(pipe, Look(), form="text", layout=CueLayout(), environ={})
     assert isinstance(sink, StreamSink)
     for event in [
         partial("hel"),
@@ -264,7 +264,7 @@ def test_a_pipe_gets_finals_and_gaps_only():
 
 def test_jsonl_prints_every_event_in_wire_form():
     pipe = io.StringIO()
-    sink = open_captions(pipe, Look(), form="jsonl", layout=Layout(), environ={})
+    sink = open_captions(pipe, Look(), form="jsonl", layout=CueLayout(), environ={})
     sink.write(Lag(lag_ms=20))
     sink.write(Eos(seq=3, reason="stop"))
     assert pipe.getvalue() == (
@@ -274,7 +274,7 @@ def test_jsonl_prints_every_event_in_wire_form():
 
 def test_subtitles_can_be_printed():
     pipe = io.StringIO()
-    open_captions(pipe, Look(), form="srt", layout=Layout(), environ={}).write(final("hello"))
+    open_captions(pipe, Look(), form="srt", layout=CueLayout(), environ={}).write(final("hello"))
     assert pipe.getvalue() == "1\n00:00:00,000 --> 00:00:01,000\nhello\n\n"
 
 
@@ -285,11 +285,11 @@ class Tty(io.StringIO):
 
 def test_a_dumb_terminal_is_served_like_a_pipe():
     assert isinstance(
-        open_captions(Tty(), Look(), form="text", layout=Layout(), environ={"TERM": "dumb"}),
+        open_captions(Tty(), Look(), form="text", layout=CueLayout(), environ={"TERM": "dumb"}),
         StreamSink,
     )
     assert isinstance(
-        open_captions(Tty(), Look(), form="text", layout=Layout(), environ={"TERM": "xterm"}),
+        open_captions(Tty(), Look(), form="text", layout=CueLayout(), environ={"TERM": "xterm"}),
         TerminalSink,
     )
 
@@ -297,7 +297,7 @@ def test_a_dumb_terminal_is_served_like_a_pipe():
 def test_an_encoding_without_the_character_does_not_end_the_program():
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1", newline="")
-    open_captions(stream, Look(), form="text", layout=Layout(), environ={}).write(final("é 日"))
+    open_captions(stream, Look(), form="text", layout=CueLayout(), environ={}).write(final("é 日"))
     assert raw.getvalue() == "é ?\n".encode("latin-1")
 
 

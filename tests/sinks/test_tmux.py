@@ -19,12 +19,12 @@ PARTIAL = "".join(f"<{i:03}>" for i in range(60))
 PROGRAM = f"""
 import os, signal, subprocess, sys, tty
 from streamd.events import Final, Partial
-from streamd.sinks.cues import Layout
+from streamd.sinks.cues import CueLayout
 from streamd.sinks.look import Look
 from streamd.sinks.terminal import open_captions
 
 tty.setcbreak(0)
-layout = Layout()
+layout = CueLayout()
 captions = open_captions(sys.stdout, Look(), form="text", layout=layout, environ=os.environ)
 
 def drawn():

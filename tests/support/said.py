@@ -1,7 +1,7 @@
 """What tests of sinks let somebody say."""
 
 from streamd.events import Final, Gap, TimedWord
-from streamd.sinks.cues import Layout
+from streamd.sinks.cues import CueLayout
 from streamd.sinks.formats import FORMATS
 
 GAP = Gap(t_ms=3_723_004, duration_ms=1240, why="overrun")
@@ -38,7 +38,7 @@ def spoken(text, *, start_ms=0, word_ms=300, seq=1, prob=0.9, **fields):
 
 def written(name, *events, layout=None):
     """The file that a format makes of the events."""
-    form = FORMATS[name](layout or Layout())
+    form = FORMATS[name](layout or CueLayout())
     return form.header + "".join(form.append(event) for event in events) + form.end
 
 

@@ -13,9 +13,8 @@ import srt
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos, Fault
-from streamd.sinks.cues import Layout
-from streamd.sinks.files import FileSink, StreamSink
-from streamd.sinks.formats import FORMATS
+from streamd.sinks.cues import CueLayout
+from streamd.sinks.formats import FORMATS, FileSink, StreamSink
 from streamd.sinks.lines import Text
 from streamd.sinks.look import Look
 from tests.support.said import GAP, final, spoken, written
@@ -24,7 +23,7 @@ END, STOP, ERROR = (Eos(seq=0, reason=reason) for reason in ("end", "stop", "err
 
 
 def file_sink(path, name, *, whole=False):
-    return FileSink(path, FORMATS[name](Layout()), whole=whole)
+    return FileSink(path, FORMATS[name](CueLayout()), whole=whole)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -134,11 +133,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.support.said import spoken
-from streamd.sinks.cues import Layout
-from streamd.sinks.files import FileSink
+from streamd.sinks.cues import CueLayout
+from streamd.sinks.formats import FileSink
 from streamd.sinks.formats import FORMATS
 
-sink = FileSink(Path(sys.argv[1]), FORMATS[sys.argv[2]](Layout()))
+sink = FileSink(Path(sys.argv[1]), FORMATS[sys.argv[2]](CueLayout()))
 for seq in range(1, 8):
     sink.write(spoken("words said", start_ms=seq * 1000, seq=seq))
 os.kill(os.getpid(), signal.SIGKILL)
@@ -233,7 +232,7 @@ def test_lines_can_be_written_to_a_named_pipe(tmp_path):
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_pipe_gets_the_same_as_a_file(name):
     pipe = io.StringIO()
-    sink = StreamSink(pipe, FORMATS[name](Layout()))
+    sink = StreamSink(pipe, FORMATS[name](CueLayout()))
     events = [spoken("words said"), GAP, spoken("and more", seq=2)]
     for event in events:
         sink.write(event)
@@ -244,7 +243,7 @@ def test_a_pipe_gets_the_same_as_a_file(name):
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"jsonl"}))
 def test_a_session_that_fails_before_its_first_words_writes_no_document(name):
     pipe = io.StringIO()
-    sink = StreamSink(pipe, FORMATS[name](Layout()))
+    sink = StreamSink(pipe, FORMATS[name](CueLayout()))
     sink.write(Fault(code="source", message="no such file", fatal=True))
     sink.write(ERROR)
     sink.close()

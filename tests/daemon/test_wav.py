@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import soundfile
 
+from streamd.daemon.wav import WavWriter
 from streamd.errors import ConfigError, StreamdError
-from streamd.sinks.recording import Recording
 
 RAMP = (np.arange(-16000, 16000) / 32767).astype(np.float32).reshape(-1, 320)
 
 
 def test_every_sample_is_in_it_once(tmp_path):
-    recording = Recording(tmp_path / "new" / "talk")
+    recording = WavWriter(tmp_path / "new" / "talk")
     for start in range(0, len(RAMP), 7):
         recording.write(RAMP[start : start + 7])
     recording.close()
@@ -26,7 +26,7 @@ def test_every_sample_is_in_it_once(tmp_path):
 
 
 def test_louder_than_full_scale_does_not_wrap(tmp_path):
-    recording = Recording(tmp_path / "talk")
+    recording = WavWriter(tmp_path / "talk")
     recording.write(np.array([[2.0, -2.0] * 160], np.float32))
     recording.close()
     samples, _ = soundfile.read(tmp_path / "talk.wav", dtype="int16")
@@ -34,7 +34,7 @@ def test_louder_than_full_scale_does_not_wrap(tmp_path):
 
 
 def test_a_full_file_is_followed_by_another(tmp_path):
-    recording = Recording(tmp_path / "talk", full_bytes=640 * 40)
+    recording = WavWriter(tmp_path / "talk", full_bytes=640 * 40)
     for frame in RAMP:
         recording.write(frame[None])
     recording.close()
@@ -44,13 +44,13 @@ def test_a_full_file_is_followed_by_another(tmp_path):
 
 
 def test_no_recording_is_overwritten(tmp_path):
-    Recording(tmp_path / "talk").close()
+    WavWriter(tmp_path / "talk").close()
     with pytest.raises(ConfigError, match=r"--record.*talk.wav"):
-        Recording(tmp_path / "talk")
+        WavWriter(tmp_path / "talk")
 
 
 def test_a_full_disk_is_named(tmp_path):
-    recording = Recording(tmp_path / "talk")
+    recording = WavWriter(tmp_path / "talk")
     with open("/dev/full", "wb") as full:
         os.dup2(full.fileno(), recording._file.fileno())
     with pytest.raises(StreamdError, match=r"talk\.wav.*No space"):
@@ -61,8 +61,8 @@ def test_a_full_disk_is_named(tmp_path):
 SPEAK_UNTIL_KILLED = """
 import sys, numpy as np
 from pathlib import Path
-from streamd.sinks.recording import Recording
-recording, at = Recording(Path(sys.argv[1])), 0
+from streamd.daemon.wav import WavWriter
+recording, at = WavWriter(Path(sys.argv[1])), 0
 while True:
     samples = (np.arange(at, at + 320 * 7) % 32768).astype(np.float32) / 32767
     recording.write(samples.reshape(-1, 320))

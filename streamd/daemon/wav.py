@@ -1,4 +1,4 @@
-"""The audio of a session as a WAV file that is valid whenever the process dies."""
+"""Records the audio of a session in WAV files that are valid whenever the process dies."""
 
 import struct
 from collections.abc import Callable
@@ -11,20 +11,20 @@ from streamd.types import SAMPLE_RATE, Frames
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _FLUSH_BYTES = 2 * SAMPLE_RATE
-"""A second: what a crash may cost."""
+"""One second: what a crash may lose."""
 _FULL_BYTES = 0xFFFF_FFFF - _HEADER.size
-"""A WAV file's sizes have 32 bits; at 16 kHz that is 37 hours."""
+"""Limit of the samples in a WAV file, whose sizes have 32 bits: 37 hours at 16 kHz."""
 
 
-class Recording:
-    """16 kHz mono 16 bit, in ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours each.
+class WavWriter:
+    """Writes 16 kHz mono 16 bit to ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours each.
 
-    The header is written anew each second, and tells of no sample that is not in the file.
+    The header is updated each second and never counts a sample that is not in the file.
 
     Raises
     ------
     ConfigError
-        The file cannot be made; a file of that name is not replaced.
+        The file cannot be made; an existing file is not replaced.
     """
 
     def __init__(self, stem: Path, *, full_bytes: int = _FULL_BYTES) -> None:
@@ -38,7 +38,7 @@ class Recording:
         Raises
         ------
         StreamdError
-            The file cannot be written any more, such as on a full disk.
+            The file can no longer be written, for example on a full disk.
         """
         pcm = np.rint(np.clip(frames, -1, 1) * 32767).astype("<i2").tobytes()
         if self._n_written + len(self._waiting) + len(pcm) > self._full_bytes:
@@ -49,7 +49,7 @@ class Recording:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left; raises as `write` does."""
+        """Write the remaining samples; raises as `write` does."""
         self._flush()
         self._file.close()
 
@@ -68,7 +68,7 @@ class Recording:
         self._flush()
 
     def _flush(self) -> None:
-        """First the samples, then the header that tells of them."""
+        """Write the samples, then the header that counts them."""
         try:
             self._file.seek(_HEADER.size + self._n_written)
             _write_all(self._file.write, self._waiting)
@@ -87,7 +87,7 @@ def _write_all(write: Callable[[bytes], int | None], data: bytes | bytearray) ->
 
 
 def _header(n_bytes: int) -> bytes:
-    """Of a WAV file with so many bytes of samples (WAVE_FORMAT_PCM)."""
+    """Return the header of a WAV file with `n_bytes` of samples (WAVE_FORMAT_PCM)."""
     return _HEADER.pack(
         *(b"RIFF", n_bytes + _HEADER.size - 8, b"WAVE"),
         *(b"fmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16),
