@@ -26,6 +26,7 @@ from streamd.session.timeline import Timeline, lag
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
 from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
+from streamd.vad.utterance import State, Trigger
 
 __all__ = ["Session", "SessionOptions"]
 
@@ -208,40 +209,49 @@ class Session:
         return segment.show(self._seg, end, self.now, hide=self._options.mask_words)
 
     def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """The hypothesis of a pause: final if the silence lasts, else as good as any other."""
+        """Keep the hypothesis of a pause: it is the final if the silence lasts."""
         segment.held = (end, hypothesis)
-        if segment.utterance.pause != end - self._segmenter.options.tail:
-            return self._settle()  # speech went on meanwhile
-        segment.tail = hypothesis.words
-        events = segment.show(self._seg, end, self.now)
-        answered = self._segmenter.answer(segment.utterance, segment.words)
-        return [*events, *answered, *self._settle()]
+        events: list[SessionEvent] = []
+        if segment.utterance.pause == end - self._segmenter.options.tail:
+            # It is still the pause that was asked about, so this is the answer.
+            segment.tail = hypothesis.words
+            events += segment.show(self._seg, end, self.now)
+            events += self._segmenter.answer(segment.utterance, segment.words)
+        return [*events, *self._settle()]
 
     def _settle(self) -> list[SessionEvent]:
-        """Publish the held hypothesis if its utterance ended there; revise if speech went on."""
+        """Decide about the held hypothesis once its pause is over."""
         segment = self._segment
         if segment is None or segment.held is None:
             return []
-        (end, hypothesis), utterance = segment.held, segment.utterance
-        pause = end - self._segmenter.options.tail
-        if utterance.end == end:
+        state = segment.utterance.state
+        if state is State.ANSWERED:
+            return []  # the silence goes on
+        (end, hypothesis), segment.held = segment.held, None
+        if state is not State.ENDED:
+            return self._resume(segment, end, hypothesis)
+        if segment.utterance.end == end:
             return self._finalise(segment, end, hypothesis)
-        if utterance.end is None and utterance.pause == pause:
-            return []  # still silent
-        segment.held = None
-        if utterance.end is not None:
-            return []  # ended elsewhere: another window will tell
-        resumed = utterance.gap[1] if utterance.gap and utterance.gap[0] == pause else end
+        return []  # it was cut elsewhere, and will be transcribed up to there
+
+    def _resume(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
+        """There was speech after the pause: the hypothesis counts as one of a partial."""
+        tail, gap = self._segmenter.options.tail, segment.utterance.gap
+        pause = end - tail
+        # The gap is that of another pause if the hypothesis came so late that one followed.
+        resumed = gap[1] if gap is not None and gap[0] == pause else end
         events = self._revise(segment, end, hypothesis, silence=resumed - pause)
+        # After a long pause every word is committed, and the window may begin within the silence:
+        # but not if the engine was suspected of having missed something there.
         if resumed - pause >= HEARD_OUT and not segment.tail and not hypothesis.suspect:
-            cut = min(end, max(pause, resumed - self._segmenter.options.tail))
-            if segment.prefix or end - segment.anchor > self._options.length:  # all before is known
+            cut = min(end, max(pause, resumed - tail))
+            if segment.prefix or end - segment.anchor > self._options.length:
                 self._prompt.remember(segment.cut(cut), hypothesis)
         return events
 
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """The utterance is over: everything is committed."""
-        self._segmenter.utterances.popleft()
+        self._segmenter.utterances.popleft().on(Trigger.PUBLISH)
         self._segment = None
         segment.revise(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
@@ -279,7 +289,7 @@ class Session:
             end = segment.last_end(self._segmenter)
             if end is None or end > start:
                 break
-            if segment.utterance.end is None:
+            if segment.utterance.state is State.ASKED:
                 events += self._segmenter.answer(segment.utterance, segment.words)
             else:
                 events += self._finalise(segment, end, replace(segment.newest, words=()))

@@ -12,7 +12,8 @@ from itertools import takewhile
 from streamd.events import Final, Partial, SessionEvent, timed
 from streamd.session.hallucinations import believable
 from streamd.types import Hypothesis, Word, ms_from_frames, text_of
-from streamd.vad.segmenter import Segmenter, Utterance
+from streamd.vad.segmenter import Segmenter
+from streamd.vad.utterance import State, Utterance
 
 FORCE_AFTER, FORCE_AGE = 400, 100
 """When nothing could be committed for so long, words of this age are committed unseen twice."""
@@ -52,9 +53,10 @@ class Segment:
 
     def last_end(self, segmenter: Segmenter) -> int | None:
         """Where the utterance ended, or will if the pause that it is in lasts; else None."""
-        if segmenter.asked() is self.utterance and self.utterance.pause is not None:
-            return self.utterance.pause + segmenter.options.tail
-        return self.utterance.end
+        utterance = self.utterance
+        if utterance.state is State.ASKED and utterance.pause is not None:
+            return utterance.pause + segmenter.options.tail
+        return utterance.end
 
     def due(self, segmenter: Segmenter, step: int) -> tuple[int, bool] | None:
         """Up to where audio should be transcribed now, if any, and whether that is the last."""
@@ -62,7 +64,7 @@ class Segment:
         if last_end is not None:
             return last_end, True
         now = segmenter.cursor
-        if step == 0 or now < self.next_due or self.utterance.pause is not None:
+        if step == 0 or now < self.next_due or self.utterance.state is not State.OPEN:
             return None
         end = now - (now - self.next_due) % step  # the newest boundary: missed steps merge
         return (end, False) if end > self.anchor else None

@@ -10,11 +10,11 @@ long ago.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from streamd.events import Vad
 from streamd.options import EndpointOptions
 from streamd.types import Word, ms_from_frames, text_of
+from streamd.vad.utterance import State, Trigger, Utterance
 
 UNFINISHED = frozenset(
     word
@@ -40,20 +40,6 @@ def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
     return options.plain
 
 
-@dataclass(slots=True, eq=False)
-class Utterance:
-    """A stretch of speech from frame `start`; `end` is None while it goes on.
-
-    `pause` is the frame where the silence began that it is in at the moment, or None. `gap` is the
-    last pause that speech went on after: its first frame and the first behind it.
-    """
-
-    start: int
-    end: int | None = None
-    pause: int | None = None
-    gap: tuple[int, int] | None = None
-
-
 class Segmenter:
     """Cuts one stream into utterances. The owner takes them from the left of `utterances`."""
 
@@ -66,13 +52,12 @@ class Segmenter:
         self._track: list[tuple[int, float]] = []  # per frame: silence as Gate.update says, level
         self._open: Utterance | None = None
         self._floor = 0  # the next utterance begins here at the earliest
-        self._patience: int | None = None  # the answer about the current pause
         self._flush_at: int | None = None
         self._doubtful = False  # whether there may be the start of a word before that
 
     @property
     def end(self) -> int:
-        """Frames heard so far."""
+        """Frames pushed so far."""
         return self._base + len(self._track)
 
     @property
@@ -87,19 +72,15 @@ class Segmenter:
         return self._advance()
 
     def asked(self) -> Utterance | None:
-        """The utterance whose text up to its `pause` is needed to go on, soon or already."""
-        utterance = self._open
-        if utterance is None or utterance.pause is None or self._patience is not None:
-            return None
-        # A frame that waits at the cursor is silent too, or it would have been decided upon.
-        silent_until = min(self.cursor + 1, self.end)
-        return utterance if silent_until - utterance.pause >= self.options.tail else None
+        """The utterance whose text up to its `pause` is needed, soon or already."""
+        asked = self._open is not None and self._open.state is State.ASKED
+        return self._open if asked else None
 
     def answer(self, utterance: Utterance, words: Sequence[Word]) -> list[Vad]:
-        """Say what the utterance's text is in its current pause."""
-        if utterance is not self._open or utterance.pause is None:
+        """Say what the text of the utterance is in its current pause; too late is no harm."""
+        if utterance.state is not State.ASKED:
             return []
-        self._patience = ending_pause(words, self.options)
+        utterance.answer(ending_pause(words, self.options))
         return self._advance()
 
     def flush(self, *, doubtful: bool = False) -> list[Vad]:
@@ -132,60 +113,82 @@ class Segmenter:
 
     def voiced_share(self, start: int, end: int) -> float:
         """The share of frames `start` to `end` in which the gate was open; see `forget`."""
-        heard = self._track[max(0, start - self._base) : max(0, end - self._base)]
-        return sum(silence == 0 for silence, _ in heard) / max(1, end - start)
+        track = self._track[max(0, start - self._base) : max(0, end - self._base)]
+        return sum(silence == 0 for silence, _ in track) / max(1, end - start)
 
     def _advance(self) -> list[Vad]:
+        """Read the track up to its end, or to the frame where an answer is missing."""
         events: list[Vad] = []
         while True:
+            # A flush was asked for at a frame; it takes effect when the cursor gets there, so it
+            # keeps its place among the frames while the segmenter waits for an answer.
             if self.cursor == self._flush_at:
-                self._flush_at = None
-                if self._open is None and self._doubtful:
-                    events += self._begin()
-                events += self._close(self._open) if self._open is not None else []
+                events += self._flush_here()
             if self.cursor == self.end:
                 return events
             silence = self._track[self.cursor - self._base][0]
-            if self._open is not None and not self._knows(self._open, silence):
-                return events
+            if self._open is not None:
+                self._follow(self._open, silence)
+                if not self._is_decided(self._open):
+                    return events
+            # From here on the frame counts as read.
             self.cursor += 1
             if self._open is not None:
-                events += self._listen(self._open)
+                events += self._end_if_due(self._open)
             elif silence == 0:
                 events += self._begin()
 
-    def _knows(self, utterance: Utterance, silence: int) -> bool:
-        """Follow the pauses; whether what happens at the cursor can be decided without the text."""
+    def _flush_here(self) -> list[Vad]:
+        self._flush_at = None
+        events = self._begin() if self._open is None and self._doubtful else []
+        return events + (self._close(self._open) if self._open is not None else [])
+
+    def _follow(self, utterance: Utterance, silence: int) -> None:
+        """Move the utterance on by the frame at the cursor, which may be looked at repeatedly."""
         now = self.cursor + 1
         if silence == 0:
-            if utterance.pause is not None:
-                utterance.gap = (utterance.pause, self.cursor)
-            utterance.pause, self._patience = None, None
-            return True
+            utterance.speak(self.cursor)
+            return
+        if utterance.state is State.OPEN:
+            # The gate lingers after the last voiced frame; the pause began with that frame.
+            utterance.fall_silent(max(now - silence, utterance.start))
+        self._ask_if_due(utterance, now)
+
+    def _ask_if_due(self, utterance: Utterance, now: int) -> None:
+        due = utterance.pause is not None and now - utterance.pause >= self.options.tail
+        if due and utterance.state is State.PAUSE:
+            utterance.on(Trigger.ASK)
+
+    def _is_decided(self, utterance: Utterance) -> bool:
+        """Whether the frame at the cursor can be read without knowing the text."""
         if utterance.pause is None:
-            utterance.pause, self._patience = max(now - silence, utterance.start), None
+            return True
+        now = self.cursor + 1
+        # No text ends an utterance before the shortest pause, every text does at the longest.
         quiet = now - utterance.pause
-        undecided = self.options.shortest_pause <= quiet < self.options.longest_pause
-        return not undecided or self._limit(utterance, now) is not None
+        depends = self.options.shortest_pause <= quiet < self.options.longest_pause
+        return not depends or self._limit(utterance, now) is not None
 
     def _limit(self, utterance: Utterance, now: int) -> int | None:
         """Silence that ends the utterance in its current pause; None: the text will tell."""
         options = self.options
+        # A long utterance ends in any pause: that is better than being cut within a word later.
         if not options.exact_cut and 5 * (now - utterance.start) >= 3 * options.longest:
             return options.tail
         if options.shortest_pause == options.longest_pause:
             return options.longest_pause
-        return self._patience
+        return utterance.ending_pause
 
     def _begin(self) -> list[Vad]:
         start = max(self.cursor - 1 - self.options.pre_roll, self._floor)
-        self._open, self._patience = Utterance(start), None
+        self._open = Utterance(start)
         self.utterances.append(self._open)
         return [Vad(speech=True, t_ms=ms_from_frames(start))]
 
-    def _listen(self, utterance: Utterance) -> list[Vad]:
+    def _end_if_due(self, utterance: Utterance) -> list[Vad]:
         if utterance.pause is not None:
             limit = self._limit(utterance, self.cursor)
+            # Without an answer the cursor only gets here at the longest pause.
             limit = self.options.longest_pause if limit is None else limit
             if self.cursor - utterance.pause >= limit:
                 return self._close(utterance)
@@ -197,18 +200,26 @@ class Segmenter:
         end = self.cursor
         if utterance.pause is not None:
             end = min(end, utterance.pause + self.options.tail)
-        utterance.end = self._floor = end
-        self._open = None
+        utterance.close(end)
+        self._floor, self._open = end, None
         return [Vad(speech=False, t_ms=ms_from_frames(self.cursor))]
 
     def _cut(self, utterance: Utterance) -> None:
-        """End the utterance without a pause; speech goes on in the next one."""
+        """End the utterance although there is no pause that ends it; the rest is a new one."""
         cut = self.cursor
         if not self.options.exact_cut:
+            # Not in the first half, where a quiet place would leave next to nothing before it.
             earliest = max(cut - self.options.tail, cut - self.options.longest // 2)
             cut = self.quietest(earliest, cut, near=cut)
-        utterance.end = self._floor = cut
-        start = cut - self.options.overlap
-        pause = None if utterance.pause is None else max(utterance.pause, start)
-        self._open = Utterance(start, pause=pause)
-        self.utterances.append(self._open)
+        self._floor = cut
+        rest = Utterance(cut - self.options.overlap)
+        if utterance.pause is not None:
+            # A pause that lasts goes on in the rest. What is left of it may be too short to ask.
+            rest.pause = max(utterance.pause, rest.start)
+            rest.ending_pause = utterance.ending_pause
+            answered = utterance.state is State.ANSWERED
+            rest.state = State.ANSWERED if answered else State.PAUSE
+            self._ask_if_due(rest, self.cursor)
+        utterance.close(cut)
+        self._open = rest
+        self.utterances.append(rest)
