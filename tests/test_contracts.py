@@ -43,8 +43,8 @@ def pyproject() -> dict[str, dict[str, object]]:
 
 def readme_tree() -> list[tuple[str, str]]:
     """(path, description) of each line of the README's file tree."""
-    block = re.search(r"^## The house\n+```\n(.*?)^```", _readme(), re.M | re.S)
-    assert block, "README.md has no file tree under '## The house'"
+    block = re.search(r"^## Project layout\n+```\n(.*?)^```", _readme(), re.M | re.S)
+    assert block, "README.md has no file tree under '## Project layout'"
     entries = []
     folder = ""
     for line in block[1].splitlines():
