@@ -1,8 +1,8 @@
-"""Where the stations meet: wiring, supervision, shutdown.
+"""The running program: wiring, supervision, shutdown.
 
-`run` is the live daemon (a source or none, the server, the local sinks), `transcribe` writes files
-down. Shutdown is a flush: what was said so far becomes final, everybody hears it and the end of the
-session, then the process exits with 0. Only the second interrupt is impatient.
+`run` is the live daemon (a source or none, the server, the local sinks), `transcribe` transcribes
+files. Shutdown is a flush: all audio until now becomes final, every listener gets it and the end of
+the session, then the process exits with 0. Only a second interrupt skips that.
 """
 
 import asyncio
@@ -11,7 +11,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
+from signal import SIGHUP, SIGUSR2
 
 from streamd.config import Config
 from streamd.daemon import build, serving
@@ -22,7 +24,8 @@ from streamd.daemon.pump import pump
 from streamd.daemon.recordings import write_down
 from streamd.daemon.reopening import OpenSource, follow
 from streamd.daemon.screen import show
-from streamd.daemon.streams import Stream, Streams
+from streamd.daemon.stream import Stream
+from streamd.daemon.streams import Streams
 from streamd.display import check_files, open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault
@@ -33,11 +36,11 @@ from streamd.sources import Source
 log = logging.getLogger(__name__)
 
 ROOM = 500
-"""Frames of backlog (10 s) at which whoever can wait is made to: pipes, fast files, clients."""
+"""Frames of backlog (10 s) at which pipes, files and clients have to wait."""
 
 
 async def run(config: Config) -> int:
-    """Caption what the user's source says and what clients send, until the source ends.
+    """Caption the user's source and the audio of clients, until the source ends.
 
     Returns
     -------
@@ -45,29 +48,33 @@ async def run(config: Config) -> int:
 
     Raises
     ------
-    StreamdError : what the user can put right; it has its own exit code
-    BrokenPipeError : nobody reads standard output any more
+    StreamdError : an error that the user can fix; it has its own exit code
+    BrokenPipeError : the reader of standard output has closed it
     """
     sources = build.own_sources(config)
     new_session = build.session_factory(config)
     control = Control()
-    with serving.places(config) as places, control.signals():
+    with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
             room=ROOM,
             max_ingest=config.server.max_streams,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
-            places=places,
+            storage=storage,
             metrics=serving.metrics(config),
         )
-        control.on_dump = lambda: log.warning("; ".join(streams.state()) or "no sessions")
-        await until_first_error(_live(config, sources, streams, control))
+
+        def log_state() -> None:
+            log.warning("; ".join(streams.state()) or "no sessions")
+
+        with control.on(SIGUSR2, log_state):
+            await until_first_error(_live(config, sources, streams, control))
     control.check()
     return 0
 
 
 async def transcribe(config: Config) -> int:
-    """Write files down as fast as the engine can, window by window.
+    """Transcribe files as fast as the engine can, window by window.
 
     Returns and raises as `run` does.
     """
@@ -79,7 +86,7 @@ async def transcribe(config: Config) -> int:
 async def _live(
     config: Config, sources: Sequence[Source], streams: Streams, control: Control
 ) -> None:
-    """All tasks of the process, until the sources end or the user wants to."""
+    """Run all tasks of the process until the sources end or the user stops it."""
     async with asyncio.TaskGroup() as tasks:
         engine = tasks.create_task(_engine(config, streams))
         chores = [tasks.create_task(chore) for chore in (streams.chores(), serving.watchdog())]
@@ -87,9 +94,11 @@ async def _live(
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
             show(config, live.hub, control, tasks, sinks=open_files(config.output, file))
-        async with serving.server(config, streams) as server:
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(serving.server(config, streams))
             if server is not None and not is_terminal(sys.stdout, os.environ):
-                control.on_hangup = partial(serving.reload, config, server)
+                reload = partial(serving.reload, config, server)
+                stack.enter_context(control.on(SIGHUP, reload))
 
             def announce() -> None:
                 if server is not None:
@@ -107,7 +116,7 @@ async def _live(
 
 
 async def _engine(config: Config, streams: Streams) -> None:
-    """The supervisor: a model that cannot be loaded or an engine that dies is told to everybody."""
+    """Load the model and supervise the engine: every listener is told if one of them fails."""
     try:
         model, engine = await asyncio.to_thread(open_model, config)
         recognizers = [
@@ -118,7 +127,7 @@ async def _engine(config: Config, streams: Streams) -> None:
     except Exception as error:
         streams.fail(error)
         if isinstance(error, HangError):
-            # In the end Python would tear the runtime down under its thread, which crashes.
+            # At its exit Python would free the runtime under its running thread, which crashes.
             atexit.register(os._exit, error.exit_code)
         raise
 
@@ -131,25 +140,25 @@ async def _caption(
     opened: Callable[[], None],
     reopen: OpenSource | None = None,
 ) -> None:
-    """One source after the other, then the end of the session.
+    """Caption one source after the other, then end the session.
 
-    `opened` is called when the first one delivers; `reopen` gives the source if it is a device that
-    may be gone for a while.
+    `opened` is called when the first source is open; `reopen` makes the source if it is a device,
+    which may be unplugged for a while.
 
     Raises
     ------
-    SourceError : a source failed; what it gave until then is final
+    SourceError : a source failed; its audio until then is final
     """
     for source in sources:
         try:
             if reopen is not None:
                 await follow(reopen, live, control, opened=opened)
                 break
-            control.on_stop = source.stop  # opening may take long, too
-            async with source:
-                if source is sources[0]:
-                    opened()
-                await pump(source, live, control)
+            with control.stopping(source.stop):  # opening may take long, too
+                async with source:
+                    if source is sources[0]:
+                        opened()
+                    await pump(source, live, control)
         except SourceError as error:
             await live.flush()
             live.fail(Fault(code="source", message=str(error), fatal=True))
@@ -158,4 +167,4 @@ async def _caption(
         if control.stopped.is_set():
             break
     stopped = control.stopped.is_set()
-    await live.finish(EndReason.STOP if stopped else EndReason.END, goes_on=stopped)
+    await live.finish(EndReason.STOP if stopped else EndReason.END, resumable=stopped)

@@ -1,7 +1,7 @@
-"""What the user says by signals.
+"""Signals of the user and the service manager.
 
-SIGINT, SIGTERM: stop, and make final what was said; the second one exits at once, with 130.
-SIGHUP: read the token anew, or stop if it was the terminal that hung up. SIGUSR1: pause and resume.
+SIGINT, SIGTERM: stop and make final what was captured; a second one exits at once, with 130.
+SIGHUP: read the token again, or stop if the terminal was closed. SIGUSR1: pause and resume.
 SIGUSR2: log the state of every session. SIGWINCH: the terminal was resized.
 """
 
@@ -14,26 +14,36 @@ from contextlib import contextmanager
 from typing import Any
 
 INTERRUPTED = 130
+"""Exit code."""
 
 log = logging.getLogger(__name__)
 
 
 class Control:
-    """Stop and pause, and who wants to know of them."""
+    """Whether to stop or pause, and what to do at each signal.
+
+    An action belongs to the part of the program that is running (an open source, a server, a
+    screen), so each is installed by a context manager: `stopping` and `on`.
+    """
 
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
         self.paused = False
         self._reason: Exception | None = None
-        self.on_stop: Callable[[], None] = lambda: None
-        self.on_hangup: Callable[[], None] = self.stop
-        self.on_resize: Callable[[], object] = lambda: None
-        self.on_dump: Callable[[], None] = lambda: None
+        self._stop_actions: list[Callable[[], None]] = []
+        self._actions: dict[signal.Signals, Callable[[], object]] = {
+            signal.SIGINT: self.stop,
+            signal.SIGTERM: self.stop,
+            signal.SIGHUP: self.stop,
+            signal.SIGUSR1: self.toggle_pause,
+            signal.SIGUSR2: lambda: None,
+            signal.SIGWINCH: lambda: None,
+        }
 
     def stop(self, reason: Exception | None = None) -> None:
-        """Take no more audio; the next interrupt does not wait for anything.
+        """Take no more audio; from now on an interrupt exits at once.
 
-        `reason`: what failed, if it was not the user who wanted it; see `check`.
+        `reason`: the error that stopped the program, if it was not the user; see `check`.
         """
         self._reason = self._reason or reason
         if self.stopped.is_set():
@@ -41,44 +51,58 @@ class Control:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-            # Not through the event loop: that may be what hangs.
+            # Not through the event loop: it may be what hangs.
             signal.signal(number, lambda *_: os._exit(INTERRUPTED))
         self.stopped.set()
-        self.on_stop()
+        for action in self._stop_actions:
+            action()
 
     def check(self) -> None:
-        """Raise the first failure that `stop` was called for, when everything has been said."""
+        """Raise the first error that `stop` was called with."""
         if self._reason is not None:
             raise self._reason
 
     def toggle_pause(self) -> None:
-        """Leave out audio until the next time."""
+        """Drop audio until the next call."""
         self.paused = not self.paused
         log.info("paused" if self.paused else "resumed")
 
     @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Listen to the process's signals."""
-        loop = asyncio.get_running_loop()
-        handlers: dict[signal.Signals, Callable[[], object]] = {
-            signal.SIGINT: self.stop,
-            signal.SIGTERM: self.stop,
-            signal.SIGHUP: lambda: self.on_hangup(),
-            signal.SIGUSR1: self.toggle_pause,
-            signal.SIGUSR2: lambda: self.on_dump(),
-            signal.SIGWINCH: lambda: self.on_resize(),
-        }
-        for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
+    def stopping(self, action: Callable[[], None]) -> Iterator[None]:
+        """Call `action` if the program is stopped while the context lasts."""
+        self._stop_actions.append(action)
         try:
             yield
         finally:
-            for number in handlers:
+            self._stop_actions.remove(action)
+
+    @contextmanager
+    def on(self, number: signal.Signals, action: Callable[[], object]) -> Iterator[None]:
+        """Call `action` at a signal while the context lasts, instead of the action before."""
+        before, self._actions[number] = self._actions[number], action
+        try:
+            yield
+        finally:
+            self._actions[number] = before
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Handle the process's signals."""
+        loop = asyncio.get_running_loop()
+        for number in self._actions:
+            loop.add_signal_handler(number, self._handle, number)
+        try:
+            yield
+        finally:
+            for number in self._actions:
                 loop.remove_signal_handler(number)
+
+    def _handle(self, number: signal.Signals) -> None:
+        self._actions[number]()
 
 
 async def until_first_error(work: Coroutine[Any, Any, None]) -> None:
-    """Run it; of several errors at once only the first is the user's concern."""
+    """Run it; of several errors at once raise only the first."""
     try:
         await work
     except BaseExceptionGroup as group:

@@ -1,6 +1,7 @@
-"""The threads that the model runs in: one window each at a time, and not for ever."""
+"""The threads that the model runs in, each with one window at a time and a deadline."""
 
 import asyncio
+import ctypes
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -12,35 +13,37 @@ from streamd.errors import EngineError
 from streamd.types import Hypothesis, Window
 
 _TICK_S = 1.0
-"""A process that was stopped for an hour (SIGSTOP, Ctrl-Z) has let one of these pass."""
-_LEAVE_S = 10.0
+"""The deadline counts in steps of this: a process that was stopped for an hour (SIGSTOP, Ctrl-Z)
+finds that only one of them has passed."""
+_JOIN_S = 10.0
 
 
 class HangError(EngineError):
-    """The engine has a window and does not come back; its thread cannot be ended either."""
+    """The engine does not return from a window; its thread cannot be ended."""
 
 
-class Recognizer(Protocol):
-    """Hears what is said in a window."""
+class WindowRecognizer(Protocol):
+    """What `InferenceThread` needs of a recognizer."""
 
     def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window; slow, called in another thread, for one window at a time."""
+        """Transcribe the window; called in another thread, for one window at a time."""
         ...
 
 
 class InferenceThread(Executor):
-    """A thread of its own for `recognizer`; call `close` in the end.
+    """A thread for `recognizer`; call `close` when it is no longer needed.
 
-    Not one of a pool's: these are waited for when the program ends, and a dead engine's thread
-    never comes back. It is an executor, asked through the event loop, for one whose clock is
-    simulated counts the time that it takes (``benchmarks/lab/clock.py``).
+    It is a daemon thread instead of a pool's: Python waits for those of a pool when the program
+    ends, but a hung engine never returns. It is an executor that is called through the event loop,
+    because a loop with a simulated clock counts the time of its executors
+    (``benchmarks/lab/clock.py``).
 
     Parameters
     ----------
-    deadline_s : for how long a window may be out; 0: for ever
+    deadline_s : how long a window may take; 0: no limit
     """
 
-    def __init__(self, recognizer: Recognizer, *, deadline_s: float) -> None:
+    def __init__(self, recognizer: WindowRecognizer, *, deadline_s: float) -> None:
         self._recognizer, self._deadline_s = recognizer, deadline_s
         self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._is_dead = False
@@ -48,12 +51,12 @@ class InferenceThread(Executor):
         self._thread.start()
 
     async def recognize(self, window: Window) -> Hypothesis:
-        """What the recognizer hears in the window; call it again when this has returned.
+        """Transcribe a window in the thread; one call at a time.
 
         Raises
         ------
-        EngineError : it failed
-        HangError : it has not come back: nothing more can be had from it
+        EngineError : the engine failed
+        HangError : the deadline has passed; the thread cannot be used any more
         """
         loop = asyncio.get_running_loop()
         waiting = loop.run_in_executor(self, self._recognizer.recognize, window)
@@ -66,24 +69,24 @@ class InferenceThread(Executor):
             if waiting.done():
                 return waiting.result()
         finally:
-            waiting.cancel()  # what comes of it now is nobody's concern
+            waiting.cancel()  # a late result is dropped
         self._is_dead = True
         raise HangError(
-            f"the engine has not come back from a window for {self._deadline_s:g} s: it hangs, or "
+            f"the engine has not finished a window within {self._deadline_s:g} s: it hangs, or "
             "the model is far too slow for this machine (then raise --engine-deadline-ms)"
         )
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - as the standard library has it
-        """Have the thread call it; for the event loop."""
+        """Call `fn` in the thread; the event loop uses this."""
         done: Future[Any] = Future()
         self._tasks.put((partial(fn, *args, **kwargs), done))
         return done
 
     def close(self) -> None:
-        """End the thread, which waits for the window that it has, unless that has been given up."""
+        """End the thread after its current window; a hung thread is left alone."""
         self._tasks.put(None)
         if not self._is_dead:
-            self._thread.join(_LEAVE_S)
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -92,5 +95,15 @@ class InferenceThread(Executor):
                 continue
             try:
                 done.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - for whoever waits for the window
+            except BaseException as error:  # noqa: BLE001 - raised where the window is awaited
                 done.set_exception(error)
+
+
+def trim() -> None:
+    """Return free memory to the system, where the C library is glibc.
+
+    glibc has a heap for each thread and never returns what the largest window took there.
+    """
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(0)

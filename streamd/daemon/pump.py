@@ -1,4 +1,4 @@
-"""Carries audio from a source to whoever listens, and leaves out what comes while we are paused."""
+"""Carries audio from a source to its listener, but not while the user has paused it."""
 
 from typing import Protocol
 
@@ -16,11 +16,11 @@ class Listener(Protocol):
         ...
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
-        """Take note of audio that was lost on the way here."""
+        """Report audio that never arrived."""
         ...
 
     async def flush(self) -> None:
-        """Make everything that was said so far final, if anything can be yet."""
+        """Make all audio until now final."""
         ...
 
     async def room(self) -> None:
@@ -29,24 +29,24 @@ class Listener(Protocol):
 
 
 async def pump(source: Source, listener: Listener, control: Control) -> None:
-    """Feed the listener from the source until the source ends or the user stops it."""
-    control.on_stop = source.stop
-    if control.stopped.is_set():
-        source.stop()  # what a pipe holds by now is still heard
+    """Feed the listener until the source ends or the user stops the program."""
     n_skipped = 0
-    async for item in source:
-        if isinstance(item, Lost):
-            listener.gap(item.duration_ms, item.why)
-        elif control.paused:
-            if not n_skipped:
-                await listener.flush()  # what was said before is not kept waiting
-            n_skipped += len(item)
-        else:
-            if n_skipped:
-                listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
-                n_skipped = 0
-            if not source.live:
-                await listener.room()
-            listener.feed(item)
+    with control.stopping(source.stop):
+        if control.stopped.is_set():
+            source.stop()  # what a pipe holds by now is still read
+        async for item in source:
+            if isinstance(item, Lost):
+                listener.gap(item.duration_ms, item.why)
+            elif control.paused:
+                if not n_skipped:
+                    await listener.flush()  # speech before the pause is final at once
+                n_skipped += len(item)
+            else:
+                if n_skipped:
+                    listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
+                    n_skipped = 0
+                if not source.live:
+                    await listener.room()
+                listener.feed(item)
     if n_skipped:
         listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)

@@ -88,10 +88,10 @@ class _Scribe:
         async with asyncio.TaskGroup() as tasks:
             sinks = open_files(self._config.output, file, whole=True)
             screen = show(self._config, hub, self._control, tasks, sinks=sinks, bar=bar)
-            self._control.on_stop = source.stop  # opening may take long, too
             try:
-                async with source:
-                    await self._transcribe(source, hub, screen)
+                with self._control.stopping(source.stop):  # opening may take long, too
+                    async with source:
+                        await self._transcribe(source, hub, screen)
             except StreamdError as error:
                 failure = error
                 code = "source" if isinstance(error, SourceError) else "engine"
@@ -121,16 +121,16 @@ class _Scribe:
     async def _tell(self, writer: Writer, recording: Recording, hub: Hub, screen: Screen) -> None:
         """Publish each window's text as soon as it is there."""
         enough = asyncio.Event()
-        self._control.on_stop = enough.set
         windows, seg = writer.transcribe(recording), 0
-        while not enough.is_set():
-            heard = await self._in_thread(next, windows, None)
-            if heard is None:
-                return
-            for segment in heard.segments:
-                seg += 1
-                hub.publish(writer.final(segment, seg))
-            screen.reached(heard.reached_ms, recording.duration_ms)
+        with self._control.stopping(enough.set):
+            while not enough.is_set():
+                heard = await self._in_thread(next, windows, None)
+                if heard is None:
+                    return
+                for segment in heard.segments:
+                    seg += 1
+                    hub.publish(writer.final(segment, seg))
+                screen.reached(heard.reached_ms, recording.duration_ms)
 
     async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)

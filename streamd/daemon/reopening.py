@@ -73,7 +73,7 @@ async def follow(
 async def _tell(error: SourceError, live: Stream) -> None:
     log.warning("%s; waiting for it", error)
     await live.flush()
-    live.complain(Fault(code="source", message=str(error)))
+    live.report(Fault(code="source", message=str(error)))
 
 
 async def _pause(control: Control, pause_s: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from signal import SIGWINCH
 from typing import Any
 
 from streamd.config import Config
@@ -83,8 +84,12 @@ def show(
     """Let standard output and these sinks follow a session, in tasks of their own."""
     started = datetime.now(UTC)
     screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
-    control.on_resize = screen.redraw
-    tasks.create_task(_or_stop(screen.show(hub), control))
+
+    async def on_screen() -> None:
+        with control.on(SIGWINCH, screen.redraw):
+            await screen.show(hub)
+
+    tasks.create_task(_or_stop(on_screen(), control))
     for sink in sinks:
         tasks.create_task(_or_stop(stored(hub, sink), control))
     return screen

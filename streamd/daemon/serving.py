@@ -11,10 +11,10 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 
 from streamd import __version__
 from streamd.config import Config, read_token
-from streamd.daemon.keeping import Places
+from streamd.daemon.stream import Storage
 from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
-from streamd.journal import Folder, Rules, place
+from streamd.journal import Folder, JournalOptions, place
 from streamd.server import BindOptions, Metrics, Server, ServerInfo, ServerLimits, serve
 
 _FIRST_FD = 3
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def places(config: Config) -> Iterator[Places]:
-    """Where what was said is kept; nothing is written there after the context.
+def storage(config: Config) -> Iterator[Storage]:
+    """Open the folders for journals and recordings; nothing is written to them after the context.
 
     Raises
     ------
@@ -37,11 +37,11 @@ def places(config: Config) -> Iterator[Places]:
     options = config.journal
     recordings = Path(options.record).expanduser() if options.record else None
     if not options.journal:
-        yield Places(None, recordings)
+        yield Storage(None, recordings)
         return
-    rules = Rules(fsync=options.journal_fsync, keep_days=options.journal_days)
-    with Folder(place(options.journal, os.environ), rules) as folder:
-        yield Places(folder, recordings)
+    kept = JournalOptions(fsync=options.journal_fsync, keep_days=options.journal_days)
+    with Folder(place(options.journal, os.environ), kept) as folder:
+        yield Storage(folder, recordings)
 
 
 def metrics(config: Config) -> Metrics:

@@ -1,89 +1,234 @@
-"""One session: its audio goes in, the engine is given its windows, its events go out."""
+"""One session of the daemon: audio in, windows to the engine, events out to hub, journal and disk.
+
+`Stream` drives the pure `Session`; `SessionOutput` takes its events.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
-from streamd.daemon.keeping import Kept
+from msgspec.structs import replace
+
+from streamd.daemon.wav import WavWriter
 from streamd.errors import StreamdError
-from streamd.events import EndReason, Fault, GapReason, SessionEvent, Stats
+from streamd.events import (
+    EndReason,
+    Fault,
+    Final,
+    Gap,
+    GapReason,
+    Partial,
+    SessionEvent,
+    Stats,
+)
+from streamd.hub import Hub
+from streamd.journal import Folder, Journal
+from streamd.server import Metrics
 from streamd.session import Session
+from streamd.session.timeline import Timeline
 from streamd.types import Frames, Hypothesis, Window, ms_from_frames
+
+_N_RECENT = 100
+"""Finals in memory of a session whose journal has them all: minutes, for reconnecting clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The folders for journals and recordings; None: nothing is stored."""
+
+    journal: Folder | None = None
+    recordings: Path | None = None
+
+    def open(self, session: str) -> Journal | None:
+        """Return the journal of a session that gets audio; see `Folder.open`."""
+        return None if self.journal is None else self.journal.open(session)
+
+    def recall(self, session: str) -> Journal | None:
+        """Return the journal of a session that has listeners only; see `Folder.recall`."""
+        return None if self.journal is None else self.journal.recall(session)
+
+
+class SessionOutput:
+    """The events of one session on their way to its journal and its hub, and its recorded audio.
+
+    A session that an earlier process left unfinished continues after what the journal has: its
+    numbers are higher and its times later. Inside, `Session` counts from zero in each process; the
+    times and segment numbers of its events are moved here.
+
+    Parameters
+    ----------
+    journal : the journal of the session, or None if there is none
+    recordings : the folder for its audio, or None
+    """
+
+    def __init__(
+        self, name: str, journal: Journal | None, *, recordings: Path | None, metrics: Metrics
+    ) -> None:
+        self.journal = journal
+        self.hub = Hub(name) if journal is None else Hub(name, _N_RECENT, archive=journal)
+        self.lost_ms = 0
+        """Sum of all gaps."""
+        self.began_ms = 0
+        """Time of the session at which this process takes over; see `begin`."""
+        self._timeline = Timeline()
+        self._metrics, self._observe = metrics, metrics.observer()
+        self._first_seg = 0
+        self._waiting: list[SessionEvent] = []
+        self._recordings = recordings
+        self._recording: WavWriter | None = None
+
+    def begin(self, epoch: str | None) -> None:
+        """Prepare for audio.
+
+        `epoch`: if it is the run that the journal resumes, the audio continues where it was
+        settled; otherwise the time since then is a gap.
+
+        Raises
+        ------
+        ConfigError : the recording cannot be written
+        """
+        now = datetime.now(UTC)
+        if self._recordings is not None:
+            name = f"{self.hub.session}~{now:%Y%m%dT%H%M%S%fZ}"
+            self._recording = WavWriter(self._recordings / name)
+        journal = self.journal
+        if journal is None or not journal.seq + journal.settled_ms:
+            return
+        self._first_seg = journal.seg + 1  # the interrupted segment used a number, too
+        self.began_ms = journal.settled_ms
+        if epoch != journal.epoch:
+            since = round((now - journal.started).total_seconds() * 1000)
+            last = max(journal.end_ms, journal.settled_ms)
+            self.began_ms = max(since, last)
+            gap_ms = self.began_ms - last
+            self._waiting = [Gap(t_ms=last, duration_ms=gap_ms, why=GapReason.RESTART)]
+        self._timeline.jump(0, self.began_ms)
+
+    def record(self, frames: Frames) -> None:
+        """Store the audio; raises `StreamdError` if it cannot be written any more."""
+        self._metrics.received(ms_from_frames(len(frames)))
+        if self._recording is not None:
+            self._recording.write(frames)
+
+    def publish(self, events: Sequence[SessionEvent], *, now_ms: int, settled_ms: int) -> None:
+        """Write what lasts to the journal, then publish the events.
+
+        Parameters
+        ----------
+        now_ms : time of the session
+        settled_ms : time before which the session needs no audio; see `Journal.settle`
+
+        Raises
+        ------
+        JournalError : the journal cannot be written; nothing was published
+        """
+        if self.journal is not None:
+            self.journal.settle(self.began_ms + settled_ms)
+        for event in events:
+            self._observe(event, now_ms)
+        waiting, self._waiting = self._waiting, []
+        for event in (*waiting, *map(self._numbered, self._timeline.correct(events))):
+            if isinstance(event, Gap):
+                self.lost_ms += event.duration_ms
+                if self.journal is not None:
+                    self.journal.note(event)
+            self.hub.publish(event)
+
+    def settle(self, settled_ms: int) -> int:
+        """Write to the journal that audio before this is not needed; return the moved time."""
+        settled_ms += self.began_ms
+        if self.journal is not None and not self.journal.closed:
+            self.journal.settle(settled_ms)
+            self.journal.mark()
+        return settled_ms
+
+    def end(self, reason: str, *, now_ms: int, resumable: bool) -> None:
+        """End the session; a `resumable` one may be continued by another process.
+
+        Raises
+        ------
+        StreamdError : something could not be written; the session is over all the same
+        """
+        try:
+            if self._recording is not None:
+                self._recording.close()
+            if self.journal is not None and not self.journal.closed:
+                if resumable:
+                    self.journal.close()
+                else:
+                    self.journal.settle(max(self.journal.settled_ms, self.began_ms + now_ms))
+                    self.journal.end(reason)
+        finally:
+            self.hub.close(reason)
+
+    def _numbered(self, event: SessionEvent) -> SessionEvent:
+        if self._first_seg and isinstance(event, Partial | Final):
+            return replace(event, seg=event.seg + self._first_seg)
+        return event
 
 
 class Stream:
-    """One session: its audio goes in by `feed`, its events come out of `hub`."""
+    """One session: `feed` takes its audio, `hub` publishes its events.
+
+    Parameters
+    ----------
+    room : frames that may wait for the engine before a source has to wait, too
+    wake : called when a window is due
+    failed : called when the output could not be written
+    """
 
     def __init__(
         self,
         session: Session,
-        kept: Kept,
+        output: SessionOutput,
         *,
         room: int,
         wake: Callable[[], None],
         failed: Callable[[StreamdError], None],
     ) -> None:
-        """`room`: frames that may wait before a source has to; `wake`: called when a window is due.
-
-        `failed`: called when what was said could not be kept.
-        """
-        self.session, self.hub = session, kept.hub
-        self._kept = kept
+        self.session, self.hub = session, output.hub
+        self._output = output
         self._room, self._wake, self._failed = room, wake, failed
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
         self._ended = False
         self.has_source = True
-        """Whether what it hears is there; a device may be gone for a while."""
+        """False while a device that feeds the session is unplugged."""
         self.due_since: float | None = None
         """Time of the event loop since which a window of the session is due; None if none is."""
 
     def begin(self, epoch: str | None = None) -> None:
-        """Audio comes from now on, of a client that fed this `epoch` before; see `Kept.begin`."""
-        self._kept.begin(epoch)
+        """Prepare for audio, of a client that fed the run `epoch` before; see `SessionOutput`."""
+        self._output.begin(epoch)
 
     @property
     def began_ms(self) -> int:
         """Time of the session at which this process took over; 0 unless there was another."""
-        return self._kept.began_ms
+        return self._output.began_ms
+
+    @property
+    def lag_ms(self) -> int:
+        """Duration of the speech that waits for the engine."""
+        return ms_from_frames(self.session.backlog)
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
         try:
-            self._kept.heard(frames)
+            self._output.record(frames)
         except StreamdError as error:
             self._failed(error)
         self._publish(self.session.feed(frames))
 
-    def next_window(self) -> Window | None:
-        """The session's next window; see `Session.next_window`."""
-        window = None if self._ended else self.session.next_window()
-        self.due_since = None
-        self._is_out = window is not None
-        return window
-
     def gap(self, duration_ms: int, why: GapReason) -> None:
-        """Take note of audio that was lost on the way here."""
+        """Report audio that never arrived."""
         self._publish(self.session.gap(duration_ms, why))
 
-    def accept(self, window: Window, hypothesis: Hypothesis) -> None:
-        """Take what the recognizer heard in a window of this session."""
-        self._is_out = False
-        self._publish(self.session.accept(window, hypothesis))
-        self._notify()
-
-    def _look(self) -> None:
-        """Note since when a window is due, and say so; in silence nobody is woken."""
-        if not self.session.due:
-            self.due_since = None
-            self._notify()
-        elif self.due_since is None:
-            self.due_since = asyncio.get_running_loop().time()
-            self._wake()
-
     async def room(self) -> None:
-        """Return once the engine has caught up so far that more audio is welcome.
+        """Return when the engine has caught up so far that more audio is welcome.
 
-        However long a session waits: it may need to hear more before anything is due.
+        A session may have a long backlog and still need more audio before a window is due.
         """
         await self._until(lambda: self._is_hungry or self.session.backlog < self._room)
 
@@ -93,62 +238,70 @@ class Stream:
         return not self._is_out and self.due_since is None
 
     async def flush(self) -> None:
-        """Make everything that was said so far final; the session goes on."""
+        """Make all audio until now final; the session continues."""
         self._publish(self.session.flush())
         await self._until(lambda: self.session.idle)
 
     def settle(self) -> int:
-        """Note and give the time (ms) before which no audio is needed, not even after a crash."""
+        """Write and return the time (ms) before which no audio is needed, even after a crash."""
         try:
-            return self._kept.settle(self.session.settled_ms)
+            return self._output.settle(self.session.settled_ms)
         except StreamdError as error:
             self._failed(error)
             return 0
 
-    def tell_stats(self, rtf: float) -> None:
-        """Publish how the session is doing; `rtf`: what the engine needs for a second of audio."""
+    def next_window(self) -> Window | None:
+        """Return the session's next window; see `Session.next_window`."""
+        window = None if self._ended else self.session.next_window()
+        self.due_since = None
+        self._is_out = window is not None
+        return window
+
+    def accept(self, window: Window, hypothesis: Hypothesis) -> None:
+        """Take the recognizer's hypothesis for a window of this session."""
+        self._is_out = False
+        self._publish(self.session.accept(window, hypothesis))
+        self._notify()
+
+    def publish_stats(self, rtf: float) -> None:
+        """Publish the state of the session; `rtf`: engine seconds for each second of audio."""
         if self._ended or not self.hub.listeners:
             return
         self.hub.publish(
             Stats(
                 audio_ms=self.began_ms + self.session.now_ms,
                 lag_ms=self.lag_ms,
-                lost_ms=self._kept.lost_ms,
+                lost_ms=self._output.lost_ms,
                 rtf=round(rtf, 3),
                 listeners=self.hub.listeners,
             )
         )
 
-    @property
-    def lag_ms(self) -> int:
-        """Speech that waits for the engine."""
-        return ms_from_frames(self.session.backlog)
+    def report(self, fault: Fault) -> None:
+        """Publish a fault that does not end the session."""
+        self._publish([fault])
 
-    async def finish(self, reason: EndReason, *, goes_on: bool = False) -> None:
-        """Make everything final and end the session."""
+    def fail(self, fault: Fault) -> None:
+        """Publish a fault and end the session."""
+        if not self.hub.closed:
+            self.hub.publish(fault)
+        self.end(EndReason.ERROR, resumable=True)
+
+    async def finish(self, reason: EndReason, *, resumable: bool = False) -> None:
+        """Make all audio final and end the session."""
         await self.flush()
-        self.end(reason, goes_on=goes_on or reason == EndReason.SHUTDOWN)
+        self.end(reason, resumable=resumable or reason == EndReason.SHUTDOWN)
 
-    def end(self, reason: str, *, goes_on: bool) -> None:
-        """End the session as it is; one that `goes_on` may be taken up by another process."""
+    def end(self, reason: str, *, resumable: bool) -> None:
+        """End the session as it is; a `resumable` one may be continued by another process."""
         if self._ended:
             return
         self._ended = True
         try:
-            self._kept.end(reason, heard_ms=self.session.now_ms, goes_on=goes_on)
+            self._output.end(reason, now_ms=self.session.now_ms, resumable=resumable)
         except StreamdError as error:
             self._failed(error)
         self._notify()
-
-    def complain(self, fault: Fault) -> None:
-        """Tell everybody of something that does not end the session."""
-        self._publish([fault])
-
-    def fail(self, fault: Fault) -> None:
-        """Tell everybody what broke, and end the session."""
-        if not self.hub.closed:
-            self.hub.publish(fault)
-        self.end(EndReason.ERROR, goes_on=True)
 
     def _publish(self, events: Sequence[SessionEvent]) -> None:
         if self._ended:
@@ -156,9 +309,18 @@ class Stream:
         self._look()
         try:
             session = self.session
-            self._kept.publish(events, now_ms=session.now_ms, settled_ms=session.settled_ms)
+            self._output.publish(events, now_ms=session.now_ms, settled_ms=session.settled_ms)
         except StreamdError as error:
             self._failed(error)
+
+    def _look(self) -> None:
+        """Note since when a window is due, and wake a worker for it; silence wakes none."""
+        if not self.session.due:
+            self.due_since = None
+            self._notify()
+        elif self.due_since is None:
+            self.due_since = asyncio.get_running_loop().time()
+            self._wake()
 
     def _notify(self) -> None:
         self._moved.set()

@@ -9,10 +9,8 @@ beyond what the machine can do, everybody's steps get longer, evenly.
 import asyncio
 from collections.abc import Callable
 
-from streamd.daemon.inference import InferenceThread, Recognizer
-from streamd.daemon.keeping import Kept, Places
-from streamd.daemon.memory import trim
-from streamd.daemon.stream import Stream
+from streamd.daemon.inference import InferenceThread, WindowRecognizer, trim
+from streamd.daemon.stream import SessionOutput, Storage, Stream
 from streamd.errors import StreamdError, WireError
 from streamd.events import EndReason, Fault
 from streamd.hub import Hub
@@ -20,8 +18,6 @@ from streamd.journal import Journal, sync
 from streamd.server import Metrics
 from streamd.session import Session
 from streamd.types import Hypothesis, Window, ms_from_frames
-
-__all__ = ["Recognizer", "Stream", "Streams"]
 
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
@@ -36,11 +32,11 @@ class Streams:
     Parameters
     ----------
     new_session : makes the pure core of a session
-    room : frames of backlog at which sources that can wait are made to
-    max_ingest : sessions that clients may feed at a time
-    deadline_s : for how long a recognizer may have a window until it is given up; 0: for ever
-    places : where what was said is kept
-    metrics : what counts, for `/metrics`
+    room : frames of backlog at which sources that can wait have to
+    max_ingest : number of sessions that clients may feed at a time
+    deadline_s : how long a recognizer may take for a window before it counts as hung; 0: no limit
+    storage : the folders for journals and recordings
+    metrics : the counters of `/metrics`
     """
 
     def __init__(
@@ -50,11 +46,11 @@ class Streams:
         room: int,
         max_ingest: int,
         deadline_s: float = 0.0,
-        places: Places | None = None,
+        storage: Storage | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._new_session = new_session
-        self._places = places or Places()
+        self._storage = storage or Storage()
         self.metrics = metrics or Metrics(version="", model="")
         self._is_loaded = False
         self._busy_s = 0.0  # of the engine, in this second
@@ -71,7 +67,7 @@ class Streams:
     def add(self, name: str) -> Stream:
         """A session of the daemon's own; it does not count as a client's."""
         self._own.add(name)
-        stream = self._add(name, self._places.open(name))
+        stream = self._add(name, self._storage.open(name))
         stream.begin()
         return stream
 
@@ -84,10 +80,10 @@ class Streams:
         if (ended := self._ended.get(session)) is not None:
             return ended
         stream = self._streams.get(session)
-        if stream is None and (journal := self._places.recall(session)) is not None:
+        if stream is None and (journal := self._storage.recall(session)) is not None:
             stream = self._add(session, journal)
             if journal.ended:
-                stream.end(journal.ended, goes_on=False)
+                stream.end(journal.ended, resumable=False)
             else:
                 self._recalled.add(session)
         return stream.hub if stream else None
@@ -106,8 +102,8 @@ class Streams:
         WireError : `session_busy` when somebody feeds it already, `too_many_streams`,
             `session_over` if that run ended
         """
-        journal = self._places.journal
-        heard_ms = journal.heard_ms(session, epoch) if journal and epoch else None
+        journal = self._storage.journal
+        heard_ms = journal.audio_ms(session, epoch) if journal and epoch else None
         if heard_ms is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=heard_ms)
         recalled = session in self._recalled
@@ -119,7 +115,7 @@ class Streams:
             )
         self._recalled.discard(session)
         known = self._streams[session] if recalled else None
-        stream = known or self._add(session, self._places.open(session))
+        stream = known or self._add(session, self._storage.open(session))
         stream.begin(epoch)
         return stream
 
@@ -154,7 +150,7 @@ class Streams:
             for name, stream in self._streams.items()
         ]
 
-    async def transcribe(self, *recognizers: Recognizer) -> None:
+    async def transcribe(self, *recognizers: WindowRecognizer) -> None:
         """Serve the sessions for ever, as many at a time as there are recognizers.
 
         Raises
@@ -212,13 +208,13 @@ class Streams:
                 self._untrimmed_s = 0
                 await asyncio.to_thread(trim)
             for stream in going_on:
-                stream.tell_stats(busy_s / len(going_on))
+                stream.publish_stats(busy_s / len(going_on))
             hubs = [stream.hub for stream in self._streams.values()]
             self.metrics.streams.set(len(going_on))
             self.metrics.listeners.set(sum(hub.listeners for hub in hubs))
             self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
-            if self._places.journal is not None:
-                await asyncio.to_thread(sync, self._places.journal.unsynced())
+            if self._storage.journal is not None:
+                await asyncio.to_thread(sync, self._storage.journal.unsynced())
 
     def fail(self, error: Exception) -> None:
         """A dead engine must never look like silence: tell every listener of every session."""
@@ -234,20 +230,20 @@ class Streams:
         self._ended.pop(name, None)
         stream = Stream(
             self._new_session(),
-            Kept(name, journal, recordings=self._places.recordings, metrics=self.metrics),
+            SessionOutput(name, journal, recordings=self._storage.recordings, metrics=self.metrics),
             room=self._room,
             wake=self._wake,
-            failed=self._keep_no_more,
+            failed=self._output_failed,
         )
         self._streams[name] = stream
         if self._broken is not None:
             stream.fail(self._broken)
         return stream
 
-    def _keep_no_more(self, error: StreamdError) -> None:
-        """What cannot be kept must not be said, nor taken for said: `transcribe` ends."""
+    def _output_failed(self, error: StreamdError) -> None:
+        """Stop everything: a final that cannot be stored must not be published."""
         self._failure = self._failure or error
-        self.fail(self._failure)  # before a speaker is told that it may forget its audio
+        self.fail(self._failure)  # before a client is told that it may drop its audio
         self._wake()
 
     def _wake(self) -> None:
@@ -271,7 +267,7 @@ class Streams:
         unheard = [name for name in self._recalled if not self._streams[name].hub.listeners]
         for name in unheard:
             self._recalled.remove(name)
-            self._streams.pop(name).end(EndReason.FORGOTTEN, goes_on=True)
+            self._streams.pop(name).end(EndReason.FORGOTTEN, resumable=True)
         over = [n for n, s in self._streams.items() if s.hub.closed and n not in self._own]
         for name in over:
             self._recalled.discard(name)

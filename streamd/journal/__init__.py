@@ -1,8 +1,8 @@
-"""What was final, on disk: it survives `kill -9` and a restart of the daemon.
+"""Finals on disk: they survive `kill -9` and a restart of the daemon.
 
-Each session has files of its own, one JSON object per line, written with one `write` before anybody
-hears of the final. A line that was torn when the process died is cut off when the journal is opened
-again. Nothing here knows who listens. One process writes a folder at a time.
+Each session has files of its own with one JSON object per line. A line is written by one `write`
+before the final is published. A line that a crash left incomplete is cut off when the journal is
+opened again. One process writes a folder at a time.
 """
 
 import fcntl
@@ -17,23 +17,23 @@ from typing import Self
 from streamd.errors import ConfigError
 from streamd.events import Eos
 from streamd.journal.files import (
-    Entry,
+    FileIndex,
     Head,
     JournalError,
     Run,
-    entries,
+    head_of,
+    lines,
     runs,
     transcript,
 )
-from streamd.journal.index import Index
-from streamd.journal.journal import Journal, Rules, sync
+from streamd.journal.journal import Journal, JournalOptions, sync
 
 __all__ = [
     "AUTO",
     "Folder",
     "Journal",
     "JournalError",
-    "Rules",
+    "JournalOptions",
     "Run",
     "place",
     "runs",
@@ -43,13 +43,13 @@ __all__ = [
 
 
 AUTO = "auto"
-"""Stands for the folder that the system means for such files."""
+"""Stands for the system's folder for such files."""
 
 _log = logging.getLogger(__name__)
 
 
 def place(wanted: str, environ: Mapping[str, str]) -> Path:
-    """The folder that a user means; `AUTO` is systemd's, or else the user's own (XDG)."""
+    """Return the folder `wanted`; `AUTO` is systemd's, or else the user's own (XDG)."""
     if wanted != AUTO:
         return Path(wanted).expanduser()
     if state := environ.get("STATE_DIRECTORY"):
@@ -63,15 +63,15 @@ class Folder:
 
     Parameters
     ----------
-    path : made if need be, for its owner's eyes only
+    path : made if it does not exist, readable only by its owner
 
     Raises
     ------
-    ConfigError : the folder cannot be made, or another process writes it
+    ConfigError : the folder cannot be written, or another process writes it
     """
 
-    def __init__(self, path: Path, rules: Rules | None = None) -> None:
-        self._rules = rules or Rules()
+    def __init__(self, path: Path, options: JournalOptions | None = None) -> None:
+        self._options = options or JournalOptions()
         self._open: list[Journal] = []
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,14 +83,14 @@ class Folder:
         except OSError:
             os.close(self._lock)
             raise ConfigError(f"--journal: another streamd writes {path}") from None
-        self._index = Index(path)
+        self._index = FileIndex(path)
         self._expires_s = 0.0
         self._expire()
 
     def open(self, session: str) -> Journal:
-        """The journal of a session: continued if its last run did not end, or else a new one.
+        """Return the journal of a session: resumed if its last run did not end, else a new one.
 
-        Files that are damaged are kept, but not gone on with.
+        A run whose files are damaged is not resumed; the files are kept.
 
         Raises
         ------
@@ -99,28 +99,14 @@ class Folder:
         self._expire()
         journal = self.recall(session)
         if journal is None or journal.ended:
-            started = datetime.fromtimestamp(self._rules.clock(), UTC)
+            started = datetime.fromtimestamp(self._options.clock(), UTC)
             head = Head(session=session, epoch=secrets.token_hex(4), started=started)
-            journal = Journal(self._index, (), head, self._rules)
+            journal = Journal(self._index, (), head, self._options)
             self._open.append(journal)
         return journal
 
-    def _expire(self) -> None:
-        """Remove what is too old, if nobody has looked within the hour: there may be many files."""
-        if self._rules.clock() >= self._expires_s:
-            self._expires_s = self._rules.clock() + 3600
-            self._rules.expire(self._index)
-
-    def heard_ms(self, session: str, epoch: str) -> int | None:
-        """How much was heard in a run of a session that is over; None if it is not, or unknown."""
-        run = [file for file in self._index.of(session) if file.epoch == epoch]
-        for file in sorted(run, key=lambda file: file.seq)[-1:]:
-            for _, last in [*entries(file.path)][-1:]:
-                return last.settled_ms if isinstance(last.event, Eos) else None
-        return None
-
     def recall(self, session: str) -> Journal | None:
-        """The journal of a session's last run, if there is one; of a run that ended it is closed.
+        """Return the journal of a session's last run, or None; of a run that ended it is closed.
 
         Raises
         ------
@@ -131,25 +117,38 @@ class Folder:
             run = sorted((f for f in files if f.epoch == files[-1].epoch), key=lambda f: f.seq)
             path = run[-1].path
             try:
-                _, first = next(entries(path), (0, Entry()))
-                if isinstance(first.event, Head):
-                    journal = Journal(self._index, run, first.event, self._rules)
+                if (head := head_of(path)) is not None:
+                    journal = Journal(self._index, run, head, self._options)
                     if journal.ended:
                         journal.close()
                     else:
                         self._open.append(journal)
                     return journal
             except JournalError as error:
-                _log.warning("%s; the session begins anew", error)
+                _log.warning("%s; the session starts over", error)
                 return None
-            path.unlink(missing_ok=True)  # it was torn before it began
+            path.unlink(missing_ok=True)  # a crash left it without even its first line
+        return None
+
+    def audio_ms(self, session: str, epoch: str) -> int | None:
+        """Return the length of a run that has ended; None if it has not, or is unknown."""
+        run = [file for file in self._index.of(session) if file.epoch == epoch]
+        for file in sorted(run, key=lambda file: file.seq)[-1:]:
+            for _, last in [*lines(file.path)][-1:]:
+                return last.settled_ms if isinstance(last.event, Eos) else None
         return None
 
     def unsynced(self) -> list[int]:
-        """Files to be given to `sync`, in a thread, from time to time."""
-        if self._rules.fsync == "never":
+        """Return the descriptors to be given to `sync`, in a thread, about once a second."""
+        if self._options.fsync == "never":
             return []
         return [file for journal in self._open for file in journal.unsynced()]
+
+    def _expire(self) -> None:
+        """Remove files that are too old, at most once an hour, because there may be many."""
+        if self._options.clock() >= self._expires_s:
+            self._expires_s = self._options.clock() + 3600
+            self._options.expire(self._index)
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,7 @@
-"""The files of a journal: their names, their lines, and how to read them."""
+"""The files of a journal: their names, their lines, an index of them, and how to read them.
+
+A file holds JSON lines. The first one is a `Head`, the others are `JournalLine`.
+"""
 
 import re
 from collections.abc import Iterator
@@ -16,11 +19,11 @@ _NAME = re.compile(r"(?P<session>[\w.-]+)~(?P<start>\w+)~(?P<epoch>\w+)~(?P<seq>
 
 
 class JournalError(StreamdError):
-    """The journal cannot be written any more; nothing may be published that is not in it."""
+    """The journal cannot be read or written; nothing may be published that is not in it."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="journal"):
-    """First line of each file: which session it is, and where it stood before."""
+    """The session of a file, and its last numbers and time before this file."""
 
     session: str
     epoch: str
@@ -30,44 +33,94 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="jou
     end_ms: int = 0
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line. `settled_ms`: audio before this time of the session is not needed any more."""
+class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event. Audio before `settled_ms`, in the session's time, is no longer needed."""
 
     settled_ms: int = 0
     event: Head | Final | Gap | Eos | None = None
 
 
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = msgspec.json.Decoder(JournalLine).decode
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class File:
-    """One file of a journal; they sort by age within a session."""
+    """One file of a journal; files of a session sort by age. `seq`: of the last final before it."""
 
     session: str
     start: str
     epoch: str
     seq: int
-    """Of the last final before this file."""
     path: Path
 
 
+class FileIndex:
+    """The files of `folder` by session, without reading the folder each time.
+
+    A client may ask for any session as often as it likes, and the folder may hold thousands of
+    files. Only the `Folder` that owns the index adds files; anybody may remove some at any time.
+
+    Raises
+    ------
+    OSError : the folder cannot be read
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._names: dict[str, tuple[str, ...]] = {}
+        for file in files_in(folder):
+            self.add(file)
+
+    def of(self, session: str) -> list[File]:
+        """Return the files of a session that still exist, oldest first."""
+        files = self._noted(session)
+        existing = [file for file in files if file.path.exists()]
+        if len(existing) < len(files):
+            self._names[session] = tuple(file.path.name for file in existing)
+        if not existing:
+            self._names.pop(session, None)
+        return existing
+
+    def add(self, file: File) -> None:
+        """Add a new file."""
+        self._names[file.session] = (*self._names.get(file.session, ()), file.path.name)
+
+    def newest(self, session: str) -> str:
+        """Return the start in the name of the session's newest file; empty if there is none."""
+        return max((file.start for file in self._noted(session)), default="")
+
+    def expire(self, before: float) -> None:
+        """Remove the files that were last written before a time in seconds since 1970."""
+        for session in list(self._names):
+            for file in self._noted(session):
+                try:
+                    if file.path.stat().st_mtime < before:
+                        file.path.unlink()
+                except FileNotFoundError:
+                    pass  # another program removed it first
+            self.of(session)
+
+    def _noted(self, session: str) -> list[File]:
+        """Return the files of a session, whether they still exist or not, oldest first."""
+        found = (_parsed(self.folder / name) for name in self._names.get(session, ()))
+        return sorted(file for file in found if file)
+
+
 def files_in(folder: Path, session: str | None = None) -> list[File]:
-    """The files of a session, or of all, oldest first."""
-    found = (file_of(path) for path in folder.iterdir())
+    """Return the files of a session, or of all sessions, oldest first."""
+    found = (_parsed(path) for path in folder.iterdir())
     return sorted(file for file in found if file and session in (None, file.session))
 
 
-def file_of(path: Path) -> File | None:
-    """What the name of a file says, if it is one of a journal's."""
+def _parsed(path: Path) -> File | None:
     name = _NAME.fullmatch(path.name)
     return name and File(name["session"], name["start"], name["epoch"], int(name["seq"]), path)
 
 
-def entries(path: Path) -> Iterator[tuple[int, Entry]]:
-    """The lines of a file, each with the offset behind it, up to one that is torn.
+def lines(path: Path) -> Iterator[tuple[int, JournalLine]]:
+    """Give the lines of a file, each with the offset of its end, up to one that is incomplete.
 
-    There are none if the file has been removed meanwhile.
+    There are none if the file no longer exists.
 
     Raises
     ------
@@ -79,63 +132,29 @@ def entries(path: Path) -> Iterator[tuple[int, Entry]]:
     except FileNotFoundError:
         return
     with opened as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return  # torn, or another process is just writing it
+        for raw in file:
+            if not raw.endswith(b"\n"):
+                return  # torn by a crash, or another process is writing it now
             try:
-                entry: Entry | None = _decode(line)
+                line: JournalLine | None = _decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                entry = None
-            if entry is None:
+                line = None
+            if line is None:
                 if file.read(1):
                     raise JournalError(f"{path}: damaged at byte {offset}")
                 return
-            offset += len(line)
-            yield offset, entry
+            offset += len(raw)
+            yield offset, line
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a session, and when it began."""
-
-    session: str
-    epoch: str
-    started: datetime
-
-
-def runs(folder: Path) -> list[Run]:
-    """Every run of every session of which there is anything left."""
-    found = {}
-    for file in files_in(folder) if folder.is_dir() else ():
-        _, first = next(entries(file.path), (0, Entry()))
-        if isinstance(first.event, Head):
-            head = first.event
-            found[head.epoch] = Run(head.session, head.epoch, head.started)
-    return list(found.values())
-
-
-def transcript(folder: Path, session: str, epoch: str = "") -> Iterator[Final | Gap]:
-    """What a journal holds of a session, of its last run unless `epoch` names another.
-
-    Raises
-    ------
-    JournalError : there is none, or (while it is read) it is damaged
-    """
-    files = files_in(folder, session) if folder.is_dir() else []
-    wanted = epoch or (files[-1].epoch if files else "")
-    run = sorted((file for file in files if file.epoch == wanted), key=lambda file: file.seq)
-    if not run:
-        raise JournalError(f"{folder} holds no session {session!r}{epoch and f' of {epoch}'}")
-    return (
-        entry.event
-        for file in run
-        for _, entry in entries(file.path)
-        if isinstance(entry.event, Final | Gap)
-    )
+def head_of(path: Path) -> Head | None:
+    """Return the head of a file; None if the file ends before it or no longer exists."""
+    _, first = next(lines(path), (0, JournalLine()))
+    return first.event if isinstance(first.event, Head) else None
 
 
 def finals(path: Path, offset: int, *, after: int, upto: int) -> Iterator[Final]:
-    """The finals behind `after` up to `upto` of a file, none if it expired meanwhile."""
+    """Give the finals with ``after < seq <= upto`` of a file; none if it no longer exists."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -148,3 +167,40 @@ def finals(path: Path, offset: int, *, after: int, upto: int) -> Iterator[Final]
                 if final.seq > upto:
                     return
                 yield final
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a session, and when it began."""
+
+    session: str
+    epoch: str
+    started: datetime
+
+
+def runs(folder: Path) -> list[Run]:
+    """Return every run of every session that has files left."""
+    heads = (head_of(file.path) for file in files_in(folder)) if folder.is_dir() else ()
+    return list(
+        {head.epoch: Run(head.session, head.epoch, head.started) for head in heads if head}.values()
+    )
+
+
+def transcript(folder: Path, session: str, epoch: str = "") -> Iterator[Final | Gap]:
+    """Give the finals and gaps of a session: of its last run, or of the run `epoch`.
+
+    Raises
+    ------
+    JournalError : the folder has no such session, or (while it is read) a file is damaged
+    """
+    files = files_in(folder, session) if folder.is_dir() else []
+    wanted = epoch or (files[-1].epoch if files else "")
+    run = sorted((file for file in files if file.epoch == wanted), key=lambda file: file.seq)
+    if not run:
+        raise JournalError(f"{folder} holds no session {session!r}{epoch and f' of {epoch}'}")
+    return (
+        line.event
+        for file in run
+        for _, line in lines(file.path)
+        if isinstance(line.event, Final | Gap)
+    )

@@ -13,8 +13,15 @@ from typing import Literal
 import msgspec
 
 from streamd.events import Eos, Final, Gap
-from streamd.journal.files import Entry, File, Head, JournalError, entries, finals
-from streamd.journal.index import Index
+from streamd.journal.files import (
+    File,
+    FileIndex,
+    Head,
+    JournalError,
+    JournalLine,
+    finals,
+    lines,
+)
 
 Fsync = Literal["always", "interval", "never"]
 _DAY_S = 86_400
@@ -25,15 +32,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How journals are kept.
+class JournalOptions:
+    """How journals are written and kept.
 
-    `fsync`: when a line is forced to the disk itself: before it is published, when somebody calls
-    `sync` (a second apart, say), or when the system likes to. A crash of the process alone, even
-    `kill -9`, loses nothing in any case. `keep_days`: files that nothing was written to for so long
-    are removed; 0 keeps them. `rotate_bytes`: size at which a file is full; it is also full when
-    the day (UTC) ends. Whoever asks for a session has its newest file read, and everybody waits for
-    that. `clock`: seconds since 1970.
+    `fsync`: when lines are forced to the disk: before they are published, when somebody calls
+    `sync` (about once a second), or when the system does so by itself. A crash of the process
+    alone, even `kill -9`, loses nothing in any case. `keep_days`: files that were not written to
+    for so many days are removed; 0 keeps them. `rotate_bytes`: size at which a new file is begun,
+    as also happens at the end of the day (UTC); a session's newest file is read when the session is
+    opened, while all other sessions wait. `clock`: seconds since 1970.
     """
 
     fsync: Fsync = "interval"
@@ -42,11 +49,11 @@ class Rules:
     clock: Callable[[], float] = time.time
 
     def stamp(self) -> str:
-        """The time, for a file's name."""
+        """The time, for the name of a file."""
         return datetime.fromtimestamp(self.clock(), UTC).strftime(_STAMP)
 
-    def expire(self, index: Index) -> None:
-        """Remove the files that are too old. One that is open began a day ago at most."""
+    def expire(self, index: FileIndex) -> None:
+        """Remove the files that are too old. An open file is at most a day old."""
         if self.keep_days:
             index.expire(self.clock() - self.keep_days * _DAY_S)
 
@@ -56,23 +63,25 @@ class Journal:
 
     Parameters
     ----------
-    index : of the folder
-    files : those that there are, oldest first; the newest is gone on with, torn lines are cut off
-    head : of the newest file, or of the one to be made if there is none
+    index : the files of the folder
+    files : the files of the run, oldest first. The newest is continued; an incomplete line at its
+        end is cut off. If there are none, a file is made
+    head : of the newest file, or of the one to be made
 
     Raises
     ------
     JournalError : a file is damaged, or cannot be written
     """
 
-    def __init__(self, index: Index, files: Sequence[File], head: Head, rules: Rules) -> None:
+    def __init__(
+        self, index: FileIndex, files: Sequence[File], head: Head, options: JournalOptions
+    ) -> None:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
-        self.settled_ms = self._written_ms = 0
-        """Set it before a final is published; it is written along."""
         self.ended = ""
-        """The reason why the session is over, empty while it is not."""
-        self._index, self._files, self._rules = index, tuple(files), rules
+        """The reason why the session is over; empty while it is not."""
+        self._settled_ms = self._written_ms = 0
+        self._index, self._files, self._options = index, tuple(files), options
         self._file = -1
         self._size = 0
         self._offsets: list[int] = []  # of each final in the newest file
@@ -85,7 +94,7 @@ class Journal:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be written any more; what is there can still be read."""
+        """Whether nothing can be written any more; finals can still be read."""
         return self._file < 0
 
     @property
@@ -93,12 +102,26 @@ class Journal:
         """Number of the oldest final that is kept."""
         return next((f.seq for f in self._files if f.path.exists()), self.seq) + 1
 
+    @property
+    def settled_ms(self) -> int:
+        """Time of the session before which no audio is needed; see `settle`."""
+        return self._settled_ms
+
+    def settle(self, settled_ms: int) -> None:
+        """Set the time before which no audio is needed, not even after a crash.
+
+        Every line carries it. Call this before the final that settles the audio is appended: then
+        the final and the time are written at once, and a session that is resumed after a crash
+        gets each word exactly once. `mark` writes it without an event.
+        """
+        self._settled_ms = settled_ms
+
     def append(self, final: Final) -> None:
         """Write the next final; it may be published when this returns.
 
         Raises
         ------
-        JournalError : it could not be written; nothing of it is in the file
+        JournalError : it could not be written; the file holds nothing of it
         """
         offset = self._write(final)
         self._offsets.append(offset)
@@ -106,24 +129,23 @@ class Journal:
         self.end_ms = max(self.end_ms, final.end_ms)
 
     def note(self, gap: Gap) -> None:
-        """Write that audio is missing here; raises as `append` does."""
+        """Write a gap. Raises as `append` does."""
         self._write(gap)
         self.end_ms = max(self.end_ms, gap.t_ms + gap.duration_ms)
 
-    def mark(self, settled_ms: int) -> None:
-        """Have it written how far nothing is needed any more; raises as `append` does."""
-        self.settled_ms = settled_ms
-        if settled_ms > self._written_ms:
+    def mark(self) -> None:
+        """Write the settled time if it has moved since the last line. Raises as `append` does."""
+        if self._settled_ms > self._written_ms:
             self._write(None)
 
     def end(self, reason: str) -> None:
-        """The session is over: the next one of this name is another run. Raises as `append`."""
+        """Write that the session is over; its name begins another run next time."""
         self._write(Eos(seq=self.seq, reason=reason))
         self.ended = reason
         self.close()
 
     def read(self, after: int, upto: int) -> Iterator[Final]:
-        """Give the finals behind `after` up to `upto`; what is no longer kept is left out."""
+        """Give the finals with ``after < seq <= upto`` that are still kept."""
         older, newest = self._files[:-1], self._files[-1]
         places = [
             (file.path, 0)
@@ -132,30 +154,35 @@ class Journal:
         ]
         if upto > max(after, newest.seq):
             places.append((newest.path, self._offsets[max(0, after - newest.seq)]))
-        # Lazy, for its reader may be slow; by then other files may be open.
+        # Lazy, because its reader may be slow; the newest file may be another one by then.
         return chain.from_iterable(
             finals(path, offset, after=after, upto=upto) for path, offset in places
         )
 
     def unsynced(self) -> list[int]:
-        """A descriptor of the file if it has lines that `sync` has not forced to the disk yet."""
+        """Return a descriptor of the file if it has lines that `sync` has not forced to disk."""
         dirty, self._dirty = self._dirty and not self.closed, False
         return [os.dup(self._file)] if dirty else []
 
     def close(self) -> None:
-        """Write no more; the session may be gone on with by another process. Raises as `sync`."""
+        """Write no more; another process may resume the session. Raises as `sync` does."""
         if not self.closed:
-            unsynced = self.unsynced() if self._rules.fsync != "never" else []
+            unsynced = self.unsynced() if self._options.fsync != "never" else []
             os.close(self._file)
             self._file = -1
             sync(unsynced)
 
     def _recover(self) -> None:
-        """Read the newest file, cut off what was torn, and go on behind it."""
+        """Read the newest file, cut off an incomplete line, and continue after the last whole one.
+
+        Raises
+        ------
+        JournalError : a number is missing, or the file cannot be written
+        """
         path = self._files[-1].path
-        for end, entry in entries(path):
-            self.settled_ms = self._written_ms = max(self.settled_ms, entry.settled_ms)
-            event = entry.event
+        for end, line in lines(path):
+            self._settled_ms = self._written_ms = max(self._settled_ms, line.settled_ms)
+            event = line.event
             if isinstance(event, Final):
                 if event.seq != self.seq + 1:
                     raise JournalError(f"{path}: final {event.seq} follows {self.seq}")
@@ -169,15 +196,15 @@ class Journal:
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
-            raise JournalError(f"{path}: cannot be gone on with: {error.strerror}") from error
+            raise JournalError(f"{path}: cannot be resumed: {error.strerror}") from error
         if torn := os.fstat(self._file).st_size - self._size:
             os.ftruncate(self._file, self._size)
-            _log.info("%s: cut off %d bytes of a torn line", path, torn)
+            _log.info("%s: cut off an incomplete line of %d bytes", path, torn)
 
     def _begin_file(self) -> None:
-        start = self._rules.stamp()
+        start = self._options.stamp()
         self._day = start[:8]
-        # Files are sorted by it: also if the clock was put back, this one is the newest.
+        # Files sort by this name. If the clock was set back, it still has to be the newest.
         newest = self._index.newest(self.session)
         start = start if start > newest else f"{newest}0"
         name = f"{self.session}~{start}~{self.epoch}~{self.seq}.jsonl"
@@ -186,7 +213,7 @@ class Journal:
         try:
             file = os.open(path, flags, 0o600)
         except OSError as error:
-            raise JournalError(f"{path}: cannot be made: {error.strerror}") from error
+            raise JournalError(f"{path}: cannot be created: {error.strerror}") from error
         self.close()
         self._file, self._size, self._offsets = file, 0, []
         begun = File(self.session, start, self.epoch, self.seq, path)
@@ -200,32 +227,33 @@ class Journal:
             seg=self.seg,
             end_ms=self.end_ms,
         )
-        self._put(Entry(settled_ms=self.settled_ms, event=head))
+        self._put(JournalLine(settled_ms=self._settled_ms, event=head))
 
     def _write(self, event: Final | Gap | Eos | None) -> int:
-        """Write an entry, into a new file if this one is full; give the offset of its line."""
-        is_of_today = self._day == self._rules.stamp()[:8]
-        if self._size >= self._rules.rotate_bytes or not is_of_today:
+        """Write a line, into a new file if this one is full or of yesterday; return its offset."""
+        is_of_today = self._day == self._options.stamp()[:8]
+        if self._size >= self._options.rotate_bytes or not is_of_today:
             self._begin_file()
-            self._rules.expire(self._index)
+            self._options.expire(self._index)
         offset = self._size
-        self._put(Entry(settled_ms=self.settled_ms, event=event))
+        self._put(JournalLine(settled_ms=self._settled_ms, event=event))
         return offset
 
-    def _put(self, entry: Entry) -> None:
-        line, n_done = memoryview(_encode(entry) + b"\n"), 0
+    def _put(self, line: JournalLine) -> None:
+        data, n_done = memoryview(_encode(line) + b"\n"), 0
         try:
-            while n_done < len(line):
-                n_done += os.write(self._file, line[n_done:])
+            while n_done < len(data):
+                n_done += os.write(self._file, data[n_done:])
             self._dirty = True
-            if self._rules.fsync == "always":
+            if self._options.fsync == "always":
                 sync(self.unsynced())
         except OSError as error:
+            # Part of the line may be there: without it the file ends with a whole line again.
             os.ftruncate(self._file, self._size)
             path = self._files[-1].path
             raise JournalError(f"{path}: cannot be written: {error.strerror}") from error
         self._size += n_done
-        self._written_ms = entry.settled_ms
+        self._written_ms = line.settled_ms
 
 
 def sync(files: Iterable[int]) -> None:

@@ -7,9 +7,8 @@ from lab.eventlog import Began, Decoded
 from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.keeping import Kept
 from streamd.daemon.opening import open_model
-from streamd.daemon.stream import Stream
+from streamd.daemon.stream import SessionOutput, Stream
 from streamd.server import Metrics
 from streamd.types import FRAME, Frames
 
@@ -33,10 +32,10 @@ def test_no_encoder_runs_in_silence_and_noise(level):
 
 async def test_nobody_is_woken_before_a_window_is_due():
     woken = []
-    kept = Kept("s", None, recordings=None, metrics=Metrics(version="", model=""))
+    output = SessionOutput("s", None, recordings=None, metrics=Metrics(version="", model=""))
     new_session = build.session_factory(CONFIG)
     stream = Stream(
-        new_session(), kept, room=500, wake=lambda: woken.append(1), failed=lambda error: None
+        new_session(), output, room=500, wake=lambda: woken.append(1), failed=lambda error: None
     )
     stream.begin()
     for frame in silence(10, 1e-3):

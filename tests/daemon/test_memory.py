@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.daemon.keeping import Places
-from streamd.daemon.memory import trim
+from streamd.daemon.inference import trim
+from streamd.daemon.stream import Storage
 from streamd.daemon.streams import MAX_ENDED, Streams
 from streamd.journal import Folder
 from streamd.server import BindOptions, serve
@@ -77,8 +77,8 @@ async def counted(n_tasks: int) -> Counter[str]:
 @pytest.mark.parametrize("journal", [True, False])
 async def test_of_sessions_and_subscribers_nothing_is_left(tmp_path, journal):
     with Folder(tmp_path) as folder:
-        places = Places(folder if journal else None)
-        streams = Streams(scripted_session, room=500, max_ingest=4, places=places)
+        places = Storage(folder if journal else None)
+        streams = Streams(scripted_session, room=500, max_ingest=4, storage=places)
         transcribing = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
         async with serve(BindOptions(), sessions=streams, info=INFO) as server:
             n_tasks = len(asyncio.all_tasks()) + 1  # the recognizer's

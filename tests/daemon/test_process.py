@@ -47,7 +47,7 @@ def sentences(tmp_path_factory) -> Path:
 def test_an_engine_that_does_not_come_back_in_time_ends_the_program(sentence):
     done = run("--no-server", "--fast", "--engine-deadline-ms", "1", str(sentence))
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(b"streamd: the engine has not come back")
+    assert done.stderr.splitlines()[-1].startswith(b"streamd: the engine has not finished a window")
 
 
 def test_a_file_becomes_text_on_a_pipe_and_in_files(sentence, tmp_path):

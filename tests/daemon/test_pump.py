@@ -1,5 +1,9 @@
 """Audio on its way from a source: nothing is lost, and what is left out is told."""
 
+import asyncio
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -50,7 +54,10 @@ def frames(n: int) -> np.ndarray:
 
 @pytest.fixture
 def control():
-    return Control()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield Control()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 async def heard(items, control, *, live: bool = True) -> list[object]:
@@ -75,9 +82,16 @@ async def test_lost_audio_is_told(control):
 
 
 async def test_a_stop_ends_the_source(control):
-    def stop() -> None:  # without the signals of `Control.stop`
-        control.stopped.set()
-        control.on_stop()
-
-    assert await heard([frames(1), stop, frames(2)], control) == [1]
+    assert await heard([frames(1), control.stop, frames(2)], control) == [1]
     assert await heard([frames(1)], control) == []
+
+
+async def test_an_action_at_a_signal_lasts_as_long_as_its_context(control):
+    inner, outer = asyncio.Event(), asyncio.Event()
+    with control.signals(), control.on(signal.SIGUSR2, outer.set):
+        with control.on(signal.SIGUSR2, inner.set):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            await inner.wait()
+        assert not outer.is_set()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        await outer.wait()

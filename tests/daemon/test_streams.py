@@ -9,7 +9,8 @@ import pytest
 
 from streamd.daemon.control import Control
 from streamd.daemon.pump import pump
-from streamd.daemon.streams import Stream, Streams
+from streamd.daemon.stream import Stream
+from streamd.daemon.streams import Streams
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap
 from streamd.options import SessionOptions
@@ -212,7 +213,7 @@ async def test_an_engine_that_does_not_come_back_is_dead():
     await asyncio.sleep(0)
     stream.feed(scripted_audio(SPEECH))
     # Another one that lives does not hide it; and nobody waits for the thread.
-    with pytest.raises(EngineError, match="not come back") as failure:
+    with pytest.raises(EngineError, match="not finished a window") as failure:
         await streams.transcribe(engine, ScriptedRecognizer())
     streams.fail(failure.value)
     *_, fault, eos = await heard

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Missed
 from streamd.hub import Hub
-from streamd.journal import Folder, Journal, JournalError, Rules, runs, transcript
+from streamd.journal import Folder, Journal, JournalError, JournalOptions, runs, transcript
 from streamd.journal.files import files_in
 
 DAY_S = 86_400
@@ -43,7 +43,8 @@ def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
     with Folder(tmp_path) as folder:
         first = filled(folder.open("talk"), 3)
         first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
-        first.mark(520)
+        first.settle(520)
+        first.mark()
     with Folder(tmp_path) as folder:
         second = folder.open("talk")
         assert (second.epoch, second.started) == (first.epoch, first.started)
@@ -184,7 +185,7 @@ def test_lines_are_forced_to_the_disk_when_the_user_wants(
 ):
     synced = []
     monkeypatch.setattr("streamd.journal.journal.sync", lambda files: synced.extend(files))
-    with Folder(tmp_path, Rules(fsync=fsync)) as folder:
+    with Folder(tmp_path, JournalOptions(fsync=fsync)) as folder:
         filled(folder.open("talk"), 2)  # and the head
         assert len(synced) == n_at_once
         later = folder.unsynced()
@@ -196,8 +197,8 @@ def test_lines_are_forced_to_the_disk_when_the_user_wants(
 
 def test_old_files_are_removed_and_the_others_replayed(tmp_path):
     now = [DAY_S * 20_000.0]
-    rules = Rules(keep_days=2, clock=lambda: now[0])
-    with Folder(tmp_path, rules) as folder:
+    options = JournalOptions(keep_days=2, clock=lambda: now[0])
+    with Folder(tmp_path, options) as folder:
         journal = folder.open("live")
         for _ in range(5):
             filled(journal, 10)
@@ -213,7 +214,7 @@ def test_old_files_are_removed_and_the_others_replayed(tmp_path):
 
 
 def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
-    with Folder(tmp_path, Rules(rotate_bytes=1)) as folder:  # a file for each final
+    with Folder(tmp_path, JournalOptions(rotate_bytes=1)) as folder:  # a file for each final
         journal = folder.open("live")
         hub = Hub("live", history=0, archive=journal)
         for seg in range(1, 7):
@@ -231,7 +232,7 @@ def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
 
 def test_old_sessions_are_removed_when_others_begin(tmp_path):
     now = DAY_S * 20_000.0
-    with Folder(tmp_path, Rules(keep_days=2, clock=lambda: now)) as folder:
+    with Folder(tmp_path, JournalOptions(keep_days=2, clock=lambda: now)) as folder:
         filled(folder.open("old"), 1).end("stop")
         (file,) = files_in(tmp_path)
         os.utime(file.path, (now, now))
@@ -250,15 +251,17 @@ def test_asking_for_any_session_does_not_read_the_folder(tmp_path, monkeypatch):
         for name in ("listdir", "scandir"):
             monkeypatch.setattr(os, name, fail)
         assert folder.recall("nobody") is None
-        assert folder.heard_ms("nobody", "e") is None
+        assert folder.audio_ms("nobody", "e") is None
         assert folder.recall("talk").seq == 1
         filled(folder.open("other"), 1)
 
 
 def test_files_that_somebody_else_removes_are_not_missed(tmp_path):
     now = DAY_S * 20_000.0
-    rules = Rules(keep_days=2, rotate_bytes=1, clock=lambda: now)  # a file for each final
-    with Folder(tmp_path, rules) as folder:
+    options = JournalOptions(
+        keep_days=2, rotate_bytes=1, clock=lambda: now
+    )  # a file for each final
+    with Folder(tmp_path, options) as folder:
         journal = filled(folder.open("talk"), 4)
         said = transcript(tmp_path, "talk")
         assert next(said).seq == 1
@@ -271,7 +274,7 @@ def test_files_that_somebody_else_removes_are_not_missed(tmp_path):
         assert folder.open("new").seq == 0
         for file in files_in(tmp_path):
             file.path.unlink()
-        assert (folder.recall("talk"), folder.heard_ms("talk", journal.epoch)) == (None, None)
+        assert (folder.recall("talk"), folder.audio_ms("talk", journal.epoch)) == (None, None)
         assert folder.open("talk").epoch != journal.epoch
 
 
@@ -294,8 +297,8 @@ def test_a_file_that_vanishes_while_it_is_opened_begins_the_session_anew(tmp_pat
 
 def test_a_clock_that_is_put_back_changes_no_order(tmp_path):
     now = 30 * DAY_S
-    rules = Rules(clock=lambda: now)
-    with Folder(tmp_path, rules) as folder:
+    options = JournalOptions(clock=lambda: now)
+    with Folder(tmp_path, options) as folder:
         first = filled(folder.open("talk"), 1)
         now = 10 * DAY_S
         filled(first, 2)
@@ -305,7 +308,7 @@ def test_a_clock_that_is_put_back_changes_no_order(tmp_path):
         filled(second, 2)
         assert len(files_in(tmp_path)) == n_files  # a day is a day
     now = 20 * DAY_S
-    with Folder(tmp_path, rules) as folder:
+    with Folder(tmp_path, options) as folder:
         again = filled(folder.open("talk"), 1)
         assert (again.epoch, seqs(again)) == (second.epoch, [1, 2, 3, 4])
     assert [event.seq for event in transcript(tmp_path, "talk")] == [1, 2, 3, 4]
@@ -332,7 +335,7 @@ def test_a_line_that_grows_while_it_is_read_is_not_damaged(tmp_path, monkeypatch
 
 
 def test_a_transcript_is_of_one_run(tmp_path):
-    with Folder(tmp_path, Rules(rotate_bytes=400)) as folder:
+    with Folder(tmp_path, JournalOptions(rotate_bytes=400)) as folder:
         first = filled(folder.open("talk"), 4)
         first.note(Gap(t_ms=1, duration_ms=2, why="device"))
         first.end("stop")
@@ -356,14 +359,14 @@ class DyingDaemon(RuleBasedStateMachine):
     )
     def begin(self, history, rotate_bytes):
         self.path = Path(tempfile.mkdtemp(prefix="journal-"))
-        self.history, self.rules = history, Rules(rotate_bytes=rotate_bytes)
+        self.history, self.options = history, JournalOptions(rotate_bytes=rotate_bytes)
         self.said: list[str] = []
         self.heard: list[Final] = []
         self.after, self.epoch = 0, None
         self.start_daemon()
 
     def start_daemon(self):
-        self.folder = Folder(self.path, self.rules)
+        self.folder = Folder(self.path, self.options)
         journal = self.folder.open("live")
         self.hub = Hub("live", self.history, archive=journal)
         assert self.epoch in (None, self.hub.epoch)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.daemon.keeping import Places
-from streamd.daemon.streams import Stream, Streams
+from streamd.daemon.stream import Storage, Stream
+from streamd.daemon.streams import Streams
 from streamd.errors import StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Partial
 from streamd.journal import Folder, transcript
@@ -23,7 +23,7 @@ class Daemon:
     def __init__(self, path, *, recordings=None) -> None:
         self.folder = Folder(path)
         self.streams = Streams(
-            scripted_session, room=500, max_ingest=8, places=Places(self.folder, recordings)
+            scripted_session, room=500, max_ingest=8, storage=Storage(self.folder, recordings)
         )
         self.task = asyncio.create_task(self.streams.transcribe(ScriptedRecognizer()))
 
@@ -106,7 +106,7 @@ async def test_partials_and_finals_of_a_segment_have_one_number(tmp_path):
         stream = daemon.streams.add("live")
         with stream.hub.subscribe() as events:
             await said(stream)
-            stream.end("shutdown", goes_on=True)
+            stream.end("shutdown", resumable=True)
             heard = [event async for event in events]
         final = next(event for event in heard if isinstance(event, Final))
         assert all(event.seg == final.seg for event in heard if isinstance(event, Partial))

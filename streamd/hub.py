@@ -1,0 +1,330 @@
+"""Fan-out of one session's events to any number of subscribers, each at its own pace.
+
+The hub stamps finals with `seq`, keeps the newest of them for replay (all of them, if it has an
+`Archive`) and puts every event into each subscriber's own bounded queue, so no subscriber can delay
+another one or the session. Publishing never waits. The hub does not know sockets, files or threads:
+all calls come from one thread, and only a subscriber that iterates needs an event loop.
+"""
+
+import asyncio
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import chain, islice
+from types import MappingProxyType, TracebackType
+from typing import Protocol, Self, TypeVar
+
+import msgspec
+
+from streamd.events import (
+    Ack,
+    Eos,
+    Fault,
+    Final,
+    Missed,
+    MissedReason,
+    Partial,
+    SessionEvent,
+    Stats,
+)
+
+EventT = TypeVar("EventT", bound=SessionEvent)
+
+_REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Partial: 0, Stats: -1, Ack: -2})
+"""Events of which only the newest waits in a queue, with their keys; other keys count up from 1."""
+
+
+class Subscription(AsyncIterator[SessionEvent]):
+    """One subscriber's queue of unsent events.
+
+    Iterate over it, or call `pop` and do the waiting yourself. The iteration ends after `Eos`,
+    after `close`, or when the subscriber was too slow: then `slow` is true and the queue is
+    dropped. The subscriber misses no final if it subscribes again `after` the last `seq` it got.
+
+    Parameters
+    ----------
+    bound : how many events may wait, besides those that a newer one replaces
+    replay : the events that come first; they are fetched one by one and do not count as waiting
+    partials, stats : whether the subscriber wants these
+    """
+
+    def __init__(
+        self,
+        bound: int,
+        replay: Iterable[SessionEvent] = (),
+        *,
+        partials: bool = True,
+        stats: bool = False,
+    ) -> None:
+        self.slow = False
+        self._replay = iter(replay)
+        self._bound = bound
+        self._wanted = {Partial: partials, Stats: stats}
+        self._queue: OrderedDict[int, SessionEvent] = OrderedDict()
+        self._n_offered = 0
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will join the queue."""
+        return self._closed
+
+    def __len__(self) -> int:
+        """Return how many events wait, without those of the replay."""
+        return len(self._queue)
+
+    def offer(self, event: SessionEvent) -> None:
+        """Append an event to this subscriber's queue only; `Hub.publish` does so for all.
+
+        A newer partial (`Stats`, `Ack`) replaces an unsent one, a final drops the partial of its
+        segment. An event that finds the queue full closes the subscription as slow.
+        """
+        if self._closed:
+            return
+        if (key := _REPLACED.get(type(event))) is not None:
+            if self._wanted.get(type(event), True):
+                self._queue[key] = event
+                self._queue.move_to_end(key)
+        else:
+            self._drop_outdated_partial(event)
+            n_replaceable = sum(key in self._queue for key in _REPLACED.values())
+            if len(self._queue) - n_replaceable >= self._bound:
+                self._clear()
+                self.slow = self._closed = True
+            else:
+                self._n_offered += 1
+                self._queue[self._n_offered] = event
+                self._closed = isinstance(event, Eos)
+        self._changed.set()
+
+    def pop(self) -> SessionEvent | None:
+        """Take the next event out of the queue; None while it is empty."""
+        if (replayed := next(self._replay, None)) is not None:
+            return replayed
+        return self._queue.popitem(last=False)[1] if self._queue else None
+
+    def close(self) -> None:
+        """End the subscription and drop what waits."""
+        self._clear()
+        self._closed = True
+        self._changed.set()
+
+    def _clear(self) -> None:
+        self._queue.clear()
+        self._replay = iter(())
+
+    def _drop_outdated_partial(self, event: SessionEvent) -> None:
+        partial = self._queue.get(_REPLACED[Partial])
+        if partial is not None and _outdates(event, partial):
+            del self._queue[_REPLACED[Partial]]
+
+    async def __anext__(self) -> SessionEvent:
+        while (event := self.pop()) is None:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Archive(Protocol):
+    """Stores the finals of one run of a session, including those of an earlier process."""
+
+    epoch: str
+    started: datetime
+    seq: int
+    """Number of the newest final."""
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest stored final."""
+        ...
+
+    def append(self, final: Final) -> None:
+        """Store the next final; when this returns, a crash of the process cannot lose it."""
+        ...
+
+    def read(self, after: int, upto: int) -> Iterator[Final]:
+        """Give the stored finals with ``after < seq <= upto`` in order."""
+        ...
+
+
+class Hub:
+    """The events of one session and their subscribers.
+
+    Parameters
+    ----------
+    session : its name on the wire
+    history : how many finals are kept in memory for replay
+    bound : how many events may wait for a subscriber before it is closed as slow
+    epoch : names this run of the session, so that a returning subscriber knows whether its `seq`
+        is still valid; random unless given
+    archive : stores finals before they are published; numbers continue after the stored ones.
+        Without an archive only `history` can be replayed
+    """
+
+    def __init__(
+        self,
+        session: str,
+        history: int = 1000,
+        *,
+        bound: int = 256,
+        epoch: str | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        self.session = session
+        self.epoch = archive.epoch if archive else epoch or secrets.token_hex(4)
+        self.seq = 0 if archive is None else archive.seq
+        """Number of the last final; 0 before the first."""
+        self.started = archive.started if archive else datetime.now(UTC)
+        self._archive = archive
+        self._finals: deque[Final] = deque(maxlen=history)
+        self._partial: Partial | None = None
+        self._fault: Fault | None = None
+        self._eos: Eos | None = None
+        self._bound = bound
+        self._subscriptions: set[Subscription] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `Eos` was published; a new subscriber still gets the finals and a fatal fault."""
+        return self._eos is not None
+
+    @property
+    def listeners(self) -> int:
+        """Number of open subscriptions."""
+        return sum(not subscription.closed for subscription in self._subscriptions)
+
+    @property
+    def queued(self) -> int:
+        """Number of events in the longest queue."""
+        return max(map(len, self._subscriptions), default=0)
+
+    def publish(self, event: EventT) -> EventT:
+        """Put an event into the queues of all subscribers; return it, a final with its `seq`.
+
+        Raises
+        ------
+        RuntimeError : after `Eos`, because nothing may follow it
+        StreamdError : the archive cannot store a final; then no subscriber gets it
+        """
+        if self._eos is not None:
+            raise RuntimeError(
+                f"session {self.session!r} has ended: {type(event).__name__} is late"
+            )
+        if isinstance(event, Final):
+            event = msgspec.structs.replace(event, seq=self.seq + 1)
+            if self._archive is not None:
+                self._archive.append(event)
+            self.seq += 1
+        self._remember(event)
+        for subscription in self._subscriptions:
+            subscription.offer(event)
+        self._subscriptions = {s for s in self._subscriptions if not s.closed}
+        return event
+
+    def _remember(self, event: SessionEvent) -> None:
+        """Keep what subscribers that join later have to get."""
+        match event:
+            case Final():
+                self._finals.append(event)
+            case Partial():
+                self._partial = event
+            case Fault(fatal=True):
+                self._fault = event
+            case Eos():
+                self._eos = event
+        if self._partial is not None and _outdates(event, self._partial):
+            self._partial = None
+
+    def subscribe(
+        self,
+        after: int | None = None,
+        *,
+        epoch: str | None = None,
+        partials: bool = True,
+        stats: bool = False,
+    ) -> Subscription:
+        """Subscribe from now on, or from an earlier final on; use it as a context manager.
+
+        Parameters
+        ----------
+        after : number of the last final that the subscriber has. The later ones are replayed, then
+            live events follow, without a gap or a duplicate. `Missed` announces finals that are no
+            longer stored. None: no replay.
+        epoch : the run of the session that `after` counts in, if the subscriber knows it
+        partials : whether partials are wanted; the current one comes at once
+        stats : whether `Stats` are wanted
+        """
+        after, lost = self._begin_of_replay(after, epoch)
+        # While a long replay is read, about as many new events may come: they need room, too.
+        bound = self._bound + self.seq - after
+        replay = chain((lost,) if lost else (), self._stored(after))
+        subscription = Subscription(bound, replay, partials=partials, stats=stats)
+        for current in (self._partial, self._fault, self._eos):
+            if current is not None:
+                subscription.offer(current)
+        self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
+        return subscription
+
+    def close(self, reason: str) -> None:
+        """Publish `Eos` and end all subscriptions; the second call does nothing."""
+        if self._eos is None:
+            self.publish(Eos(seq=self.seq, reason=reason))
+
+    def _begin_of_replay(self, after: int | None, epoch: str | None) -> tuple[int, Missed | None]:
+        """Return the final after which a replay begins, and what is missing before it."""
+        if after is None:
+            return self.seq, None
+        if after > self.seq or epoch not in (None, self.epoch):
+            # The subscriber was in another run of the session: its number is not one of this run.
+            return self._first - 1, Missed(from_seq=0, to_seq=0, why=MissedReason.EPOCH)
+        if after + 1 < self._first:
+            lost = Missed(from_seq=after + 1, to_seq=self._first - 1, why=MissedReason.RETENTION)
+            return self._first - 1, lost
+        return after, None
+
+    @property
+    def _first(self) -> int:
+        """Number of the oldest final that can be replayed."""
+        return self.seq - len(self._finals) + 1 if self._archive is None else self._archive.first
+
+    def _stored(self, after: int) -> Iterator[SessionEvent]:
+        """Give the finals after `after` as of now: from the archive first, then from memory."""
+        n_recent = min(self.seq - after, len(self._finals))
+        recent = list(islice(self._finals, len(self._finals) - n_recent, None))
+        upto = self.seq - n_recent
+        if self._archive is None or upto <= after:
+            return iter(recent)
+        return chain(_without_holes(self._archive.read(after, upto), after, upto), recent)
+
+
+def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[SessionEvent]:
+    """Announce finals that expire while a slow subscriber is still reading the ones before."""
+    for final in finals:
+        if final.seq > after + 1:
+            yield Missed(from_seq=after + 1, to_seq=final.seq - 1, why=MissedReason.RETENTION)
+        after = final.seq
+        yield final
+    if after < upto:
+        yield Missed(from_seq=after + 1, to_seq=upto, why=MissedReason.RETENTION)
+
+
+def _outdates(event: SessionEvent, partial: SessionEvent) -> bool:
+    """Whether nobody needs `partial` once `event` is known."""
+    if isinstance(event, Eos):
+        return True
+    return isinstance(event, Final) and isinstance(partial, Partial) and partial.seg <= event.seg
