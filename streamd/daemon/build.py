@@ -146,7 +146,7 @@ def own_sources(config: Config) -> list[Source]:
 
 def microphone(config: Config, *, again: bool = False) -> Microphone:
     """The user's device, `again` after it was gone."""
-    return Microphone(config.input.device or None, look_again=again)
+    return Microphone(config.input.device or None, refresh=again)
 
 
 def _source(config: Config, name: str) -> Source:

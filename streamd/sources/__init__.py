@@ -1,7 +1,7 @@
-"""Where audio comes from: a `microphone`, a `file`, `stdin`.
+"""Audio sources: a `microphone`, a `file` or address, `stdin`.
 
-A source delivers whole frames in order, every sample once, and says so when it could not (`Lost`).
-It knows nothing of who listens. Audio from the network comes through the server instead.
+A source delivers whole frames in order, every sample once, and reports audio that it lost (`Lost`).
+Audio from the network comes through the server instead.
 """
 
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from streamd.types import Frames
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """`duration_ms` of audio that never reached us, just before the frames that follow."""
+    """`duration_ms` of audio were lost just before the frames that follow."""
 
     duration_ms: int
     why: GapReason
@@ -24,13 +24,13 @@ class Lost:
 class Source(Protocol):
     """A stream of audio: enter it, iterate over it once, leave it.
 
-    Iterating gives (n, 320) frames, n >= 1, and `Lost` where audio is missing. It may be cancelled
-    and taken up again without losing anything. When audio ends in a failure, what was captured
-    comes first, then iterating raises `SourceError`.
+    Iterating yields (n, 320) frames, n >= 1, and `Lost` where audio is missing. It may be cancelled
+    and continued without losing anything. When audio ends in a failure, iterating yields what was
+    captured before it raises `SourceError`.
 
-    `name` is for people. `live` audio arrives whether or not anybody is ready, so never hold back
-    from reading it; any other source is read only as fast as it is consumed, so wait when there is
-    more than the engine can take. `duration_ms` is None where it is unknown.
+    `name` is for messages. `live` audio arrives whether or not the consumer is ready, so it must
+    always be read at once; other sources are read as fast as they are consumed, so wait while more
+    is pending than the engine can take. `duration_ms` is None if it is unknown.
     """
 
     name: str
@@ -39,23 +39,23 @@ class Source(Protocol):
 
     @property
     def n_padding(self) -> int:
-        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        """Samples of padding at the end of the last frame, known once iterating has ended."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Open it; what is live is captured from here on. Raises `SourceError` if it cannot be."""
+        """Open it; a live source captures from here on. Raises `SourceError`."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Close it, dropping what was not consumed."""
+        """Close it and drop what was not consumed."""
         ...
 
     def __aiter__(self) -> AsyncIterator[Frames | Lost]:
-        """Frames to come; ends after `stop`, or when there is no more audio."""
+        """Iterate over the frames; it ends after `stop`, or at the end of the audio."""
         ...
 
     def stop(self) -> None:
-        """End the audio now. Keep iterating: all that was captured so far still comes."""
+        """End the audio now. Keep iterating: what was captured before still comes."""
         ...

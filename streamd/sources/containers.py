@@ -1,13 +1,13 @@
-"""Which container a file's first bytes belong to: how sound on a pipe is told from raw PCM.
+"""Recognizes a file's container by its first bytes, to tell it from raw PCM.
 
-Magic numbers are those of the formats' specifications. Streams of MPEG audio have none: there two
-frames must follow each other at the distance that the first one states.
+The magic numbers come from the formats' specifications. MPEG audio has none: it is recognized by
+two frames at the distance that the first one states.
 """
 
 import re
 
 N_HEAD = 4096
-"""Bytes that are enough for an answer: two frames of MPEG audio."""
+"""Bytes that are enough to decide: two frames of MPEG audio."""
 
 SNDFILE = {
     "WAV": rb"(RIFF|RIFX|RF64).{4}WAVE",
@@ -18,7 +18,7 @@ SNDFILE = {
     "CAF": rb"caff",
     "AU": rb"\.snd",
 }
-"""What libsndfile reads, without complaints on standard error; names and patterns."""
+"""Names and patterns of the formats that libsndfile reads without printing to standard error."""
 _OTHERS = {
     "MPEG-4": rb".{4}(ftyp|moov|mdat|free|wide|skip|pnot)",
     "Matroska or WebM": rb"\x1a\x45\xdf\xa3",
@@ -42,11 +42,9 @@ _RATES_HZ = (44_100, 48_000, 32_000)
 
 
 def container(head: bytes) -> str:
-    """Name the container of a file that begins with `head`; "" if it is none that is known.
+    """Return the name of the container of a file that begins with `head`, or "" if it is unknown.
 
-    Parameters
-    ----------
-    head : the first `N_HEAD` bytes, or all of them if there are fewer
+    `head` has the first `N_HEAD` bytes, or all if there are fewer.
     """
     for name, pattern in _PATTERNS:
         if pattern.match(head):
@@ -58,7 +56,7 @@ def container(head: bytes) -> str:
 
 
 def _mpeg_length(head: bytes) -> int:
-    """Bytes of the MPEG audio frame (layer 2 or 3) that begins here; 0 if none does.
+    """Return the length of the MPEG audio frame (layer 2 or 3) that begins here, or 0.
 
     Source: ISO/IEC 11172-3, 2.4.1.3 and 2.4.2.3; 13818-3 for half the rates.
     """
@@ -76,7 +74,7 @@ def _mpeg_length(head: bytes) -> int:
 
 
 def _adts_length(head: bytes) -> int:
-    """Bytes of the AAC frame that begins here; 0 if none does. Source: ISO/IEC 13818-7, 6.2."""
+    """Return the length of the AAC frame that begins here, or 0. Source: ISO/IEC 13818-7, 6.2."""
     if len(head) < 7 or head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
         return 0
     return (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5

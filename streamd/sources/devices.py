@@ -1,4 +1,4 @@
-"""The machine's microphones, and which of them is meant."""
+"""The machine's input devices, and how to choose one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from streamd.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An input device as PortAudio knows it; `index` is its number in `list_devices`' numbering.
+    """An input device; `index` is PortAudio's number of it.
 
-    `channels` is the most it has, `rate_hz` its own rate, `default` marks the system's choice.
+    `channels` is the maximum, `rate_hz` its own rate; `default` marks the system's choice.
     """
 
     index: int
@@ -26,12 +26,12 @@ class Device:
 
 
 def load_portaudio() -> ModuleType:
-    """Give the `sounddevice` module, loading PortAudio the first time.
+    """Return the `sounddevice` module; loads PortAudio the first time.
 
     Raises
     ------
     SourceError
-        PortAudio is not installed or finds no sound system that works.
+        PortAudio is not installed, or finds no working sound system.
     """
     try:
         import sounddevice
@@ -43,22 +43,22 @@ def load_portaudio() -> ModuleType:
     return sounddevice  # type: ignore[no-any-return]  # it has no annotations
 
 
-def look_again() -> None:
-    """Have PortAudio look for devices anew; none may be open."""
+def refresh_devices() -> None:
+    """Make PortAudio look for devices again; none may be open."""
     portaudio = load_portaudio()
-    portaudio._terminate()  # there is no public way, and the list is made once per process
+    portaudio._terminate()  # there is no public way to update the list
     portaudio._initialize()
 
 
 def list_devices() -> list[Device]:
-    """All devices that can record, in PortAudio's order.
+    """Return all devices that can record, in PortAudio's order.
 
-    PortAudio looks for devices once; what is plugged in later is seen after `look_again`.
+    Devices that were plugged in later appear after `refresh_devices`.
 
     Raises
     ------
     SourceError
-        There is no PortAudio.
+        PortAudio is not installed.
     """
     portaudio = load_portaudio()
     host_apis = portaudio.query_hostapis()
@@ -81,7 +81,7 @@ def list_devices() -> list[Device]:
 
 
 def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
-    """Find the device that a person means.
+    """Return the device that the user means.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
     Raises
     ------
     SourceError
-        None or several match; the message lists what there is to choose from.
+        No device or several devices match; the message lists the choices.
     """
     if not devices:
         raise SourceError("no microphone found: plug one in, or name a sound file")
@@ -112,7 +112,7 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
 
 
 def _by_name(devices: Sequence[Device], wanted: str) -> list[Device]:
-    """Devices with that very name, or else those whose name contains it."""
+    """Return the devices with exactly this name, or else those whose name contains it."""
     folded = wanted.casefold()
     exact = [device for device in devices if device.name.casefold() == folded]
     return exact or [device for device in devices if folded in device.name.casefold()]

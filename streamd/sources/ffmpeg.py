@@ -1,8 +1,8 @@
-"""Sound that ffmpeg decodes: whatever libsndfile cannot read, addresses, containers on a pipe.
+"""Sound that ffmpeg decodes: what libsndfile cannot read, addresses, containers on a pipe.
 
-ffmpeg writes PCM into a pipe, which is read as it is needed: nothing is copied to the disk, and no
-more than a few seconds are decoded ahead. It runs in a process group of its own, so that the first
-Ctrl-C at a terminal does not end it before we have decided what that means.
+ffmpeg writes PCM into a pipe, which is read as needed: nothing is copied to the disk, and no more
+than a few seconds are decoded ahead. It runs in a process group of its own, so that the first
+Ctrl-C at a terminal does not end it before streamd has reacted.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from streamd.audio.framer import Block, PcmDecoder
 from streamd.errors import SourceError
 from streamd.types import SAMPLE_RATE
 
-CURE = "install it (apt-get install ffmpeg, dnf install ffmpeg or brew install ffmpeg)"
+FIX = "install it (apt-get install ffmpeg, dnf install ffmpeg or brew install ffmpeg)"
 
 _URL = re.compile(r"(https?|rtmps?|rtsps?)://", re.IGNORECASE)
 _URL_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtmp,rtmps,rtmpt,rtmpts,crypto,data"
-"""What a stream or a playlist from the network may make ffmpeg open: nothing of this machine."""
+"""Protocols that a stream or playlist from the network may use: none reads local files."""
 _READ_BYTES = 65_536
 _MAX_COMPLAINTS = 20
 _SLACK_MS = 500
@@ -32,28 +32,76 @@ _SLACK_MS = 500
 _LINE = re.compile(r"(?:\[[^]]* @ 0x[0-9a-f]+\] )*\[(\w+)\] (.*)")
 _DURATION = re.compile(r"  Duration: (\d+):(\d\d):(\d\d)\.(\d\d),")
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
-def is_here() -> bool:
+def has_ffmpeg() -> bool:
     """Whether ffmpeg is installed."""
     return shutil.which("ffmpeg") is not None
 
 
 def is_url(name: str) -> bool:
-    """Whether it is the address of sound in the network rather than the name of a file."""
+    """Whether `name` is a network address rather than a file."""
     return _URL.match(name) is not None
 
 
+class _Messages:
+    """What ffmpeg reports about its input on standard error.
+
+    With ``-loglevel level+info`` each line is ``[level] text``, preceded by the part that it comes
+    from, if any: ``[mp3 @ 0x5581] [warning] text``. The facts are in lines of level info: first
+    ``Input #0``, below it the duration and one ``Stream #0:`` line per track, then ``Output #0``,
+    which comes before the first sample. The wording has been stable for many versions; if a line
+    is missing, only the messages get less exact.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.duration_ms: int | None = None
+        self.is_open = self.is_estimate = False
+        self.has_sound = self.has_pictures = False
+        self.complaints: list[str] = []
+        self.described = threading.Event()
+        """Set when the lines about the input have been read, or there will be no more lines."""
+
+    def read(self, stderr: IO[bytes]) -> None:
+        """Read everything until ffmpeg ends; if nobody read, it would block."""
+        for line in stderr:
+            if found := _LINE.match(line.decode(errors="replace").rstrip()):
+                self._take(*found.groups())
+        self.described.set()
+
+    def _take(self, level: str, text: str) -> None:
+        is_damage = level == "warning" and "corrupt" in text.lower()
+        if is_damage or level in ("error", "fatal", "panic"):
+            if len(self.complaints) < _MAX_COMPLAINTS:
+                text = text.removeprefix(f"{self._url}: ")
+                self.complaints.append("".join(c if c.isprintable() else "�" for c in text))
+        elif text.startswith("Input #0"):
+            self.is_open = True
+        elif text.startswith("Estimating duration"):
+            self.is_estimate = True
+        elif text.startswith("  Stream #0:"):
+            self.has_sound |= ": Audio:" in text
+            self.has_pictures |= ": Video:" in text and "(attached pic)" not in text
+        elif found := _DURATION.match(text):
+            hours, minutes, seconds, hundredths = map(int, found.groups())
+            self.duration_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000 + hundredths * 10
+        if text.startswith("Output #0"):
+            self.described.set()
+
+
 class Ffmpeg:
-    """ffmpeg at work on one input. Call `open`, then `read` until it gives nothing, then `close`.
+    """An ffmpeg process that decodes one input.
+
+    Call `open`, then `read` until it returns nothing, then `close`.
 
     Parameters
     ----------
-    name : what messages call it
-    path : a file, or an address (`is_url`); empty: what is written into `stdin`
+    name : the input's name in messages
+    path : a file or an address (`is_url`), or empty to write the input into `stdin`
     stdin : as in `subprocess.Popen`
-    rate_hz, channels : what it shall become
+    rate_hz, channels : the format to decode to
 
     Raises
     ------
@@ -72,26 +120,21 @@ class Ffmpeg:
     ) -> None:
         program = shutil.which("ffmpeg")
         if program is None:
-            raise SourceError(f"{name} can only be read with ffmpeg; {CURE}")
+            raise SourceError(f"{name} can only be read with ffmpeg; {FIX}")
         self.name, self.rate_hz, self.channels = name, rate_hz, channels
-        self.duration_ms: int | None = None
         self._is_url = is_url(path)
         self._n_read = 0
-        self._stopped = self._is_estimate = self._is_open = False
-        self._has_sound = self._has_pictures = False
-        self._complaints: list[str] = []
+        self._stopped = False
         self._decoder = PcmDecoder("s16le", channels)
         self._ahead: Block = np.empty((0, channels), np.int16)
         # With a protocol in front no name is an option, a pattern or another protocol's address.
+        url = path if self._is_url else f"file:{os.path.abspath(path)}" if path else "pipe:0"
         protocols = _URL_PROTOCOLS if self._is_url else "file" if path else "pipe"
-        self._url = url = (
-            path if self._is_url else f"file:{os.path.abspath(path)}" if path else "pipe:0"
-        )
         self._process = subprocess.Popen(
             [
                 *(program, "-hide_banner", "-nostdin", "-nostats", "-loglevel", "level+info"),
                 *("-protocol_whitelist", protocols, "-i", url, "-vn", "-sn", "-dn"),
-                # openai-whisper's own arguments, so that it would hear the same samples.
+                # openai-whisper's own arguments, so that both get the same samples.
                 *("-f", "s16le", "-c:a", "pcm_s16le", "-ac", str(channels), "-ar", str(rate_hz)),
                 "pipe:1",
             ],
@@ -102,37 +145,45 @@ class Ffmpeg:
             env=os.environ | {"AV_LOG_FORCE_NOCOLOR": "1"},
             process_group=0,
         )
-        assert self._process.stdout is not None  # for mypy
+        assert self._process.stdout is not None  # it is a pipe
         assert self._process.stderr is not None
-        self._sound, self._said = self._process.stdout, self._process.stderr
-        self._described = threading.Event()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._sound, self._stderr = self._process.stdout, self._process.stderr
+        self._messages = _Messages(url)
+        self._listener = threading.Thread(
+            target=self._messages.read, args=(self._stderr,), daemon=True
+        )
         self._listener.start()
 
     @property
+    def duration_ms(self) -> int | None:
+        """Length of the sound as the container states it, known after `open`."""
+        return self._messages.duration_ms
+
+    @property
     def stdin(self) -> IO[bytes]:
-        """Where the input is written to, if that is what was asked for."""
+        """The pipe for the input, if `stdin` was ``subprocess.PIPE``."""
         assert self._process.stdin is not None
         return self._process.stdin
 
     def open(self) -> None:
-        """Wait until the first sound is decoded; `duration_ms` is known then, or never.
+        """Wait until the first sound is decoded.
 
         Raises
         ------
         SourceError
-            There is no sound in it, it cannot be reached, or it is damaged.
+            The input has no sound, cannot be reached or is damaged.
         """
         self._ahead = self.read()
-        self._described.wait()  # said before the first sample, but maybe not read yet
+        # ffmpeg describes the input before the first sample, but on another pipe.
+        self._messages.described.wait()
 
     def read(self) -> Block:
-        """Give the next (n, channels) samples; n is 0 at the end.
+        """Return the next (n, channels) samples; n is 0 at the end.
 
         Raises
         ------
         SourceError
-            At the end, if that is not the end of the sound.
+            The sound ended too early; all samples before were returned.
         """
         if len(self._ahead):
             block, self._ahead = self._ahead, self._ahead[:0]
@@ -149,80 +200,58 @@ class Ffmpeg:
         return self._ahead
 
     def stop(self) -> None:
-        """End it now: whoever waits in `open` or `read` gets nothing more. For any thread."""
+        """End now: `open` and `read` return nothing more. Any thread may call it."""
         self._stopped = True
         self._process.kill()
 
     def close(self) -> None:
-        """End the process and leave nothing of it behind."""
+        """End the process and close its pipes."""
         self.stop()
         self._process.wait()
         self._listener.join()
-        for pipe in (self._sound, self._said, self._process.stdin):
+        for pipe in (self._sound, self._stderr, self._process.stdin):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what was not written into it does not matter
+                with contextlib.suppress(OSError):  # input that was not written does not matter
                     pipe.close()
-
-    def _listen(self) -> None:
-        """Take note of what ffmpeg says, for as long as it runs; otherwise it would stop."""
-        for line in self._said:
-            found = _LINE.match(line.decode(errors="replace").rstrip())
-            if found is None:
-                continue
-            level, text = found.groups()
-            is_damage = level == "warning" and "corrupt" in text.lower()
-            if is_damage or level in ("error", "fatal", "panic"):
-                if len(self._complaints) < _MAX_COMPLAINTS:
-                    text = text.removeprefix(f"{self._url}: ")
-                    self._complaints.append("".join(c if c.isprintable() else "�" for c in text))
-            elif text.startswith("Input #0"):
-                self._is_open = True
-            elif text.startswith("Estimating duration"):
-                self._is_estimate = True
-            elif text.startswith("  Stream #0:"):
-                self._has_sound |= ": Audio:" in text
-                self._has_pictures |= ": Video:" in text and "(attached pic)" not in text
-            elif found := _DURATION.match(text):
-                hours, minutes, seconds, hundredths = map(int, found.groups())
-                self.duration_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000 + hundredths * 10
-            if text.startswith("Output #0"):
-                self._described.set()
-        self._described.set()
 
     def _failure(self) -> str:
         """Return what went wrong, or nothing; ffmpeg must have ended."""
+        said = self._messages
         if not self._n_read:
             return self._why_nothing()
-        complaint = self._complaints[0] if self._complaints else ""
+        complaint = said.complaints[0] if said.complaints else ""
         n_ms = self._n_read * 1000 // self.rate_hz
         seconds = f"{n_ms / 1000:.1f}"
-        # A film's sound may end before its pictures do.
-        is_sure = not self._is_estimate and (complaint or not self._has_pictures)
-        if is_sure and self.duration_ms is not None and n_ms + _SLACK_MS < self.duration_ms:
+        # The sound of a video may end before its pictures do.
+        is_sure = not said.is_estimate and (complaint or not said.has_pictures)
+        if is_sure and said.duration_ms is not None and n_ms + _SLACK_MS < said.duration_ms:
             return (
                 f"{self.name} is damaged or incomplete: only {seconds} of "
-                f"{self.duration_ms / 1000:.1f} s could be decoded; get a whole copy for the rest"
+                f"{said.duration_ms / 1000:.1f} s could be decoded; get a complete copy"
             )
         if self._process.returncode:
             return f"{self.name}: ffmpeg failed after {seconds} s: {complaint or 'no reason given'}"
         if complaint:
-            log.warning("%s: a part may be missing or wrong; ffmpeg: %s", self.name, complaint)
+            _log.warning("%s: a part may be missing or wrong; ffmpeg: %s", self.name, complaint)
         return ""
 
     def _why_nothing(self) -> str:
-        """Why there is not a single sample."""
-        first, last = (self._complaints[at] if self._complaints else "" for at in (0, -1))
-        if self._is_open and not self._has_sound:
+        """Return why there is not a single sample."""
+        said = self._messages
+        first, last = (said.complaints[at] if said.complaints else "" for at in (0, -1))
+        if said.is_open and not said.has_sound:
             return f"{self.name} has no sound track"
-        if first.endswith("partial file"):  # of what can only be read from front to back
-            cure = "download it first" if self._is_url else "name the file itself"
+        if first.endswith("partial file"):  # ffmpeg's words for input that it cannot seek in
+            fix = "download it first" if self._is_url else "give the name of the file instead"
             return (
-                f"{self.name} is an MPEG-4 file with its index at the end, which has to be read "
-                f"first: {cure}, or put the index in front: "
+                f"{self.name} is an MPEG-4 file with its index at the end, which must be read "
+                f"first: {fix}, or move the index to the front: "
                 "ffmpeg -i in.m4a -c copy -movflags +faststart out.m4a"
             )
         if self._is_url and "Invalid data" not in last:
             return f"cannot read {self.name}: {last or 'no reason given'}; check the address"
-        if self._complaints:
-            return f"{self.name} is damaged or not a sound file (ffmpeg: {first}); get a whole copy"
-        return f"{self.name} holds no audio that can be decoded: record or convert it again"
+        if said.complaints:
+            return (
+                f"{self.name} is damaged or not a sound file (ffmpeg: {first}); get a complete copy"
+            )
+        return f"{self.name} has no audio that can be decoded: record or convert it again"

@@ -1,43 +1,59 @@
-"""A sound file, as fast as it is consumed or paced like a microphone."""
+"""A sound file, decoded by libsndfile or ffmpeg, read on demand or at the pace of a microphone."""
 
 import asyncio
+import logging
+import re
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
+import soundfile
+from numpy.typing import NDArray
 
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
 from streamd.sources import Lost, ffmpeg
-from streamd.sources.blocking import Background
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
-from streamd.sources.frames import Ended, FrameStream
-from streamd.sources.sndfile import Sndfile, UnreadableError
+from streamd.sources.frames import Background, Ended, FrameStream
 
 _PACED_BLOCK_MS = 40
 _BLOCK_MS = 1000
+_READ_MS = 1000
+"""Length of a read: waking a thread for each block of 40 ms costs as much as voice detection."""
+_HEADER_SLACK_MS = 100
+"""Tolerance for lengths in headers, which may be estimates."""
+_OTHER_SIZE = re.compile(
+    r"^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE
+)
+"""libsndfile's note about a file whose size of the sound is not that of its header."""
+_NO_END = re.compile("lacks an end-of-stream bit|without an End-Of-Stream flag")
+_UNKNOWN_SIZE = 0x7FFF_F000
+"""Programs that write a file through a pipe state such a size, since they cannot seek back."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
-    """The time that a file played in real time goes by."""
+    """The clock of a file that is played in real time."""
 
     def now_ms(self) -> float:
-        """Milliseconds since whenever, never going back."""
+        """Return the time in milliseconds; it never goes back."""
         ...
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """Wait."""
+        """Wait for `duration_ms`."""
         ...
 
 
 class LoopClock:
-    """The event loop's own time."""
+    """The event loop's own clock."""
 
     def now_ms(self) -> float:
-        """Milliseconds of the loop's monotonic clock."""
+        """Return the loop's monotonic time in milliseconds."""
         return asyncio.get_running_loop().time() * 1000
 
     async def sleep_ms(self, duration_ms: float) -> None:
@@ -45,53 +61,56 @@ class LoopClock:
         await asyncio.sleep(duration_ms / 1000)
 
 
-class Decoder(Protocol):
-    """What makes samples of a file; `open` it, `read` until there is no more, `close` it."""
+class SoundDecoder(Protocol):
+    """Decodes a file: `open` it, `read` until nothing comes, `close` it."""
 
     rate_hz: int
     channels: int
-    duration_ms: int | None
+
+    @property
+    def duration_ms(self) -> int | None:
+        """Length of the sound if it is known, at the latest after `open`."""
+        ...
 
     def open(self) -> None:
-        """Wait until there is sound. Raises `SourceError`."""
+        """Wait until the first sound can be read. Raises `SourceError`."""
         ...
 
     def read(self) -> Block:
-        """Give the next (n, channels) samples; n is 0 at the end.
+        """Return the next (n, channels) samples; n is 0 at the end.
 
         Raises
         ------
         SourceError
-            At the end, if that is not the end of the sound.
+            The sound ended too early; all samples before were returned.
         """
         ...
 
     def stop(self) -> None:
-        """Let whoever waits in `open` or `read` get nothing more; called from another thread."""
+        """End now: `open` and `read` return nothing more. Any thread may call it."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release the file or process."""
         ...
 
 
 class FileSource:
     """The audio of a file or an address, in any format that libsndfile or ffmpeg reads.
 
-    libsndfile reads what it can, but for mp3 where ffmpeg is installed: its decoder of mp3 writes
-    notes about damaged files to standard error, past everybody, and cannot be told not to.
+    libsndfile reads what it can, except mp3 where ffmpeg is installed: its mp3 decoder prints notes
+    about damaged files to standard error, and cannot be told not to.
+
+    A damaged file yields what can be decoded, then raises `SourceError`. So does a file that is
+    cut off, if only its decoder can tell; where the header shows it (wav, aiff, au and ogg), there
+    is a warning before the audio begins instead.
 
     Parameters
     ----------
-    path : the file, or the address of one (`streamd.sources.ffmpeg.is_url`)
+    path : the file or address (`streamd.sources.ffmpeg.is_url`)
     realtime : deliver each block when a microphone would have, counted from the first one asked
-        for. A consumer that was late gets the blocks that have become due at once: nothing drifts,
-        nothing is left out.
-    clock : what real time is
-
-    A file that is damaged in the middle gives what can be decoded of it, then raises
-    `SourceError`, and so does one that is cut off, if only its decoder can tell. A cut that can be
-    seen from the outside (wav, aiff, au and ogg) is told by a warning before the audio begins.
+        for. A consumer that was late gets all blocks that are due at once, so nothing drifts.
+    clock : real time
     """
 
     def __init__(
@@ -102,9 +121,9 @@ class FileSource:
         self.duration_ms: int | None = None
         self._clock = clock or LoopClock()
         self._started_ms: float | None = None
-        self._n_given = 0
+        self._n_delivered = 0
         self._stopped = False
-        self._decoder: Decoder | None = None
+        self._decoder: SoundDecoder | None = None
         self._background: Background[Block] = Background()
 
     async def __aenter__(self) -> Self:
@@ -122,14 +141,14 @@ class FileSource:
 
     @property
     def n_padding(self) -> int:
-        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        """Samples of padding at the end of the last frame, known once iterating has ended."""
         return self._frames.n_padding
 
     def __aiter__(self) -> FrameStream:
         return self._frames
 
     def stop(self) -> None:
-        """End behind what was given out."""
+        """End after the last block that was returned."""
         self._stopped = True
         if self._decoder is not None:
             self._decoder.stop()
@@ -153,7 +172,7 @@ class FileSource:
             except SourceError as error:
                 return Ended(error)
         block, self._ahead = self._ahead[:n], self._ahead[n:]
-        self._n_given += len(block)
+        self._n_delivered += len(block)
         return block if len(block) else Ended()
 
     async def _until_due(self, n: int) -> None:
@@ -161,19 +180,19 @@ class FileSource:
         now_ms = self._clock.now_ms()
         if self._started_ms is None:
             self._started_ms = now_ms
-        due_ms = self._started_ms + (self._n_given + n) * 1000 / self._rate_hz
+        due_ms = self._started_ms + (self._n_delivered + n) * 1000 / self._rate_hz
         if due_ms > now_ms and not self._stopped:
             await self._clock.sleep_ms(due_ms - now_ms)
 
     def _read(self) -> Block:
-        """Read what comes next; empty at the end. Runs in a thread."""
-        assert self._decoder is not None  # for mypy
+        """Return the next samples, none at the end. Runs in a thread."""
+        assert self._decoder is not None  # since `__aenter__`
         return self._decoder.read()
 
     def _open(self) -> Block:
-        """Find a decoder and wait for the first sound, which may take long. Runs in a thread."""
+        """Choose a decoder and wait for the first sound. Runs in a thread: this may take long."""
         self._decoder = decoder = _decoder(self.name)
-        if self._stopped:  # meanwhile
+        if self._stopped:  # while the decoder was being chosen
             decoder.stop()
         decoder.open()
         self._rate_hz, self.duration_ms = decoder.rate_hz, decoder.duration_ms
@@ -185,25 +204,127 @@ class FileSource:
         return np.empty((0, decoder.channels), np.float32)
 
 
-def _decoder(name: str) -> Decoder:
-    """What can decode the file, or one line that says why nothing can."""
+def _decoder(name: str) -> SoundDecoder:
+    """Return a decoder for the file; raises `SourceError` if there is none."""
     if ffmpeg.is_url(name):
         return Ffmpeg(name, name)
     try:
         with Path(name).open("rb") as file:
             head = file.read(N_HEAD)
     except OSError as error:
-        raise SourceError(f"cannot read {name}: {error.strerror}; check the name") from None
+        raise SourceError(f"cannot read {name}: {error.strerror}; check the path") from None
     if not head:
         raise SourceError(f"{name} is empty: record it again")
     kind = container(head)
-    if kind in SNDFILE or not ffmpeg.is_here():
+    if kind in SNDFILE or not ffmpeg.has_ffmpeg():
         with suppress(UnreadableError):
             return Sndfile(name)
-    if ffmpeg.is_here():
+    if ffmpeg.has_ffmpeg():
         return Ffmpeg(name, name)
     if kind in SNDFILE or not kind:
         raise SourceError(
-            f"{name} is damaged or can only be read with ffmpeg; get a whole copy, or {ffmpeg.CURE}"
+            f"{name} is damaged or can only be read with ffmpeg: get a complete copy, "
+            f"or {ffmpeg.FIX}"
         )
-    raise SourceError(f"{name} ({kind}) can only be read with ffmpeg; {ffmpeg.CURE}")
+    raise SourceError(f"{name} ({kind}) can only be read with ffmpeg; {ffmpeg.FIX}")
+
+
+class UnreadableError(Exception):
+    """libsndfile cannot read the file; ffmpeg may."""
+
+
+class _ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no annotations
+    """A sound file that soundfile does not seek in.
+
+    In seekable files it seeks after each read to where it already is. In an mp3 that restarts the
+    decoder, with errors of up to 0.24 of full scale in blocks of 20 ms (libsndfile 1.2.2).
+    """
+
+    def seekable(self) -> bool:
+        """Return False, so that soundfile does not try."""
+        return False
+
+
+class Sndfile:
+    """Decodes one file with libsndfile.
+
+    Raises
+    ------
+    UnreadableError
+        It is damaged, or in a format that libsndfile does not know.
+    SourceError
+        It contains no audio.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        try:
+            self._file = _ForwardFile(name)
+        except soundfile.LibsndfileError:
+            raise UnreadableError from None
+        self.rate_hz: int = self._file.samplerate
+        self.channels: int = self._file.channels
+        if not self._file.frames:
+            self._file.close()
+            raise SourceError(
+                f"{name} has no audio that can be decoded: record or convert it again"
+            )
+        self.duration_ms: int | None = self._file.frames * 1000 // self.rate_hz
+        self._n_read = 0
+        self._failed = False
+
+    def open(self) -> None:
+        """Warn if the file is shorter than its header states; what it has can be read."""
+        said = self._file.extra_info
+        if _NO_END.search(said):  # an Ogg file; it does not state its length
+            _log.warning("%s is cut off: get a complete copy", self.name)
+        if found := _OTHER_SIZE.search(said):
+            stated, there = map(int, found.groups())
+            seconds = self._file.frames / self.rate_hz
+            stated_seconds = seconds * stated / max(there, 1)
+            if stated < _UNKNOWN_SIZE and (stated_seconds - seconds) * 1000 > _HEADER_SLACK_MS:
+                _log.warning(
+                    "%s is cut off: only %.1f of %.1f s are there; get a complete copy",
+                    self.name,
+                    seconds,
+                    stated_seconds,
+                )
+
+    def read(self) -> NDArray[np.float32]:
+        """Give the next (n, channels) samples; n is 0 at the end.
+
+        Raises
+        ------
+        SourceError
+            At the end, if that is not the end of the sound.
+        """
+        # When the decoder fails inside a block, soundfile raises and does not say how much it has
+        # decoded: the samples that are still NaN are not.
+        n = self.rate_hz * _READ_MS // 1000
+        space = np.full((n, self.channels), np.nan, np.float32)
+        if self._failed:
+            raise self._cut_short()
+        try:
+            block: NDArray[np.float32] = self._file.read(out=space)
+        except soundfile.LibsndfileError:
+            block = space[: np.count_nonzero(~np.isnan(space[:, 0]))]
+            self._failed = True
+        self._n_read += len(block)
+        missing_ms = (self._file.frames - self._n_read) * 1000 // self.rate_hz
+        if not len(block) and (self._failed or missing_ms > _HEADER_SLACK_MS):
+            raise self._cut_short()
+        return block
+
+    def stop(self) -> None:
+        """Do nothing: no read takes long."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _cut_short(self) -> SourceError:
+        decoded = f"{self._n_read / self.rate_hz:.1f} of {self._file.frames / self.rate_hz:.1f} s"
+        return SourceError(
+            f"{self.name} is damaged or incomplete: only {decoded} could be decoded; "
+            "get a complete copy"
+        )

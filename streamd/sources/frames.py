@@ -1,9 +1,10 @@
-"""Blocks to frames: the part of iterating that all sources share."""
+"""What all sources share: blocks become frames, and blocking reads run in a thread."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
@@ -13,24 +14,51 @@ from streamd.sources import Lost
 from streamd.types import Frames
 
 _FAR_BEYOND = 4.0
-"""Times full scale (12 dB above it): louder is no recording, but numbers of another scale."""
+"""Level relative to full scale (+12 dB) above which samples must be in another unit."""
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Runs one blocking call at a time in a thread, so that cancelling loses nothing.
+
+    A thread cannot be cancelled. If the caller is, the call continues, and the next `run` returns
+    its result instead of starting another one.
+    """
+
+    def __init__(self) -> None:
+        self._running: asyncio.Future[T] | None = None
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Return or raise what `call` does, or what the call does that is still running."""
+        if self._running is None:
+            self._running = asyncio.get_running_loop().run_in_executor(None, call)
+        await asyncio.wait([self._running])
+        done, self._running = self._running, None
+        return done.result()
+
+    async def join(self) -> None:
+        """Wait until nothing is running, and ignore the result."""
+        if self._running is not None:
+            await asyncio.wait([self._running])
+            self._running.exception()
+            self._running = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No more blocks; `failure` says why, if it is not the way that audio should end."""
+    """The end of the blocks, with a `failure` unless the audio ended normally."""
 
     failure: SourceError | None = None
 
 
 class FrameStream:
-    """Iterates over the frames in what `next_block` gives, until that is `Ended`.
+    """Iterates over the frames in the blocks of `next_block` until that returns `Ended`.
 
-    `name` is the source's, for warnings about its samples.
-    The last frame is padded with zeros; a failure is raised only after it. `next_block` may be
-    cancelled and called again: it must not lose a block by that.
+    The last frame is padded with zeros; a failure is raised after it. `next_block` must bear being
+    cancelled and called again. `name` is the source's, for warnings.
     """
 
     def __init__(
@@ -43,11 +71,11 @@ class FrameStream:
         self._framer = framer
         self._next_block = next_block
         self._ended: Ended | None = None
-        self._check = _Check(name)
+        self._check = _SampleCheck(name)
 
     @property
     def n_padding(self) -> int:
-        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        """Samples of padding at the end of the last frame, known once iterating has ended."""
         return self._framer.n_padding
 
     def __aiter__(self) -> Self:
@@ -71,29 +99,26 @@ class FrameStream:
         raise StopAsyncIteration
 
 
-class _Check:
-    """Warns, once each, of samples that cannot be a recording's; `Framer` makes do with them."""
+class _SampleCheck:
+    """Warns, once each, of samples that no recording has; `Framer` silences or clips them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._told_invalid = self._told_loud = False
+        self._found_invalid = self._found_loud = False
 
     def look(self, block: Block) -> None:
-        """Take the next samples; only floating-point numbers can be wrong."""
+        """Check the next samples; only floating-point numbers can be wrong."""
         if block.dtype.kind != "f" or not len(block):
             return
         finite = np.isfinite(block)
-        if not self._told_invalid and not finite.all():
-            self._told_invalid = True
-            log.warning(
-                "%s has samples that are no numbers (NaN or infinite); they are taken as silence",
-                self._name,
-            )
+        if not self._found_invalid and not finite.all():
+            self._found_invalid = True
+            _log.warning("%s has NaN or infinite samples, which count as silence", self._name)
         peak = np.abs(block, where=finite, out=np.zeros(block.shape, block.dtype)).max()
-        if not self._told_loud and peak > _FAR_BEYOND:
-            self._told_loud = True
-            log.warning(
-                "%s has samples of %.3g times full scale, which are clipped; "
+        if not self._found_loud and peak > _FAR_BEYOND:
+            self._found_loud = True
+            _log.warning(
+                "%s has samples of %.3g times full scale, which are clipped: "
                 "write it again with samples between -1 and 1",
                 self._name,
                 peak,

@@ -1,13 +1,14 @@
 """A microphone, through PortAudio.
 
-PortAudio calls back from its own thread, which only copies the block and hands it to the event
-loop. It never waits for us, so nothing is lost while the engine is slow: blocks queue up in memory,
+PortAudio calls back from its own thread, which only hands a copy of the block to the event loop. It
+never waits for us, so nothing is lost while the engine is slow: blocks wait in memory, up to
 `QUEUE_LIMIT_MS` of them.
 """
 
 import asyncio
 import contextlib
 from collections import deque
+from statistics import median
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
@@ -18,34 +19,33 @@ from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
 from streamd.sources import Lost
-from streamd.sources.backlog import Backlog
-from streamd.sources.blocking import Background
-from streamd.sources.devices import Device, choose, list_devices, load_portaudio, look_again
-from streamd.sources.frames import Ended, FrameStream
-from streamd.sources.overflow import OverflowMeter
+from streamd.sources.devices import Device, choose, list_devices, load_portaudio, refresh_devices
+from streamd.sources.frames import Background, Ended, FrameStream
 from streamd.types import SAMPLE_RATE
 
 QUEUE_LIMIT_MS = 600_000
-"""Audio that may wait to be consumed: at 16 kHz 38 MB. Beyond it the newest is `Lost`."""
+"""Audio that may wait to be consumed: 38 MB at 16 kHz. Later audio is `Lost`."""
 _BLOCKS_PER_S = 50
 _DRIVER_BUFFER_S = 0.1
 """The callback needs Python's interpreter lock; it may be late by this much without a loss."""
-_PATIENCE_MS = 10_000
-"""A device that works delivers blocks even when nobody speaks; Bluetooth takes seconds to begin."""
+_TIMEOUT_MS = 10_000
+"""A working device delivers blocks even in silence; Bluetooth takes seconds to begin."""
+_N_BEFORE = 50
+"""Blocks (1 s) from which `OverflowMeter` knows when the stream began."""
 
 
 class Microphone:
-    """An input device, captured from the moment that it is entered.
+    """An input device, captured from the moment it is entered.
 
-    It is opened at 16 kHz, mono, if the device can do that, or else at its own rate or with all of
+    It is opened at 16 kHz mono if the device can do that, or else at its own rate or with all of
     its channels, which are resampled and averaged here.
 
     Parameters
     ----------
     device : number, name or part of the name; None for the system's default
-    queue_limit_ms : audio that may wait to be consumed; what comes then is `Lost`
-    patience_ms : how long a device may deliver nothing until it counts as gone
-    look_again : it may have been plugged in since this process first looked; none may be open
+    queue_limit_ms : audio that may wait to be consumed; later audio is `Lost`
+    timeout_ms : a device that delivers nothing for this long counts as gone
+    refresh : look for devices that were plugged in since the process started; none may be open
     """
 
     def __init__(
@@ -53,20 +53,19 @@ class Microphone:
         device: int | str | None = None,
         *,
         queue_limit_ms: int = QUEUE_LIMIT_MS,
-        patience_ms: int = _PATIENCE_MS,
-        look_again: bool = False,
+        timeout_ms: int = _TIMEOUT_MS,
+        refresh: bool = False,
     ) -> None:
         self.name = "microphone"
         self.live = True
         self.duration_ms: int | None = None
         self._wanted = device
         self._queue_limit_ms = queue_limit_ms
-        self._patience_ms = patience_ms
-        self._look_again = look_again
+        self._timeout_ms = timeout_ms
+        self._refresh = refresh
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
         self._arrival = asyncio.Event()
-        self._captured: deque[tuple[Block, float, bool]] = deque()  # appended by PortAudio's thread
         self._background: Background[None] = Background()
 
     async def __aenter__(self) -> Self:
@@ -89,38 +88,38 @@ class Microphone:
 
     @property
     def n_padding(self) -> int:
-        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        """Samples of padding at the end of the last frame, known once iterating has ended."""
         return self._frames.n_padding
 
     def __aiter__(self) -> FrameStream:
         return self._frames
 
     def stop(self) -> None:
-        """End behind the block that is being captured now."""
+        """End after the block that is being captured now."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop_capture())
 
     async def _stop_capture(self) -> None:
-        # Waits for the callback's thread. What that has handed over is on the loop by then.
+        # Stopping waits for the callback's thread. The loop keeps the order of what other threads
+        # hand to it, so all blocks have arrived when this continues.
         await self._background.run(self._stream.stop)
-        self._take_over()
         self._put(Ended())
 
     async def _next_block(self) -> Block | Lost | Ended:
         while (item := self._backlog.take()) is None:
             self._arrival.clear()
             try:
-                async with asyncio.timeout(self._patience_ms / 1000):
+                async with asyncio.timeout(self._timeout_ms / 1000):
                     await self._arrival.wait()
             except TimeoutError:
-                self._put(Ended(self._gone(f"delivered nothing for {self._patience_ms} ms")))
+                self._put(Ended(self._gone(f"delivered nothing for {self._timeout_ms} ms")))
         return item
 
     def _open(self) -> None:
         """Find the device, open it and start. Runs in a thread: some drivers take seconds."""
         portaudio = load_portaudio()
-        if self._look_again:
-            look_again()
+        if self._refresh:
+            refresh_devices()
         device = choose(list_devices(), self._wanted)
         self.name = device.name
         try:
@@ -140,7 +139,7 @@ class Microphone:
         except portaudio.PortAudioError as error:
             raise SourceError(
                 f"cannot record from {device}: {error.args[0]}; "
-                "see that no other program holds it, or choose another device"
+                "close other programs that use it, or choose another device"
             ) from None
 
     def _prepare(self, rate_hz: int, channels: int) -> None:
@@ -161,27 +160,23 @@ class Microphone:
         time: Any,  # noqa: ANN401  # a C struct
         status: Any,  # noqa: ANN401  # sounddevice has no annotations
     ) -> None:
-        """Hand blocks to the loop. Runs in PortAudio's thread, which owns the block."""
+        """Hand a block to the loop. Runs in PortAudio's thread, which owns the block."""
         overflowed = bool(status.input_overflow)
-        self._captured.append((block.copy(), float(time.inputBufferAdcTime), overflowed))
-        self._loop.call_soon_threadsafe(self._take_over)
+        adc_s = float(time.inputBufferAdcTime)
+        self._loop.call_soon_threadsafe(self._receive, block.copy(), adc_s, overflowed)
 
     def _finished_callback(self) -> None:
-        """Learn that no block will come any more. Runs in PortAudio's thread."""
+        """Report that no block will come any more. Runs in PortAudio's thread."""
         self._loop.call_soon_threadsafe(self._finished)
 
-    def _take_over(self) -> None:
-        """Take what was captured so far."""
-        while self._captured:
-            block, adc_s, overflowed = self._captured.popleft()
-            n_lost = self._meter.lost(len(block), adc_s, overflowed)
-            if n_lost:
-                duration_ms = max(1, round(n_lost * 1000 / self._rate_hz))
-                self._put(Lost(duration_ms, GapReason.OVERRUN))
-            self._put(block)
+    def _receive(self, block: Block, adc_s: float, overflowed: bool) -> None:
+        n_lost = self._meter.lost(len(block), adc_s, overflowed)
+        if n_lost:
+            duration_ms = max(1, round(n_lost * 1000 / self._rate_hz))
+            self._put(Lost(duration_ms, GapReason.OVERRUN))
+        self._put(block)
 
     def _finished(self) -> None:
-        self._take_over()
         if self._stopping is None:
             self._put(Ended(self._gone("is gone")))
 
@@ -194,9 +189,9 @@ class Microphone:
 
 
 def _settings(portaudio: ModuleType, device: Device) -> tuple[int, int]:
-    """Rate and channel count that the device accepts, the cheapest first.
+    """Return a rate and channel count that the device accepts, the cheapest first.
 
-    If it accepts nothing, these are its own: opening it will tell what is wrong.
+    If it accepts nothing, these are its own, and opening it raises the error.
     """
     for rate_hz in (SAMPLE_RATE, device.rate_hz):
         for channels in (1, device.channels):
@@ -204,3 +199,91 @@ def _settings(portaudio: ModuleType, device: Device) -> tuple[int, int]:
                 portaudio.check_input_settings(device.index, channels, "float32", None, rate_hz)
                 return rate_hz, channels
     return device.rate_hz, device.channels
+
+
+class Backlog:
+    """A queue of captured blocks, losses and the end, with at most `limit` samples.
+
+    A block beyond the limit is dropped, and a `Lost` of the right length takes its place. Old
+    blocks are not dropped for new ones: the consumer may already be working on what they begin.
+    """
+
+    def __init__(self, *, limit: int, rate_hz: int) -> None:
+        self._limit = limit
+        self._rate_hz = rate_hz
+        self._items: deque[Block | Lost | Ended] = deque()
+        self._n_samples = 0
+        self._n_dropped = 0
+
+    def put(self, item: Block | Lost | Ended) -> None:
+        """Append an item, or drop a block for which there is no room."""
+        if isinstance(item, Lost | Ended):
+            self._record_dropped()
+        elif self._n_samples + len(item) > self._limit:
+            self._n_dropped += len(item)
+            return
+        else:
+            self._record_dropped()
+            self._n_samples += len(item)
+        self._items.append(item)
+
+    def take(self) -> Block | Lost | Ended | None:
+        """Remove and return the oldest item; None if there is none. `Ended` is never removed."""
+        if not self._items:
+            return None
+        if isinstance(self._items[0], Ended):
+            return self._items[0]
+        item = self._items.popleft()
+        if not isinstance(item, Lost | Ended):
+            self._n_samples -= len(item)
+        return item
+
+    def _record_dropped(self) -> None:
+        """Append one `Lost` for all blocks that were dropped, now that their number is known."""
+        if self._n_dropped:
+            duration_ms = max(1, round(self._n_dropped * 1000 / self._rate_hz))
+            self._items.append(Lost(duration_ms, GapReason.QUEUE_FULL))
+            self._n_dropped = 0
+
+
+class OverflowMeter:
+    """Measures how much audio an input overflow lost, in one stream of blocks at `rate_hz`.
+
+    PortAudio only reports *that* it dropped audio before a block. But each block has the time at
+    which its first sample was captured (``inputBufferAdcTime``). That time minus the duration of
+    all samples delivered before is the time when the stream began: the same at each block but for
+    jitter, until samples are missing, which make it later by their duration.
+
+    With PortAudio 19.6 the jitter is below 0.1 ms; through PulseAudio the value may drift by some
+    100 ms within half a second while streams come and go (measured on a null sink's monitor), and
+    some host APIs report no time at all. The median of the last second does not mind that an
+    overflow may be reported a block or two late.
+    """
+
+    def __init__(self, rate_hz: int) -> None:
+        self._rate_hz = rate_hz
+        self._n_delivered = 0
+        self._began_s: deque[float] = deque(maxlen=_N_BEFORE)
+
+    def lost(self, n_samples: int, adc_s: float, overflowed: bool) -> int:
+        """Take the next block and return the number of samples lost before it.
+
+        It is 0 without an overflow. After an overflow it is never 0: where the clock must be wrong,
+        it is the length of one block.
+
+        Parameters
+        ----------
+        n_samples : length of the block
+        adc_s : when its first sample was captured, in seconds of any clock
+        overflowed : whether PortAudio reports an overflow with this block
+        """
+        began_s = adc_s - self._n_delivered / self._rate_hz
+        n_lost = 0
+        if overflowed:
+            if self._began_s:
+                n_lost = round((began_s - median(self._began_s)) * self._rate_hz)
+            n_lost = n_lost if n_lost > 0 else n_samples
+            self._began_s.clear()
+        self._n_delivered += n_samples
+        self._began_s.append(began_s)
+        return n_lost

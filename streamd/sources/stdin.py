@@ -17,37 +17,34 @@ import numpy as np
 from streamd.audio.framer import Block, Framer, PcmDecoder
 from streamd.errors import SourceError
 from streamd.sources import Lost
-from streamd.sources.blocking import Background
 from streamd.sources.containers import N_HEAD, container
-from streamd.sources.ffmpeg import CURE, Ffmpeg, is_here
-from streamd.sources.frames import Ended, FrameStream
+from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
+from streamd.sources.frames import Background, Ended, FrameStream
 from streamd.types import SAMPLE_RATE
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20
-"""Linux lets anybody make a pipe that big: 32 s of s16le at 16 kHz, for as long as we stall."""
-
-
+"""Linux allows every user pipes of this size: 32 s of s16le at 16 kHz while the engine is slow."""
 AUTO = "auto"
-"""The encoding of what is a container or s16le, as its first bytes tell."""
+"""The encoding of input that is a container or s16le, as its first bytes show."""
 
 
 class StdinSource:
-    """Sound that is read from a descriptor until its end: PCM without a header, or a container.
+    """Sound from a descriptor until its end: raw PCM, or a container.
 
-    The writer waits when we do: its pipe is the buffer. A sample that is incomplete at the end is
-    not audio and is left out.
+    The writer waits while nothing is read: its pipe is the buffer. An incomplete sample at the end
+    is dropped.
 
     Parameters
     ----------
-    file : anything with a descriptor, for example ``sys.stdin.buffer``; nothing may have been read
-        from it before, and it stays open. Or the path of a named pipe.
+    file : a file with a descriptor, for example ``sys.stdin.buffer``, from which nothing has been
+        read and which stays open; or the path of a named pipe
     encoding : one of `streamd.audio.framer.ENCODINGS`, or "auto"
 
     Raises
     ------
     SourceError
-        At once for an unknown encoding or an absurd rate, on entering for a terminal.
+        At once for an unknown encoding or an unsupported rate; on entering for a terminal.
     """
 
     def __init__(
@@ -101,7 +98,7 @@ class StdinSource:
             self._ffmpeg.stop()
         await self._background.join()
         if self._feeder is not None:
-            self._feeder.join()  # it waits neither for the writer nor for ffmpeg any more
+            self._feeder.join()  # nothing that it could wait for is left
         if self._ffmpeg is not None:
             self._ffmpeg.close()
         os.close(self._woken)
@@ -111,14 +108,14 @@ class StdinSource:
 
     @property
     def n_padding(self) -> int:
-        """Samples at the end of the last frame that are padding, known once iterating has ended."""
+        """Samples of padding at the end of the last frame, known once iterating has ended."""
         return self._frames.n_padding
 
     def __aiter__(self) -> FrameStream:
         return self._frames
 
     def stop(self) -> None:
-        """End behind what the writer has already put into the pipe."""
+        """End after what the writer has already put into the pipe."""
         if self._n_left is None:
             self._n_left = _n_in_pipe(self._descriptor)
             os.write(self._waker, b"!")
@@ -131,7 +128,7 @@ class StdinSource:
         return block if len(block) else Ended(self._failure)
 
     def _read(self) -> Block:
-        """Wait for samples; none at the end. Runs in a thread."""
+        """Wait for samples and return them; none at the end. Runs in a thread."""
         head = b""
         if self._may_be_container:
             self._may_be_container = False
@@ -148,13 +145,13 @@ class StdinSource:
         return np.empty((0, self._channels), np.int16)
 
     def _start_ffmpeg(self, head: bytes, kind: str) -> None:
-        """Let it decode what began with `head`, and read what it makes of it from now on."""
-        if not is_here():
+        """Read what ffmpeg decodes from now on; the input began with `head`."""
+        if not has_ffmpeg():
             raise SourceError(
-                f"{self.name} ({kind}) can only be read with ffmpeg; {CURE}, or pipe raw PCM"
+                f"{self.name} ({kind}) can only be read with ffmpeg; {FIX}, or pipe raw PCM"
             )
         form = {"rate_hz": self._rate_hz, "channels": self._channels}
-        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # it may be read in any order
+        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # ffmpeg may seek in it
             os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
             self._ffmpeg = Ffmpeg(self.name, "/dev/stdin", stdin=self._descriptor, **form)
             return
@@ -163,15 +160,18 @@ class StdinSource:
         self._feeder.start()
 
     def _feed(self, ffmpeg: Ffmpeg, head: bytes) -> None:
-        """Hand on what the writer writes. Runs in a thread of its own."""
-        with contextlib.suppress(OSError), ffmpeg.stdin as into:  # it says itself why it ended
+        """Pass the input on to ffmpeg. Runs in a thread of its own."""
+        with (
+            contextlib.suppress(OSError),
+            ffmpeg.stdin as into,
+        ):  # ffmpeg reports itself why it ended
             data = head
             while data:
                 into.write(data)
                 data = self._read_bytes()
 
     def _read_bytes(self) -> bytes:
-        """Wait for bytes; none at the end."""
+        """Wait for bytes and return them; none at the end."""
         while True:
             ready, _, _ = select.select([self._descriptor, self._woken], [], [])
             n_wanted = _READ_BYTES if self._n_left is None else min(self._n_left, _READ_BYTES)
@@ -179,7 +179,7 @@ class StdinSource:
                 return b""
             try:
                 data = os.read(self._descriptor, n_wanted)
-            except BlockingIOError:  # the writer's end is non-blocking and somebody was faster
+            except BlockingIOError:  # another reader was faster
                 continue
             except OSError as error:
                 what = f"reading {self.name} failed: {error.strerror}; check the writer"
@@ -191,11 +191,11 @@ class StdinSource:
 
 
 def _n_in_pipe(descriptor: int) -> int:
-    """Bytes that the writer has written and we have not read; a file on disk has no writer."""
+    """Return how many bytes wait in the pipe; a file on disk has no writer."""
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return 0
     try:
         waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
-    except OSError:  # a device that does not know
+    except OSError:  # a device that cannot tell
         return 0
     return int.from_bytes(waiting, sys.byteorder)

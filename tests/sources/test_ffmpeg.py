@@ -127,14 +127,14 @@ async def test_a_name_is_only_a_name(speech, tmp_path, monkeypatch, name):
     assert_is_speech(await samples_of(FileSource(name)), speech)
 
 
-async def test_a_film_s_sound_may_end_before_its_pictures(speech, tmp_path):
-    path = tmp_path / "film.mp4"
+async def test_the_sound_of_a_video_may_end_before_its_pictures(speech, tmp_path):
+    path = tmp_path / "video.mp4"
     picture = ("-f", "lavfi", "-i", f"color=s=32x32:r=5:d={SECONDS + 4}")
     convert(*picture, "-i", speech, path)
     assert_is_speech(await samples_of(FileSource(path)), speech)
 
 
-async def test_a_film_without_sound_is_told_from_a_damaged_one(made, tmp_path):
+async def test_a_video_without_sound_is_told_from_a_damaged_one(made, tmp_path):
     silent = tmp_path / "silent.mp4"
     convert("-f", "lavfi", "-i", "color=s=32x32:r=5:d=1", silent)
     with pytest.raises(SourceError, match=r"silent\.mp4 has no sound track$"):

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import SourceError
-from streamd.sources.file import FileSource
+from streamd.sources.file import FileSource, Sndfile
 from streamd.sources.frames import Ended
-from streamd.sources.sndfile import Sndfile
 from streamd.types import FRAME, SAMPLE_RATE
 
 N_RAMP = 60_000
@@ -242,12 +241,12 @@ def broken(folder, kind):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("missing", "cannot read {path}: No such file or directory; check the name"),
-        ("directory", "cannot read {path}: Is a directory; check the name"),
+        ("missing", "cannot read {path}: No such file or directory; check the path"),
+        ("directory", "cannot read {path}: Is a directory; check the path"),
         ("empty", "{path} is empty: record it again"),
         ("text", "{path} is damaged or "),  # what else depends on whether ffmpeg is here
         ("header only", "{path} is damaged or "),
-        ("no samples", "{path} holds no audio that can be decoded"),
+        ("no samples", "{path} has no audio that can be decoded"),
         ("100 Hz", "{path}: a sample rate of 100 Hz is not supported"),
     ],
 )
@@ -267,8 +266,8 @@ async def test_what_cannot_be_played_is_named(tmp_path, kind, says):
         (".w64", {}, "only 2.4 of 4.0 s are there"),
         (".aiff", {}, "only 2.4 of 4.0 s are there"),
         (".au", {}, "only 2.4 of 4.0 s are there"),
-        (".ogg", {}, "get a whole copy"),
-        (".ogg", {"subtype": "OPUS"}, "get a whole copy"),
+        (".ogg", {}, "get a complete copy"),
+        (".ogg", {"subtype": "OPUS"}, "get a complete copy"),
     ],
 )
 async def test_a_file_that_is_shorter_than_it_says_is_told_once(
@@ -302,9 +301,9 @@ async def test_a_header_that_does_not_know_the_length_is_no_fault(ramp_file, cap
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (np.nan, "has samples that are no numbers (NaN or infinite); they are taken as silence"),
-        (-np.inf, "has samples that are no numbers (NaN or infinite); they are taken as silence"),
-        (-3e4, "has samples of 3e+04 times full scale, which are clipped; write it again"),
+        (np.nan, "has NaN or infinite samples, which count as silence"),
+        (-np.inf, "has NaN or infinite samples, which count as silence"),
+        (-3e4, "has samples of 3e+04 times full scale, which are clipped: write it again"),
         (1.5, ""),
     ],
 )

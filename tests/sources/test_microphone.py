@@ -3,10 +3,13 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamd.errors import SourceError
 from streamd.sources import Lost
-from streamd.sources.microphone import Microphone
+from streamd.sources.frames import Ended
+from streamd.sources.microphone import Backlog, Microphone, OverflowMeter
 from streamd.types import FRAME
 from tests.support.fake_portaudio import FakePortAudio
 
@@ -105,7 +108,7 @@ async def test_a_device_that_disappears_gives_what_it_had(fake):
 
 
 async def test_a_device_that_falls_silent_counts_as_gone(fake):
-    async with Microphone(patience_ms=1) as microphone:
+    async with Microphone(timeout_ms=1) as microphone:
         fake.streams[0].deliver(np.full(320, 0.5))
         captured = []
         with pytest.raises(SourceError, match="'Mic' delivered nothing for 1 ms: connect it"):
@@ -168,5 +171,94 @@ async def test_a_device_that_was_plugged_in_later_is_found(fake):
     with pytest.raises(SourceError):
         async with Microphone("New"):
             pass
-    async with Microphone("New", look_again=True) as microphone:
+    async with Microphone("New", refresh=True) as microphone:
         assert microphone.name == "New"
+
+
+WHY = "too much audio waits to be transcribed"
+
+
+def block(n):
+    return np.zeros((n, 1), np.float32)
+
+
+@given(
+    steps=st.lists(st.one_of(st.integers(1, 400).map(lambda ms: 16 * ms), st.none())),
+    limit=st.integers(0, 20_000),
+)
+def test_every_sample_comes_out_or_is_accounted_for(steps, limit):
+    """A number: a block arrives; None: somebody takes one. At 16 samples a millisecond."""
+    backlog = Backlog(limit=limit, rate_hz=16_000)
+    n_in = n_out = n_waiting = 0
+    for step in steps:
+        if step is not None:
+            n_in += step
+            backlog.put(block(step))
+        else:
+            item = backlog.take()
+            if item is not None:
+                n_out += item.duration_ms * 16 if isinstance(item, Lost) else len(item)
+        n_waiting = sum(len(item) for item in backlog._items if not isinstance(item, Lost))
+        assert n_waiting <= limit
+    backlog.put(Ended())
+    while not isinstance(item := backlog.take(), Ended):
+        n_out += item.duration_ms * 16 if isinstance(item, Lost) else len(item)
+    assert n_out == n_in
+    assert backlog.take() == Ended()
+
+
+def test_the_loss_stands_where_the_blocks_were():
+    backlog = Backlog(limit=320, rate_hz=16_000)
+    for _ in range(3):
+        backlog.put(block(160))
+    backlog.put(block(160))
+    assert len(backlog.take()) == 160
+    backlog.put(block(80))
+    backlog.put(Lost(5, "driver"))
+    assert len(backlog.take()) == 160
+    assert backlog.take() == Lost(20, WHY)
+    assert len(backlog.take()) == 80
+    assert backlog.take() == Lost(5, "driver")
+    assert backlog.take() is None
+
+
+@given(
+    rate=st.sampled_from([16_000, 44_100, 48_000]),
+    began_s=st.floats(0.001, 2e9),
+    losses=st.dictionaries(st.integers(1, 200), st.integers(1, 500_000), max_size=5),
+    jitter_s=st.lists(st.floats(-1e-4, 1e-4), min_size=201, max_size=201),
+)
+def test_losses_are_measured_to_a_fraction_of_a_millisecond(rate, began_s, losses, jitter_s):
+    meter = OverflowMeter(rate)
+    block = rate // 50
+    n = 0
+    for k in range(201):
+        lost = losses.get(k, 0)
+        n += lost
+        measured = meter.lost(block, began_s + n / rate + jitter_s[k], lost > 0)
+        n += block
+        if not lost:
+            assert measured == 0
+        elif lost > rate // 1000:  # more than the jitter
+            assert abs(measured - lost) <= rate * 3e-4
+        else:
+            assert measured > 0
+
+
+@pytest.mark.parametrize("adc_s", [lambda n: 0.0, lambda n: 1e6 - n, lambda n: 77.0])
+def test_with_a_useless_clock_it_was_one_block(adc_s):
+    meter = OverflowMeter(16_000)
+    assert [meter.lost(320, adc_s(k), k in (3, 4)) for k in range(6)] == [0, 0, 0, 320, 320, 0]
+
+
+def test_an_overflow_before_the_first_block_is_one_block():
+    assert OverflowMeter(16_000).lost(320, 5.0, True) == 320
+
+
+def test_an_overflow_that_is_reported_two_blocks_late():
+    meter = OverflowMeter(16_000)
+    for k in range(50):
+        meter.lost(320, k * 0.02, False)
+    for k in range(100, 102):
+        meter.lost(320, k * 0.02, False)
+    assert meter.lost(320, 102 * 0.02, True) == 50 * 320

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from streamd.sources.blocking import Background
+from streamd.sources.frames import Background
 
 
 def fail():
