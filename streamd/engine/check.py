@@ -35,7 +35,7 @@ MAX_DISTANCE = 1e-3
 1e-5 away."""
 MAX_KL = 0.2
 """How far the distributions of an int8 engine may be from the reference's, in nats per token: those
-of tiny.en and base are 0.004 and 0.02 away on the bundled clips (docs/figures.md)."""
+of tiny.en and base are 0.004 and 0.02 away on the bundled clips (docs/models.md)."""
 _MOST_TOKENS = 80
 """The longest clip has half as many, even as single digits."""
 _N_STEPS = 3

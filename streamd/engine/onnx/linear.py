@@ -1,6 +1,6 @@
 """Linear layers, and their weights in int8: an integer in -127..127 and a scale for each output.
 
-Activations are quantised while the graph runs. Measurements behind the choice: docs/figures.md.
+Activations are quantised while the graph runs. The measurements behind it: benchmarks/RESULTS.md.
 """
 
 from collections.abc import Sequence

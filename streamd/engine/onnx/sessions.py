@@ -35,7 +35,7 @@ _SPIN_US = "20"
 """For how long a thread looks for its next piece of work before it sleeps.
 
 That is as long as waking it up takes: a step of `base` is faster by a fifth than without, and takes
-no longer on a busy machine (docs/figures.md).
+no longer on a busy machine (benchmarks/RESULTS.md).
 """
 _SPINNING = "1" if tuple(map(int, __version__.split(".")[:2])) >= (1, 31) else "0"
 """Older versions know no limit and would spin for milliseconds."""
