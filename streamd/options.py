@@ -210,6 +210,12 @@ class DecodingOptions:
     """Encoder positions added to the length of the audio."""
     audio_ctx_floor: Annotated[int, Meta(ge=0, le=1_500)] = 384
     """The fewest encoder positions."""
+    blank_is_guess: bool = True
+    """Take text for a guess that was only written because `suppress_blank` forbids none."""
+    best_attempt: bool = True
+    """Where no temperature passes the thresholds, take the best attempt instead of the last."""
+    # openai-whisper takes the last, at temperature 1: text that is repetitive by nature, such as
+    # digits, would be lost. SYSTRAN/faster-whisper takes the best, too.
     loops: LoopLimits | None = field(default_factory=LoopLimits)
     """What counts as a loop; None: nothing does, as in openai-whisper."""
     tighten: bool = True

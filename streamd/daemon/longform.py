@@ -164,7 +164,6 @@ class Writer:
             timestamps=not o.without_timestamps,
             max_initial_timestamp=frames_from_ms(o.max_initial_timestamp_ms) or None,
             audio_ctx=options.audio_ctx or all_positions,
-            loops=None,
         )
 
     def _options(self, model: Model) -> LongformOptions:

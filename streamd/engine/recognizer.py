@@ -118,7 +118,7 @@ class Recognizer(Generic[FeaturesT]):
             self.counters.fallbacks += 1
             return self._decode(view, options, temperature, rng)
 
-        hypothesis = self._hypothesis(window, with_fallback(decoded, again, options))
+        hypothesis = self._hypothesis(window, with_fallback(again, options, first=decoded))
         return replace(hypothesis, language_prob=view.language_prob, failed_ctx=failed_ctx)
 
     def _view(self, window: Window, n_ctx: int, *, told: bool = True) -> "_View[FeaturesT]":

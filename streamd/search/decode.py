@@ -241,17 +241,19 @@ def _usable(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tup
 
 
 def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:
-    """The decoder doubts both that there is speech and what it wrote.
+    """Whether the decoder doubts both that there is speech and the text that it wrote.
 
-    Beyond OpenAI's rule, text that it wrote only because it may not be silent counts as doubtful:
-    what is then left to choose from can look probable.
+    Text that it wrote only because it may not be silent counts as doubtful, too, unless the options
+    say otherwise: what is then left to choose from can look probable. Source: openai/whisper
+    ``transcribe.py`` (`no_speech_threshold`).
     """
-    doubtful = decoded.avg_logprob < options.logprob_threshold or decoded.blank
-    return doubtful and decoded.no_speech_prob > options.no_speech_threshold
+    guess = decoded.avg_logprob <= options.logprob_threshold
+    guess = guess or (decoded.blank and options.blank_is_guess)
+    return guess and decoded.no_speech_prob > options.no_speech_threshold
 
 
 def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
-    """The transcript is repetitive or a guess, and the window is not silent."""
+    """Whether the text is repetitive or a guess, and the window is not silent."""
     poor = (
         decoded.compression_ratio > options.compression_ratio_threshold
         or decoded.avg_logprob < options.logprob_threshold
@@ -262,22 +264,24 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
 
 
 def with_fallback(
-    first: Decoded, attempt: Callable[[float], Decoded], options: DecodingOptions
+    attempt: Callable[[float], Decoded], options: DecodingOptions, *, first: Decoded | None = None
 ) -> Decoded:
-    """`first` if it passes, else the first attempt at one of the later temperatures that does.
+    """Decode at one temperature after the other until the result passes the thresholds.
 
-    `first` was decoded at ``options.temperatures[0]``; `attempt` decodes at another, with a new
-    decoder each time.
+    `attempt` decodes at a temperature, with a new decoder each time; `first` is its result at the
+    first temperature, if that is there already. Source: openai/whisper ``transcribe.py``
+    (`decode_with_fallback`).
     """
-    attempts = [first]
+    attempts = [attempt(options.temperatures[0]) if first is None else first]
     for temperature in options.temperatures[1:]:
-        if needs_fallback(attempts[-1], options):
-            attempts.append(attempt(temperature))
-    if not needs_fallback(attempts[-1], options):
+        if not needs_fallback(attempts[-1], options):
+            return attempts[-1]
+        attempts.append(attempt(temperature))
+    if not options.best_attempt or not needs_fallback(attempts[-1], options):
         return attempts[-1]
-    return max(attempts, key=lambda decoded: _score(decoded, options))
+    return max(attempts, key=lambda decoded: _quality(decoded, options))
 
 
-def _score(decoded: Decoded, options: DecodingOptions) -> tuple[bool, bool, float]:
+def _quality(decoded: Decoded, options: DecodingOptions) -> tuple[bool, bool, float]:
     varied = decoded.compression_ratio <= options.compression_ratio_threshold
     return decoded.loop is None, varied, decoded.avg_logprob

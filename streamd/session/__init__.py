@@ -10,6 +10,7 @@ on what the recognizer says about it), not on the speed of the engine or on how 
 into blocks; every frame that the gate lets through lies in a window that was accepted.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,12 +19,12 @@ from streamd.audio.ring import Ring
 from streamd.commit import HEARD_OUT, CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
+from streamd.search.prompt import Prompt
 from streamd.session.context import ContextFloor
 from streamd.session.language import Language
-from streamd.session.prompt import Prompt
 from streamd.session.segment import Segment, usable
 from streamd.session.timeline import Timeline, lag
-from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
+from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Suspect, Window, Word, ms_from_frames
 from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
 from streamd.vad.utterance import State, Trigger
@@ -32,6 +33,8 @@ __all__ = ["Session", "SessionOptions"]
 
 LONG_GAP = 250
 """Of a longer gap (frames) only so much is taken for silence, and what ends any utterance."""
+LONG_SILENCE = 150
+"""After more frames than this without speech, the text before them is no longer a prompt."""
 
 
 class Session:
@@ -54,7 +57,7 @@ class Session:
         self._ring = Ring(self._options.backlog)
         self._segment: Segment | None = None
         self._pending: tuple[Window, Segment] | None = None
-        self._prompt = Prompt(self._options.context_tokens, keep=self._options.keep_context)
+        self._prompt = Prompt(self._options.context_tokens)
         self._language, self._floor = Language(self._options.language_after), ContextFloor()
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
@@ -189,7 +192,8 @@ class Session:
             start = max(utterance.start, self._ring.start)
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
-            self._prompt.begin(silence=start - self._final_until)
+            if not self._options.keep_context or start - self._final_until > LONG_SILENCE:
+                self._prompt.forget()
             self._language.begin()
         return self._segment
 
@@ -198,14 +202,14 @@ class Session:
     ) -> list[SessionEvent]:
         """Commit what the policy is sure of; the rest is the new tail."""
         if hypothesis.suspect:
-            self._prompt.remember([], hypothesis)
+            self._remember([], hypothesis)
             return []
         words = hypothesis.words
         n = self._policy.commit(words, now=end, silence=silence)
         n = n or segment.overdue(words, end, self._options.length)
         segment.revise(words, n)
         if end - segment.anchor > self._options.length:
-            self._prompt.remember(segment.trim(self._segmenter, end), hypothesis)
+            self._remember(segment.trim(self._segmenter, end), hypothesis)
         return segment.show(self._seg, end, self.now, hide=self._options.mask_words)
 
     def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
@@ -246,7 +250,7 @@ class Session:
         if resumed - pause >= HEARD_OUT and not segment.tail and not hypothesis.suspect:
             cut = min(end, max(pause, resumed - tail))
             if segment.prefix or end - segment.anchor > self._options.length:
-                self._prompt.remember(segment.cut(cut), hypothesis)
+                self._remember(segment.cut(cut), hypothesis)
         return events
 
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
@@ -256,7 +260,7 @@ class Session:
         segment.revise(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
         self._final_until = max(end, min(last, self._heard))
-        self._prompt.remember(segment.committed[segment.n_left :], hypothesis)
+        self._remember(segment.committed[segment.n_left :], hypothesis)
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
             taken_back = segment.show(self._seg, end, self.now)
@@ -264,6 +268,15 @@ class Session:
             return taken_back
         self._seg, self._rev = self._seg + 1, 0
         return [final]
+
+    def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:
+        """Add words that the window leaves behind to the prompt of the next."""
+        self._prompt.remember(
+            [token for word in words for token in word.tokens],
+            language=hypothesis.language,
+            temperature=hypothesis.temperature,
+            doubtful=hypothesis.suspect is Suspect.LOOP,
+        )
 
     def _lose(self, n_lost: int) -> Gap:
         """The engine is so far behind that audio was overwritten before it was transcribed.
@@ -284,7 +297,7 @@ class Session:
         start = self._ring.start
         while self._pending is None and (segment := self._current()) and segment.held is None:
             if segment.anchor < start:
-                self._prompt.remember(segment.skip(start), segment.newest)
+                self._remember(segment.skip(start), segment.newest)
                 self._policy.reset()
             end = segment.last_end(self._segmenter)
             if end is None or end > start:

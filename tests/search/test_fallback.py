@@ -39,7 +39,7 @@ def fallback(first: Decoded, later: dict[float, Decoded]) -> tuple[Decoded, list
         asked.append(temperature)
         return later.get(temperature, first)
 
-    return with_fallback(first, attempt, OPTIONS), asked
+    return with_fallback(attempt, OPTIONS, first=first), asked
 
 
 def test_what_passes_is_taken_at_once():
@@ -98,5 +98,5 @@ def test_attempts_go_from_greedy_to_samples():
             decoder, tokenizer, options=options, context=context, temperature=temperature, rng=rng
         )
 
-    found = with_fallback(attempt(0.0), attempt, options)
+    found = with_fallback(attempt, options)
     assert found.avg_logprob == max(found.avg_logprob, attempt(0.0).avg_logprob)

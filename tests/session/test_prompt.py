@@ -1,57 +1,56 @@
-"""What the decoder is told of what was said before: only what is worth believing."""
+"""The prompt is the text before a window, as far as it can be believed."""
 
 import pytest
 
 from streamd.options import SessionOptions
-from streamd.session.prompt import Prompt
-from streamd.types import Hypothesis, Suspect, Word
+from streamd.search.prompt import Prompt
+from streamd.types import Hypothesis, Suspect
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
-WORDS = [Word(f" w{i}", i, i + 1, 0.9, (i,)) for i in range(5)]
-GOOD = Hypothesis()
+TOKENS = (0, 1, 2, 3, 4)
+GOOD = {"language": "en", "temperature": 0.0}
 
 
-def told(*hypotheses: Hypothesis, keep: bool = True) -> Prompt:
-    prompt = Prompt(64, keep=keep)
-    prompt.begin(silence=0)
-    for hypothesis in hypotheses:
-        prompt.remember(WORDS, hypothesis)
-    return prompt
+def prompt_after(*windows: dict) -> tuple[int, ...]:
+    prompt = Prompt(64)
+    for window in windows:
+        prompt.remember(TOKENS, **(GOOD | window))
+    return prompt.tokens
 
 
-def test_the_newest_tokens_are_told():
-    prompt = Prompt(3, keep=False)
-    prompt.remember(WORDS, GOOD)
-    assert prompt.tokens == (2, 3, 4)
-    none = Prompt(0, keep=True)
-    none.remember(WORDS, GOOD)
-    assert none.tokens == ()
+def test_the_newest_tokens_are_kept():
+    for longest, kept in ((3, (2, 3, 4)), (0, ())):
+        prompt = Prompt(longest)
+        prompt.remember(TOKENS, **GOOD)
+        assert prompt.tokens == kept
 
 
-@pytest.mark.parametrize(
-    "doubtful", [Hypothesis(suspect=Suspect.LOOP), Hypothesis(temperature=0.6)], ids=["loop", "hot"]
-)
-def test_a_doubtful_hypothesis_clears_it(doubtful):
-    assert told(GOOD, doubtful).tokens == ()
-    assert told(GOOD, doubtful, GOOD).tokens == (0, 1, 2, 3, 4)
+@pytest.mark.parametrize("carry", [True, False])
+def test_an_initial_prompt_is_there_from_the_beginning(carry):
+    prompt = Prompt(7, initial=(8, 9), carry=carry)
+    assert prompt.tokens == (8, 9)
+    prompt.remember(TOKENS, **GOOD)
+    prompt.remember((5,), **GOOD)
+    assert prompt.tokens == (*((8, 9) if carry else (9, 0)), 1, 2, 3, 4, 5)
+    prompt.forget()
+    assert prompt.tokens == ((8, 9) if carry else ())
+
+
+@pytest.mark.parametrize("window", [{"doubtful": True}, {"temperature": 0.6}])
+def test_a_doubtful_text_clears_it(window):
+    assert prompt_after({}, window) == ()
+    assert prompt_after({}, window, {}) == TOKENS
 
 
 def test_another_language_clears_what_came_before():
-    assert told(GOOD, Hypothesis(language="de")).tokens == (0, 1, 2, 3, 4)
+    assert prompt_after({}, {"language": "de"}) == TOKENS
 
 
 @pytest.mark.parametrize(
-    ("keep", "silence", "n_kept"), [(True, 150, 5), (True, 151, 0), (False, 10, 0)]
+    ("keep", "quiet", "told"), [(True, 100, True), (True, 300, False), (False, 100, False)]
 )
-def test_a_new_utterance_continues_the_last_only_if_asked_to_and_soon(keep, silence, n_kept):
-    prompt = told(GOOD, keep=keep)
-    prompt.begin(silence=silence)
-    assert len(prompt.tokens) == n_kept
-
-
-@pytest.mark.parametrize(("quiet", "told"), [(100, True), (300, False)])
-def test_the_session_tells_the_last_utterance_if_it_was_not_long_ago(quiet, told):
-    session = scripted_session(SessionOptions(keep_context=True))
+def test_the_last_utterance_is_the_prompt_if_it_is_wanted_and_not_long_ago(keep, quiet, told):
+    session = scripted_session(SessionOptions(keep_context=keep))
     recognizer, prompts = ScriptedRecognizer(), []
     utterance = [True] * (5 * WORD)
     for frame in scripted_audio([*utterance, *[False] * quiet, *utterance]):
@@ -62,7 +61,7 @@ def test_the_session_tells_the_last_utterance_if_it_was_not_long_ago(quiet, told
     assert (len(prompts[-1]) == 5) is told
 
 
-def test_a_loop_is_not_told_to_the_window_behind_it():
+def test_a_loop_is_not_the_prompt_of_the_next_window():
     session = scripted_session(SessionOptions(length=50))
     recognizer, prompts = ScriptedRecognizer(), []
     for frame in scripted_audio([True] * (60 * WORD)):

@@ -29,40 +29,23 @@ from streamd.engine.longform.silence import (
 from streamd.engine.recognizer import encoder_positions
 from streamd.mel.windows import RecordingMel
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed, spoken
+from streamd.search.decode import (
+    Context,
+    Decoded,
+    decode,
+    detect_language,
+    is_silence,
+    slots_needed,
+    spoken,
+    with_fallback,
+)
+from streamd.search.prompt import Prompt
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
 from streamd.types import Word
 
-
-class Prompt:
-    """The newest tokens that were said, timestamps included, behind an initial prompt."""
-
-    def __init__(self, initial: Sequence[int], *, carry: bool, longest: int) -> None:
-        """`carry`: the initial prompt stays for all windows; `longest`: in tokens."""
-        self._always = tuple(initial) if carry else ()
-        self._told = () if carry else tuple(initial)
-        self._room = max(0, longest - len(self._always))
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The prompt of the next window."""
-        return (*self._always, *self._told)
-
-    def remember(self, tokens: Sequence[int]) -> None:
-        """Add what a window said."""
-        told = (*self._told, *tokens)
-        self._told = told[max(0, len(told) - self._room) :]
-
-    def forget(self) -> None:
-        """The text so far shall not influence the next windows."""
-        self._told = ()
-
-
 LEAST_SILENT_REST = 100
 """Columns (1 s): less of a clip that ends in silence is no window of its own."""
-_TOO_HOT = 0.5
-"""Text that was drawn at a higher temperature is not a prompt for what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +66,13 @@ class Transcriber(Generic[FeaturesT]):
         decoding: DecodingOptions,
         options: LongformOptions | None = None,
     ) -> None:
-        """For openai-whisper's results `decoding` has timestamps, no `loops`, all positions."""
+        """For openai-whisper's results, `decoding` has timestamps and all encoder positions."""
         self._engine, self._tokenizer = engine, tokenizer
-        self._decoding, self._options = decoding, options or LongformOptions()
+        # openai-whisper has none of these guards of live captions.
+        self._decoding = replace(
+            decoding, loops=None, entropy_threshold=0.0, blank_is_guess=False, best_attempt=False
+        )
+        self._options = options or LongformOptions()
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
         """The language spoken behind column `first`: the one of the options, or the likeliest."""
@@ -147,9 +134,9 @@ class _Reading(Generic[FeaturesT]):
         self._hotwords = tokenizer.encode_prompt(options.hotwords)
         self._prefix = tokenizer.encode_prompt(options.prefix)[: engine.dims.n_text_ctx // 2 - 1]
         self._prompt = Prompt(
-            tokenizer.encode_prompt(options.initial_prompt),
+            engine.dims.n_text_ctx // 2 - 1,
+            initial=tokenizer.encode_prompt(options.initial_prompt),
             carry=options.carry_initial_prompt,
-            longest=engine.dims.n_text_ctx // 2 - 1,
         )
         self._rng = np.random.default_rng(decoding.seed)
         self._last_speech_s = 0.0
@@ -165,7 +152,7 @@ class _Reading(Generic[FeaturesT]):
         features = self._engine.encode(shown, n_ctx)
         decoded = self._decode(features, language)
         prefix, self._prefix = self._prefix, ()
-        if self._is_silent(decoded):
+        if is_silence(decoded, self._decoding):
             return [], stretch.end
         found = split(decoded, self._tokenizer, stretch)
         if clip.silent_end and found.seek >= clip.end:
@@ -186,9 +173,12 @@ class _Reading(Generic[FeaturesT]):
             end_s = end_of_words_s(found.segments)
             self._last_speech_s = self._last_speech_s if end_s is None else end_s
         segments = [s for s in found.segments if s.start_s != s.end_s and s.text.strip()]
-        self._prompt.remember([token for segment in segments for token in segment.tokens])
-        if not self._options.condition_on_previous_text or decoded.temperature > _TOO_HOT:
-            self._prompt.forget()
+        self._prompt.remember(
+            [token for segment in segments for token in segment.tokens],
+            language=language,
+            temperature=decoded.temperature,
+            doubtful=not self._options.condition_on_previous_text,
+        )
         return segments, found.seek
 
     def _decode(self, features: FeaturesT, language: str) -> Decoded:
@@ -202,8 +192,9 @@ class _Reading(Generic[FeaturesT]):
             hotwords=() if self._prefix else self._hotwords,
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
-        for temperature in options.temperatures:
-            decoded = decode(
+
+        def attempt(temperature: float) -> Decoded:
+            return decode(
                 self._engine.decoder(features, n_slots),
                 self._tokenizer,
                 options=options,
@@ -211,25 +202,8 @@ class _Reading(Generic[FeaturesT]):
                 temperature=temperature,
                 rng=self._rng,
             )
-            if not self._is_poor(decoded):
-                break
-        return decoded
 
-    def _is_poor(self, decoded: Decoded) -> bool:
-        """Repetitive or a guess, and there is speech."""
-        options = self._decoding
-        improbable = decoded.avg_logprob < options.logprob_threshold
-        silent = improbable and decoded.no_speech_prob > options.no_speech_threshold
-        repetitive = decoded.compression_ratio > options.compression_ratio_threshold
-        return (repetitive or improbable) and not silent
-
-    def _is_silent(self, decoded: Decoded) -> bool:
-        """Nobody speaks, and the text is not so probable that somebody must."""
-        options = self._decoding
-        return (
-            decoded.no_speech_prob > options.no_speech_threshold
-            and decoded.avg_logprob <= options.logprob_threshold
-        )
+        return with_fallback(attempt, options)
 
     def _timed(self, found: Split, features: FeaturesT, stretch: Stretch, language: str) -> Split:
         """The segments with their words; the next window begins behind the last one."""

@@ -1,0 +1,43 @@
+"""The text before a window, which the decoder gets as its prompt.
+
+Text that misled the decoder once must not mislead it again: a loop that comes back as the prompt
+continues, and text drawn at a high temperature is a guess. Text in another language does not help
+either. Rules: openai/whisper `transcribe` (temperature), WhisperLiveKit (loops).
+"""
+
+from collections.abc import Sequence
+
+TOO_HOT = 0.5
+"""Text decoded at a higher temperature is not a prompt for what follows."""
+
+
+class Prompt:
+    """The newest tokens of a transcript, after an initial prompt."""
+
+    def __init__(self, longest: int, *, initial: Sequence[int] = (), carry: bool = False) -> None:
+        """Keep at most `longest` tokens; with `carry`, the `initial` ones are never forgotten."""
+        self._always = tuple(initial) if carry else ()
+        self._recent = () if carry else tuple(initial)
+        self._room = max(0, longest - len(self._always))
+        self._language = ""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prompt of the next window."""
+        return (*self._always, *self._recent)
+
+    def remember(
+        self, tokens: Sequence[int], *, language: str, temperature: float, doubtful: bool = False
+    ) -> None:
+        """Add the tokens of a window, or forget everything if they are `doubtful`."""
+        if self._language not in ("", language):
+            self.forget()
+        self._language = language
+        recent = (*self._recent, *tokens)
+        self._recent = recent[max(0, len(recent) - self._room) :]
+        if doubtful or temperature > TOO_HOT:
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop all tokens but an initial prompt that is carried."""
+        self._recent = ()
