@@ -2,9 +2,10 @@
 
 import os
 import platform
-from pathlib import Path
 
 import msgspec
+
+from streamd.processor import instruction_sets, processor_name
 
 _FLAGS = (
     "avx2",
@@ -31,10 +32,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 def machine() -> Machine:
     """What we run on, now."""
-    text = _cpuinfo()
-    flags = set(_field(text, "flags", "Features").split())
+    flags = set(instruction_sets())
     return Machine(
-        cpu=_field(text, "model name", "Hardware") or platform.processor() or platform.machine(),
+        cpu=processor_name(),
         cores=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1,
@@ -42,16 +42,3 @@ def machine() -> Machine:
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         load=round(os.getloadavg()[0], 1),
     )
-
-
-def _cpuinfo() -> str:
-    path = Path("/proc/cpuinfo")  # Linux only; elsewhere nothing is known of the flags
-    return path.read_text() if path.exists() else ""
-
-
-def _field(text: str, *names: str) -> str:
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in names:
-            return value.strip()
-    return ""

@@ -9,8 +9,9 @@ import sys
 import msgspec
 
 from streamd.config import Config, Output
+from streamd.disk import megabytes
 from streamd.engine import store
-from streamd.engine.catalog import ENGLISH, Entry, entry, megabytes, offered
+from streamd.engine.catalog import ENGLISH, Entry, entry, offered
 from streamd.engine.store import imports
 from streamd.engine.store.places import Places, places
 from streamd.engine.store.repository import Repository, repository_of

@@ -20,10 +20,10 @@ from streamd.cli.choosing import best_here
 from streamd.config import OPTIONS, Config
 from streamd.daemon import build
 from streamd.daemon.coreml import LIBRARY, CoreML, built_for_core_ml
+from streamd.disk import CACHE_VARIABLE, cache_folder, megabytes
 from streamd.engine import store
-from streamd.engine.catalog import dimensions, megabytes
+from streamd.engine.catalog import dimensions
 from streamd.engine.check import compare, contexts_in_use
-from streamd.engine.prepared.folder import VARIABLE, cache_folder
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import cache, imports
 from streamd.engine.store.places import places
@@ -119,7 +119,7 @@ def _files(config: Config) -> Iterator[Finding]:
 def _cache(config: Config) -> Iterator[Finding]:
     folder = cache_folder()
     if folder is None:
-        cure = f"let {VARIABLE} name a folder that only you can write to"
+        cure = f"let {CACHE_VARIABLE} name a folder that only you can write to"
         yield Finding("!!", "cache", "no folder of your own, so every start is slow", cure)
         return
     n_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

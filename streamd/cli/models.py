@@ -10,12 +10,13 @@ from streamd.assets import asset
 from streamd.cli.choosing import best_here
 from streamd.cli.downloading import download
 from streamd.config import Config
+from streamd.disk import expanded, megabytes
 from streamd.engine import store
-from streamd.engine.catalog import CATALOG, entry, languages, megabytes
+from streamd.engine.catalog import CATALOG, entry, languages
 from streamd.engine.store import cache, imports
 from streamd.engine.store.download import look_up
 from streamd.engine.store.layouts import layout_of
-from streamd.engine.store.places import Places, expanded, places
+from streamd.engine.store.places import Places, places
 from streamd.engine.store.repository import repository_of
 from streamd.errors import ModelError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from streamd.cli.check import line
 from streamd.config import Config
 from streamd.daemon.coreml import LIBRARY
-from streamd.engine.catalog import megabytes
+from streamd.disk import expanded, megabytes
 from streamd.engine.coreml.build import Plan
 from streamd.engine.coreml.built import Built, open_built
 from streamd.engine.coreml.golden import against_golden, golden_vectors
@@ -24,7 +24,7 @@ from streamd.engine.coreml.runtime.supervisor import Supervisor
 from streamd.engine.coreml.runtime.takeover import FARTHEST, ON_PROBATION
 from streamd.engine.coreml.runtime.verdict import Trial, new_place, place_of, recall
 from streamd.engine.store import find, not_here
-from streamd.engine.store.places import expanded, places
+from streamd.engine.store.places import places
 from streamd.errors import ConfigError, EngineError, ModelError
 
 log = logging.getLogger(__name__)

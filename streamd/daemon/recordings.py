@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from streamd.config import Config
@@ -25,7 +26,7 @@ from streamd.errors import SourceError, StreamdError
 from streamd.events import EndReason, Fault
 from streamd.hub import Hub
 from streamd.server import LIVE
-from streamd.sinks.progress import ProgressBar
+from streamd.sinks.progress import ProgressBar, transcription_line
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Source
 
@@ -83,7 +84,8 @@ class _Scribe:
         StreamdError : of the model, the engine or the file; what was heard until then is written
         """
         terminal = is_terminal(sys.stderr, os.environ)
-        bar = ProgressBar(sys.stderr, source.name) if terminal else None
+        line = partial(transcription_line, source.name)
+        bar = ProgressBar(sys.stderr, line) if terminal else None
         hub, failure = Hub(LIVE, HISTORY), None
         async with asyncio.TaskGroup() as tasks:
             sinks = open_files(self._config.output, file, whole=True)

@@ -204,10 +204,3 @@ def dimensions(name: str) -> ModelDimensions:
         n_text_head=n_head,
         n_text_layer=size.n_text_layer,
     )
-
-
-def megabytes(n_bytes: int) -> str:
-    """A size for people: ``75 MB``, ``1.62 GB``."""
-    if n_bytes >= 999_500_000:
-        return f"{n_bytes / 1e9:.2f} GB"
-    return f"{n_bytes / 1e6:.{1 if n_bytes < 9_950_000 else 0}f} MB"

@@ -5,7 +5,6 @@ before the final is published. A line that a crash left incomplete is cut off wh
 opened again. One process writes a folder at a time.
 """
 
-import fcntl
 import logging
 import os
 import secrets
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from streamd.disk import lock_file, user_folder
 from streamd.errors import ConfigError
 from streamd.events import Eos
 from streamd.journal.files import (
@@ -54,8 +54,7 @@ def place(wanted: str, environ: Mapping[str, str]) -> Path:
         return Path(wanted).expanduser()
     if state := environ.get("STATE_DIRECTORY"):
         return Path(state.partition(":")[0]) / "journal"
-    state = environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "streamd" / "journal"
+    return user_folder("state", environ) / "journal"
 
 
 class Folder:
@@ -75,14 +74,11 @@ class Folder:
         self._open: list[Journal] = []
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = lock_file(path / ".lock")
+        except BlockingIOError:
+            raise ConfigError(f"--journal: another streamd writes {path}") from None
         except OSError as error:
             raise ConfigError(f"--journal: cannot write {path}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise ConfigError(f"--journal: another streamd writes {path}") from None
         self._index = FileIndex(path)
         self._expires_s = 0.0
         self._expire()

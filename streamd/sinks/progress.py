@@ -1,7 +1,6 @@
-"""How far a long file has been transcribed: one line at the bottom of standard error.
+"""One line at the bottom of a terminal that shows how far a long task is.
 
-The line is drawn only on a terminal. Captions that go to the same terminal are printed inside
-`ProgressBar.above`.
+Whole lines that go to the same terminal are printed inside `ProgressBar.above`.
 """
 
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from streamd.disk import megabytes
 from streamd.sinks.look import clock
 from streamd.sinks.terminal import Region, Size, terminal_size
 from streamd.sinks.text import chunks, clean, width
@@ -17,25 +17,45 @@ _MIN_BAR_CELLS = 10
 _MAX_BAR_CELLS = 40
 _REDRAW_S = 0.1
 
+Render = Callable[[int, int, float, int], str]
+"""Makes a line from the amounts done and in all, the amount per second (0: unknown) and the number
+of columns."""
 
-def progress_line(
-    label: str, *, position_ms: int, duration_ms: int, elapsed_s: float, columns: int
+
+def transcription_line(
+    label: str, position_ms: int, duration_ms: int, speed: float, columns: int
 ) -> str:
-    """One line of at most `columns` cells.
+    """Say how much of a recording is transcribed, in a line of at most `columns` cells.
 
     Parameters
     ----------
     label : what is being transcribed, such as a file name
-    position_ms, duration_ms : audio done and audio there is; 0 if unknown
-    elapsed_s : seconds since the beginning
+    position_ms, duration_ms : how much audio is done, and how much there is; 0 if unknown
+    speed : milliseconds of audio per second; 0 if unknown
     """
-    speed = position_ms / 1000 / elapsed_s if elapsed_s > 0 else 0.0
-    done = clock(position_ms)
+    done, times = clock(position_ms), f"{speed / 1000:.1f}x real time"
     if not duration_ms:
-        return _fitted(f"{clean(label)}  {done}  {speed:.1f}x real time", columns)
+        return _fitted(f"{clean(label)}  {done}  {times}", columns)
+    left = clock(max(round((duration_ms - position_ms) / speed * 1000), 0)) if speed else "-:--:--"
     share = min(position_ms / duration_ms, 1.0)
-    left = clock(max(round((duration_ms - position_ms) / speed), 0)) if speed else "-:--:--"
-    numbers = f"{share:4.0%}  {done} / {clock(duration_ms)}  {speed:.1f}x real time  {left} left"
+    numbers = f"{share:4.0%}  {done} / {clock(duration_ms)}  {times}  {left} left"
+    return _with_bar(label, share, numbers, columns)
+
+
+def download_line(label: str, n_done: int, n_bytes: int, speed: float, columns: int) -> str:
+    """Say how much of `n_bytes` is downloaded, in a line of at most `columns` cells.
+
+    `speed` is in bytes per second, 0 if unknown.
+    """
+    share = n_done / n_bytes if n_bytes else 1.0
+    numbers = f"{share:4.0%} of {megabytes(n_bytes)}"
+    if speed:
+        left = clock(round((n_bytes - n_done) / speed * 1000))
+        numbers += f"  {speed / 1e6:.1f} MB/s  {left} left"
+    return _with_bar(label, share, numbers, columns)
+
+
+def _with_bar(label: str, share: float, numbers: str, columns: int) -> str:
     room = columns - width(numbers) - 2
     if room < _MIN_BAR_CELLS:
         return _fitted(numbers, columns)
@@ -53,12 +73,13 @@ def _fitted(text: str, columns: int) -> str:
 
 
 class ProgressBar:
-    """The progress of one file on a terminal.
+    """The progress of one task on a terminal.
 
     Parameters
     ----------
     stream : standard error, a terminal
-    label : what is being transcribed
+    render : makes the line
+    start : what was done before the task began; it does not count for the speed
     size : asks for (columns, lines); by default the stream's own terminal
     now_s : a monotonic clock
     """
@@ -66,13 +87,15 @@ class ProgressBar:
     def __init__(
         self,
         stream: TextIO,
-        label: str,
+        render: Render,
         *,
+        start: int = 0,
         size: Size | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
-        self._label = label
+        self._render = render
+        self._start = start
         self._size = size or (lambda: terminal_size(stream))
         self._now_s = now_s
         self._began_s = now_s()
@@ -80,23 +103,15 @@ class ProgressBar:
         self._region = Region()
         self._rows: list[str] = []
 
-    def update(self, position_ms: int, duration_ms: int) -> None:
-        """Show that the audio before `position_ms` is done; at most ten times a second.
-
-        `duration_ms`: of the whole file, 0 if unknown.
-        """
+    def update(self, done: int, total: int) -> None:
+        """Show how much is done, at most ten times a second; a `total` of 0 means unknown."""
         now_s = self._now_s()
         if now_s - self._drawn_s < _REDRAW_S:
             return
         self._drawn_s = now_s
-        line = progress_line(
-            self._label,
-            position_ms=position_ms,
-            duration_ms=duration_ms,
-            elapsed_s=now_s - self._began_s,
-            columns=self._size()[0],
-        )
-        self._rows = [line]
+        elapsed_s = now_s - self._began_s
+        speed = (done - self._start) / elapsed_s if elapsed_s > 0 else 0.0
+        self._rows = [self._render(done, total, speed, self._size()[0])]
         self._put(self._region.draw(self._rows))
 
     @contextmanager
@@ -109,7 +124,7 @@ class ProgressBar:
             self._put(self._region.draw(self._rows))
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._put(self._region.draw([]))
 
     def _put(self, text: str) -> None:

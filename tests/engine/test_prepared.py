@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamd.disk import cache_folder, prune, put_file, put_folder
 from streamd.engine import prepared
 from streamd.engine.model import Model
 from streamd.engine.onnx.prepare import build
 from streamd.engine.prepared import identity, open_engine
-from streamd.engine.prepared.folder import cache_folder, prune, put_file, put_folder
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import load_model
 from streamd.errors import EngineError, ModelError

@@ -1,15 +1,17 @@
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.sinks.progress import ProgressBar, progress_line
+from streamd.sinks.progress import ProgressBar, download_line, transcription_line
 from streamd.sinks.text import width
 from tests.support.emulator import Emulator
 
 
 def test_the_line_says_how_far_how_fast_and_how_long_still():
-    line = progress_line(
-        "talk.flac", position_ms=720_000, duration_ms=1_440_000, elapsed_s=90, columns=100
+    line = transcription_line(
+        "talk.flac", position_ms=720_000, duration_ms=1_440_000, speed=8000, columns=100
     )
     assert line == (
         "talk.flac  █████████████████░░░░░░░░░░░░░░░░░   50%  0:12:00 / 0:24:00"
@@ -18,7 +20,7 @@ def test_the_line_says_how_far_how_fast_and_how_long_still():
 
 
 def test_without_a_duration_there_is_no_bar():
-    line = progress_line("-", position_ms=5000, duration_ms=0, elapsed_s=2.5, columns=80)
+    line = transcription_line("-", position_ms=5000, duration_ms=0, speed=2000, columns=80)
     assert line == "-  0:00:05  2.0x real time"
 
 
@@ -26,15 +28,15 @@ def test_without_a_duration_there_is_no_bar():
     st.text(),
     st.integers(0, 10**8),
     st.integers(0, 10**8),
-    st.floats(0, 10**6),
+    st.just(0.0) | st.floats(1e-3, 1e9),
     st.integers(1, 200),
 )
-def test_the_line_fits_any_terminal(label, position_ms, duration_ms, elapsed_s, columns):
-    line = progress_line(
+def test_the_line_fits_any_terminal(label, position_ms, duration_ms, speed, columns):
+    line = transcription_line(
         label,
         position_ms=position_ms,
         duration_ms=duration_ms,
-        elapsed_s=elapsed_s,
+        speed=speed,
         columns=columns,
     )
     assert width(line) <= columns
@@ -46,7 +48,9 @@ def bar():
     """A bar of ten seconds on a terminal, and a clock that the test moves."""
     emulator = Emulator(80, 24)
     clock = [0.0]
-    bar = ProgressBar(emulator, "a.wav", size=emulator.size, now_s=lambda: clock[0])
+    bar = ProgressBar(
+        emulator, partial(transcription_line, "a.wav"), size=emulator.size, now_s=lambda: clock[0]
+    )
     return emulator, clock, bar
 
 
@@ -76,5 +80,22 @@ def test_the_bar_is_drawn_at_most_ten_times_a_second(bar):
 
 
 def test_a_wide_name_in_a_terminal_of_one_cell_is_left_out():
-    numbers = {"position_ms": 0, "duration_ms": 0, "elapsed_s": 0.0}
-    assert progress_line("字幕", columns=1, **numbers) == ""
+    numbers = {"position_ms": 0, "duration_ms": 0, "speed": 0.0}
+    assert transcription_line("字幕", columns=1, **numbers) == ""
+
+
+def test_a_download_counts_the_speed_of_what_came_now():
+    emulator, clock = Emulator(80, 24), [0.0]
+    line = partial(download_line, "base.en")
+    bar = ProgressBar(emulator, line, start=200_000_000, size=emulator.size, now_s=lambda: clock[0])
+    bar.update(200_000_000, 290_000_000)
+    assert emulator.rows()[0].endswith("  69% of 290 MB")
+    clock[0] = 1.0
+    bar.update(210_000_000, 290_000_000)
+    assert emulator.rows()[0].endswith("  72% of 290 MB  10.0 MB/s  0:00:08 left")
+    bar.close()
+    assert emulator.rows() == []
+
+
+def test_nothing_to_download_is_all():
+    assert "100%" in download_line("x", 0, 0, 0.0, 80)

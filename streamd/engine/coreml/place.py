@@ -8,10 +8,10 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
 from streamd.engine.coreml.build import Plan, Told, write
 from streamd.engine.coreml.built import Built, open_built
 from streamd.engine.coreml.package import META
-from streamd.engine.prepared.folder import VARIABLE, cache_folder, discard, prune, put_folder
 from streamd.engine.prepared.identity import Identity, called
 from streamd.engine.store import find, load_model
 from streamd.engine.store.places import places
@@ -50,7 +50,9 @@ def build_model(name: str, plan: Plan, told: Told, *, to: Path | None = None) ->
     place = to or _place(name)
     model = load_model(name)
     if place is None:
-        raise ModelError(f"there is no cache folder; name one with {VARIABLE}, or use --build-to")
+        raise ModelError(
+            f"there is no cache folder; name one with {CACHE_VARIABLE}, or use --build-to"
+        )
 
     def fill(folder: Path) -> None:
         write(folder, model, plan, told)

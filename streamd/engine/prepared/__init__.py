@@ -15,14 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from streamd.disk import cache_folder, discard, is_ours, prune, put_folder
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, Precision
 from streamd.engine.onnx.prepare import build
 from streamd.engine.prepared import entry
-from streamd.engine.prepared.folder import cache_folder, discard, is_ours, prune, put_folder
 from streamd.engine.prepared.identity import Identity, called
-from streamd.engine.prepared.machine import machine
-from streamd.engine.prepared.precision import Choice, choose_precision
+from streamd.engine.prepared.precision import Choice, choose_precision, machine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.places import places
 from streamd.errors import EngineError, ModelError

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from streamd.disk import put_file
 from streamd.engine import ModelDimensions
-from streamd.engine.prepared.folder import put_file
 from streamd.engine.store.layouts import layout_of
 
 _SETTLED_NS = 2_000_000_000

@@ -6,20 +6,24 @@ fraction of a second; the verdict is kept.
 """
 
 import hashlib
+import os
+import platform
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import msgspec
 import numpy as np
+import onnxruntime
 
+from streamd.disk import cache_folder, put_file
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import OnnxEngine, Precision
 from streamd.engine.onnx.prepare import build
-from streamd.engine.prepared.folder import cache_folder, put_file
-from streamd.engine.prepared.machine import machine
 from streamd.engine.weights import parameter_shapes
+from streamd.processor import instruction_sets, processor_name
 
 Choice = Literal["auto", "float32", "int8"]
 
@@ -57,6 +61,20 @@ def choose_precision(dims: ModelDimensions, choice: Choice = "auto", *, threads:
         with suppress(OSError):  # then it is measured again next time
             put_file(kept, msgspec.json.encode(verdict))
     return verdict
+
+
+@cache
+def machine() -> str:
+    """Return a line that is another one for another processor or another ONNX Runtime."""
+    features = " ".join(instruction_sets())
+    parts = (
+        processor_name(),
+        features,
+        platform.machine(),
+        os.cpu_count(),
+        onnxruntime.__version__,
+    )
+    return " ".join(map(str, parts))
 
 
 def _key(dims: ModelDimensions, threads: int) -> str:

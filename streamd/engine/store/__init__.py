@@ -14,11 +14,12 @@ from operator import itemgetter
 from pathlib import Path
 
 from streamd.assets import asset
+from streamd.disk import expanded
 from streamd.engine.catalog import CATALOG, Size, entry, languages, quality, suits
 from streamd.engine.model import Model
 from streamd.engine.store import cache, imports
 from streamd.engine.store.layouts import layout_of
-from streamd.engine.store.places import Places, expanded, places
+from streamd.engine.store.places import Places, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
 

@@ -9,7 +9,6 @@ there a range can be asked for.
 """
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -19,11 +18,10 @@ from typing import BinaryIO
 
 import httpx2
 
-from streamd.engine.catalog import megabytes
+from streamd.disk import flush, locked, megabytes
 from streamd.engine.formats import huggingface
 from streamd.engine.store import cache
 from streamd.engine.store.hub import HubClient, connected, reason
-from streamd.engine.store.lock import alone
 from streamd.engine.store.places import Places
 from streamd.engine.store.repository import INDEX, Listing, RemoteFile, Repository, read_listing
 from streamd.errors import ModelError
@@ -88,7 +86,7 @@ def fetch(
     lock = here.cache / ".locks" / folder.name / "streamd.lock"
     with connected(offer.repository, here) as hub:
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
-        with alone(lock, f"downloading {offer.repository}"):
+        with locked(lock, f"downloading {offer.repository}"):
             _Download(hub, offer.listing, told, pause).run()
             snapshot = cache.put(here.cache, offer.repository, offer.listing)
             if cache.find(here.cache, offer.repository) != snapshot:
@@ -143,8 +141,7 @@ class _Download:
                 f"{self._hub.repository}: {file.name} came damaged (its checksum is not the one "
                 f"that {self._hub.here.host} lists) and was deleted; try again"
             )
-        with partial.open("rb") as whole:
-            os.fsync(whole.fileno())  # else a power failure could leave the name without content
+        flush(partial)
         partial.replace(blob)
 
     def _make_sure_of_room(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from streamd.disk import flush, locked
 from streamd.engine.store.layouts import layout_of
-from streamd.engine.store.lock import alone
 from streamd.errors import ModelError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
@@ -54,7 +54,7 @@ def add(models: Path, source: Path, name: str) -> None:
             "say another, streamd models import PATH NAME"
         )
     try:
-        with alone(models / _LOCK, "importing a model"):
+        with locked(models / _LOCK, "importing a model"):
             _copy(source, models / name, models / _HALF_DONE)
     except OSError as error:
         raise ModelError(
@@ -73,8 +73,7 @@ def _copy(source: Path, folder: Path, half_done: Path) -> None:
         for path in needed(source):
             copy = half_done / path.name.lstrip(".")
             shutil.copyfile(path, copy)
-            with copy.open("rb") as whole:
-                os.fsync(whole.fileno())  # else a power failure could leave the name alone
+            flush(copy)
         half_done.rename(folder)
     finally:
         shutil.rmtree(half_done, ignore_errors=True)

@@ -9,11 +9,11 @@ documents; the tests compare them with the package itself.
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamd.disk import expanded, user_folder
 from streamd.errors import ModelError
 
 VARIABLE = "STREAMD_STORE"
@@ -111,17 +111,8 @@ def _is_true(text: str) -> bool:
 def _imported(environ: Mapping[str, str]) -> Path:
     if named := environ.get(VARIABLE):
         return _path(named)
-    if sys.platform == "darwin":
-        return _path("~/Library/Application Support/streamd/models")
-    data = environ.get("XDG_DATA_HOME", "")
-    # The XDG specification wants relative paths to be ignored.
-    return (Path(data) if data.startswith("/") else _path("~/.local/share")) / "streamd" / "models"
+    return user_folder("data", environ) / "models"
 
 
 def _path(text: str) -> Path:
     return expanded(os.path.expandvars(text))
-
-
-def expanded(text: str) -> Path:
-    """The path that a user wrote; `Path.expanduser` would raise for ``~`` and no user's name."""
-    return Path(os.path.expanduser(text))

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.disk import put_folder
 from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.package import Function
 from streamd.engine.coreml.runtime.placement import UNITS, Unit
 from streamd.engine.coreml.tools import LIBRARY, coremltools
-from streamd.engine.prepared.folder import put_folder
 
 Array = NDArray[np.float32]
 State = Any

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from streamd.disk import discard, put_file
 from streamd.engine.coreml.built import Built
 from streamd.engine.coreml.package import META
 from streamd.engine.coreml.runtime.placement import Placement
-from streamd.engine.prepared.folder import discard, put_file
 
 _COMPILED, _VERDICT = "compiled-", "verdict.json"
 
