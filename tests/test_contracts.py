@@ -85,6 +85,14 @@ def test_no_script_stands_in_for_a_module_of_python() -> None:
     assert [path for path in scripts if path.stem in sys.stdlib_module_names] == []
 
 
+def test_no_test_sleeps() -> None:
+    """Tests wait for events (`tests.support.loop` for a turn of the loop), not for time to pass."""
+    sleep = re.compile(r"\bsleep\(")
+    tests = [path for path in tracked("tests") if path.suffix == ".py"]
+    guilty = [path for path in tests if path != Path(__file__) and sleep.search(path.read_text())]
+    assert guilty == []
+
+
 # -- the paper -------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.loop import turn
 from tests.support.serving import CountingIngest, CountingStreams, Relay, serving
 
 SPEAK = Path(__file__).parents[2] / "clients" / "python" / "speak.py"
@@ -32,7 +33,7 @@ def heard(ingest: CountingIngest) -> np.ndarray:
 async def say(speaker, samples: np.ndarray, *, piece: int = 700) -> None:
     for start in range(0, len(samples), piece):
         await speaker.send(samples[start : start + piece].tobytes())
-        await asyncio.sleep(0)
+        await turn()
 
 
 async def test_the_ramp_arrives_and_everything_is_acknowledged():

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from streamd.client import watch
-from streamd.events import Eos, Final, Missed
+from streamd.events import Eos, Event, Final, Missed
 from streamd.journal import transcript
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
@@ -53,13 +53,13 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     await process.communicate()
 
 
-async def listen(url: str, heard: list[Final], news: asyncio.Event) -> None:
+async def listen(url: str, heard: list[Final], news: asyncio.Queue[Event]) -> None:
     async with aclosing(watch(f"{url}/v1/stream?session=talk", after=0, retry_ms=50)) as events:
         async for event in events:
             assert not isinstance(event, Missed)
+            news.put_nowait(event)
             if isinstance(event, Final):
                 heard.append(event)
-                news.set()
             if isinstance(event, Eos) and event.reason == "stop":
                 return
 
@@ -80,6 +80,16 @@ def check(first: list[Final], second: list[Final], journal: Path, n_rounds: int)
         assert n_same >= 0.8 * n_per_round, (rounds[0], again)
 
 
+async def at_random(news: asyncio.Queue[Event], rng: random.Random) -> None:
+    """Return at a random event after the first final from now on."""
+    while not news.empty():
+        news.get_nowait()
+    while not isinstance(await news.get(), Final):
+        pass
+    for _ in range(rng.randrange(8)):
+        await news.get()
+
+
 async def test_no_final_is_lost_doubled_or_altered(tmp_path):
     rng = random.Random(7)
     sound = np.pad(recorded.samples("sense_0880", "arctic_a0245"), (0, 2 * SAMPLE_RATE))
@@ -88,7 +98,7 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
     url = f"ws://127.0.0.1:{port}"
     process = await start(port, tmp_path)
     heard: list[list[Final]] = [[], []]
-    news = asyncio.Event()
+    news: asyncio.Queue[Event] = asyncio.Queue()
     async with speak.Speaker(url, "talk") as speaker:
         begun = asyncio.Event()
         speaker._heard = lambda message: begun.set()
@@ -105,9 +115,7 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
 
         speaking = asyncio.create_task(say())
         for _ in range(N_KILLS):
-            news.clear()
-            await news.wait()  # it is at work
-            await asyncio.sleep(rng.random())  # the moment is the point of this test
+            await at_random(news, rng)
             await kill(process)
             process = await start(port, tmp_path)
         enough = True

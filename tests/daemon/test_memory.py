@@ -14,6 +14,7 @@ from streamd.daemon.streams import MAX_ENDED, Streams
 from streamd.journal import Folder
 from streamd.server import BindOptions, serve
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.loop import turn
 from tests.support.serving import INFO, DeafClient, client
 
 IS_GLIBC = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
@@ -68,8 +69,8 @@ async def session(port: int, name: str) -> None:
 
 async def counted(n_tasks: int) -> Counter[str]:
     """All objects, by type, once nobody is connected any more."""
-    while len(asyncio.all_tasks()) > n_tasks:  # noqa: ASYNC110 - no event tells of it
-        await asyncio.sleep(0)
+    while len(asyncio.all_tasks()) > n_tasks:
+        await turn()
     gc.collect()
     return Counter(type(each).__qualname__ for each in gc.get_objects())
 

@@ -17,6 +17,7 @@ from streamd.options import SessionOptions
 from streamd.sources.stdin import StdinSource
 from streamd.types import Hypothesis, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.loop import turn
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
 SAID = " ".join(f"w{n}" for n in range(1, 21))
@@ -75,7 +76,7 @@ async def test_several_sessions_share_one_recognizer(serving):
     for start in range(0, len(SPEECH), 25):
         for stream in fed:
             stream.feed(scripted_audio(SPEECH)[start : start + 25])
-            await asyncio.sleep(0)
+            await turn()
     await asyncio.gather(*(stream.finish("stop") for stream in fed))
     for stream in fed:
         assert [(f.seq, f.text) for f in await finals(stream)] == [(1, SAID)]
@@ -107,7 +108,7 @@ async def test_who_waits_longest_is_served_first(serving):
     n_heard = [90, 60, 120]
     for order in (1, 2, 0):
         fed[order].feed(audio[: n_heard[order]])
-        await asyncio.sleep(0)  # the loop's clock moves on
+        await turn()  # the loop's clock moves on
     for _ in range(3):
         await recognizer.started.acquire()
         go.release()
@@ -169,7 +170,7 @@ async def test_what_is_said_while_the_model_loads_is_transcribed(serving):
     stream = streams.add("live")
     stream.feed(scripted_audio(SPEECH))
     flushed = asyncio.create_task(stream.finish("end"))
-    await asyncio.sleep(0)
+    await turn()
     serving(streams, ScriptedRecognizer())
     await flushed
     assert [f.text for f in await finals(stream)] == [SAID]
@@ -183,7 +184,7 @@ async def test_a_dead_engine_is_told_to_every_listener():
     streams = new_streams()
     listening = [streams.open(name) for name in ("a", "b")]
     heard = [asyncio.create_task(collect(stream)) for stream in listening]
-    await asyncio.sleep(0)
+    await turn()
     listening[0].feed(scripted_audio(SPEECH))
     with pytest.raises(EngineError) as failure:
         await streams.transcribe(Dying())
@@ -210,7 +211,7 @@ async def test_an_engine_that_does_not_come_back_is_dead():
     streams, engine = new_streams(deadline_s=0.01), Hanging()
     stream = streams.open("a")
     heard = asyncio.create_task(collect(stream))
-    await asyncio.sleep(0)
+    await turn()
     stream.feed(scripted_audio(SPEECH))
     # Another one that lives does not hide it; and nobody waits for the thread.
     with pytest.raises(EngineError, match="not finished a window") as failure:
@@ -289,7 +290,7 @@ async def test_room_waits_for_the_engine(serving):
     stream = streams.add("live")
     stream.feed(scripted_audio([True] * 200))
     waiting = asyncio.create_task(stream.room())
-    await asyncio.sleep(0)
+    await turn()
     assert not waiting.done()
     serving(streams, ScriptedRecognizer())
     await asyncio.wait_for(waiting, 5)
@@ -317,7 +318,7 @@ async def test_pausing_leaves_audio_out_and_says_so(serving):
     serving(streams, ScriptedRecognizer())
     stream = streams.add("live")
     heard = asyncio.create_task(collect(stream))
-    await asyncio.sleep(0)
+    await turn()
     await pump(Script(control), stream, control)
     await stream.finish("end")
     events = [event for event in await heard if isinstance(event, Final | Gap)]

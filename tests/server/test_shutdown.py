@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, ExitStack
 import pytest
 
 from streamd.events import Final
+from tests.support.loop import turns
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
 
@@ -55,8 +56,7 @@ async def test_who_is_waiting_for_room_does_not_hold_it_up():
 async def closing(server: AsyncExitStack) -> asyncio.Task[None]:
     """The end of the server, as far as it gets by itself."""
     end = asyncio.create_task(server.aclose())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     return end
 
 

@@ -10,6 +10,7 @@ from streamd.errors import SourceError
 from streamd.sources.file import FileSource, Sndfile
 from streamd.sources.frames import Ended
 from streamd.types import FRAME, SAMPLE_RATE
+from tests.support.loop import turn
 
 N_RAMP = 60_000
 RAMP = np.arange(-(2**15), -(2**15) + N_RAMP, dtype=np.int16)
@@ -174,7 +175,7 @@ async def test_cancelling_loses_nothing(ramp_file):
         stream = aiter(source)
         for _ in range(10):
             asking = asyncio.ensure_future(anext(stream))
-            await asyncio.sleep(0)
+            await turn()
             if not asking.cancel():
                 frames.append(asking.result())
             await asyncio.wait([asking])

@@ -4,6 +4,7 @@ import threading
 import pytest
 
 from streamd.sources.frames import Background
+from tests.support.loop import turn
 
 
 def fail():
@@ -22,7 +23,7 @@ async def test_a_cancelled_caller_leaves_its_result_to_the_next():
     background = Background()
     may_end = threading.Event()
     first = asyncio.ensure_future(background.run(lambda: may_end.wait() and "first"))
-    await asyncio.sleep(0)
+    await turn()
     first.cancel()
     await asyncio.wait([first])
     may_end.set()
@@ -34,7 +35,7 @@ async def test_join_waits_for_what_nobody_will_fetch():
     background = Background()
     may_end = threading.Event()
     caller = asyncio.ensure_future(background.run(lambda: may_end.wait() and fail()))
-    await asyncio.sleep(0)
+    await turn()
     caller.cancel()
     await asyncio.wait([caller])
     may_end.set()

@@ -12,6 +12,7 @@ from streamd.sources.frames import Ended
 from streamd.sources.microphone import Backlog, Microphone, OverflowMeter
 from streamd.types import FRAME
 from tests.support.fake_portaudio import FakePortAudio
+from tests.support.loop import turn
 
 RAMP = (np.arange(1, 160_001) / 2**20).astype(np.float32)
 
@@ -125,7 +126,7 @@ async def test_stop_ends_a_consumer_that_waits(fake):
     async with Microphone() as microphone:
         waiting = asyncio.create_task(collect(microphone, captured := []))
         fake.streams[0].deliver(np.full(100, 0.5))
-        await asyncio.sleep(0)
+        await turn()
         microphone.stop()
         microphone.stop()
         await waiting
@@ -139,7 +140,7 @@ async def test_cancelling_loses_nothing(fake):
             fake.streams[0].deliver(RAMP[at : at + 320])
             asking = asyncio.ensure_future(anext(aiter(microphone)))
             for _ in range(at // 320 % 4):
-                await asyncio.sleep(0)
+                await turn()
             if not asking.cancel():
                 captured.append(asking.result())
             await asyncio.wait([asking])

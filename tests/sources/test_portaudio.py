@@ -1,7 +1,7 @@
 """Through a real PortAudio device, sample by sample."""
 
 import asyncio
-import time
+from threading import Event
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def fast():
 
 def slow():
     """Slower than the audio comes, and nobody else gets at the loop."""
-    time.sleep(0.025)
+    Event().wait(0.025)
 
 
 async def consume(microphone):

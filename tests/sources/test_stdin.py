@@ -10,6 +10,7 @@ import pytest
 from streamd.errors import SourceError
 from streamd.sources.stdin import StdinSource
 from streamd.types import FRAME
+from tests.support.loop import turns
 
 RAMP = (np.arange(1, 600_001) / 2**20).astype("<f4")
 """2.4 MB, more than a pipe holds, in which each sample is its own number."""
@@ -52,8 +53,7 @@ async def collect(source, work=None):
 
 async def yields():
     """Let everything else run first."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
 
 
 def assert_is_ramp(samples, ramp=RAMP):

@@ -11,11 +11,11 @@ import json
 import os
 import shutil
 import signal
-import time
 import weakref
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
@@ -94,10 +94,9 @@ def _suffer(fault: str) -> None:
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "hang":
-        while True:
-            time.sleep(60)
+        Event().wait()
     elif fault == "delay":
-        time.sleep(0.02)
+        Event().wait(0.02)
     elif fault == "fail":
         raise RuntimeError("Unable to compute the prediction using a neural network model.")
 
