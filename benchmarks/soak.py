@@ -77,7 +77,7 @@ class Soak:
                 self.acked = message["samples"]
 
         began_s = time.monotonic()
-        async with speak().Speaker(url, "soak", heard=heard) as speaker:
+        async with speak().Speaker(url, "soak", on_message=heard) as speaker:
             while self.sent < n_wanted:
                 at = self.sent % len(samples)
                 piece = samples[at : at + min(PIECE, n_wanted - self.sent)]

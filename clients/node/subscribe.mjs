@@ -1,10 +1,10 @@
 #!/usr/bin/env node
 // Print the captions of a running streamd: subscribe.mjs [ws://HOST:PORT [SESSION]].
 //
-// Finals go to stdout, a line each; what is still being said goes to stderr if that is a terminal.
-// A lost connection comes back by itself, and no final is lost or doubled meanwhile. A token is
-// taken from STREAMD_TOKEN. Needs Node 22, or Node 20 with --experimental-websocket, and nothing
-// else. All messages: docs/protocol.md.
+// Finals go to stdout, one per line; partials go to stderr if that is a terminal. After a lost
+// connection it reconnects, and no final is lost or repeated. The token comes from STREAMD_TOKEN.
+// Needs only Node 22, or Node 20 with --experimental-websocket. docs/protocol.md describes all
+// messages.
 
 const [url = "ws://127.0.0.1:8765", session = "live"] = process.argv.slice(2);
 if (!/^wss?:/.test(url)) {
@@ -15,16 +15,16 @@ const token = process.env.STREAMD_TOKEN;
 const liveLine = process.stderr.isTTY ? "\r\x1b[K" : "";
 const query = { session };
 
-/** Print until the connection ends; note in `query` where to go on; tell why it is over. */
+/** Print until the connection ends and update `query` to resume; resolve to the end reason. */
 function follow() {
   const protocols = token ? ["streamd.v1", `streamd.bearer.${token}`] : ["streamd.v1"];
   const socket = new WebSocket(`${url}/v1/stream?${new URLSearchParams(query)}`, protocols);
   return new Promise((resolve) => {
     let over;
     socket.onmessage = ({ data }) => {
-      const message = JSON.parse(data); // ignore the types that you do not know
+      const message = JSON.parse(data); // ignore unknown types
       if (message.type === "hello") {
-        if (query.epoch && query.epoch !== message.epoch) query.after = "0"; // it counts anew
+        if (query.epoch && query.epoch !== message.epoch) query.after = "0"; // a new run
         query.after ??= String(message.seq);
         query.epoch = message.epoch;
       } else if (message.type === "partial" && liveLine) {
@@ -42,7 +42,7 @@ function follow() {
     socket.onclose = () => opened && resolve(over);
     socket.onerror = async () => {
       if (opened) return;
-      // A websocket does not say why it was refused; the same address without one does.
+      // A websocket does not report why it was refused; a plain request to its address does.
       const headers = token ? { authorization: `Bearer ${token}` } : {};
       const http = `${url.replace(/^ws/, "http")}/v1/stream`;
       const { status = 0 } = await fetch(http, { headers }).catch(() => ({}));

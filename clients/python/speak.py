@@ -2,13 +2,13 @@
 # requires-python = ">=3.11"
 # dependencies = ["websockets>=15"]
 # ///
-"""Send audio to a streamd, print what it hears: speak.py [ws://HOST:PORT [SESSION]] < audio.wav.
+"""Send audio to a streamd and print its finals: speak.py [ws://HOST:PORT [SESSION]] < audio.wav.
 
-Raw PCM (16 kHz, mono, 16 bit) is understood, too: arecord -f S16_LE -r 16000 -t raw | speak.py
+Raw PCM (16 kHz, mono, 16 bit) works, too: arecord -f S16_LE -r 16000 -t raw | speak.py
 
-`Speaker` is for your own programs. It keeps what the server may need again; a connection that
-breaks, or a server that is killed and restarted, costs no sample and doubles none (after a restart:
-if the server keeps a journal). A token is taken from STREAMD_TOKEN. All messages: docs/protocol.md.
+`Speaker` is for your own programs. It keeps the audio that the server may need again: no sample is
+lost or repeated when the connection breaks, nor when the server is killed and restarted (if it has
+a journal). The token comes from STREAMD_TOKEN. docs/protocol.md describes all messages.
 """
 
 import asyncio
@@ -26,18 +26,19 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 Message = dict[str, Any]
 KEEP_S = 120
-"""Audio that is kept while the server is away; `send` waits while there is more."""
-TRY_AGAIN = {"slow", "session_busy", "too_many_streams"}
+"""Audio that is kept while the server is unreachable; with more than that, `send` waits."""
+TEMPORARY = {"slow", "session_busy", "too_many_streams"}
 
 
 class RefusedError(Exception):
-    """The server does not want us; the message says why."""
+    """The server refuses the session; the message says why."""
 
 
 class Speaker:
-    """Feeds one session: ``async with Speaker(url) as speaker``, then `send`, in the end `stop`.
+    """Feeds one session: ``async with Speaker(url) as speaker``, then `send`, and finally `stop`.
 
-    Audio is 16 bit PCM, channels interleaved. `heard` is called with each message of the server.
+    Audio is 16 bit PCM, channels interleaved. `on_message` is called with each message of the
+    server.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class Speaker:
         rate: int = 16_000,
         channels: int = 1,
         token: str = "",
-        heard: Callable[[Message], object] = lambda message: None,
+        on_message: Callable[[Message], object] = lambda message: None,
     ) -> None:
-        self._url, self._heard = url, heard
+        self._url, self._on_message = url, on_message
         self._query = {"role": "both", **({"session": session} if session else {})}
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._audio = {"encoding": "pcm_s16le", "rate": rate, "channels": channels}
-        self._width, self._most = 2 * channels, 2 * channels * rate * KEEP_S
-        self._pcm = bytearray()  # what was not acknowledged yet
+        self._width, self._max_bytes = 2 * channels, 2 * channels * rate * KEEP_S
+        self._pcm = bytearray()  # audio that is not acknowledged yet
         self._first = 0  # number of its first sample
         self._stopping = False
         self._news = asyncio.Event()
@@ -63,18 +64,18 @@ class Speaker:
         self._room.set()
 
     async def send(self, pcm: bytes) -> None:
-        """Say the next whole samples; waits for the server only if it is far behind."""
+        """Send the next whole samples; waits only if the server is far behind."""
         await self._room.wait()
         if self._task.done():
             self._task.result()
-            raise RefusedError("the session is over")
+            raise RefusedError("the session has ended")
         self._pcm += pcm
-        if len(self._pcm) > self._most:
+        if len(self._pcm) > self._max_bytes:
             self._room.clear()
         self._news.set()
 
     async def stop(self) -> None:
-        """That was all: returns when everything is final."""
+        """End the session; returns when everything is final."""
         self._stopping = True
         self._news.set()
         await self._task
@@ -112,25 +113,25 @@ class Speaker:
                 pause_s = min(2 * pause_s, 5)
 
     async def _talk(self, connection: ClientConnection) -> bool:
-        """One connection; tells whether everything is said and final."""
+        """Use one connection until it ends; return whether everything is sent and final."""
         sending = None
         try:
             async for text in connection:
                 message = json.loads(text)
-                self._heard(message)
+                self._on_message(message)
                 match message["type"]:
                     case "hello":
                         await self._begin(connection, message)
                     case "started":
-                        self._go_on(message["samples"])
-                        sending = asyncio.create_task(self._say(connection))
+                        self._resume(message["samples"])
+                        sending = asyncio.create_task(self._send_audio(connection))
                     case "ack":
                         self._forget(message["samples"])
                     case "final":
                         self._query["after"] = str(message["seq"])
                     case "eos":
                         return self._ended(message["reason"])
-                    case "error" if message["fatal"] and message["code"] not in TRY_AGAIN:
+                    case "error" if message["fatal"] and message["code"] not in TEMPORARY:
                         return self._failed(message)
         finally:
             if sending is not None:
@@ -140,19 +141,19 @@ class Speaker:
         return False
 
     async def _begin(self, connection: ClientConnection, hello: Message) -> None:
-        self._knows_us = hello["epoch"] == self._query.get("epoch")
-        if not self._knows_us:
+        self._is_known = hello["epoch"] == self._query.get("epoch")
+        if not self._is_known:
             self._query["after"] = str(hello["seq"])
         self._query |= {"session": hello["session"], "epoch": hello["epoch"]}
         await connection.send(json.dumps({"type": "start", **self._audio, "samples": self._first}))
 
-    def _go_on(self, samples: int) -> None:
-        """The server wants this sample next."""
-        if not self._knows_us:
-            self._first = samples  # it counts anew, from what we still have
+    def _resume(self, samples: int) -> None:
+        """Continue with this sample, which the server wants next."""
+        if not self._is_known:
+            self._first = samples  # a new run of the session counts from what we still have
         self._at = max(0, samples - self._first) * self._width
 
-    async def _say(self, connection: ClientConnection) -> None:
+    async def _send_audio(self, connection: ClientConnection) -> None:
         while True:
             while self._at < len(self._pcm):
                 piece = bytes(self._pcm[self._at : self._at + 1600 * self._width])
@@ -169,11 +170,11 @@ class Speaker:
         del self._pcm[:n_bytes]
         self._first += n_bytes // self._width
         self._at = max(0, self._at - n_bytes)
-        if len(self._pcm) <= self._most:
+        if len(self._pcm) <= self._max_bytes:
             self._room.set()
 
     def _ended(self, reason: str) -> bool:
-        """Whether that was all; a server that shuts down may come back."""
+        """Return whether everything is final; a server that shuts down may be restarted."""
         if self._stopping and reason == "stop":
             return True
         if reason not in ("shutdown", "disconnect"):
@@ -183,25 +184,25 @@ class Speaker:
     def _failed(self, fault: Message) -> bool:
         if fault["code"] != "session_over":
             raise RefusedError(fault["message"])
-        # It did not wait for us any longer: what it has not heard begins another session.
-        heard = fault.get("heard_ms", 0) * self._audio["rate"] // 1000
-        del self._pcm[: max(0, heard - self._first) * self._width]
+        # The server has ended the session: audio that it did not receive begins another one.
+        received = fault.get("heard_ms", 0) * self._audio["rate"] // 1000
+        del self._pcm[: max(0, received - self._first) * self._width]
         self._query = {k: v for k, v in self._query.items() if k not in ("epoch", "after")}
         return self._stopping and not self._pcm
 
 
 def pieces(audio: BinaryIO) -> tuple[int, int, Callable[[], bytes]]:
-    """Rate, channels, and what gives the next piece of a WAV file or of raw PCM."""
+    """Return rate, channels and a function that reads the next piece of a WAV file or raw PCM."""
     if audio.peek(4)[:4] != b"RIFF":  # type: ignore[attr-defined]
         return 16_000, 1, lambda: audio.read(3200)
     file = wave.open(audio)  # noqa: SIM115 - it is read until the program ends
     if file.getsampwidth() != 2:
-        sys.exit("only 16 bit WAV files, please")
+        sys.exit("only WAV files with 16 bit samples are supported")
     return file.getframerate(), file.getnchannels(), lambda: file.readframes(1600)
 
 
 async def main(url: str, session: str) -> None:
-    """Speak standard input."""
+    """Send standard input."""
 
     def show(message: Message) -> None:
         if message["type"] == "final":
@@ -210,7 +211,7 @@ async def main(url: str, session: str) -> None:
     rate, channels, read = pieces(sys.stdin.buffer)
     token = os.environ.get("STREAMD_TOKEN", "")
     async with Speaker(
-        url, session, rate=rate, channels=channels, token=token, heard=show
+        url, session, rate=rate, channels=channels, token=token, on_message=show
     ) as speaker:
         while piece := await asyncio.to_thread(read):
             await speaker.send(piece)

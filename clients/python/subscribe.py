@@ -4,9 +4,9 @@
 # ///
 """Print the captions of a running streamd: subscribe.py [ws://HOST:PORT [SESSION]].
 
-Finals go to stdout, a line each; what is still being said goes to stderr if that is a terminal. A
-lost connection comes back by itself, and no final is lost or doubled meanwhile. A token is taken
-from STREAMD_TOKEN. All messages: docs/protocol.md.
+Finals go to stdout, one per line; partials go to stderr if that is a terminal. After a lost
+connection it reconnects, and no final is lost or repeated. The token comes from STREAMD_TOKEN.
+docs/protocol.md describes all messages.
 """
 
 import json
@@ -22,15 +22,15 @@ LIVE_LINE = "\r\033[K" if sys.stderr.isatty() else ""
 
 
 def follow(url: str, query: dict[str, str], headers: dict[str, str]) -> str | None:
-    """Print until the connection ends; note in `query` where to go on; tell why it is over."""
+    """Print until the connection ends and update `query` to resume; return why it ended."""
     address = f"{url}/v1/stream?{urlencode(query)}"
     with connect(address, additional_headers=headers, proxy=None) as connection:
         for text in connection:
             message = json.loads(text)
-            kind = message["type"]  # ignore those that you do not know
+            kind = message["type"]  # ignore unknown types
             if kind == "hello":
                 if query.get("epoch", message["epoch"]) != message["epoch"]:
-                    query["after"] = "0"  # streamd was restarted and counts anew
+                    query["after"] = "0"  # streamd was restarted and counts from 1 again
                 query.setdefault("after", str(message["seq"]))
                 query["epoch"] = message["epoch"]
             elif kind == "partial" and LIVE_LINE:

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Print the captions of a running streamd: subscribe.sh [ws://HOST:PORT [SESSION]].
 #
-# Finals go to stdout as JSON, a line each: pipe them into jq -r .text for the words alone. A lost
-# connection comes back by itself, and no final is lost or doubled meanwhile. A token is taken from
-# STREAMD_TOKEN. Needs bash, od and head; no TLS. All messages: docs/protocol.md.
+# Finals go to stdout as JSON, one per line: pipe them into jq -r .text for the text alone. After a
+# lost connection it reconnects, and no final is lost or repeated. The token comes from
+# STREAMD_TOKEN. Needs bash, od and head; no TLS. docs/protocol.md describes all messages.
 set -u
 export LC_ALL=C # lengths are bytes
 
@@ -17,7 +17,7 @@ number() { # read a big-endian number of $1 bytes from the server
   echo "$value"
 }
 
-handshake() { # ask for the websocket; the server's answer is in $status
+handshake() { # open the websocket; sets $status
   local query="session=$session&partials=0&words=0${after:+&after=$after}${epoch:+&epoch=$epoch}"
   printf '%s\r\n' "GET /v1/stream?$query HTTP/1.1" "Host: $address" 'Upgrade: websocket' \
     'Connection: Upgrade' 'Sec-WebSocket-Version: 13' 'Sec-WebSocket-Key: c3RyZWFtZCBzdWJzY3JpYg==' \
@@ -27,11 +27,11 @@ handshake() { # ask for the websocket; the server's answer is in $status
   while read -r line <&3 && [ "$line" != $'\r' ]; do :; done
 }
 
-take() { # act upon one message
+take() { # handle one message
   case $1 in
     '{"type":"hello"'*)
       [[ $1 =~ \"epoch\":\"([^\"]*)\" ]]
-      [ -n "$epoch" ] && [ "$epoch" != "${BASH_REMATCH[1]}" ] && after=0 # it counts anew
+      [ -n "$epoch" ] && [ "$epoch" != "${BASH_REMATCH[1]}" ] && after=0 # a new run counts from 1
       epoch=${BASH_REMATCH[1]}
       [[ $1 =~ \"seq\":([0-9]+) ]]
       after=${after:-${BASH_REMATCH[1]}}

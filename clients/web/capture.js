@@ -1,4 +1,4 @@
-// AudioWorklet: the microphone's blocks in, 100 ms of 16 kHz PCM out. Runs on the audio thread.
+// AudioWorklet: turns the microphone's blocks into 100 ms of 16 kHz PCM. Runs on the audio thread.
 
 import { Resampler, pcm16 } from "./resampler.js";
 
@@ -11,13 +11,13 @@ class Capture extends AudioWorkletProcessor {
   constructor() {
     super();
     this.port.onmessage = () => {
-      this.port.postMessage(this.#waiting); // asked for what is left: the end of the recording
+      this.port.postMessage(this.#waiting); // the recording ends: send what is left
       this.#waiting = new Int16Array(0);
     };
   }
 
   process([channels]) {
-    if (channels.length === 0) return true; // the device is not there for a moment
+    if (channels.length === 0) return true; // the device is missing for a moment
     const mono = new Float32Array(channels[0].length);
     for (const channel of channels) channel.forEach((x, i) => (mono[i] += x / channels.length));
     const fresh = pcm16(this.#resampler.push(mono));

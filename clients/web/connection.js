@@ -1,20 +1,20 @@
-// One websocket to streamd that comes back by itself, and goes on where it was.
+// A websocket to streamd that reconnects by itself and resumes where it was.
 
 const FIRST_WAIT_MS = 500;
-const LONGEST_WAIT_MS = 10_000;
+const MAX_WAIT_MS = 10_000;
 
-/** The token of the server, if it wants one: from #token=... of the address, kept for this tab. */
+/** The server's token, if it requires one: from #token=... of the address, stored for this tab. */
 export function token() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given !== null) {
     sessionStorage.setItem("streamd.token", given);
-    history.replaceState(null, "", location.pathname + location.search); // not in the history
+    history.replaceState(null, "", location.pathname + location.search); // keep it out of the history
   }
   return sessionStorage.getItem("streamd.token");
 }
 
-/** Keep a token that the user typed. */
-export function keepToken(text) {
+/** Store a token that the user typed. */
+export function storeToken(text) {
   sessionStorage.setItem("streamd.token", text);
 }
 
@@ -37,11 +37,11 @@ export function open(query) {
 }
 
 /**
- * Listen to a session for as long as the page lives.
+ * Listens to a session until `stop`.
  *
- * `transcript` is fed and asked where to resume; `changed(kind, message)` is called behind each
- * message, `status(text)` with "connecting", "live", "lost", "ended" or "refused". Errors of the
- * server that repeating cannot cure end it; anything else is tried again, ever more slowly.
+ * `transcript` receives the messages and knows where to resume. `changed(kind, message)` is called
+ * after each message, `status(text)` with "connecting", "live", "lost", "ended" or "refused". An
+ * error that would only repeat ends it; after any other it reconnects, with growing pauses.
  */
 export class Listening {
   #stopped = false;
@@ -85,11 +85,11 @@ export class Listening {
       this.#socket = null;
       if (refused?.code === "bad_query") return this.status("refused", refused.message);
       this.status(this.transcript.ended === null ? "lost" : "ended", refused?.message);
-      // Also behind an end: the session may be begun again under the same name. No hurry then, unless
-      // it is the server that is begun again.
-      if (![null, "shutdown"].includes(this.transcript.ended)) this.#waitMs = LONGEST_WAIT_MS;
+      // Also after the end: a session may begin again under the same name. That is not urgent,
+      // unless the server is being restarted.
+      if (![null, "shutdown"].includes(this.transcript.ended)) this.#waitMs = MAX_WAIT_MS;
       this.#timer = setTimeout(() => this.#connect(), this.#waitMs * (0.75 + Math.random() / 2));
-      this.#waitMs = Math.min(2 * this.#waitMs, LONGEST_WAIT_MS);
+      this.#waitMs = Math.min(2 * this.#waitMs, MAX_WAIT_MS);
     };
   }
 }

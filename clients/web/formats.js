@@ -7,11 +7,11 @@ const time = (ms, point) => {
   return `${two(Math.floor(s / 3600))}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}${point}${rest}`;
 };
 
-// Escaping ">" as well takes care of "-->", which may stand nowhere in a cue.
+// Escaping ">" also removes "-->", which a cue may not contain.
 const escaped = (text) =>
   text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-/** Words of a final in cues of at most 84 characters and 7 s; a final without words is one cue. */
+/** Cut a final into cues of at most 84 characters and 7 s; without words it is one cue. */
 export function cues(final) {
   const found = [];
   let cue = null;
@@ -26,12 +26,12 @@ export function cues(final) {
     }
   }
   const joined = found.map((c) => c.text).join(" ");
-  // Languages without blanks between words: what the words do not spell is not cut.
+  // If the words do not add up to the text (languages without blanks), it is not cut.
   if (joined !== final.text) return [{ start_ms: final.start_ms, end_ms: final.end_ms, text: final.text }];
   return found;
 }
 
-/** All cues, none shorter than a millisecond, none beginning before the end of the one before. */
+/** All cues, at least one millisecond long and without overlap. */
 function timed(finals) {
   let end = 0;
   return finals.flatMap(cues).map((cue) => {

@@ -1,13 +1,14 @@
-// The microphone of this device as a session of its own. What the server has not acknowledged is
-// kept, so that a broken connection loses nothing: the next one goes on behind the last `ack`.
+// Sends the microphone of this device as a session of its own. Audio that the server has not
+// acknowledged is kept, so a broken connection loses nothing: the next one resumes after the last
+// `ack`.
 
 import { open } from "./connection.js";
 
 const RATE = 16_000;
 const FIRST_WAIT_MS = 500;
-const LONGEST_WAIT_MS = 10_000;
-const KEPT_MS = 300_000; // audio held back while there is no connection, at most
-const PASSING = new Set(["slow", "session_busy", "too_many_streams", "replaced"]);
+const MAX_WAIT_MS = 10_000;
+const MAX_KEPT_MS = 300_000; // audio kept while there is no connection
+const TEMPORARY = new Set(["slow", "session_busy", "too_many_streams", "replaced"]);
 
 export class Microphone {
   #context = null;
@@ -15,19 +16,19 @@ export class Microphone {
   #capture = null;
   #sending = null;
 
-  /** `named(session)`, `level(0..1)`, `changed(on)` and `failed(why)` are told what happens. */
-  constructor(told) {
-    this.told = told;
+  /** `callbacks`: `named(session)`, `level(0..1)`, `changed(on)` and `failed(why)`. */
+  constructor(callbacks) {
+    this.callbacks = callbacks;
   }
 
   get on() {
     return this.#context !== null;
   }
 
-  /** Ask the user for the microphone, and send what it hears until `stop`. */
+  /** Ask the user for the microphone, and send its audio until `stop`. */
   async start() {
     if (!navigator.mediaDevices) {
-      return this.told.failed("Browsers give the microphone only to localhost and to https pages.");
+      return this.callbacks.failed("Browsers allow the microphone only on localhost and on https pages.");
     }
     try {
       this.#context = new AudioContext();
@@ -37,19 +38,19 @@ export class Microphone {
       await this.#context.audioWorklet.addModule("capture.js");
     } catch (error) {
       this.#release();
-      return this.told.failed(`No microphone: ${error.message}`);
+      return this.callbacks.failed(`Cannot use the microphone: ${error.message}`);
     }
-    this.#sending = new Sending(this.told, () => this.stop());
+    this.#sending = new Sending(this.callbacks, () => this.stop());
     this.#capture = new AudioWorkletNode(this.#context, "streamd-capture", { numberOfOutputs: 0 });
     this.#capture.port.onmessage = ({ data }) => {
       this.#sending.send(data);
-      this.told.level(data.reduce((most, x) => Math.max(most, Math.abs(x)), 0) / 32768);
+      this.callbacks.level(data.reduce((most, x) => Math.max(most, Math.abs(x)), 0) / 32768);
     };
     this.#context.createMediaStreamSource(this.#stream).connect(this.#capture);
-    this.told.changed(true);
+    this.callbacks.changed(true);
   }
 
-  /** Send the rest, let the server make it final, and give the microphone back. */
+  /** Send the rest, let the server make it final, and release the microphone. */
   async stop() {
     const sending = this.#sending;
     if (sending === null) return;
@@ -57,7 +58,7 @@ export class Microphone {
     await new Promise((resolve) => {
       this.#capture.port.onmessage = ({ data }) => {
         sending.send(data);
-        if (data.length < RATE / 10) resolve(); // the answer: what was left
+        if (data.length < RATE / 10) resolve(); // the answer to "rest": a block that is not full
       };
       this.#capture.port.postMessage("rest");
     });
@@ -69,16 +70,16 @@ export class Microphone {
     this.#stream?.getTracks().forEach((track) => track.stop());
     this.#context?.close();
     this.#context = this.#stream = this.#capture = null;
-    this.told.changed(false);
+    this.callbacks.changed(false);
   }
 }
 
 /**
- * Audio on its way to the server, its samples numbered as docs/protocol.md says under "Resume
- * sending audio": what is not acknowledged is kept, and a connection that breaks costs and doubles none.
+ * Sends audio with numbered samples, as docs/protocol.md describes. What is not acknowledged is
+ * kept, so a connection that breaks loses and repeats nothing.
  */
 export class Sending {
-  #socket = null; // open, and told from which sample on it will hear us
+  #socket = null; // open, and the server has said from which sample on it wants audio
   #session = null;
   #epoch = null;
   #blocks = []; // not acknowledged yet, oldest first
@@ -87,8 +88,8 @@ export class Sending {
   #stopped = false;
   #waitMs = FIRST_WAIT_MS;
 
-  constructor(told, gaveUp) {
-    this.told = told;
+  constructor(callbacks, gaveUp) {
+    this.callbacks = callbacks;
     this.gaveUp = gaveUp;
     this.#connect();
   }
@@ -97,8 +98,8 @@ export class Sending {
     this.#blocks.push(block);
     this.#n += block.length;
     this.#socket?.send(block);
-    // Without a server for so long: the oldest goes.
-    while (this.#n > (KEPT_MS / 1000) * RATE) this.#drop();
+    // Without a server for this long: drop the oldest audio.
+    while (this.#n > (MAX_KEPT_MS / 1000) * RATE) this.#drop();
   }
 
   stop() {
@@ -116,46 +117,46 @@ export class Sending {
     const again = this.#session === null ? {} : { session: this.#session };
     if (this.#epoch !== null) again.epoch = this.#epoch;
     const socket = open({ role: "ingest", ...again });
-    let knowsUs = false;
+    let isKnown = false;
     let over = false;
     let refused = "";
     socket.onmessage = ({ data }) => {
       const message = JSON.parse(data);
       if (message.type === "hello") {
-        knowsUs = message.epoch === this.#epoch;
+        isKnown = message.epoch === this.#epoch;
         this.#hello(socket, message);
       } else if (message.type === "started") {
-        if (!knowsUs) this.#first = message.samples; // it counts anew, from what we still have
-        this.#goOn(socket, message.samples);
+        if (!isKnown) this.#first = message.samples; // a new run of the session counts from what we still have
+        this.#resume(socket, message.samples);
       } else if (message.type === "ack") {
         this.#acknowledged(message.samples);
       } else if (message.type === "eos") {
         over = message.reason !== "shutdown" && message.reason !== "disconnect";
-      } else if (message.type === "error" && message.fatal && !PASSING.has(message.code)) {
-        if (message.code === "session_over") over = this.#anew(message.heard_ms ?? 0);
+      } else if (message.type === "error" && message.fatal && !TEMPORARY.has(message.code)) {
+        if (message.code === "session_over") over = this.#beginAgain(message.heard_ms ?? 0);
         else refused = message.message;
       }
     };
     socket.onclose = () => {
       this.#socket = null;
-      if (refused) this.told.failed(`The server refused: ${refused}`);
+      if (refused) this.callbacks.failed(`The server refused: ${refused}`);
       if (refused || over) return this.#stopped || this.gaveUp();
       setTimeout(() => this.#connect(), this.#waitMs);
-      this.#waitMs = Math.min(2 * this.#waitMs, LONGEST_WAIT_MS);
+      this.#waitMs = Math.min(2 * this.#waitMs, MAX_WAIT_MS);
     };
   }
 
   #hello(socket, { session, epoch }) {
     this.#waitMs = FIRST_WAIT_MS;
-    if (this.#session !== session) this.told.named(session);
+    if (this.#session !== session) this.callbacks.named(session);
     this.#session = session;
     this.#epoch = epoch;
     const audio = { encoding: "pcm_s16le", rate: RATE, channels: 1, samples: this.#first };
     socket.send(JSON.stringify({ type: "start", ...audio }));
   }
 
-  /** Say what the server wants next: everything from this sample on. */
-  #goOn(socket, from) {
+  /** Send everything from this sample on. */
+  #resume(socket, from) {
     this.#socket = socket;
     let at = this.#first;
     for (const block of this.#blocks) {
@@ -171,10 +172,10 @@ export class Sending {
   }
 
   /**
-   * The session did not wait for us any longer: what it has not heard begins another one. Returns
-   * whether there is nothing more to say.
+   * The server has ended the session: audio that it did not receive begins another one. Returns
+   * whether there is no such audio and `stop` was called.
    */
-  #anew(heardMs) {
+  #beginAgain(heardMs) {
     const heard = (heardMs * RATE) / 1000;
     this.#acknowledged(heard);
     if (this.#blocks.length > 0 && this.#first < heard) {

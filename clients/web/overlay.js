@@ -1,4 +1,4 @@
-// Captions over a picture, for OBS's browser source: no controls, comes back by itself for ever.
+// Captions over a picture, for OBS's browser source: no controls, reconnects by itself.
 //
 // /overlay?session=live&lines=2&size=48&color=white&bg=transparent&box=%23000a&align=bottom&fade=6
 //         &partials=1
@@ -10,13 +10,13 @@ const options = new URLSearchParams(location.search);
 const lines = document.getElementById("lines");
 const style = document.documentElement.style;
 
-/** A number among the options, within limits; what is no number is the default. */
+/** Return a numeric option within limits, or the default if it is not a number. */
 function number(name, otherwise, least, most) {
   const value = parseFloat(options.get(name) ?? "");
   return Number.isFinite(value) ? Math.min(most, Math.max(least, value)) : otherwise;
 }
 
-/** A colour among the options, if the browser takes it for one. */
+/** Apply a colour option, if the browser accepts it as a colour. */
 function colour(name, property) {
   const value = options.get(name);
   if (value !== null && CSS.supports("color", value)) style.setProperty(property, value);

@@ -1,7 +1,7 @@
 // The caption page: connects a transcript (transcript.js) to the document. Text from the network is
 // only ever set as text, never as HTML.
 
-import { ask, keepToken, Listening } from "./connection.js";
+import { ask, storeToken, Listening } from "./connection.js";
 import { FORMATS } from "./formats.js";
 import { Microphone } from "./microphone.js";
 import { clock, placed, Transcript } from "./transcript.js";
@@ -10,22 +10,22 @@ const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
 const SIZES_REM = [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6.5, 8];
 const LATE_MS = 2000;
-const MOST_LINES = 1000;
+const MAX_LINES = 1000;
 
-// -- settings that stay ---------------------------------------------------------------------------
+// -- settings kept in the browser -----------------------------------------------------------------
 
-const kept = (name, otherwise) => localStorage.getItem(`streamd.${name}`) ?? otherwise;
-const keep = (name, value) => localStorage.setItem(`streamd.${name}`, value);
+const stored = (name, otherwise) => localStorage.getItem(`streamd.${name}`) ?? otherwise;
+const store = (name, value) => localStorage.setItem(`streamd.${name}`, value);
 const prefers = (feature) => matchMedia(`(${feature})`).matches;
 
 const settings = {
-  theme: kept("theme", prefers("prefers-color-scheme: light") ? "light" : "dark"),
-  contrast: kept("contrast", prefers("prefers-contrast: more") ? "high" : "normal"),
-  confidence: kept("confidence", "off"),
-  size: kept("size", ""),
+  theme: stored("theme", prefers("prefers-color-scheme: light") ? "light" : "dark"),
+  contrast: stored("contrast", prefers("prefers-contrast: more") ? "high" : "normal"),
+  confidence: stored("confidence", "off"),
+  size: stored("size", ""),
 };
 
-function dress() {
+function applySettings() {
   root.dataset.theme = settings.theme;
   root.dataset.contrast = settings.contrast;
   root.dataset.confidence = settings.confidence;
@@ -33,13 +33,13 @@ function dress() {
   $("contrast").ariaPressed = String(settings.contrast === "high");
   $("confidence").ariaPressed = String(settings.confidence === "on");
   $("theme").textContent = settings.theme === "dark" ? "Light" : "Dark";
-  stay();
+  scrollToEnd();
 }
 
 function set(name, value) {
   settings[name] = value;
-  keep(name, value);
-  dress();
+  store(name, value);
+  applySettings();
 }
 
 function resize(by) {
@@ -59,7 +59,7 @@ $("confidence").onclick = () => set("confidence", settings.confidence === "on" ?
 const scroll = $("scroll");
 let following = true;
 
-function stay() {
+function scrollToEnd() {
   if (following) scroll.scrollTop = scroll.scrollHeight;
 }
 
@@ -70,9 +70,9 @@ scroll.addEventListener("scroll", () => {
 $("follow").onclick = () => {
   following = true;
   $("follow").hidden = true;
-  stay();
+  scrollToEnd();
 };
-addEventListener("resize", stay);
+addEventListener("resize", scrollToEnd);
 
 // -- text -----------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ function element(tag, className, text = "") {
 
 const rank = (prob) => (prob >= 0.8 ? "w0" : prob >= 0.6 ? "w1" : prob >= 0.4 ? "w2" : "w3");
 
-/** The text from `from` to `to`, its words marked by confidence. */
+/** Yield the text from `from` to `to` as nodes, with the words marked by confidence. */
 function* marked(event, from, to) {
   let at = from;
   for (const word of placed(event.text, event.words)) {
@@ -105,18 +105,18 @@ function rendered(item) {
     text.lang = item.language;
     text.append(...marked(item, 0, item.text.length));
     const time = element("time", "", clock(item.start_ms));
-    time.ariaHidden = "true"; // nobody wants the time read aloud before each sentence
+    time.ariaHidden = "true"; // a screen reader should not read the time before each sentence
     line.append(time, text);
     return line;
   }
   if (item.type === "gap") {
     const seconds = (item.duration_ms / 1000).toFixed(1);
-    return element("p", "note", `${seconds} s of sound are missing here (${item.why})`);
+    return element("p", "note", `${seconds} s of audio lost (${item.why})`);
   }
   if (item.type === "missed" && item.why === "retention") {
-    return element("p", "note", "Older text is not kept by the server any more.");
+    return element("p", "note", "The server no longer has older text.");
   }
-  return element("p", "note quiet", "The session was started again.");
+  return element("p", "note quiet", "The session was restarted.");
 }
 
 function showPartial(partial) {
@@ -154,24 +154,24 @@ function listen(session) {
 function changed(kind) {
   if (kind === "item") {
     const item = transcript.items.at(-1);
-    // A screen reader says what is said from now on; a replay of hours it must not read aloud.
+    // A screen reader reads new finals aloud, but not a replay of hours.
     $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
     $("log").append(rendered(item));
-    // Hours of lines make a page slow. What goes can still be copied and downloaded; whoever has
-    // scrolled up to read keeps it.
-    while (following && $("log").childElementCount > MOST_LINES) $("log").firstElementChild.remove();
+    // Hours of lines make a page slow. Removed lines can still be copied and downloaded, and
+    // nothing is removed while the user has scrolled up to read.
+    while (following && $("log").childElementCount > MAX_LINES) $("log").firstElementChild.remove();
     $("hint").hidden = true;
   }
   if (transcript.partial !== null) $("hint").hidden = true;
   showPartial(transcript.partial);
   showLag(transcript.partial === null ? null : transcript.lagMs);
-  stay();
+  scrollToEnd();
 }
 
 const STATES = {
   connecting: "connecting",
   live: "live",
-  lost: "connection lost, trying again",
+  lost: "connection lost, reconnecting",
   ended: "session ended",
   refused: "refused",
 };
@@ -186,7 +186,7 @@ function status(state, why = "") {
   }
 }
 
-/** Put a session into the list, and choose it. */
+/** Add a session to the list if needed, and select it. */
 function offer(session) {
   const list = $("session");
   if (![...list.options].some((option) => option.value === session)) {
@@ -195,13 +195,13 @@ function offer(session) {
   list.value = session;
 }
 
-/** Ask the server which sessions there are; a server that wants its token is given it. */
+/** Fetch the list of sessions; if the server requires a token, ask the user for it. */
 async function sessions() {
   let answer;
   try {
     answer = await ask("v1/sessions");
   } catch {
-    return; // the server is away; Listening tries again
+    return; // the server is unreachable; Listening tries again
   }
   if (answer.status === 401) return $("ask").open || $("ask").showModal();
   if (!answer.ok) return;
@@ -214,7 +214,7 @@ async function sessions() {
 $("session").onfocus = sessions;
 $("session").onchange = () => listen($("session").value);
 $("ask").onclose = () => {
-  keepToken($("token").value.trim());
+  storeToken($("token").value.trim());
   $("token").value = "";
   begin();
 };
@@ -234,7 +234,7 @@ const microphone = new Microphone({
 
 $("microphone").onclick = () => (microphone.on ? microphone.stop() : microphone.start());
 
-// -- taking it away -------------------------------------------------------------------------------
+// -- copy, download, clear ------------------------------------------------------------------------
 
 let toastTimer = null;
 
@@ -251,7 +251,7 @@ $("copy").onclick = async () => {
     await navigator.clipboard.writeText(FORMATS.txt.text(finals));
     toast(`Copied ${finals.length} lines`);
   } catch {
-    toast("The browser does not let this page copy: download the text instead", 6000);
+    toast("The browser does not allow copying here: download the text instead", 6000);
   }
 };
 
@@ -274,5 +274,5 @@ async function begin() {
   if (!$("ask").open) listen($("session").value || "live");
 }
 
-dress();
+applySettings();
 begin();

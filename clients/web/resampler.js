@@ -1,9 +1,9 @@
-// From the device's rate to 16 kHz without drift. Pure.
+// Resamples from the device's rate to 16 kHz without drift. Pure.
 //
 // The ratio of two whole rates is kept as a fraction, so that the n-th sample out is always taken
 // at exactly n * from / to samples in, for hours, however the input is cut into blocks: rounding
 // per block of 128 samples, as is usual, gains or loses half a minute an hour. A windowed sinc in
-// one table per phase (polyphase) cuts off what 16 kHz cannot carry.
+// one table per phase (polyphase) removes frequencies that 16 kHz cannot carry.
 
 const HALF_WIDTH = 16; // zero crossings on each side
 
@@ -15,8 +15,8 @@ export class Resampler {
   #up;
   #down;
   #buffer; // input that later outputs still need
-  #start = 0; // place of buffer[0] in the input, in samples; before 0 lies silence
-  #n = 0; // samples given out so far
+  #start = 0; // position of buffer[0] in the input, in samples; silence before 0
+  #n = 0; // samples returned so far
 
   /** `fromHz`, `toHz`: whole numbers. */
   constructor(fromHz, toHz) {
@@ -31,7 +31,7 @@ export class Resampler {
     this.#start = -(half - 1);
   }
 
-  /** The output (Float32Array) that `block` (Float32Array) completes; the phase is carried over. */
+  /** Resample the next block (Float32Array); the filter state is kept between calls. */
   push(block) {
     const input = new Float32Array(this.#buffer.length + block.length);
     input.set(this.#buffer);
@@ -56,7 +56,7 @@ export class Resampler {
   }
 }
 
-/** Weights of the input samples around a place that lies `fraction` behind the middle one. */
+/** Return the filter weights for a position `fraction` of a sample after the middle one. */
 function taps(half, fraction, cutoff) {
   const weights = new Float32Array(2 * half);
   let total = 0;
@@ -70,7 +70,7 @@ function taps(half, fraction, cutoff) {
   return weights.map((w) => w / total);
 }
 
-/** Float32 in -1 to 1 as little-endian 16 bit PCM (Int16Array). */
+/** Convert Float32 in -1 to 1 to little-endian 16 bit PCM (Int16Array). */
 export function pcm16(samples) {
   return Int16Array.from(samples, (x) => Math.round(32767 * Math.max(-1, Math.min(1, x))));
 }

@@ -1,14 +1,14 @@
-// What one session has said, as far as this page has heard it. Pure: no DOM, no network.
+// The transcript of one session. Pure: no DOM, no network.
 //
-// Feed it every message of streamd.v1 (docs/protocol.md) in order. It survives reconnects: replayed
-// finals that are here already are ignored, so what is on the screen is never doubled.
+// Pass it every message of streamd.v1 (docs/protocol.md) in order. It survives reconnects: replayed
+// finals that it already has are ignored, so no line appears twice.
 
 export class Transcript {
-  /** `history`: begin with what was said before this page came. */
+  /** `history`: begin with the finals from before the page was opened. */
   constructor({ history = true } = {}) {
     this.history = history;
     this.items = []; // finals, gaps, holes and restarts, in the order of the stream
-    this.partial = null; // the newest partial, or null
+    this.partial = null; // the current partial, or null
     this.epoch = null;
     this.seq = 0; // of the last final
     this.caughtUpAt = 0; // the final with which a replay ends
@@ -17,13 +17,13 @@ export class Transcript {
     this.ended = null; // why the session ended, or null
   }
 
-  /** Where to go on after a broken connection: the query parameters of the next one. */
+  /** The query parameters with which the next connection resumes. */
   get resume() {
     if (this.epoch === null) return this.history ? { after: "0" } : {};
     return { after: String(this.seq), epoch: this.epoch };
   }
 
-  /** Take in one message; returns what became of it: "item", "partial", "state" or "nothing". */
+  /** Apply one message; returns what changed: "item", "partial", "state" or "nothing". */
   apply(message) {
     switch (message.type) {
       case "hello":
@@ -46,7 +46,7 @@ export class Transcript {
         this.partial = null;
         return "state";
       default:
-        return "nothing"; // newer than this page
+        return "nothing"; // a type that is newer than this page
     }
   }
 
@@ -62,7 +62,7 @@ export class Transcript {
     this.caughtUpAt = hello.seq;
     this.epoch = hello.epoch;
     this.ended = null;
-    this.partial = null; // the server says it again
+    this.partial = null; // the server sends it again
     return restarted ? this.#add({ type: "restart" }) : "state";
   }
 
@@ -86,10 +86,10 @@ export class Transcript {
 }
 
 /**
- * The words of a text, each with where it stands: [{from, to, prob, final}], in order.
+ * Returns the place of each word in a text: [{from, to, prob, final}], in order.
  *
- * Words carry no blanks (and some languages have none), so each is looked for behind the one
- * before. At the first that does not follow it ends: what was found is right.
+ * Words come without the blanks between them (and some languages have none), so each is expected
+ * after the previous one. The list ends at the first that is not there; what it has is right.
  */
 export function placed(text, words) {
   const places = [];

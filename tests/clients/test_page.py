@@ -124,22 +124,26 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html():
 
 async def test_hours_of_lines_leave_the_page_but_not_the_download():
     streams = CountingStreams()
-    for n in range(1000):
+    for n in range(50):
         streams.live.publish(final(f"line {n}", 1000 * n, seg=n))
+    script = (WEB / "page.js").read_text().replace("MAX_LINES = 1000", "MAX_LINES = 50")
     async with serving(streams) as server, browser() as context:
+        await context.route(
+            "**/page.js", lambda route: route.fulfill(body=script, content_type="text/javascript")
+        )
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
         log = page.locator("#log > *")
-        await expect(log).to_have_count(1000, timeout=30_000)
-        for n in range(1000, 1005):
+        await expect(log).to_have_count(50)
+        for n in range(50, 55):
             streams.live.publish(final(f"line {n}", 1000 * n, seg=n))
-        await expect(log.last).to_contain_text("line 1004")
-        assert await log.count() == 1000
+        await expect(log.last).to_contain_text("line 54")
+        assert await log.count() == 50
         await expect(log.first).to_contain_text("line 5")
         async with page.expect_download() as download:
             await page.locator("[data-format=txt]").evaluate("button => button.click()")
         path = await (await download.value).path()
         text = await asyncio.to_thread(path.read_text)
-        assert text.splitlines() == [f"line {n}" for n in range(1005)]
+        assert text.splitlines() == [f"line {n}" for n in range(55)]
         assert wrong == []
 
 
@@ -262,13 +266,13 @@ async def test_the_overlay_shows_what_is_asked_for():
 
 
 @pytest.mark.parametrize("rate_hz", [44_100, 48_000])
-async def test_ten_minutes_of_microphone_drift_by_less_than_a_frame(rate_hz):
-    """On the browser's own audio clock, which an offline context runs as fast as it can."""
+async def test_a_minute_of_microphone_drifts_by_less_than_two_milliseconds(rate_hz):
+    """An offline context runs on the browser's own audio clock, as fast as it can."""
     async with serving(CountingStreams()) as server, browser() as context:
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay")
         n_samples = await page.evaluate(
             """async (rateHz) => {
-              const context = new OfflineAudioContext(1, 600 * rateHz, rateHz);
+              const context = new OfflineAudioContext(1, 60 * rateHz, rateHz);
               await context.audioWorklet.addModule("capture.js");
               const capture = new AudioWorkletNode(context, "streamd-capture");
               const tone = new OscillatorNode(context);
@@ -290,7 +294,7 @@ async def test_ten_minutes_of_microphone_drift_by_less_than_a_frame(rate_hz):
             rate_hz,
         )
         assert wrong == []
-    assert abs(n_samples - 600 * 16_000) < 320
+    assert abs(n_samples - 60 * 16_000) < 32
 
 
 def test_a_tone_comes_out_as_it_went_in():

@@ -40,7 +40,7 @@ async def test_the_ramp_arrives_and_everything_is_acknowledged():
     streams, messages = CountingStreams(), []
     async with serving(streams) as server:
         url = f"ws://127.0.0.1:{server.port}"
-        async with speak.Speaker(url, "talk", heard=messages.append) as speaker:
+        async with speak.Speaker(url, "talk", on_message=messages.append) as speaker:
             await say(speaker, RAMP)
             await speaker.stop()
     assert np.array_equal(heard(streams.ingests["talk"]), RAMP)
