@@ -31,7 +31,7 @@ class CommitPolicy(Protocol):
         ...
 
 
-HEARD_OUT = 15
+COMPLETE_AFTER = 15
 """After so many frames (300 ms) of silence no word is half heard any more."""
 
 
@@ -62,7 +62,7 @@ class LocalAgreement:
 
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
-        if silence >= HEARD_OUT:
+        if silence >= COMPLETE_AFTER:
             self._history.clear()
             return len(words)
         n = max(self._agreed(words, now), self._confident(words, now))
@@ -106,9 +106,9 @@ class AlignAtt:
         """Count the words to commit (see `CommitPolicy`)."""
         if words and words[0].start < self._committed - self._options.rewind:
             return 0
-        heard_out = silence >= HEARD_OUT
-        n = settled(words, now if heard_out else now - self._options.frame_threshold)
-        if not heard_out:
+        complete = silence >= COMPLETE_AFTER
+        n = settled(words, now if complete else now - self._options.frame_threshold)
+        if not complete:
             n = min(n, max(0, len(words) - 1))  # the newest word may still be growing
         if n:
             self._committed = words[n - 1].end

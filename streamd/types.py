@@ -67,7 +67,7 @@ class Window:
     `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the
     last hypothesis, to be verified; `last`: the window ends the utterance (if the silence behind it
     lasts), every word that comes back will be committed, so decode with full checks; `language`:
-    code of the one spoken before, or empty; `listen`: the audio may say that it is another now;
+    code of the one spoken before, or empty; `detect`: the language may have changed, detect it;
     `min_ctx`: encode it on at least so many positions.
     """
 
@@ -79,7 +79,7 @@ class Window:
     draft: tuple[int, ...] = ()
     last: bool = False
     language: str = ""
-    listen: bool = True
+    detect: bool = True
     min_ctx: int = 0
 
 

@@ -9,7 +9,13 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.engine import Engine
-from streamd.engine.longform import Heard, Segment, SpeechClips, Transcriber, clips_at
+from streamd.engine.longform import (
+    SpeechClips,
+    TimedSegment,
+    TranscribedWindow,
+    Transcriber,
+    clips_at,
+)
 from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.errors import ConfigError
 from streamd.events import Details, Final, Gap, GapReason, TimedWord, Token
@@ -95,7 +101,7 @@ class Writer:
             speech = SpeechClips(build.gate(config), Segmenter(_endpoint_options(config)))
         return Recording(RecordingMel(self._n_mels), speech, lost)
 
-    def transcribe(self, recording: Recording) -> Iterator[Heard]:
+    def transcribe(self, recording: Recording) -> Iterator[TranscribedWindow]:
         """What is said in a recording that has ended, window by window, while it is asked.
 
         Raises
@@ -115,7 +121,7 @@ class Writer:
             language = self._transcriber.language(mel, first)
             yield from self._transcriber.transcribe(mel, clips, language=language, voiced=voiced)
 
-    def final(self, segment: Segment, seg: int) -> Final:
+    def final(self, segment: TimedSegment, seg: int) -> Final:
         """What listeners are told of a segment, the file's `seg`-th."""
         tokens = tuple(
             Token(id=token, text=self._text_of(token), prob=round(prob, 4))

@@ -27,7 +27,7 @@ from streamd.search.decode import (
 )
 from streamd.search.guards import is_anomalous
 from streamd.search.tokenizer import Tokenizer
-from streamd.search.words import find_words, n_heard, tighten
+from streamd.search.words import find_words, n_attended, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word
 
 _CTX_STEP = 64
@@ -149,7 +149,7 @@ class Recognizer(Generic[FeaturesT]):
             return tokenizer.language, 1.0
         if options.language is not None:
             return options.language, 1.0
-        if window.language and not window.listen:
+        if window.language and not window.detect:
             return window.language, 1.0
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
         language = spoken(probs, window.language, options)
@@ -182,7 +182,7 @@ class Recognizer(Generic[FeaturesT]):
         return not is_silence(decoded, options) and (
             not decoded.ended
             or decoded.avg_logprob < options.logprob_threshold
-            or n_heard(decoded, window.end - window.start) < len(decoded.tokens)
+            or n_attended(decoded, window.end - window.start) < len(decoded.tokens)
         )
 
     def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
@@ -212,7 +212,7 @@ class Recognizer(Generic[FeaturesT]):
         n_frames = window.end - window.start
         prefix = _prefix(window, self._engine.dims.n_text_ctx)
         words = find_words(decoded, self._tokenizer, prefix=prefix, n_frames=n_frames)
-        n_kept = n_heard(decoded, n_frames)
+        n_kept = n_attended(decoded, n_frames)
         if decoded.loop is not None:
             n_kept = min(n_kept, decoded.loop)
         n_text = sum(token < self._tokenizer.eot for token in decoded.tokens[:n_kept])

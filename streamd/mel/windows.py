@@ -19,7 +19,7 @@ _EDGE = -(-REACH // HOP)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
+class _CachedWindow:
     """A window's own columns, without padding; `start` in frames of the stream."""
 
     start: int
@@ -40,7 +40,7 @@ class MelCache:
     def __init__(self, n_mels: int, *, n_windows: int = 8) -> None:
         """`n_windows`: how many streams can take turns before a window finds nothing to reuse."""
         self.n_mels = n_mels
-        self._entries: deque[_Entry] = deque(maxlen=n_windows)
+        self._entries: deque[_CachedWindow] = deque(maxlen=n_windows)
 
     def log_mel(self, samples: Samples, *, start: int, n_ctx: int) -> Mel:
         """Log-mel of a window whose audio is padded with zeros to the encoder's context.
@@ -70,7 +70,7 @@ class MelCache:
         columns[:, :first] = log10_mel(reflected, 0, first, n_mels=self.n_mels)
         columns[:, last:heard] = log10_mel(reflected, last, heard, n_mels=self.n_mels)
         own = columns[:, : len(samples) // HOP].copy()
-        self._entries.append(_Entry(start, samples.copy(), own))
+        self._entries.append(_CachedWindow(start, samples.copy(), own))
         return normalise(columns)
 
     def _reuse(self, samples: Samples, start: int, columns: Mel) -> tuple[int, int]:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamd.search.paths import Cache, Path, Started, log_softmax, token_prob
+from streamd.search.paths import Cache, Path, Prefill, log_softmax, token_prob
 from streamd.search.rules import Row, Rules
 
 
 def beam_search(
     cache: Cache,
-    started: Started,
+    prefill: Prefill,
     *,
     rules: Rules,
     beam_size: int,
@@ -23,12 +23,12 @@ def beam_search(
 ) -> list[Path]:
     """Follow the `beam_size` likeliest hypotheses until enough of them have ended.
 
-    `started.logits` are (1, n_vocab), what follows the given tokens. Returns the finished
+    `prefill.logits` are (1, n_vocab), what follows the given tokens. Returns the finished
     hypotheses and, if they are fewer than `beam_size`, the likeliest unfinished ones, of which none
     has `ended`; `best` chooses among them.
     """
     enough = max(1, round(beam_size * patience))
-    beams, rows = [started.path], started.logits
+    beams, rows = [prefill.path], prefill.logits
     finished: list[Path] = []
     for n_sampled in range(1, max_tokens + 1):
         candidates = [

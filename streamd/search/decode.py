@@ -14,7 +14,7 @@ from streamd.search import Alignment, Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.greedy import Sampler, greedy, sample
 from streamd.search.guards import compression_ratio, find_loop, tail_entropy
-from streamd.search.paths import Cache, Path, Started, log_softmax
+from streamd.search.paths import Cache, Path, Prefill, log_softmax
 from streamd.search.rules import make_rules
 from streamd.search.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
     One pass over start-of-transcript. `decoder` must be new, with at least one slot, and may be
     handed to `decode` afterwards.
     """
-    _, logits = Cache(decoder).start((tokenizer.sot,), (0,))
+    _, logits = Cache(decoder).prefill((tokenizer.sot,), (0,))
     first = tokenizer.sot + 1
     probs = np.exp(log_softmax(logits[0, first : first + len(tokenizer.languages)]))
     order = np.argsort(-probs, kind="stable").tolist()
@@ -135,77 +135,107 @@ def decode(
     ValueError
         The prefix leaves no room in the decoder's text context, or sampling has no generator.
     """
-    if temperature > 0.0 and rng is None:
-        raise ValueError("sampling needs a random generator")
-    prompt, given = _given(context, tokenizer, options.timestamps, decoder.n_text_ctx)
-    n_given = len(prompt) + len(given)
-    # The last token is sampled, not run: it needs no place in the text context.
-    max_tokens = min(context.max_tokens, decoder.n_text_ctx + 1 - n_given)
-    if max_tokens <= 0:
-        raise ValueError(f"a prefix of {len(context.prefix)} tokens fills the text context")
-    draft: tuple[int, ...] = ()
-    if temperature == 0.0 and options.beam_size == 1:
-        draft = _usable(context.draft, tokenizer, options.timestamps)[:max_tokens]
-    cache = Cache(decoder)
-    want = [len(prompt), *range(n_given - 1, n_given + len(draft))]
-    run, logits = cache.start((*prompt, *given, *draft), want)
-    started = Started(run, logits[1:])
-    rules = make_rules(tokenizer, options, something_said=bool(context.prefix))
+    sampler = None
+    if temperature > 0.0:
+        if rng is None:
+            raise ValueError("sampling needs a random generator")
+        sampler = Sampler(temperature, options.best_of, rng)
+    return _Search(decoder, tokenizer, options, context, sampler).run()
 
-    def loop(path: Path) -> int | None:
-        if options.loops is None:
-            return None
-        frames = path.frames[n_given - 1 :][: len(path.tokens)]
-        return find_loop(
-            path.tokens, frames, tokenizer, language=context.language, limits=options.loops
+
+class _Search:
+    """One decode: the given tokens, the cache that holds them, and the rules for what follows."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        options: DecodingOptions,
+        context: Context,
+        sampler: Sampler | None,
+    ) -> None:
+        self._tokenizer, self._options, self._context = tokenizer, options, context
+        self._sampler = sampler
+        self._prompt, self._start = _given(
+            context, tokenizer, options.timestamps, decoder.n_text_ctx
+        )
+        self._n_given = len(self._prompt) + len(self._start)
+        # The last token is sampled, not run: it needs no place in the text context.
+        self._max_tokens = min(context.max_tokens, decoder.n_text_ctx + 1 - self._n_given)
+        if self._max_tokens <= 0:
+            raise ValueError(f"a prefix of {len(context.prefix)} tokens fills the text context")
+        self._draft: tuple[int, ...] = ()
+        if sampler is None and options.beam_size == 1:
+            draft = _possible(context.draft, tokenizer, options.timestamps)
+            self._draft = draft[: self._max_tokens]
+        self._cache = Cache(decoder)
+        self._rules = make_rules(tokenizer, options, something_said=bool(context.prefix))
+        self._n_accepted = 0
+
+    def run(self) -> Decoded:
+        """Run the given tokens and the draft in one pass, search on from there."""
+        # The row of start-of-transcript says whether there is speech; the search begins with the
+        # last token that is given, and has the rows of the draft at hand.
+        wanted = (len(self._prompt), *range(self._n_given - 1, self._n_given + len(self._draft)))
+        run, logits = self._cache.prefill((*self._prompt, *self._start, *self._draft), wanted)
+        path = best(self._paths(Prefill(run, logits[1:])), self._options.length_penalty)
+        n_tokens, tokenizer = len(path.tokens), self._tokenizer
+        # The last token of a path that did not end was never run.
+        n_run = self._n_given + n_tokens - (not path.ended)
+        return Decoded(
+            tokens=path.tokens,
+            token_probs=path.probs,
+            avg_logprob=path.sum_logprob / (n_tokens + 1),
+            no_speech_prob=float(np.exp(log_softmax(logits[0])[tokenizer.nospeech])),
+            blank=not self._context.prefix and int(logits[1].argmax()) == tokenizer.eot,
+            compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
+            temperature=0.0 if self._sampler is None else self._sampler.temperature,
+            language=self._context.language,
+            drafted=len(self._draft),
+            accepted_draft=self._n_accepted,
+            alignment=np.stack(path.rows[len(self._prompt) : n_run]),
+            n_given=len(self._start),
+            frames=self._frames(path),
+            ended=path.ended,
+            loop=self._loop(path),
         )
 
-    accepted = 0
-    if temperature > 0.0 and rng is not None:
-        paths = sample(
-            cache,
-            started,
+    def _paths(self, prefill: Prefill) -> list[Path]:
+        options, rules, max_tokens = self._options, self._rules, self._max_tokens
+        if self._sampler is not None:
+            return sample(
+                self._cache, prefill, rules=rules, sampler=self._sampler, max_tokens=max_tokens
+            )
+        if options.beam_size > 1:
+            return beam_search(
+                self._cache,
+                prefill,
+                rules=rules,
+                beam_size=options.beam_size,
+                patience=options.patience,
+                max_tokens=max_tokens,
+            )
+        path, self._n_accepted = greedy(
+            self._cache,
+            prefill,
             rules=rules,
-            sampler=Sampler(temperature, options.best_of, rng),
-            max_tokens=max_tokens,
-        )
-    elif options.beam_size > 1:
-        paths = beam_search(
-            cache,
-            started,
-            rules=rules,
-            beam_size=options.beam_size,
-            patience=options.patience,
-            max_tokens=max_tokens,
-        )
-    else:
-        path, accepted = greedy(
-            cache,
-            started,
-            rules=rules,
-            draft=draft,
+            draft=self._draft,
             stability=options.stability,
-            stop=lambda path: len(path.tokens) >= max_tokens or loop(path) is not None,
+            stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
         )
-        paths = [path]
-    path = best(paths, options.length_penalty)
-    return Decoded(
-        tokens=path.tokens,
-        token_probs=path.probs,
-        avg_logprob=path.sum_logprob / (len(path.tokens) + 1),
-        no_speech_prob=float(np.exp(log_softmax(logits[0])[tokenizer.nospeech])),
-        blank=not context.prefix and int(started.logits[0].argmax()) == tokenizer.eot,
-        compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
-        temperature=temperature,
-        language=context.language,
-        drafted=len(draft),
-        accepted_draft=accepted,
-        alignment=np.stack(path.rows[len(prompt) : n_given + len(path.tokens) - (not path.ended)]),
-        n_given=len(given),
-        frames=path.frames[n_given - 1 :][: len(path.tokens)],
-        ended=path.ended,
-        loop=loop(path),
-    )
+        return [path]
+
+    def _frames(self, path: Path) -> tuple[int, ...]:
+        """The frame that was attended to most when each token was chosen: one row earlier."""
+        return path.frames[self._n_given - 1 :][: len(path.tokens)]
+
+    def _loop(self, path: Path) -> int | None:
+        limits, language = self._options.loops, self._context.language
+        if limits is None:
+            return None
+        return find_loop(
+            path.tokens, self._frames(path), self._tokenizer, language=language, limits=limits
+        )
 
 
 def _given(
@@ -229,7 +259,7 @@ def _given(
     return (tokenizer.startofprev, *hotwords, *prompt), given
 
 
-def _usable(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:
+def _possible(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:
     """The draft up to its first token that no transcript can hold."""
     possible = 0
     for token in draft:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streamd.search.paths import Cache, Path, Started, log_softmax, token_prob
+from streamd.search.paths import Cache, Path, Prefill, log_softmax, token_prob
 from streamd.search.rules import Row, Rules
 
 
@@ -30,7 +30,7 @@ class Sampler:
 
 def greedy(
     cache: Cache,
-    started: Started,
+    prefill: Prefill,
     *,
     draft: Sequence[int],
     rules: Rules,
@@ -41,7 +41,7 @@ def greedy(
 
     Parameters
     ----------
-    started : the given tokens and then `draft`, run in one pass, with the logits of what follows
+    prefill : the given tokens and then `draft`, run in one pass, with the logits of what follows
         the given tokens and each token of the draft: (1 + len(draft), n_vocab)
     stop : asked after each token, with the path behind it; True ends the decode
     stability : take the draft's token if its probability is at least 1 - stability of the best
@@ -51,7 +51,7 @@ def greedy(
     -------
     the path, which has not `ended` if `stop` ended it, and how many tokens of the draft it kept
     """
-    run, logits = started
+    run, logits = prefill
     n_given = len(run.slots) - len(draft)
     path, row, accepted = run.cut(n_given), logits[0], 0
     while True:
@@ -73,7 +73,7 @@ def greedy(
 
 def sample(
     cache: Cache,
-    started: Started,
+    prefill: Prefill,
     *,
     rules: Rules,
     sampler: Sampler,
@@ -81,10 +81,10 @@ def sample(
 ) -> list[Path]:
     """Draw independent transcripts.
 
-    `started.logits` are (1, n_vocab), what follows the given tokens.
+    `prefill.logits` are (1, n_vocab), what follows the given tokens.
     """
-    alive = dict.fromkeys(range(sampler.n_paths), started.path)
-    rows = np.repeat(started.logits, sampler.n_paths, axis=0)
+    alive = dict.fromkeys(range(sampler.n_paths), prefill.path)
+    rows = np.repeat(prefill.logits, sampler.n_paths, axis=0)
     done: list[Path] = []
     while alive:
         uniform = sampler.rng.random(sampler.n_paths)

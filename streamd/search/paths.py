@@ -61,7 +61,7 @@ class Path:
         return float(sum(self.logprobs))
 
 
-class Started(NamedTuple):
+class Prefill(NamedTuple):
     """What was given, run in one pass, and the logits (m, n_vocab) of the positions asked for."""
 
     path: Path
@@ -76,13 +76,13 @@ class Cache:
         self._decoder = decoder
         self._free = np.ones(decoder.n_slots, np.bool_)
 
-    def start(self, tokens: Sequence[int], want: Sequence[int]) -> Started:
+    def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
         """Run given tokens in one pass, with logits of the positions in `want`, in that order."""
         slots = self._take(len(tokens))
         pasts = [tuple(slots[: i + 1]) for i in range(len(slots))]
         logits, alignment = self._step(tokens, slots, pasts, want)
         frames = tuple(attended_frames(alignment))
-        return Started(Path(slots=tuple(slots), rows=tuple(alignment), frames=frames), logits)
+        return Prefill(Path(slots=tuple(slots), rows=tuple(alignment), frames=frames), logits)
 
     def extend(self, paths: Sequence[Path]) -> tuple[list[Path], Logits]:
         """Run the last token of each path, which was sampled but not run, in one pass.

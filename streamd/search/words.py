@@ -80,7 +80,7 @@ def align(
         return []
     start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
     rows = range(len(start) - 1, len(start) + len(tokens))
-    run, logits = Cache(decoder).start((*start, *tokens, tokenizer.eot), rows[:-1])
+    run, logits = Cache(decoder).prefill((*start, *tokens, tokenizer.eot), rows[:-1])
     probs = [
         float(np.exp(log_softmax(row[: tokenizer.eot])[token]))
         for row, token in zip(logits, tokens, strict=True)
@@ -164,7 +164,7 @@ def with_punctuation(
     return merged
 
 
-def n_heard(decoded: Decoded, n_frames: int) -> int:
+def n_attended(decoded: Decoded, n_frames: int) -> int:
     """How many tokens are left without those at the end that attend to the padding."""
     n = len(decoded.tokens)
     while n and decoded.frames[n - 1] >= n_frames + PADDING_SLACK:

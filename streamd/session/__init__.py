@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamd.audio.ring import Ring
-from streamd.commit import HEARD_OUT, CommitPolicy
+from streamd.commit import COMPLETE_AFTER, CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
@@ -157,7 +157,7 @@ class Session:
             draft=segment.draft,
             last=last,
             language=self._language.known,
-            listen=self._language.listen(end - segment.utterance.start),
+            detect=self._language.detect(end - segment.utterance.start),
             min_ctx=self._floor.positions,
         )
         self._pending = (window, segment)
@@ -247,7 +247,7 @@ class Session:
         events = self._revise(segment, end, hypothesis, silence=resumed - pause)
         # After a long pause every word is committed, and the window may begin within the silence:
         # but not if the engine was suspected of having missed something there.
-        if resumed - pause >= HEARD_OUT and not segment.tail and not hypothesis.suspect:
+        if resumed - pause >= COMPLETE_AFTER and not segment.tail and not hypothesis.suspect:
             cut = min(end, max(pause, resumed - tail))
             if segment.prefix or end - segment.anchor > self._options.length:
                 self._remember(segment.cut(cut), hypothesis)

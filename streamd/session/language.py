@@ -22,7 +22,7 @@ class Language:
         """A new utterance begins: it may be in another language."""
         self._decided = False
 
-    def listen(self, n_frames: int) -> bool:
+    def detect(self, n_frames: int) -> bool:
         """Whether the recognizer should listen for the language, so far into the utterance."""
         return not self.known or (not self._decided and n_frames >= self._after)
 

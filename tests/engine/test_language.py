@@ -106,7 +106,7 @@ def test_it_is_heard_once_in_each_utterance_and_held():
     assert len({window.start for window in heard.windows}) >= 3
     for window, hypothesis in zip(heard.windows, heard.hypotheses, strict=True):
         assert window.language == known
-        if not window.listen:
+        if not window.detect:
             assert hypothesis.language == known
             assert hypothesis.language_prob == 1.0
         else:

@@ -269,7 +269,7 @@ def told(engine: ScriptedEngine) -> set[tuple[int, ...]]:
 def test_a_language_that_is_known_is_not_asked_for():
     engine = ScriptedEngine(speaks(de=0.9), speaks(de=0.9))
     ours = Recognizer(engine, MULTILINGUAL, PLAIN)
-    found = ours.recognize(window(language="fr", listen=False))
+    found = ours.recognize(window(language="fr", detect=False))
     assert (found.language, found.language_prob) == ("fr", 1.0)
     assert len(engine.decoders) == 1
     french = 258 + MULTILINGUAL.languages.index("fr")

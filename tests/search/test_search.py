@@ -203,9 +203,9 @@ def test_a_beam_of_one_is_greedy(seed, prefix, eot_bias):
     greedy = run(predict, Context(12, prefix=tuple(prefix)))
     given_tokens = (SOT, NOTIMESTAMPS, *prefix)
     cache = Cache(ContextDecoder(predict, 40))
-    started = cache.start(given_tokens, [len(given_tokens) - 1])
+    prefill = cache.prefill(given_tokens, [len(given_tokens) - 1])
     rules = make_rules(TOKENIZER, GREEDY)
-    (path,) = beam_search(cache, started, rules=rules, beam_size=1, patience=1.0, max_tokens=12)
+    (path,) = beam_search(cache, prefill, rules=rules, beam_size=1, patience=1.0, max_tokens=12)
     assert path.tokens == greedy.tokens
     assert path.ended == greedy.ended
     assert path.sum_logprob == pytest.approx(greedy.avg_logprob * (len(greedy.tokens) + 1))
@@ -277,10 +277,10 @@ def test_a_sample_s_luck_does_not_depend_on_how_long_the_others_are():
 
     def transcripts(numbers: np.ndarray) -> list[tuple[int, ...]]:
         cache = Cache(ContextDecoder(hashed(7, eot_bias=5.0), 200))
-        started = cache.start((SOT, NOTIMESTAMPS), [1])
+        prefill = cache.prefill((SOT, NOTIMESTAMPS), [1])
         sampler = Sampler(1.0, numbers.shape[1], Luck(numbers))
         rules = make_rules(TOKENIZER, GREEDY)
-        paths = sample(cache, started, rules=rules, sampler=sampler, max_tokens=12)
+        paths = sample(cache, prefill, rules=rules, sampler=sampler, max_tokens=12)
         return sorted(path.tokens for path in paths)
 
     numbers = np.random.default_rng(3).random((12, 5))
@@ -382,7 +382,7 @@ def test_cached_steps_are_full_forward_passes(engine, features, seed):
     rng = np.random.default_rng(seed)
     cache = Cache(engine.decoder(features, 40))
     context = rng.integers(0, 300, rng.integers(1, 9)).tolist()
-    path, _ = cache.start([*context, 7, 8, 9], [0])
+    path, _ = cache.prefill([*context, 7, 8, 9], [0])
     paths = [path.cut(len(context))] * 3  # a draft that was dropped, and three beams
     for _ in range(5):
         cache.keep(paths)

@@ -40,7 +40,7 @@ class Polyglot(ScriptedRecognizer):
 
     def recognize(self, window: Window) -> Hypothesis:
         language = window.language
-        if window.listen:
+        if window.detect:
             probs = self.probs[len(self.asked) % len(self.probs)]
             language = spoken(probs, window.language, OPTIONS)
         self.asked.append(window)
@@ -98,7 +98,7 @@ def test_it_changes_only_to_one_that_is_clearly_likelier(n_words, probs):
     ):
         if window.language and hypothesis.language != window.language:
             found = probs[number % len(probs)]
-            assert window.listen
+            assert window.detect
             assert found[hypothesis.language] >= OPTIONS.language_prob
             ahead = found[hypothesis.language] - found[window.language]
             assert ahead >= OPTIONS.language_margin
@@ -139,7 +139,7 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
     language = Language(after=100)
     language.learn(Hypothesis(language="de"), 120)
     language.begin()
-    assert (language.known, language.listen(80), language.listen(100)) == ("de", False, True)
+    assert (language.known, language.detect(80), language.detect(100)) == ("de", False, True)
     language.learn(Hypothesis(language="en"), 80)
     assert language.known == "de"
 
@@ -147,7 +147,7 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
 def test_before_anything_is_known_every_window_listens():
     recognizer = Polyglot([{"en": 0.4, "de": 0.35}, {"de": 0.6, "en": 0.3}])
     listen(utterances(30), recognizer)
-    listened = [window.listen for window in recognizer.asked]
+    listened = [window.detect for window in recognizer.asked]
     n_listened = listened.count(True)
     assert listened == [True] * n_listened + [False] * (len(listened) - n_listened)
     assert 2 <= n_listened < len(listened)
@@ -160,10 +160,10 @@ def test_before_anything_is_known_every_window_listens():
 def test_what_is_suspect_decides_nothing(suspect):
     language = Language(after=100)
     language.learn(Hypothesis(language="de", suspect=suspect), 200)
-    assert language.listen(200)
+    assert language.detect(200)
     language.learn(Hypothesis(language="fr"), 225)
     language.learn(Hypothesis(language="de"), 250)
-    assert (language.known, language.listen(275)) == ("fr", False)
+    assert (language.known, language.detect(275)) == ("fr", False)
 
 
 def test_words_are_not_lost_to_the_language():

@@ -8,15 +8,15 @@ recording began, places in it columns of log-mel (10 ms). Source: openai/whisper
 """
 
 from streamd.engine.longform.clips import Clip, SpeechClips, clips_at, whole
-from streamd.engine.longform.segments import Segment, SpokenWord
-from streamd.engine.longform.transcriber import Heard, Transcriber
+from streamd.engine.longform.segments import SpokenWord, TimedSegment
+from streamd.engine.longform.transcriber import TranscribedWindow, Transcriber
 
 __all__ = [
     "Clip",
-    "Heard",
-    "Segment",
     "SpeechClips",
     "SpokenWord",
+    "TimedSegment",
+    "TranscribedWindow",
     "Transcriber",
     "clips_at",
     "whole",

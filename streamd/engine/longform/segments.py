@@ -8,6 +8,7 @@ openai/whisper ``transcribe.py``.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class SpokenWord:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TimedSegment:
     """A stretch of text between two timestamps, or all of a window.
 
     `seek` is the first column of its window; `tokens`, each with its probability in `probs`, may
@@ -114,7 +115,7 @@ class Segment:
 class Split(NamedTuple):
     """A window's segments; the column to go on at; whether nothing is said behind the last one."""
 
-    segments: list[Segment]
+    segments: list[TimedSegment]
     seek: int
     complete: bool
 
@@ -126,9 +127,8 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     all of it is one segment.
     """
     tokens, begin = decoded.tokens, tokenizer.timestamp_begin
-    is_time = [token >= begin for token in tokens]
-    complete = is_time[-2:] == [False, True]
-    cuts = [i + 1 for i in range(len(tokens) - 1) if is_time[i] and is_time[i + 1]]
+    complete = [token >= begin for token in tokens[-2:]] == [False, True]
+    cuts = _cuts(tokens, begin)
     if not cuts:
         times = [token for token in tokens if token >= begin]
         length_s = stretch.length_s
@@ -144,15 +144,18 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
         first, last = (tokens[i] - begin for i in (span[0], span[1] - 1))
         seconds = (first * FRAME_S, last * FRAME_S)
         segments.append(_segment(decoded, tokenizer, stretch, span=span, seconds=seconds))
-    seek = (
-        stretch.end
-        if complete
-        else stretch.seek + COLUMNS_PER_FRAME * (tokens[cuts[-1] - 1] - begin)
-    )
-    return Split(segments, seek, complete)
+    if complete:
+        return Split(segments, stretch.end, complete)
+    last_timestamp = tokens[cuts[-1] - 1] - begin
+    return Split(segments, stretch.seek + COLUMNS_PER_FRAME * last_timestamp, complete)
 
 
-def end_of_words_s(segments: Sequence[Segment]) -> float | None:
+def _cuts(tokens: Sequence[int], begin: int) -> list[int]:
+    """The places between two timestamps."""
+    return [i for i in range(1, len(tokens)) if tokens[i - 1] >= begin and tokens[i] >= begin]
+
+
+def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
     """When the last word ends; without words, when the last segment does."""
     for segment in reversed(segments):
         if segment.words:
@@ -177,10 +180,10 @@ def _segment(
     *,
     span: tuple[int, int],
     seconds: tuple[float, float],
-) -> Segment:
+) -> TimedSegment:
     """The tokens of `span`, said from `seconds` to `seconds` after the window's beginning."""
     tokens = decoded.tokens[slice(*span)]
-    return Segment(
+    return TimedSegment(
         seek=stretch.seek,
         start_s=stretch.start_s + seconds[0],
         end_s=stretch.start_s + seconds[1],
@@ -207,14 +210,14 @@ Align = Callable[[Sequence[int]], list[Word]]
 
 
 def with_words(
-    segments: Sequence[Segment],
+    segments: Sequence[TimedSegment],
     align: Align,
     options: LongformOptions,
     *,
     eot: int,
     origin_s: float,
     last_speech_s: float,
-) -> list[Segment]:
+) -> list[TimedSegment]:
     """Give the segments of one window their words and better times.
 
     Parameters
@@ -224,7 +227,7 @@ def with_words(
     last_speech_s : when the last word before the window ended
     """
     texts = [[token for token in segment.tokens if token < eot] for segment in segments]
-    aligned = align([token for text in texts for token in text])
+    aligned = align(list(chain.from_iterable(texts)))
     times = [(word.start / _PER_SECOND, word.end / _PER_SECOND) for word in aligned]
     median_s = _median(times)
     times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
@@ -235,13 +238,12 @@ def with_words(
     )
     timed = []
     for segment, text in zip(segments, texts, strict=True):
+        # Words are never cut, so a segment may take one whose last tokens belong to the next.
         spoken, n_tokens = [], 0
         while groups and n_tokens < len(text):
             group, *groups = groups
             parts = aligned[group.first : group.last]
-            start_s, end_s = (round(origin_s + at_s, 2) for at_s in times[group.main])
-            said = "".join(word.text for word in parts)
-            spoken.append(SpokenWord(said, start_s, end_s, aligned[group.main].prob))
+            spoken.append(_spoken(parts, aligned[group.main], times[group.main], origin_s))
             n_tokens += sum(len(word.tokens) for word in parts)
         if spoken:
             _shorten_first(spoken, median_s, last_speech_s)
@@ -249,6 +251,14 @@ def with_words(
             last_speech_s = segment.end_s
         timed.append(segment)
     return timed
+
+
+def _spoken(
+    parts: Sequence[Word], main: Word, seconds: tuple[float, float], origin_s: float
+) -> SpokenWord:
+    """A word with the punctuation around it; the times are those of the word itself."""
+    start_s, end_s = (round(origin_s + at_s, 2) for at_s in seconds)
+    return SpokenWord("".join(word.text for word in parts), start_s, end_s, main.prob)
 
 
 def _median(times: Sequence[tuple[float, float]]) -> float:
@@ -288,7 +298,7 @@ def _shorten_first(words: list[SpokenWord], median_s: float, last_speech_s: floa
     words[0] = replace(first, start_s=max(0.0, first.end_s - longest_s))
 
 
-def _agreed(segment: Segment, words: list[SpokenWord], median_s: float) -> Segment:
+def _agreed(segment: TimedSegment, words: list[SpokenWord], median_s: float) -> TimedSegment:
     """The segment with its words; where they are far apart, its own times are believed."""
     start_s, end_s = segment.start_s, segment.end_s
     first = words[0]

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from streamd.engine.longform.segments import (
     COLUMNS_PER_FRAME,
-    Segment,
     Split,
     Stretch,
+    TimedSegment,
     column_at,
     end_of_words_s,
 )
@@ -67,7 +67,9 @@ def without_hallucinations(split: Split, stretch: Stretch, silence: Silence) -> 
     return Split(split.segments[:n_kept], seek, split.complete)
 
 
-def _n_before_hallucination(segments: Sequence[Segment], stretch: Stretch, silence: Silence) -> int:
+def _n_before_hallucination(
+    segments: Sequence[TimedSegment], stretch: Stretch, silence: Silence
+) -> int:
     """How many segments come before a hallucination, amid silence or other hallucinations."""
     last_end_s = silence.last_speech_s
     for i, segment in enumerate(segments):
@@ -94,20 +96,20 @@ def _n_before_hallucination(segments: Sequence[Segment], stretch: Stretch, silen
     return len(segments)
 
 
-def _next_with_words(segments: Sequence[Segment]) -> Segment | None:
+def _next_with_words(segments: Sequence[TimedSegment]) -> TimedSegment | None:
     return next((segment for segment in segments if segment.words), None)
 
 
 Voiced = NDArray[np.bool_]
 """For each frame of a recording, whether somebody speaks."""
 
-_MOST_UNHEARD = 250
+_MOST_MISSED = 250
 """Frames (5 s): more voice than this without a word is speech that was passed over."""
 _LEAST_CHANGE = 50
 """Frames (1 s): a window that begins or ends so near to the one before would show the same."""
 
 
-def before_unheard(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
+def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
     """Keep a window's segments up to the first hole with speech in it; go on from there.
 
     A hole in the first second is left as it is, so that each window gets on by a second at least.
@@ -126,7 +128,7 @@ def before_unheard(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
     return found
 
 
-def unheard_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:
+def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:
     """Return the part of a window before its first word if speech in it was passed over."""
     if not found.segments:
         return None
@@ -136,7 +138,7 @@ def unheard_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | N
     return None if too_long or not _is_speech(voiced[begin:first]) else hole
 
 
-def _spans(segment: Segment) -> list[tuple[int, int]]:
+def _spans(segment: TimedSegment) -> list[tuple[int, int]]:
     """Return the first and the last frame of each word, or of a segment without words."""
     times = [(word.start_s, word.end_s) for word in segment.words]
     times = times or [(segment.start_s, segment.end_s)]
@@ -145,4 +147,4 @@ def _spans(segment: Segment) -> list[tuple[int, int]]:
 
 
 def _is_speech(voiced: Voiced) -> bool:
-    return int(np.count_nonzero(voiced)) > _MOST_UNHEARD
+    return int(np.count_nonzero(voiced)) > _MOST_MISSED

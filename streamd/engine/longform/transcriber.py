@@ -10,9 +10,9 @@ from streamd.engine import Engine, FeaturesT
 from streamd.engine.longform.clips import Clip
 from streamd.engine.longform.segments import (
     COLUMNS_PER_S,
-    Segment,
     Split,
     Stretch,
+    TimedSegment,
     column_at,
     end_of_words_s,
     ms_of,
@@ -22,8 +22,8 @@ from streamd.engine.longform.segments import (
 from streamd.engine.longform.silence import (
     Silence,
     Voiced,
-    before_unheard,
-    unheard_first,
+    before_missed,
+    missed_first,
     without_hallucinations,
 )
 from streamd.engine.recognizer import encoder_positions
@@ -49,10 +49,10 @@ LEAST_SILENT_REST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class TranscribedWindow:
     """What one window gave: its segments, and up to where the recording is done."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[TimedSegment, ...]
     reached_ms: int
 
 
@@ -92,7 +92,7 @@ class Transcriber(Generic[FeaturesT]):
         *,
         language: str,
         voiced: Voiced | None = None,
-    ) -> Iterator[Heard]:
+    ) -> Iterator[TranscribedWindow]:
         """Write the clips of a finished recording down, window by window, while it is asked.
 
         `voiced`: for each frame whether somebody speaks; where more than 5 s of speech have no
@@ -103,7 +103,9 @@ class Transcriber(Generic[FeaturesT]):
         EngineError
             The inference runtime failed.
         """
-        reading = _Reading(self._engine, self._tokenizer, self._decoding, self._options, voiced)
+        reading = _RecordingState(
+            self._engine, self._tokenizer, self._decoding, self._options, voiced
+        )
         n_full = 2 * self._engine.dims.n_audio_ctx
         for clip in clips:
             seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
@@ -114,10 +116,10 @@ class Transcriber(Generic[FeaturesT]):
                 # openai-whisper would look at the same window for ever
                 seek = max(following, seek + 1)
                 heard = _within(segments, audible / COLUMNS_PER_S)
-                yield Heard(heard, ms_of(min(seek, clip.end)))
+                yield TranscribedWindow(heard, ms_of(min(seek, clip.end)))
 
 
-class _Reading(Generic[FeaturesT]):
+class _RecordingState(Generic[FeaturesT]):
     """The state of one recording between its windows."""
 
     def __init__(
@@ -143,7 +145,7 @@ class _Reading(Generic[FeaturesT]):
 
     def window(
         self, mel: RecordingMel, stretch: Stretch, clip: Clip, language: str
-    ) -> tuple[list[Segment], int]:
+    ) -> tuple[list[TimedSegment], int]:
         """The segments of one window of a clip, and the column to go on at."""
         n_ctx = encoder_positions(
             -(-stretch.n_columns // 2), self._decoding, self._engine.dims.n_audio_ctx
@@ -164,22 +166,26 @@ class _Reading(Generic[FeaturesT]):
                 return [], kept
             found = kept
         if self._voiced is not None:
-            hole = unheard_first(found, stretch, self._voiced)
+            hole = missed_first(found, stretch, self._voiced)
             if hole is not None:
                 self._prefix = prefix
                 return self.window(mel, hole, clip, language)
-            found = before_unheard(found, stretch, self._voiced)
+            found = before_missed(found, stretch, self._voiced)
+        return self._remember(found, decoded), found.seek
+
+    def _remember(self, found: Split, decoded: Decoded) -> list[TimedSegment]:
+        """Note what the next window needs of this one, and give its segments that have text."""
         if self._options.word_timestamps:
             end_s = end_of_words_s(found.segments)
             self._last_speech_s = self._last_speech_s if end_s is None else end_s
         segments = [s for s in found.segments if s.start_s != s.end_s and s.text.strip()]
         self._prompt.remember(
             [token for segment in segments for token in segment.tokens],
-            language=language,
+            language=decoded.language,
             temperature=decoded.temperature,
             doubtful=not self._options.condition_on_previous_text,
         )
-        return segments, found.seek
+        return segments
 
     def _decode(self, features: FeaturesT, language: str) -> Decoded:
         """Decode at one temperature after the other until the text is good enough."""
@@ -244,7 +250,7 @@ class _Reading(Generic[FeaturesT]):
         return without_hallucinations(found, stretch, silence)
 
 
-def _within(segments: Sequence[Segment], end_s: float) -> tuple[Segment, ...]:
+def _within(segments: Sequence[TimedSegment], end_s: float) -> tuple[TimedSegment, ...]:
     """What can have been heard: the model may place text into the padding behind the audio."""
     return tuple(
         replace(

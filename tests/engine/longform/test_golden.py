@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamd.assets import asset
-from streamd.engine.longform import Heard, Transcriber, clips_at
+from streamd.engine.longform import TranscribedWindow, Transcriber, clips_at
 from streamd.engine.onnx import OnnxEngine, prepare
 from streamd.engine.weights import parameter_shapes
 from streamd.mel.windows import RecordingMel
@@ -36,7 +36,9 @@ def mel(sound: str, n_mels: int) -> RecordingMel:
     return recording
 
 
-def transcribe(name: str, sound: str, options: dict[str, Any]) -> tuple[str, list[Heard]]:
+def transcribe(
+    name: str, sound: str, options: dict[str, Any]
+) -> tuple[str, list[TranscribedWindow]]:
     """With openai-whisper's options."""
     o = dict(options)
     model = load.model(name)

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from streamd.engine.longform.segments import Segment, Split, SpokenWord, Stretch
-from streamd.engine.longform.silence import before_unheard, unheard_first
+from streamd.engine.longform.segments import Split, SpokenWord, Stretch, TimedSegment
+from streamd.engine.longform.silence import before_missed, missed_first
 
 SEEK = 4_000
 STRETCH = Stretch(SEEK, 3_000)
 
 
-def segment(*words: tuple[float, float], timed: bool = True) -> Segment:
+def segment(*words: tuple[float, float], timed: bool = True) -> TimedSegment:
     """With words at these seconds of the window, or only with their times as its own."""
     spoken = tuple(SpokenWord(" a", 40 + start, 40 + end, 0.9) for start, end in words)
-    return Segment(
+    return TimedSegment(
         seek=SEEK,
         start_s=spoken[0].start_s,
         end_s=spoken[-1].end_s,
@@ -37,7 +37,7 @@ def speech(*stretches: tuple[float, float]) -> np.ndarray:
     return voiced
 
 
-def ends_early(*segments: Segment) -> Split:
+def ends_early(*segments: TimedSegment) -> Split:
     """The model says that nothing follows in the window."""
     return Split(list(segments), STRETCH.end, complete=True)
 
@@ -45,7 +45,7 @@ def ends_early(*segments: Segment) -> Split:
 @pytest.mark.parametrize("timed", [True, False])
 def test_the_rest_of_a_window_with_speech_is_the_next_window(timed):
     found = ends_early(segment((0.2, 0.8), (0.9, 2.0), timed=timed))
-    kept = before_unheard(found, STRETCH, speech((0.0, 7.02)))
+    kept = before_missed(found, STRETCH, speech((0.0, 7.02)))
     assert kept == Split(found.segments, SEEK + 200, complete=False)
 
 
@@ -60,24 +60,24 @@ def test_the_rest_of_a_window_with_speech_is_the_next_window(timed):
 )
 def test_a_rest_with_little_speech_is_passed_over(stretches):
     found = ends_early(segment((0.2, 2.0)))
-    assert before_unheard(found, STRETCH, speech(*stretches)) == found
+    assert before_missed(found, STRETCH, speech(*stretches)) == found
 
 
 def test_voice_counts_and_not_time():
     found = ends_early(segment((0.2, 2.0)))
-    kept = before_unheard(found, STRETCH, speech((3.0, 6.0), (15.0, 17.1)))
+    kept = before_missed(found, STRETCH, speech((3.0, 6.0), (15.0, 17.1)))
     assert kept.seek == SEEK + 200
 
 
 def test_what_comes_behind_a_hole_is_decoded_again():
     before, after = segment((0.2, 2.0)), segment((9.0, 12.0))
-    kept = before_unheard(ends_early(before, after), STRETCH, speech((0.0, 12.0)))
+    kept = before_missed(ends_early(before, after), STRETCH, speech((0.0, 12.0)))
     assert kept == Split([before], SEEK + 200, complete=False)
 
 
 def test_a_segment_with_a_hole_in_it_is_decoded_again():
     before, holed = segment((0.2, 2.0)), segment((2.0, 3.0), (9.0, 12.0))
-    kept = before_unheard(ends_early(before, holed), STRETCH, speech((0.0, 12.0)))
+    kept = before_missed(ends_early(before, holed), STRETCH, speech((0.0, 12.0)))
     assert kept == Split([before], SEEK + 200, complete=False)
 
 
@@ -91,17 +91,17 @@ def test_a_segment_with_a_hole_in_it_is_decoded_again():
 )
 def test_what_would_be_the_same_window_again_is_not_tried(words, seek):
     found = ends_early(segment(*words))
-    kept = before_unheard(found, STRETCH, speech((0.0, 30.0)))
+    kept = before_missed(found, STRETCH, speech((0.0, 30.0)))
     assert (kept.segments, kept.seek) == (found.segments, seek)
 
 
 def test_no_segments_no_hole():
-    assert before_unheard(ends_early(), STRETCH, speech((0.0, 30.0))) == ends_early()
+    assert before_missed(ends_early(), STRETCH, speech((0.0, 30.0))) == ends_early()
 
 
 def test_what_comes_before_the_first_word_is_decoded_alone():
     found = ends_early(segment((9.0, 12.0)))
-    assert unheard_first(found, STRETCH, speech((0.0, 12.0))) == Stretch(SEEK, 900)
+    assert missed_first(found, STRETCH, speech((0.0, 12.0))) == Stretch(SEEK, 900)
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ def test_what_comes_before_the_first_word_is_decoded_alone():
     ],
 )
 def test_without_much_speech_before_the_first_word_nothing_is(found, voiced):
-    assert unheard_first(found, STRETCH, voiced) is None
+    assert missed_first(found, STRETCH, voiced) is None

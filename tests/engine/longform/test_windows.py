@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.longform import Heard, Transcriber, clips_at
+from streamd.engine.longform import TranscribedWindow, Transcriber, clips_at
 from streamd.engine.longform.transcriber import LEAST_SILENT_REST
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class Mel:
 
 def transcribe(
     mel: Mel, clips, engine: Engine, options: LongformOptions, *, voiced=None, **decoding
-) -> list[Heard]:
+) -> list[TranscribedWindow]:
     settings = {"temperatures": (0.0,), "logprob_threshold": -99.0, "no_speech_threshold": 1.0}
     transcriber = Transcriber(
         engine, TOKENIZER, DecodingOptions(loops=None, **settings | decoding), options
@@ -115,7 +115,7 @@ def test_it_ends_and_goes_forward_where_speech_is_tried_again(
     _check_times(heard, n_columns)
 
 
-def _check_times(heard: list[Heard], n_columns: int) -> None:
+def _check_times(heard: list[TranscribedWindow], n_columns: int) -> None:
     """In order, and inside the recording."""
     end_ms = 10 * n_columns
     segments = [segment for window in heard for segment in window.segments]
