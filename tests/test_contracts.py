@@ -1,5 +1,6 @@
 """What the repository promises about itself: its sizes, its paper and its package."""
 
+import ast
 import hashlib
 import json
 import os
@@ -134,6 +135,25 @@ def test_every_example_is_understood(page: str, capsys: pytest.CaptureFixture[st
     assert understood == examples, capsys.readouterr().err
     named = {words[0] for words in examples if words and re.fullmatch("[a-z]+", words[0])}
     assert named <= {command.name for command in COMMANDS}  # else it would be read as a file
+
+
+def _literals(path: Path) -> list[str]:
+    """The text in a module's strings, without its docstrings."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = [node for node in nodes if isinstance(node, ast.Constant)]
+    return [str(node.value) for node in constants if id(node) not in docstrings]
+
+
+def test_the_messages_of_the_troubleshooting_page_are_streamds() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = page.partition("## Messages")[2].partition("## ")[0].splitlines()
+    quoted = [text for row in rows[4:] for text in re.findall("`(.+?)`", row.partition(" | ")[0])]
+    parts = [part.strip() for text in quoted for part in text.split("...") if part.strip()]
+    assert len(parts) >= 15
+    literals = "\n".join(literal for path in MODULES for literal in _literals(path))
+    unknown = [part for part in parts if part not in literals]
+    assert not unknown, "docs/troubleshooting.md quotes what streamd does not say"
 
 
 def test_links_between_pages_lead_somewhere() -> None:
