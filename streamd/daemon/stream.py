@@ -9,25 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from streamd.daemon.wav import WavWriter
 from streamd.errors import StreamdError
-from streamd.events import (
-    EndReason,
-    Fault,
-    Final,
-    Gap,
-    GapReason,
-    Partial,
-    SessionEvent,
-    Stats,
-)
+from streamd.events import EndReason, Fault, Gap, GapReason, SessionEvent, Stats
 from streamd.hub import Hub
 from streamd.journal import Folder, Journal
 from streamd.server import Metrics
 from streamd.session import Session
-from streamd.session.timeline import Timeline
 from streamd.types import Frames, Hypothesis, Window, ms_from_frames
 
 _N_RECENT = 100
@@ -41,21 +29,9 @@ class Storage:
     journal: Folder | None = None
     recordings: Path | None = None
 
-    def open(self, session: str) -> Journal | None:
-        """Return the journal of a session that gets audio; see `Folder.open`."""
-        return None if self.journal is None else self.journal.open(session)
-
-    def recall(self, session: str) -> Journal | None:
-        """Return the journal of a session that has listeners only; see `Folder.recall`."""
-        return None if self.journal is None else self.journal.recall(session)
-
 
 class SessionOutput:
     """The events of one session on their way to its journal and its hub, and its recorded audio.
-
-    A session that an earlier process left unfinished continues after what the journal has: its
-    numbers are higher and its times later. Inside, `Session` counts from zero in each process; the
-    times and segment numbers of its events are moved here.
 
     Parameters
     ----------
@@ -66,24 +42,20 @@ class SessionOutput:
     def __init__(
         self, name: str, journal: Journal | None, *, recordings: Path | None, metrics: Metrics
     ) -> None:
-        self.journal = journal
         self.hub = Hub(name) if journal is None else Hub(name, _N_RECENT, archive=journal)
         self.lost_ms = 0
         """Sum of all gaps."""
-        self.began_ms = 0
-        """Time of the session at which this process takes over; see `begin`."""
-        self._timeline = Timeline()
+        self._journal = journal
         self._metrics, self._observe = metrics, metrics.observer()
-        self._first_seg = 0
         self._waiting: list[SessionEvent] = []
         self._recordings = recordings
         self._recording: WavWriter | None = None
 
-    def begin(self, epoch: str | None) -> None:
-        """Prepare for audio.
+    def begin(self, epoch: str | None) -> tuple[int, int] | None:
+        """Prepare for audio; return the time and the segment at which the session is resumed.
 
-        `epoch`: if it is the run that the journal resumes, the audio continues where it was
-        settled; otherwise the time since then is a gap.
+        Returns None if there is nothing to resume. If `epoch` is the run in the journal, the audio
+        continues where it was settled; otherwise the time since then is a gap.
 
         Raises
         ------
@@ -93,18 +65,17 @@ class SessionOutput:
         if self._recordings is not None:
             name = f"{self.hub.session}~{now:%Y%m%dT%H%M%S%fZ}"
             self._recording = WavWriter(self._recordings / name)
-        journal = self.journal
+        journal = self._journal
         if journal is None or not journal.seq + journal.settled_ms:
-            return
-        self._first_seg = journal.seg + 1  # the interrupted segment used a number, too
-        self.began_ms = journal.settled_ms
+            return None
+        began_ms = journal.settled_ms
         if epoch != journal.epoch:
-            since = round((now - journal.started).total_seconds() * 1000)
-            last = max(journal.end_ms, journal.settled_ms)
-            self.began_ms = max(since, last)
-            gap_ms = self.began_ms - last
-            self._waiting = [Gap(t_ms=last, duration_ms=gap_ms, why=GapReason.RESTART)]
-        self._timeline.jump(0, self.began_ms)
+            since_ms = round((now - journal.started).total_seconds() * 1000)
+            last_ms = max(journal.end_ms, journal.settled_ms)
+            began_ms = max(since_ms, last_ms)
+            gap_ms = began_ms - last_ms
+            self._waiting = [Gap(t_ms=last_ms, duration_ms=gap_ms, why=GapReason.RESTART)]
+        return began_ms, journal.seg + 2  # the interrupted segment used a number, too
 
     def record(self, frames: Frames) -> None:
         """Store the audio; raises `StreamdError` if it cannot be written any more."""
@@ -124,25 +95,23 @@ class SessionOutput:
         ------
         JournalError : the journal cannot be written; nothing was published
         """
-        if self.journal is not None:
-            self.journal.settle(self.began_ms + settled_ms)
+        if self._journal is not None:
+            self._journal.settle(settled_ms)
         for event in events:
             self._observe(event, now_ms)
         waiting, self._waiting = self._waiting, []
-        for event in (*waiting, *map(self._numbered, self._timeline.correct(events))):
+        for event in (*waiting, *events):
             if isinstance(event, Gap):
                 self.lost_ms += event.duration_ms
-                if self.journal is not None:
-                    self.journal.note(event)
+                if self._journal is not None:
+                    self._journal.note(event)
             self.hub.publish(event)
 
-    def settle(self, settled_ms: int) -> int:
-        """Write to the journal that audio before this is not needed; return the moved time."""
-        settled_ms += self.began_ms
-        if self.journal is not None and not self.journal.closed:
-            self.journal.settle(settled_ms)
-            self.journal.mark()
-        return settled_ms
+    def settle(self, settled_ms: int) -> None:
+        """Write to the journal that audio before this time is not needed any more."""
+        if self._journal is not None and not self._journal.closed:
+            self._journal.settle(settled_ms)
+            self._journal.mark()
 
     def end(self, reason: str, *, now_ms: int, resumable: bool) -> None:
         """End the session; a `resumable` one may be continued by another process.
@@ -151,22 +120,18 @@ class SessionOutput:
         ------
         StreamdError : something could not be written; the session is over all the same
         """
+        journal = self._journal
         try:
             if self._recording is not None:
                 self._recording.close()
-            if self.journal is not None and not self.journal.closed:
+            if journal is not None and not journal.closed:
                 if resumable:
-                    self.journal.close()
+                    journal.close()
                 else:
-                    self.journal.settle(max(self.journal.settled_ms, self.began_ms + now_ms))
-                    self.journal.end(reason)
+                    journal.settle(max(journal.settled_ms, now_ms))
+                    journal.end(reason)
         finally:
             self.hub.close(reason)
-
-    def _numbered(self, event: SessionEvent) -> SessionEvent:
-        if self._first_seg and isinstance(event, Partial | Final):
-            return replace(event, seg=event.seg + self._first_seg)
-        return event
 
 
 class Stream:
@@ -194,6 +159,8 @@ class Stream:
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
         self._ended = False
+        self.began_ms = 0
+        """Time of the session at which this process took over from an earlier one."""
         self.has_source = True
         """False while a device that feeds the session is unplugged."""
         self.due_since: float | None = None
@@ -201,12 +168,9 @@ class Stream:
 
     def begin(self, epoch: str | None = None) -> None:
         """Prepare for audio, of a client that fed the run `epoch` before; see `SessionOutput`."""
-        self._output.begin(epoch)
-
-    @property
-    def began_ms(self) -> int:
-        """Time of the session at which this process took over; 0 unless there was another."""
-        return self._output.began_ms
+        if (resumed := self._output.begin(epoch)) is not None:
+            self.began_ms, seg = resumed
+            self.session.resume(self.began_ms, seg)
 
     @property
     def lag_ms(self) -> int:
@@ -245,10 +209,11 @@ class Stream:
     def settle(self) -> int:
         """Write and return the time (ms) before which no audio is needed, even after a crash."""
         try:
-            return self._output.settle(self.session.settled_ms)
+            self._output.settle(settled_ms := self.session.settled_ms)
         except StreamdError as error:
             self._failed(error)
             return 0
+        return settled_ms
 
     def next_window(self) -> Window | None:
         """Return the session's next window; see `Session.next_window`."""
@@ -269,7 +234,7 @@ class Stream:
             return
         self.hub.publish(
             Stats(
-                audio_ms=self.began_ms + self.session.now_ms,
+                audio_ms=self.session.now_ms,
                 lag_ms=self.lag_ms,
                 lost_ms=self._output.lost_ms,
                 rtf=round(rtf, 3),

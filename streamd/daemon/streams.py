@@ -1,9 +1,9 @@
-"""All sessions of the process on one engine: who is fed, whose turn it is, who hears what.
+"""All sessions of the process on one engine.
 
-Everything here runs on the event loop's thread, except `Recognizer.recognize`, which runs in
-threads of its own (`inference`), one window of a session at a time. There is no work queue: when a
-recognizer is free, the sessions are asked for a window, the one first that has waited longest. So
-beyond what the machine can do, everybody's steps get longer, evenly.
+Everything here runs on the event loop's thread, except `WindowRecognizer.recognize`, which runs in
+threads of its own (`inference`), for one window of a session at a time. There is no work queue: a
+recognizer that is free gets a window of the session that has waited longest. So when the machine is
+overloaded the steps of all sessions get longer evenly.
 """
 
 import asyncio
@@ -17,17 +17,18 @@ from streamd.hub import Hub
 from streamd.journal import Journal, sync
 from streamd.server import Metrics
 from streamd.session import Session
-from streamd.types import Hypothesis, Window, ms_from_frames
+from streamd.types import Window, ms_from_frames
 
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
 
 _TRIM_S = 300
-"""Every so often memory is given back, which costs milliseconds then and in the next window."""
+"""How often a busy process returns free memory; that costs milliseconds, and so does the next
+window."""
 
 
 class Streams:
-    """The sessions, by name, and the loop that transcribes them.
+    """The sessions by name, and the loop that transcribes them.
 
     Parameters
     ----------
@@ -49,82 +50,82 @@ class Streams:
         storage: Storage | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._new_session = new_session
-        self._storage = storage or Storage()
         self.metrics = metrics or Metrics(version="", model="")
+        self._new_session = new_session
+        self._room, self._max_ingest, self._deadline_s = room, max_ingest, deadline_s
+        self._storage = storage or Storage()
         self._is_loaded = False
         self._busy_s = 0.0  # of the engine, in this second
-        self._untrimmed_s = 0  # since memory was given back, if the engine was busy
-        self._failure: StreamdError | None = None
-        self._room, self._max_ingest, self._deadline_s = room, max_ingest, deadline_s
+        self._untrimmed_s = 0  # since memory was returned, if the engine was busy
+        self._output_error: StreamdError | None = None
+        self._fault: Fault | None = None  # of the engine
         self._streams: dict[str, Stream] = {}
         self._ended: dict[str, Hub] = {}
         self._own: set[str] = set()
-        self._recalled: set[str] = set()  # from the journal, without a speaker until now
+        self._recalled: set[str] = set()  # from the journal, with listeners but without audio
         self._work = asyncio.Event()
-        self._broken: Fault | None = None
 
     def add(self, name: str) -> Stream:
-        """A session of the daemon's own; it does not count as a client's."""
+        """Begin a session of the daemon's own; it does not count as a client's."""
         self._own.add(name)
-        stream = self._add(name, self._storage.open(name))
+        stream = self._add(name)
         stream.begin()
         return stream
 
-    def hub(self, session: str) -> Hub | None:
-        """The hub of a session that can be heard, or None.
-
-        Those of an earlier process are found in the journal. If they were not over, their listeners
-        wait for the speaker to come back; when the last of them has gone, they are forgotten.
-        """
-        if (ended := self._ended.get(session)) is not None:
-            return ended
-        stream = self._streams.get(session)
-        if stream is None and (journal := self._storage.recall(session)) is not None:
-            stream = self._add(session, journal)
-            if journal.ended:
-                stream.end(journal.ended, resumable=False)
-            else:
-                self._recalled.add(session)
-        return stream.hub if stream else None
-
-    def names(self) -> list[str]:
-        """The sessions that can be heard, those first that have ended."""
-        return [*self._ended, *self._streams]
-
     def open(self, session: str, *, epoch: str | None = None) -> Stream:
-        """Begin a session that a client will feed, or go on with one of an earlier process.
+        """Begin a session that a client feeds, or resume one of an earlier process.
 
-        `epoch`: the run that the client fed; it sends again what that process had not settled.
+        `epoch` is the run that the client fed; it sends again what that process had not settled.
 
         Raises
         ------
-        WireError : `session_busy` when somebody feeds it already, `too_many_streams`,
+        WireError : `session_busy` when another client feeds it, `too_many_streams`,
             `session_over` if that run ended
         """
         journal = self._storage.journal
-        heard_ms = journal.audio_ms(session, epoch) if journal and epoch else None
-        if heard_ms is not None:
-            raise WireError("session_over", "the session ended meanwhile", heard_ms=heard_ms)
+        audio_ms = journal.audio_ms(session, epoch) if journal and epoch else None
+        if audio_ms is not None:
+            raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
         recalled = session in self._recalled
         if session in self._streams and not (recalled or self._streams[session].hub.closed):
-            raise WireError("session_busy", f"somebody feeds session {session!r} already")
+            raise WireError("session_busy", f"another client feeds session {session!r} already")
         if self._n_fed >= self._max_ingest:
             raise WireError(
                 "too_many_streams", f"{self._n_fed} streams are fed already: try again later"
             )
         self._recalled.discard(session)
-        known = self._streams[session] if recalled else None
-        stream = known or self._add(session, self._storage.open(session))
+        stream = self._streams[session] if recalled else self._add(session)
         stream.begin(epoch)
         return stream
 
+    def hub(self, session: str) -> Hub | None:
+        """Return the hub of a session that can be listened to, or None.
+
+        Sessions of an earlier process are found in the journal. Listeners of one that has not ended
+        wait for its client to come back; without listeners `forget` drops it.
+        """
+        if (ended := self._ended.get(session)) is not None:
+            return ended
+        stream = self._streams.get(session)
+        journal = self._storage.journal
+        if stream is None and journal and (known := journal.recall(session)) is not None:
+            stream = self._add(session, known)
+            if known.ended:
+                stream.end(known.ended, resumable=False)
+            else:
+                self._recalled.add(session)
+        return stream.hub if stream else None
+
+    def names(self) -> list[str]:
+        """Return the sessions that can be listened to, those that have ended first."""
+        return [*self._ended, *self._streams]
+
     def unready(self) -> list[str]:
-        """Why another client had better go elsewhere; nothing if it is welcome."""
+        """Return the reasons why new clients should use another server."""
         own = [self._streams[name] for name in self._own]
         reasons = {
             "the model is not loaded yet": not self._is_loaded,
-            "the engine failed": self._broken is not None,
+            "the engine failed": self._fault is not None,
             "the source is not open": not all(stream.has_source for stream in own),
             "the source has ended": any(stream.hub.closed for stream in own),
             "no room for another stream": 0 < self._max_ingest <= self._n_fed,
@@ -133,7 +134,7 @@ class Streams:
 
     @property
     def lag_ms(self) -> int:
-        """How far the engine is behind in the session that waits longest."""
+        """How far the engine is behind in the session that has waited longest."""
         return max((stream.lag_ms for stream in self._streams.values()), default=0)
 
     @property
@@ -142,24 +143,23 @@ class Streams:
         return sum(1 for n, s in self._streams.items() if n not in not_fed and not s.hub.closed)
 
     def state(self) -> list[str]:
-        """One line about each session, for people."""
+        """Describe each session in one line, for the log."""
         return [
             f"session {name}: {stream.hub.seq} finals, "
-            f"{ms_from_frames(stream.session.now)} ms heard, "
-            f"{ms_from_frames(stream.session.backlog)} ms behind"
+            f"{ms_from_frames(stream.session.now)} ms of audio, {stream.lag_ms} ms behind"
             for name, stream in self._streams.items()
         ]
 
     async def transcribe(self, *recognizers: WindowRecognizer) -> None:
-        """Serve the sessions for ever, as many at a time as there are recognizers.
+        """Serve the sessions until cancelled, as many at a time as there are recognizers.
 
         Raises
         ------
-        EngineError : a recognizer failed, or has not come back from a window
-        StreamdError : what was said cannot be kept
+        EngineError : a recognizer failed or hangs
+        StreamdError : a final could not be stored
         """
         self._is_loaded = True
-        await asyncio.to_thread(trim)  # of what loading the model took
+        await asyncio.to_thread(trim)  # loading the model took a lot
         threads = [InferenceThread(each, deadline_s=self._deadline_s) for each in recognizers]
         workers = [asyncio.create_task(self._serve(thread)) for thread in threads]
         try:
@@ -170,29 +170,25 @@ class Streams:
                 thread.close()
 
     async def _serve(self, thread: InferenceThread) -> None:
-        """Transcribe one window after the other in this thread."""
         loop = asyncio.get_running_loop()
         while True:
             work = self._work
-            if self._failure is not None:
-                raise self._failure
-            due = self._longest_waiting()
-            if due is None:
+            if self._output_error is not None:
+                raise self._output_error
+            if (due := self._longest_waiting()) is None:
                 await work.wait()
                 continue
             stream, window = due
             begin_s = loop.time()
             hypothesis = await thread.recognize(window)
-            self._count(window, hypothesis, loop.time() - begin_s)
+            took_s = loop.time() - begin_s
+            self._busy_s += took_s
+            self.metrics.decoded(window, hypothesis, took_s)
             stream.accept(window, hypothesis)
-            self._wake()  # the session may want another window, and another worker may have it
-
-    def _count(self, window: Window, hypothesis: Hypothesis, took_s: float) -> None:
-        self.metrics.decoded(window, hypothesis, took_s)
-        self._busy_s += took_s
+            self._wake()  # the session may have another window, and another worker may take it
 
     async def chores(self) -> None:
-        """What has to be done each second, for ever.
+        """Publish stats, update metrics, sync journals and return memory, each second.
 
         Raises
         ------
@@ -201,71 +197,34 @@ class Streams:
         while True:
             await asyncio.sleep(1)
             self.forget()
-            going_on = [s for s in self._streams.values() if not s.hub.closed]
+            running = [s for s in self._streams.values() if not s.hub.closed]
             busy_s, self._busy_s = self._busy_s, 0.0
             self._untrimmed_s += bool(busy_s or self._untrimmed_s)
             if self._untrimmed_s >= _TRIM_S:
                 self._untrimmed_s = 0
                 await asyncio.to_thread(trim)
-            for stream in going_on:
-                stream.publish_stats(busy_s / len(going_on))
+            for stream in running:
+                stream.publish_stats(busy_s / len(running))
             hubs = [stream.hub for stream in self._streams.values()]
-            self.metrics.streams.set(len(going_on))
+            self.metrics.streams.set(len(running))
             self.metrics.listeners.set(sum(hub.listeners for hub in hubs))
             self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
             if self._storage.journal is not None:
                 await asyncio.to_thread(sync, self._storage.journal.unsynced())
 
     def fail(self, error: Exception) -> None:
-        """A dead engine must never look like silence: tell every listener of every session."""
+        """Tell every listener of every session: a dead engine must never look like silence."""
         code = "internal"
         if isinstance(error, StreamdError):
-            code = "engine" if error is not self._failure else "journal"
-        self._broken = Fault(code=code, message=str(error) or repr(error), fatal=True)
+            code = "engine" if error is not self._output_error else "journal"
+        self._fault = Fault(code=code, message=str(error) or repr(error), fatal=True)
         for stream in self._streams.values():
-            stream.fail(self._broken)
-
-    def _add(self, name: str, journal: Journal | None) -> Stream:
-        self.forget()
-        self._ended.pop(name, None)
-        stream = Stream(
-            self._new_session(),
-            SessionOutput(name, journal, recordings=self._storage.recordings, metrics=self.metrics),
-            room=self._room,
-            wake=self._wake,
-            failed=self._output_failed,
-        )
-        self._streams[name] = stream
-        if self._broken is not None:
-            stream.fail(self._broken)
-        return stream
-
-    def _output_failed(self, error: StreamdError) -> None:
-        """Stop everything: a final that cannot be stored must not be published."""
-        self._failure = self._failure or error
-        self.fail(self._failure)  # before a client is told that it may drop its audio
-        self._wake()
-
-    def _wake(self) -> None:
-        """Whoever waits for work looks again."""
-        self._work.set()
-        self._work = asyncio.Event()
-
-    def _longest_waiting(self) -> tuple[Stream, Window] | None:
-        """The session with the oldest due window, and this window."""
-        waiting = [stream for stream in self._streams.values() if stream.due_since is not None]
-        for stream in sorted(waiting, key=lambda stream: stream.due_since or 0.0):
-            if (window := stream.next_window()) is not None:
-                return stream, window
-        return None
+            stream.fail(self._fault)
 
     def forget(self) -> None:
-        """Let go of what nobody needs: all but the text of sessions that ended, and the oldest.
-
-        Also what an earlier process left unfinished, once nobody listens: it is in the journal.
-        """
-        unheard = [name for name in self._recalled if not self._streams[name].hub.listeners]
-        for name in unheard:
+        """Free ended sessions but for the text of the newest, and those from the journal."""
+        idle = [name for name in self._recalled if not self._streams[name].hub.listeners]
+        for name in idle:
             self._recalled.remove(name)
             self._streams.pop(name).end(EndReason.FORGOTTEN, resumable=True)
         over = [n for n, s in self._streams.items() if s.hub.closed and n not in self._own]
@@ -274,3 +233,40 @@ class Streams:
             self._ended[name] = self._streams.pop(name).hub
         for name in list(self._ended)[:-MAX_ENDED]:
             del self._ended[name]
+
+    def _add(self, name: str, journal: Journal | None = None) -> Stream:
+        self.forget()
+        self._ended.pop(name, None)
+        if journal is None and self._storage.journal is not None:
+            journal = self._storage.journal.open(name)
+        output = SessionOutput(
+            name, journal, recordings=self._storage.recordings, metrics=self.metrics
+        )
+        stream = Stream(
+            self._new_session(),
+            output,
+            room=self._room,
+            wake=self._wake,
+            failed=self._output_failed,
+        )
+        self._streams[name] = stream
+        if self._fault is not None:
+            stream.fail(self._fault)
+        return stream
+
+    def _output_failed(self, error: StreamdError) -> None:
+        """Stop everything: a final that cannot be stored must not be published."""
+        self._output_error = self._output_error or error
+        self.fail(self._output_error)  # before a client is told that it may drop its audio
+        self._wake()
+
+    def _wake(self) -> None:
+        self._work.set()
+        self._work = asyncio.Event()
+
+    def _longest_waiting(self) -> tuple[Stream, Window] | None:
+        waiting = [stream for stream in self._streams.values() if stream.due_since is not None]
+        for stream in sorted(waiting, key=lambda stream: stream.due_since or 0.0):
+            if (window := stream.next_window()) is not None:
+                return stream, window
+        return None

@@ -64,6 +64,14 @@ class Session:
         self._heard = 0  # the end of the newest accepted window
         self._final_until = 0  # audio before this frame is in a final
 
+    def resume(self, began_ms: int, seg: int) -> None:
+        """Continue the session of an earlier process: from this time on, with this segment.
+
+        Call it before any audio.
+        """
+        self._timeline.jump(0, began_ms)
+        self._seg = seg
+
     @property
     def now(self) -> int:
         """Frames heard so far."""
