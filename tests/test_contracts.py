@@ -137,6 +137,20 @@ def test_every_example_is_understood(page: str, capsys: pytest.CaptureFixture[st
     assert named <= {command.name for command in COMMANDS}  # else it would be read as a file
 
 
+def test_the_design_page_names_files_and_layers_that_exist() -> None:
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)+|(?:\w+/)*\w+\.py)`", page))
+    assert len(named) >= 20
+    assert sorted(name for name in named if not _exists(name)) == []
+    drawn = page.partition("## Layers\n```\n")[2].partition("```")[0].splitlines()
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert drawn in [contract.get("layers") for contract in contracts["contracts"]]
+
+
+def _exists(name: str) -> bool:
+    return (ROOT / "streamd" / name).exists() or (ROOT / name).exists()
+
+
 def _literals(path: Path) -> list[str]:
     """The text in a module's strings, without its docstrings."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
