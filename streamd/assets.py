@@ -1,4 +1,4 @@
-"""Finds the files that ship beside the code, in an installed wheel and in a checkout alike."""
+"""Finds the files that ship with the code, in an installed wheel and in a checkout."""
 
 from pathlib import Path
 
@@ -11,10 +11,7 @@ _IN_CHECKOUT = {"tiny.en": "models/tiny.en", "golden": "tests/golden", "web": "c
 def asset(name: str) -> Path:
     """Return the folder of a bundled asset; `name` is a key of the table above.
 
-    Raises
-    ------
-    StreamdError
-        The installation lacks it.
+    Raises `StreamdError` if the installation lacks it.
     """
     package = Path(__file__).parent
     for folder in (package / f"_{name}", package.parent / _IN_CHECKOUT[name]):

@@ -1,4 +1,4 @@
-"""From the options about output to what writes it, for all commands that show captions."""
+"""Opens the sinks that the output options ask for, for all commands that show captions."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,14 +25,13 @@ _VIDEO = "mp4"
 def open_display(
     output: Output, stream: TextIO, environ: Mapping[str, str], *, started: datetime
 ) -> CaptionSink:
-    """The sink for standard output.
+    """Return the sink for standard output.
 
     Parameters
     ----------
-    output : what the user wants
     stream : standard output
     environ : for ``TERM``, ``COLORTERM`` and ``NO_COLOR``
-    started : when the stream began, for time stamps
+    started : the time at which the stream began, for time stamps
     """
     ramp = confidence_ramp(output.colors, environ, is_terminal=is_terminal(stream, environ))
     look = Look(
@@ -45,21 +44,17 @@ def open_display(
 
 
 def open_files(output: Output, file: str = "", *, whole: bool = False) -> list[Sink]:
-    """The transcript files that the user wants.
+    """Return the sinks of the transcript files.
 
     Parameters
     ----------
-    output : what the user wants
     file : the sound file that is transcribed, ``-`` for standard input; empty for anything else
-    whole : they appear when they are complete, rather than grow line by line
+    whole : the files appear when they are complete, rather than grow line by line
 
-    Raises
-    ------
-    ConfigError
-        one cannot be made, or would replace the sound
+    Raises `ConfigError` if one cannot be made, or would replace the sound.
     """
     wanted = {**{Path(path): _format(path) for path in output.output}, **_in_folder(output, file)}
-    _spare_the_sound(wanted, file)
+    _refuse_input(wanted, file)
     if output.output_dir:
         try:
             Path(output.output_dir).mkdir(parents=True, exist_ok=True)
@@ -76,38 +71,33 @@ def open_files(output: Output, file: str = "", *, whole: bool = False) -> list[S
 
 
 def check_files(output: Output, files: Sequence[str]) -> None:
-    """Refuse transcripts of several sound files that would overwrite each other, or a sound.
-
-    Raises
-    ------
-    ConfigError
-        saying what to do instead
-    """
+    """Raise `ConfigError` if the transcripts of `files` would overwrite each other or an input."""
     if len(files) > 1 and output.output:
-        raise ConfigError("-o holds one transcript: name a folder with --output-dir instead")
+        raise ConfigError("-o is for one transcript: use --output-dir for several files")
     seen: dict[Path, str] = {}
     for file in files:
         wanted = _in_folder(output, file)
         for other in files:
-            _spare_the_sound((*map(Path, output.output), *wanted), other)
+            _refuse_input((*map(Path, output.output), *wanted), other)
         for path in wanted:
             if path in seen:
-                raise ConfigError(f"{seen[path]} and {file} would both become {path}: rename one")
+                both = f"{seen[path]} and {file}"
+                raise ConfigError(f"{both} would both be written to {path}: rename one")
             seen[path] = file
 
 
-def _spare_the_sound(paths: Iterable[Path], file: str) -> None:
-    """A film's sound may be a film, and have the name that the new one would get."""
+def _refuse_input(paths: Iterable[Path], file: str) -> None:
+    # A video is made from a video, which may have the same name.
     for path in paths:
         if file and path.exists() and os.path.exists(file) and path.samefile(file):
             raise ConfigError(
-                f"{path} is what is to be transcribed, and would be replaced: "
+                f"{path} is the input and would be overwritten: "
                 "name another file with -o, or another folder with --output-dir"
             )
 
 
 def _in_folder(output: Output, file: str) -> dict[Path, str]:
-    """The transcripts that are named after their sound file, each with its format."""
+    """Return the transcripts that are named after their sound file, with their formats."""
     if not (output.output_dir or output.output_format):
         return {}
     named = output.output_format or ("all",)
@@ -117,7 +107,7 @@ def _in_folder(output: Output, file: str) -> dict[Path, str]:
 
 
 def _stem(file: str) -> str:
-    """The name of a file, or of what an address leads to, without its ending."""
+    """Return the name of a file, or the last part of an address, without its ending."""
     if not is_url(file):
         return Path(file).stem
     address = urlsplit(file)
@@ -125,7 +115,7 @@ def _stem(file: str) -> str:
 
 
 def _format(path: str) -> str:
-    """The format that a file's name names; the configuration allows no others."""
+    """Return the format by the ending of a name, which the configuration has checked."""
     return max((name for name in (*FORMATS, _VIDEO) if path.endswith(suffix(name))), key=len)
 
 

@@ -1,37 +1,45 @@
-"""The process's standard streams, usable however the process was started.
+"""The process's standard streams, and log messages on standard error.
 
-It may have been started without some of them (``streamd >&-``), on a full disk, or before a reader
-who leaves. Nothing here knows what is written.
+The process may have been started with some of them closed (``streamd >&-``), on a full disk, or
+with a reader that leaves. Standard output belongs to the captions.
 """
 
+import json
+import logging
 import os
 import sys
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import Literal, TextIO
 
 from streamd.errors import StreamdError
 
+Room = Callable[[], AbstractContextManager[None]]
+Submit = Callable[[Callable[[logging.LogRecord], None], logging.LogRecord], object]
+
 
 def open_missing() -> None:
-    """Let a standard stream that is closed be an empty one.
+    """Open the null device in place of each standard stream that is closed.
 
-    Python has None in its place, and the next file or socket that is opened would get its number.
+    Otherwise Python has None there, and the next file or socket would get the stream's number.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - for good
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - stays open
             setattr(sys, name, stream)
 
 
 def put(stream: TextIO, text: str) -> None:
-    """Write to standard output, at once.
+    """Write to standard output and flush.
 
     Raises
     ------
-    BrokenPipeError : the reader has gone: end quietly then
-    StreamdError : it cannot be written, such as on a full disk
+    BrokenPipeError : the reader has gone, which is a reason to end quietly
+    StreamdError : it cannot be written, for example on a full disk
     """
     try:
         stream.write(text)
@@ -43,9 +51,97 @@ def put(stream: TextIO, text: str) -> None:
 
 
 def settle() -> None:
-    """Give up what could not be written: Python would try again at exit, and complain."""
+    """Drop output that cannot be written: Python would try again at exit, and complain."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _at_once(write: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
+    write(record)
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes log lines to a stream that it may share with live captions."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.share()
+
+    def share(self, room: Room = nullcontext, submit: Submit = _at_once) -> None:
+        """Write each line inside `room()`, through `submit`, from now on.
+
+        Parameters
+        ----------
+        room : makes room on the terminal where captions are drawn
+        submit : runs a function in the thread that draws them, such as an executor's method; lines
+            come from any thread
+        """
+        self._room = room
+        self._submit = submit
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record above the captions."""
+        self._submit(self._write, record)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        with self._room():
+            super().emit(record)
+
+
+class _TextFormatter(logging.Formatter):
+    """Formats a record as ``streamd: warning: text``, like the program's error messages."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        return f"streamd: {level}{record.getMessage()}"
+
+
+class _JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def log_to(
+    stream: TextIO, *, form: Literal["text", "json"], verbose: int = 0, quiet: bool = False
+) -> LogHandler:
+    """Send all log messages of the process to `stream`, and nowhere else.
+
+    Parameters
+    ----------
+    form : lines for people or for programs
+    verbose : 0 for information, 1 for details, 2 for the libraries' messages, too
+    quiet : errors only, whatever `verbose` is
+    """
+    handler = LogHandler(stream)
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    level = logging.ERROR if quiet else logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger().setLevel(level if quiet or verbose == 2 else logging.WARNING)
+    logging.getLogger("streamd").setLevel(level)
+    return handler
+
+
+@contextmanager
+def lines_inside(room: Room, submit: Submit) -> Iterator[None]:
+    """Inside the context, write the process's log lines as `LogHandler.share` describes."""
+    handlers = [h for h in logging.getLogger().handlers if isinstance(h, LogHandler)]
+    for handler in handlers:
+        handler.share(room, submit)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.share()

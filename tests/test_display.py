@@ -80,9 +80,11 @@ def test_if_one_cannot_be_opened_the_others_are_closed(tmp_path, monkeypatch):
 def test_transcripts_must_not_overwrite_each_other():
     check_files(Output(output=("a.srt",)), ["a.mp3"])
     check_files(Output(output_dir="out"), ["a.mp3", "b.mp3"])
-    with pytest.raises(ConfigError, match=r"-o holds one transcript: .* --output-dir"):
+    with pytest.raises(ConfigError, match=r"-o is for one transcript: .* --output-dir"):
         check_files(Output(output=("a.srt",)), ["a.mp3", "b.mp3"])
-    with pytest.raises(ConfigError, match=r"x/a\.mp3 and y/a\.wav would both become out/a\.srt"):
+    with pytest.raises(
+        ConfigError, match=r"x/a\.mp3 and y/a\.wav would both be written to out/a\.srt"
+    ):
         check_files(Output(output_dir="out", output_format=("srt",)), ["x/a.mp3", "y/a.wav"])
 
 
@@ -100,7 +102,7 @@ def test_a_video_does_not_replace_the_one_that_it_is_made_of(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     Path("a.mp4").write_bytes(b"precious")
     for refused in (open_files, lambda output, file: check_files(output, [file])):
-        with pytest.raises(ConfigError, match=r"^a.mp4 is what is to be transcribed, and would"):
+        with pytest.raises(ConfigError, match=r"^a.mp4 is the input and would"):
             refused(output, "a.mp4")
     assert Path("a.mp4").read_bytes() == b"precious"
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
@@ -110,7 +112,7 @@ def test_nor_the_sound_of_another_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("b.mp4").touch()
     Path("a.mp4").symlink_to("b.mp4")
-    with pytest.raises(ConfigError, match=r"^a.mp4 is what is to be transcribed"):
+    with pytest.raises(ConfigError, match=r"^a.mp4 is the input"):
         check_files(Output(output_format=("mp4",)), ["x/a.mp3", "b.mp4"])
     os.mkfifo("pipe")
     with pytest.raises(ConfigError, match=r"^out.mp4: a video needs one sound file"):

@@ -13,7 +13,7 @@ from streamd.cli.commands import COMMANDS
 from streamd.cli.help import help_text
 from streamd.config import as_toml, load
 from streamd.errors import StreamdError
-from streamd.logs import log_to
+from streamd.stdio import log_to
 
 READER_LEFT = 141
 """What a shell reports of a program that SIGPIPE ended."""

@@ -12,8 +12,8 @@ from datetime import datetime
 from streamd.client import watch
 from streamd.config import Config, read_token
 from streamd.display import open_display, open_files
-from streamd.logs import lines_inside
 from streamd.sinks import Sink
+from streamd.stdio import lines_inside
 
 
 async def show(config: Config, url: str) -> None:

@@ -20,9 +20,9 @@ from streamd.display import open_display
 from streamd.errors import StreamdError
 from streamd.events import Event, Final
 from streamd.hub import Hub
-from streamd.logs import lines_inside
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.progress import ProgressBar
+from streamd.stdio import lines_inside
 
 
 async def stored(hub: Hub, sink: Sink) -> None:

@@ -65,9 +65,7 @@ class BindOptions:
     def tls(self) -> ssl.SSLContext | None:
         """Make the TLS context, or None without a certificate.
 
-        Raises
-        ------
-        ConfigError : the files cannot be read, or do not belong together
+        Raises `ConfigError` if the files cannot be read, or do not belong together.
         """
         if not self.cert:
             return None
@@ -89,9 +87,7 @@ class BindOptions:
 class Auth:
     """Checks requests; serves the files of `pages`, by path, to everybody.
 
-    Raises
-    ------
-    ConfigError : other machines could connect, and there is no token
+    Raises `ConfigError` if other machines could connect, and there is no token.
     """
 
     def __init__(self, bind: BindOptions, pages: Mapping[str, Page] | None = None) -> None:

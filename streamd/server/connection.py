@@ -166,9 +166,7 @@ class Connection:
     query : the query of the address that the client opened
     ingests : the sessions that it may listen to or feed
 
-    Raises
-    ------
-    WireError : the request cannot be granted; pass the error to `refuse`
+    Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
     def __init__(

@@ -9,6 +9,8 @@ import secrets
 from collections import deque
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from streamd.audio.framer import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
@@ -50,12 +52,7 @@ class _AudioInput:
 
     def has_format_of(self, start: Start) -> bool:
         """Whether `start` announces the same audio format."""
-        ours, theirs = self.start, start
-        return (ours.encoding, ours.rate, ours.channels) == (
-            theirs.encoding,
-            theirs.rate,
-            theirs.channels,
-        )
+        return replace(start, samples=self.start.samples) == self.start
 
 
 class Ingest:
@@ -97,9 +94,7 @@ class Ingest:
 
         Waits while the session has no room for more audio. After `finish` it does nothing.
 
-        Raises
-        ------
-        WireError : the message is not allowed, or not now
+        Raises `WireError` if the message is not allowed, or not now.
         """
         feeder = self.feeder
         async with self._busy:  # a connection that was replaced may still be feeding
@@ -218,9 +213,7 @@ class Ingests:
         session : its name; a random one if empty
         feeder : the connection that feeds it from now on
 
-        Raises
-        ------
-        WireError : another client feeds the session, it has ended, or there are too many
+        Raises `WireError` if another client feeds the session, it has ended, or there are too many.
         """
         session = session or secrets.token_hex(4)
         for name, run, received_ms in self._ended:

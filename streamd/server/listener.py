@@ -45,24 +45,17 @@ class ConnectionRegistry:
         self._pending: dict[ws.ServerConnection, str] = {}
         self._authorized: dict[ws.ServerConnection, str] = {}
 
-    def __len__(self) -> int:
-        """How many connections are open."""
-        return len(self._pending) + len(self._authorized)
-
     def __iter__(self) -> Iterator[ws.ServerConnection]:
         """All open connections; the registry may change meanwhile."""
         return iter([*self._pending, *self._authorized])
 
     @property
     def n_authorized(self) -> int:
-        """How many are authorized."""
+        """How many connections are authorized."""
         return len(self._authorized)
 
     def n_authorized_from(self, connection: ws.ServerConnection) -> int:
-        """How many from its address are authorized, or 0 if that is this machine.
-
-        All clients of a reverse proxy on this machine share its address.
-        """
+        """How many from its address are authorized; 0 for this machine, where a proxy may run."""
         host = _host(connection)
         return 0 if is_loopback(host) else list(self._authorized.values()).count(host)
 
@@ -146,10 +139,8 @@ class Server:
     def reload(self, token: str | None) -> None:
         """Require this token and use the present certificate file for new connections.
 
-        Raises
-        ------
-        ConfigError : a token is missing although other machines could connect, or the certificate
-            is bad; nothing was changed
+        Raises `ConfigError` if a token is missing although other machines could connect, or the
+        certificate is bad; nothing was changed.
         """
         auth = self._auth.with_token(token)
         if self._tls is not None:
@@ -159,9 +150,7 @@ class Server:
     async def open(self) -> ws.Server:
         """Bind and accept clients.
 
-        Raises
-        ------
-        BindError : the address is in use, forbidden or not of this machine
+        Raises `BindError` if the address is in use, forbidden or not of this machine.
         """
         deadline_s = self._limits.send_deadline_ms / 1000
         host, port = self._bind.host, self._bind.port

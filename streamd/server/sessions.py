@@ -19,27 +19,21 @@ class IngestSession(Protocol):
     @property
     def began_ms(self) -> int:
         """Session time at which the client's audio begins: 0 unless an earlier run is resumed."""
-        ...
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames, at most `MAX_FEED_FRAMES`; await `room` first."""
-        ...
 
     async def room(self) -> None:
         """Return once the backlog is below its limit; until then the client is not read."""
-        ...
 
     async def flush(self) -> None:
         """Publish everything fed so far as finals; the session continues."""
-        ...
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Record that the client lost audio."""
-        ...
 
     def settle(self) -> int:
         """Store and return the time (ms) before which no audio is needed, even after a crash."""
-        ...
 
     async def finish(self, reason: EndReason) -> None:
         """Publish everything fed so far as finals, then call ``hub.close(reason)``.
@@ -47,7 +41,6 @@ class IngestSession(Protocol):
         The server calls it exactly once, also when the client vanished, and feeds nothing after
         it.
         """
-        ...
 
 
 class Sessions(Protocol):
@@ -55,20 +48,16 @@ class Sessions(Protocol):
 
     def hub(self, session: str) -> Hub | None:
         """Return the hub of a session to listen to, or None if there is no such session."""
-        ...
 
     def names(self) -> Sequence[str]:
         """Return the names of the sessions that have a hub, oldest first."""
-        ...
 
     def unready(self) -> Sequence[str]:
         """Return the reasons why new clients should use another server; empty if there is none."""
-        ...
 
     @property
     def lag_ms(self) -> int:
         """How far the engine is behind in the session that has waited longest."""
-        ...
 
     def open(self, session: str, *, epoch: str | None = None) -> IngestSession:
         """Begin a session that a client feeds, or resume one that another process left.
@@ -76,8 +65,5 @@ class Sessions(Protocol):
         `epoch` is the run of the session that the client fed before. If that run is resumed, the
         client sends again what was not settled.
 
-        Raises
-        ------
-        WireError : `session_busy` when another client feeds it, `too_many_streams`
+        Raises `WireError` with `session_busy` if another client feeds it, or `too_many_streams`.
         """
-        ...

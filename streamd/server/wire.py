@@ -121,10 +121,7 @@ _command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 def decode_command(text: str) -> Command:
     """Read a client's text message.
 
-    Raises
-    ------
-    WireError : `bad_message` if it is not a valid command; `bad_rate` if a `start` has an
-        unsupported sample rate
+    Raises `WireError` with `bad_message`, or `bad_rate` for a sample rate that is not supported.
     """
     try:
         command = _command_decoder.decode(text)
@@ -165,9 +162,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 def parse_query(query: str) -> Query:
     """Parse the query; the last value of a repeated name counts, unknown names are ignored.
 
-    Raises
-    ------
-    WireError : `bad_query`
+    Raises `WireError` with `bad_query`.
     """
     try:
         pairs = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}

@@ -23,21 +23,17 @@ class Format(Protocol):
     @property
     def header(self) -> str:
         """The beginning of the file."""
-        ...
 
     @property
     def tail(self) -> str:
         """The end of the file while more events may come; each event replaces it."""
-        ...
 
     @property
     def end(self) -> str:
         """The end of the complete file."""
-        ...
 
     def append(self, event: Event) -> str:
         """Return the text that `event` adds; empty if there is none."""
-        ...
 
 
 FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
@@ -111,10 +107,7 @@ class FileSink:
     whole : the file appears only when it is closed; until then it is ``.NAME.part`` beside it. This
         does not apply to what is not a regular file, such as a named pipe.
 
-    Raises
-    ------
-    ConfigError
-        The file cannot be written.
+    Raises `ConfigError` if the file cannot be written.
     """
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
@@ -141,10 +134,8 @@ class FileSink:
     def write(self, event: Event) -> None:
         """Append the text of `event` at once.
 
-        Raises
-        ------
-        StreamdError
-            The file can no longer be written, for example on a full disk; it is as it was before.
+        Raises `StreamdError` if the file can no longer be written, for example on a full disk; it
+        is as it was before.
         """
         is_text = isinstance(event, Final | Gap)
         if not self._begun and (

@@ -32,11 +32,6 @@ class Span(NamedTuple):
     sgr: str = ""
 
 
-def no_stamp(t_ms: int) -> str:
-    """Return no time stamp."""
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Look:
     """The user's choices for captions.
@@ -48,7 +43,7 @@ class Look:
 
     ramp: tuple[str, ...] = ()
     mark_low: float = 0.0
-    stamp: Callable[[int], str] = no_stamp
+    stamp: Callable[[int], str] = lambda t_ms: ""
 
 
 def confidence_ramp(
@@ -81,7 +76,7 @@ def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable
     `started`, the time at which the stream began.
     """
     if mode == "off":
-        return no_stamp
+        return lambda t_ms: ""
     if mode == "rel":
         return lambda t_ms: f"[{clock(t_ms)}] "
     return lambda t_ms: f"[{(started + timedelta(milliseconds=t_ms)).astimezone():%H:%M:%S}] "

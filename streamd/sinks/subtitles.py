@@ -1,6 +1,8 @@
 """Subtitle formats: srt, vtt, lrc."""
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from streamd.events import Event, Gap
 from streamd.sinks.cues import Cue, CueLayout, Cues, Piece, joined
@@ -25,27 +27,20 @@ class Srt:
     header = tail = end = ""
 
     def __init__(self, layout: CueLayout) -> None:
+        self._layout, self._cues = layout, Cues(layout)
         self._n_cues = 0
-        self._layout = layout
-        self._cues = Cues(layout)
 
     def append(self, event: Event) -> str:
         """Return the event's cues, numbered from 1."""
-        return "".join(map(self._cue, self._cues.of(event)))
-
-    def _cue(self, cue: Cue) -> str:
         text = ""
-        for start_ms, end_ms, spoken in _parts(cue, self._layout):
+        for times, *lines in _timed_lines(self._cues.of(event), self._layout, self._draw, ","):
             self._n_cues += 1
-
-            def draw(piece: Piece, spoken: Piece | None = spoken) -> str:
-                plain = _TAG.sub(rf"\g<0>{JOINER}", piece.text.translate(_ROUND))
-                return f"<u>{plain}</u>" if piece is spoken else plain
-
-            lines = (_ARROW.sub("->", joined(line, draw)) for line in cue.lines)
-            times = f"{timestamp(start_ms)} --> {timestamp(end_ms)}"
-            text += "\n".join((str(self._n_cues), times, *lines)) + "\n\n"
+            shown = [_ARROW.sub("->", line) for line in lines]
+            text += "\n".join((str(self._n_cues), times, *shown)) + "\n\n"
         return text
+
+    def _draw(self, piece: Piece) -> str:
+        return _TAG.sub(rf"\g<0>{JOINER}", piece.text.translate(_ROUND))
 
 
 class Vtt:
@@ -57,8 +52,7 @@ class Vtt:
     tail = end = ""
 
     def __init__(self, layout: CueLayout) -> None:
-        self._layout = layout
-        self._cues = Cues(layout)
+        self._layout, self._cues = layout, Cues(layout)
         rules = (f"::cue(.p{i}) {{ color: rgb{color} }}\n" for i, color in enumerate(RAINBOW[:-1]))
         style = f"STYLE\n{''.join(rules)}\n" if layout.confidence else ""
         self.header = f"WEBVTT\n\n{style}"
@@ -68,22 +62,15 @@ class Vtt:
         if isinstance(event, Gap):
             notice = _vtt_escaped(gap_notice(event.duration_ms, event.why))
             return f"NOTE {timestamp(event.t_ms, '.')} {notice}\n\n"
-        return "".join(map(self._cue, self._cues.of(event)))
+        cues = _timed_lines(self._cues.of(event), self._layout, self._draw, ".")
+        return "".join("\n".join(lines) + "\n\n" for lines in cues)
 
-    def _cue(self, cue: Cue) -> str:
-        text = ""
-        for start_ms, end_ms, spoken in _parts(cue, self._layout):
-
-            def draw(piece: Piece, spoken: Piece | None = spoken) -> str:
-                shown = _vtt_escaped(piece.text)
-                if self._layout.confidence and piece.prob is not None:
-                    i = rank(piece.prob)
-                    shown = f"<c.p{i}>{shown}</c>" if i < len(RAINBOW) - 1 else shown
-                return f"<u>{shown}</u>" if piece is spoken else shown
-
-            times = f"{timestamp(start_ms, '.')} --> {timestamp(end_ms, '.')}"
-            text += "\n".join((times, *(joined(line, draw) for line in cue.lines))) + "\n\n"
-        return text
+    def _draw(self, piece: Piece) -> str:
+        shown = _vtt_escaped(piece.text)
+        if self._layout.confidence and piece.prob is not None:
+            i = rank(piece.prob)
+            return f"<c.p{i}>{shown}</c>" if i < len(RAINBOW) - 1 else shown
+        return shown
 
 
 class Lrc:
@@ -108,9 +95,20 @@ class Lrc:
         return text
 
 
-def _parts(cue: Cue, layout: CueLayout) -> list[tuple[int, int, Piece | None]]:
-    whole = (cue.start_ms, cue.end_ms, None)
-    return list(cue.moments()) if layout.highlight else [whole]
+def _timed_lines(
+    cues: Iterable[Cue], layout: CueLayout, draw: Callable[[Piece], str], point: str
+) -> Iterator[list[str]]:
+    """Yield the line of times and the lines of text of each cue, or of each of its moments."""
+
+    def underlined(piece: Piece, spoken: Piece | None) -> str:
+        return f"<u>{draw(piece)}</u>" if piece is spoken else draw(piece)
+
+    for cue in cues:
+        whole = (cue.start_ms, cue.end_ms, None)
+        for start_ms, end_ms, spoken in cue.moments() if layout.highlight else (whole,):
+            times = f"{timestamp(start_ms, point)} --> {timestamp(end_ms, point)}"
+            shown = partial(underlined, spoken=spoken)
+            yield [times, *(joined(line, shown) for line in cue.lines)]
 
 
 def timestamp(t_ms: int, point: str = ",") -> str:

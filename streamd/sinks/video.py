@@ -55,10 +55,8 @@ class Video:
     layout : how much text a picture holds
     sound : the sound file that is transcribed; empty if there is none
 
-    Raises
-    ------
-    ConfigError
-        There is no sound file or no suitable ffmpeg, or the video cannot be written.
+    Raises `ConfigError` if there is no sound file or no suitable ffmpeg, or the video cannot be
+    written.
     """
 
     def __init__(self, path: Path, layout: CueLayout, *, sound: str) -> None:
@@ -93,10 +91,7 @@ class Video:
     def write(self, event: Event) -> None:
         """Collect finals; at the end of the session make the video, which takes a while.
 
-        Raises
-        ------
-        StreamdError
-            ffmpeg could not make it.
+        Raises `StreamdError` if ffmpeg could not make it.
         """
         for cue in self._cues.of(event):
             self._dialogues.append(dialogue(cue, self._layout))

@@ -40,22 +40,17 @@ class Source(Protocol):
     @property
     def n_padding(self) -> int:
         """Samples of padding at the end of the last frame, known once iterating has ended."""
-        ...
 
     async def __aenter__(self) -> Self:
         """Open it; a live source captures from here on. Raises `SourceError`."""
-        ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         """Close it and drop what was not consumed."""
-        ...
 
     def __aiter__(self) -> AsyncIterator[Frames | Lost]:
         """Iterate over the frames; it ends after `stop`, or at the end of the audio."""
-        ...
 
     def stop(self) -> None:
         """End the audio now. Keep iterating: what was captured before still comes."""
-        ...

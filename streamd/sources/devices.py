@@ -28,10 +28,7 @@ class Device:
 def load_portaudio() -> ModuleType:
     """Return the `sounddevice` module; loads PortAudio the first time.
 
-    Raises
-    ------
-    SourceError
-        PortAudio is not installed, or finds no working sound system.
+    Raises `SourceError` if PortAudio is not installed, or finds no working sound system.
     """
     try:
         import sounddevice
@@ -55,10 +52,7 @@ def list_devices() -> list[Device]:
 
     Devices that were plugged in later appear after `refresh_devices`.
 
-    Raises
-    ------
-    SourceError
-        PortAudio is not installed.
+    Raises `SourceError` if PortAudio is not installed.
     """
     portaudio = load_portaudio()
     host_apis = portaudio.query_hostapis()
@@ -87,10 +81,7 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
     ----------
     wanted : its number, its name or a part of the name in any case, or None for the default
 
-    Raises
-    ------
-    SourceError
-        No device or several devices match; the message lists the choices.
+    Raises `SourceError` if no device or several devices match; the message lists the choices.
     """
     if not devices:
         raise SourceError("no microphone found: plug one in, or name a sound file")

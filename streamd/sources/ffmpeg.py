@@ -27,6 +27,7 @@ _URL_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtmp,rtmps,rtmpt,rtm
 """Protocols that a stream or playlist from the network may use: none reads local files."""
 _READ_BYTES = 65_536
 _MAX_COMPLAINTS = 20
+_ERRORS = ("error", "fatal", "panic")
 _SLACK_MS = 500
 """Containers state the length of their longest track, with the encoder's delay."""
 _LINE = re.compile(r"(?:\[[^]]* @ 0x[0-9a-f]+\] )*\[(\w+)\] (.*)")
@@ -72,11 +73,8 @@ class _Messages:
         self.described.set()
 
     def _take(self, level: str, text: str) -> None:
-        is_damage = level == "warning" and "corrupt" in text.lower()
-        if is_damage or level in ("error", "fatal", "panic"):
-            if len(self.complaints) < _MAX_COMPLAINTS:
-                text = text.removeprefix(f"{self._url}: ")
-                self.complaints.append("".join(c if c.isprintable() else "�" for c in text))
+        if level in _ERRORS or (level == "warning" and "corrupt" in text.lower()):
+            self._complain(text.removeprefix(f"{self._url}: "))
         elif text.startswith("Input #0"):
             self.is_open = True
         elif text.startswith("Estimating duration"):
@@ -89,6 +87,10 @@ class _Messages:
             self.duration_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000 + hundredths * 10
         if text.startswith("Output #0"):
             self.described.set()
+
+    def _complain(self, text: str) -> None:
+        if len(self.complaints) < _MAX_COMPLAINTS:
+            self.complaints.append("".join(c if c.isprintable() else "�" for c in text))
 
 
 class Ffmpeg:
@@ -103,10 +105,7 @@ class Ffmpeg:
     stdin : as in `subprocess.Popen`
     rate_hz, channels : the format to decode to
 
-    Raises
-    ------
-    SourceError
-        ffmpeg is not installed.
+    Raises `SourceError` if ffmpeg is not installed.
     """
 
     def __init__(
@@ -168,10 +167,7 @@ class Ffmpeg:
     def open(self) -> None:
         """Wait until the first sound is decoded.
 
-        Raises
-        ------
-        SourceError
-            The input has no sound, cannot be reached or is damaged.
+        Raises `SourceError` if the input has no sound, cannot be reached or is damaged.
         """
         self._ahead = self.read()
         # ffmpeg describes the input before the first sample, but on another pipe.
@@ -180,10 +176,7 @@ class Ffmpeg:
     def read(self) -> Block:
         """Return the next (n, channels) samples; n is 0 at the end.
 
-        Raises
-        ------
-        SourceError
-            The sound ended too early; all samples before were returned.
+        Raises `SourceError` if the sound ended too early; all samples before were returned.
         """
         if len(self._ahead):
             block, self._ahead = self._ahead, self._ahead[:0]

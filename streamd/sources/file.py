@@ -42,11 +42,9 @@ class Clock(Protocol):
 
     def now_ms(self) -> float:
         """Return the time in milliseconds; it never goes back."""
-        ...
 
     async def sleep_ms(self, duration_ms: float) -> None:
         """Wait for `duration_ms`."""
-        ...
 
 
 class LoopClock:
@@ -70,29 +68,21 @@ class SoundDecoder(Protocol):
     @property
     def duration_ms(self) -> int | None:
         """Length of the sound if it is known, at the latest after `open`."""
-        ...
 
     def open(self) -> None:
         """Wait until the first sound can be read. Raises `SourceError`."""
-        ...
 
     def read(self) -> Block:
         """Return the next (n, channels) samples; n is 0 at the end.
 
-        Raises
-        ------
-        SourceError
-            The sound ended too early; all samples before were returned.
+        Raises `SourceError` if the sound ended too early; all samples before were returned.
         """
-        ...
 
     def stop(self) -> None:
         """End now: `open` and `read` return nothing more. Any thread may call it."""
-        ...
 
     def close(self) -> None:
         """Release the file or process."""
-        ...
 
 
 class FileSource:
@@ -293,10 +283,7 @@ class Sndfile:
     def read(self) -> NDArray[np.float32]:
         """Give the next (n, channels) samples; n is 0 at the end.
 
-        Raises
-        ------
-        SourceError
-            At the end, if that is not the end of the sound.
+        Raises `SourceError` if at the end, if that is not the end of the sound.
         """
         # When the decoder fails inside a block, soundfile raises and does not say how much it has
         # decoded: the samples that are still NaN are not.

@@ -41,10 +41,8 @@ class StdinSource:
         read and which stays open; or the path of a named pipe
     encoding : one of `streamd.audio.framer.ENCODINGS`, or "auto"
 
-    Raises
-    ------
-    SourceError
-        At once for an unknown encoding or an unsupported rate; on entering for a terminal.
+    Raises `SourceError` if at once for an unknown encoding or an unsupported rate; on entering for
+    a terminal.
     """
 
     def __init__(

@@ -115,7 +115,11 @@ def test_silence_says_nothing(tmp_path):
         (["--commit", "sliding", "--step", "0", str(RECORDING)], 2, "--step"),
         (["--host", "0.0.0.0", str(RECORDING)], 2, "token"),
         (["-o", "no/such/folder/x.srt", str(RECORDING)], 2, "no/such/folder"),
-        (["transcribe", "-o", "a.srt", str(RECORDING), str(RECORDING)], 2, "holds one transcript"),
+        (
+            ["transcribe", "-o", "a.srt", str(RECORDING), str(RECORDING)],
+            2,
+            "-o is for one transcript",
+        ),
         (["--device", "no such device"], 3, ""),
     ],
 )

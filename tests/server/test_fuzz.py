@@ -481,7 +481,7 @@ class AnybodySaysAnything(RuleBasedStateMachine):
             await self.gone(voice)
         for raw in self.sockets:
             raw.close()
-        while len(self.server._registry) + len(self.server._connections) > 2:
+        while len(list(self.server._registry)) + len(self.server._connections) > 2:
             await self.turn()
         waiting = {voice.session for voice in self.away}
         while set(self.server._ingests._ingests) != waiting:

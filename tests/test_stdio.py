@@ -9,7 +9,7 @@ from threading import current_thread
 
 import pytest
 
-from streamd.logs import lines_inside, log_to
+from streamd.stdio import lines_inside, log_to
 
 log = logging.getLogger("streamd.test")
 library = logging.getLogger("websockets.test")
