@@ -21,10 +21,10 @@ from lab.replay import replay
 from sounds import Sound
 from streamd.config import load
 from streamd.daemon import build
+from streamd.daemon.capture import pump
 from streamd.daemon.control import Control
 from streamd.daemon.longform import Recording, Writer
 from streamd.daemon.opening import open_model
-from streamd.daemon.pump import pump
 from streamd.engine.recognizer import Recognizer
 from streamd.events import Final
 from streamd.sources.file import FileSource

@@ -8,8 +8,9 @@ the one that promises it (`final`), and to the final that it is in (`closed`).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lab.alignment import align
 from lab.eventlog import Decoded, Said
-from streamd.bench.wer import align, spoken
+from streamd.bench.wer import spoken
 from streamd.events import Final, Partial, TimedWord, Vad
 
 

@@ -16,8 +16,9 @@ import numpy as np
 import soundfile
 import soxr
 
+from lab.alignment import align
 from lab.latency import SpokenWord
-from streamd.bench.wer import align, spoken
+from streamd.bench.wer import spoken
 from streamd.engine.recognizer import Recognizer
 from streamd.errors import ConfigError, SourceError
 from streamd.types import (

@@ -1,4 +1,4 @@
-"""What a measurement ran on, for people who compare: no names, no paths."""
+"""The machine that a measurement ran on, without names and paths."""
 
 import os
 import platform
@@ -17,11 +17,11 @@ _FLAGS = (
     "asimddp",
     "i8mm",
 )
-"""What decides how fast matrices of 8 or 16 bits are multiplied."""
+"""Instruction sets that decide how fast matrices of 8 or 16 bits are multiplied."""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A processor: `flags` are those that matter here, `load` what ran besides, in cores."""
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A processor with those of `_FLAGS` that it has; `load` is what ran besides, in cores."""
 
     cpu: str
     cores: int
@@ -30,14 +30,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     load: float
 
 
-def machine() -> Machine:
-    """What we run on, now."""
+def machine() -> MachineFacts:
+    """Describe this machine as it is now."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     flags = set(instruction_sets())
-    return Machine(
+    return MachineFacts(
         cpu=processor_name(),
-        cores=len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
+        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
         flags=tuple(flag for flag in _FLAGS if flag in flags),
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         load=round(os.getloadavg()[0], 1),

@@ -127,12 +127,12 @@ class ScriptedEngine(Generic[FeaturesT]):
         self._engine, self._script = engine, script
 
     def reset(self) -> Costs:
-        """Start to count from zero, in the returned object."""
+        """Count from zero from now on, in the object that is returned."""
         self.costs = Costs()
         return self.costs
 
     def encode(self, mel: Mel, n_ctx: int) -> FeaturesT:
-        """Encode, and count the time."""
+        """Encode and count the time."""
         begun_s = time.perf_counter()
         features = self._engine.encode(mel, n_ctx)
         self.costs.encode_s += time.perf_counter() - begun_s
@@ -182,7 +182,6 @@ class ScriptedRecognizer:
     """The real recognizer on a scripted engine."""
 
     def __init__(self, engine: Engine[Any], tokenizer: Tokenizer, options: DecodingOptions) -> None:
-        """The script uses words that the vocabulary has as single tokens."""
         *right, wrong = _words(tokenizer)
         self._script = _Script(right, wrong, tokenizer.eot)
         self.engine = ScriptedEngine(engine, self._script)

@@ -9,7 +9,7 @@ import numpy as np
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from streamd.bench.calibration import Calibration, Rung, shortest_safe
+from streamd.bench.context_search import ContextSearch, Rung, shortest_safe
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
@@ -39,7 +39,7 @@ def report(config: Config, config_file: str = "") -> Iterator[str]:
     sounds = [asyncio.run(_frames(name)) for name in config.input.files]
     model, engine = open_model(config, settled=True)
     options = build.decoding_options(config, model)
-    calibration = Calibration(engine, build.tokenizer(config, model), options)
+    calibration = ContextSearch(engine, build.tokenizer(config, model), options)
     log.info("reading at full context")
     calibration.listen(sounds, build.session_factory(config))
     yield f"{'context':>8} {'pad':>5} {'floor':>6} {'differ':>16} {'guard':>12} {'window':>9}"

@@ -17,12 +17,11 @@ from signal import SIGHUP, SIGUSR2
 
 from streamd.config import Config
 from streamd.daemon import build, serving
+from streamd.daemon.capture import OpenSource, follow, pump
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.inference import HangError
 from streamd.daemon.opening import open_model
-from streamd.daemon.pump import pump
 from streamd.daemon.recordings import write_down
-from streamd.daemon.reopening import OpenSource, follow
 from streamd.daemon.screen import show
 from streamd.daemon.stream import Stream
 from streamd.daemon.streams import Streams

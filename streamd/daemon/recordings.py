@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from streamd.config import Config
 from streamd.daemon import longform
+from streamd.daemon.capture import pump
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.longform import Recording, Writer
 from streamd.daemon.opening import open_model
-from streamd.daemon.pump import pump
 from streamd.daemon.screen import Screen, show
 from streamd.display import open_files
 from streamd.errors import SourceError, StreamdError

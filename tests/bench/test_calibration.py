@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from streamd.bench.calibration import (
+from streamd.bench.context_search import (
     LADDER,
-    Calibration,
+    ContextSearch,
     Rung,
     _n_differ,
-    _Reading,
+    _WindowText,
     shortest_safe,
 )
 from streamd.engine import ModelDimensions
@@ -49,7 +49,7 @@ class Brittle:
 
 
 def rungs(engine: Brittle) -> list[Rung]:
-    calibration = Calibration(engine, TOKENIZER, OPTIONS)
+    calibration = ContextSearch(engine, TOKENIZER, OPTIONS)
     calibration.listen([scripted_audio(SPEECH)], scripted_session)
     return list(calibration.rungs())
 
@@ -93,7 +93,7 @@ def test_a_longer_context_that_is_not_safe_ends_the_search():
 
 
 def test_silence_cannot_calibrate():
-    calibration = Calibration(Brittle(0), TOKENIZER, OPTIONS)
+    calibration = ContextSearch(Brittle(0), TOKENIZER, OPTIONS)
     with pytest.raises(ConfigError, match="no speech was recognized: record a minute"):
         calibration.listen([scripted_audio([False] * 100)], scripted_session)
 
@@ -112,6 +112,6 @@ def test_silence_cannot_calibrate():
     ],
 )
 def test_a_word_that_is_cut_off_does_not_count(full, n_whole, short, n_differ):
-    read = _Reading(FULL, full.split(), n_whole, guarded=False, took_s=0.0)
-    other = _Reading(384, short.split(), 0, guarded=False, took_s=0.0)
+    read = _WindowText(FULL, full.split(), n_whole, guarded=False, took_s=0.0)
+    other = _WindowText(384, short.split(), 0, guarded=False, took_s=0.0)
     assert _n_differ(other, read) == n_differ

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.bench.calibration import Rung
+from streamd.bench.context_search import Rung
 from streamd.cli import main
 from streamd.cli.calibrate import write
 from streamd.config import load

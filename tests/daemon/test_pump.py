@@ -7,8 +7,8 @@ import signal
 import numpy as np
 import pytest
 
+from streamd.daemon.capture import pump
 from streamd.daemon.control import Control
-from streamd.daemon.pump import pump
 from streamd.sources import Lost
 from streamd.types import FRAME
 

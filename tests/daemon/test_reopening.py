@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
+from streamd.daemon.capture import follow
 from streamd.daemon.control import Control
-from streamd.daemon.reopening import follow
 from streamd.daemon.streams import Streams
 from streamd.errors import SourceError
 from streamd.events import Fault, Final, Gap
@@ -52,7 +52,7 @@ async def run(script: list[object]) -> tuple[list[object], list[tuple[bool, bool
 
     with live.hub.subscribe() as events:
         try:
-            await follow(open_source, live, control, opened=lambda: None, pause_s=0.001)
+            await follow(open_source, live, control, opened=lambda: None, retry_s=0.001)
             assert streams.unready() == []
         finally:
             await live.finish("stop")

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
+from streamd.daemon.capture import pump
 from streamd.daemon.control import Control
-from streamd.daemon.pump import pump
 from streamd.daemon.stream import Stream
 from streamd.daemon.streams import Streams
 from streamd.errors import EngineError, WireError

@@ -57,7 +57,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _WindowText:
     """A window as it was read at some context."""
 
     n_ctx: int
@@ -68,14 +68,14 @@ class _Reading:
 
 
 @dataclass(slots=True)
-class Calibration:
+class ContextSearch:
     """Reads windows at several contexts, each window at each length only once."""
 
     engine: Engine[Any]
     tokenizer: Tokenizer
     options: DecodingOptions
     _windows: list[Window] = field(default_factory=list)
-    _readings: dict[tuple[int, int], _Reading] = field(default_factory=dict)
+    _readings: dict[tuple[int, int], _WindowText] = field(default_factory=dict)
 
     def listen(self, sounds: Sequence[Frames], new_session: Callable[[], Session]) -> None:
         """Cut the sounds into windows as sessions do, and read these at full context.
@@ -126,7 +126,7 @@ class Calibration:
         session.flush()
         read()
 
-    def _read(self, n: int, n_ctx: int) -> _Reading:
+    def _read(self, n: int, n_ctx: int) -> _WindowText:
         if (n, n_ctx) not in self._readings:
             self._recognize(n, n_ctx)
         return self._readings[n, n_ctx]
@@ -141,7 +141,7 @@ class Calibration:
         window = self._windows[n]
         until = window.end if window.last else window.end - EDGE
         whole = [word for word in hypothesis.words if word.end <= until]
-        self._readings[n, n_ctx] = _Reading(
+        self._readings[n, n_ctx] = _WindowText(
             n_ctx,
             spoken(text_of(hypothesis.words)),
             len(spoken(text_of(whole))),
@@ -151,7 +151,7 @@ class Calibration:
         return hypothesis
 
 
-def _n_differ(short: _Reading, full: _Reading) -> int:
+def _n_differ(short: _WindowText, full: _WindowText) -> int:
     """Edits between what the full context reads before the edge, and the short one's beginning."""
     whole = full.words[: full.n_whole]
     if full.n_whole == len(full.words):

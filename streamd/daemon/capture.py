@@ -1,0 +1,118 @@
+"""Carries audio from a source to its listener, and waits for a microphone that is unplugged."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from streamd.daemon.control import Control
+from streamd.daemon.stream import Stream
+from streamd.errors import SourceError
+from streamd.events import Fault, GapReason
+from streamd.sources import Lost, Source
+from streamd.types import Frames, ms_from_frames
+
+log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Takes one stream of audio."""
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        ...
+
+    def gap(self, duration_ms: int, why: GapReason) -> None:
+        """Report audio that never arrived."""
+        ...
+
+    async def flush(self) -> None:
+        """Make all audio until now final."""
+        ...
+
+    async def room(self) -> None:
+        """Return once more audio is welcome."""
+        ...
+
+
+class OpenSource(Protocol):
+    """Makes a source of a device."""
+
+    def __call__(self, *, again: bool) -> Source:
+        """Return the device, not yet open; `again`: it was unplugged in the meantime."""
+        ...
+
+
+async def pump(source: Source, listener: Listener, control: Control) -> None:
+    """Feed the listener until the source ends or the user stops the program.
+
+    Audio that arrives while the user has paused it is dropped and reported as a gap.
+    """
+    n_skipped = 0
+    with control.stopping(source.stop):
+        if control.stopped.is_set():
+            source.stop()  # what a pipe holds by now is still read
+        async for item in source:
+            if isinstance(item, Lost):
+                listener.gap(item.duration_ms, item.why)
+            elif control.paused:
+                if not n_skipped:
+                    await listener.flush()  # speech before the pause is final at once
+                n_skipped += len(item)
+            else:
+                if n_skipped:
+                    listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
+                    n_skipped = 0
+                if not source.live:
+                    await listener.room()
+                listener.feed(item)
+    if n_skipped:
+        listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
+
+
+async def follow(
+    open_source: OpenSource,
+    live: Stream,
+    control: Control,
+    *,
+    opened: Callable[[], object],
+    retry_s: float = 1.0,
+) -> None:
+    """Carry audio from a device into the session until the user stops the program.
+
+    A device that is unplugged is opened again every `retry_s` seconds; listeners get a fault, and a
+    gap when it is back. `opened` is called when the device is open for the first time.
+
+    Raises
+    ------
+    SourceError : it could not be opened the first time
+    """
+    loop = asyncio.get_running_loop()
+    was_open, gone_s = False, 0.0
+    live.has_source = False
+    while not control.stopped.is_set():
+        source = open_source(again=was_open)
+        try:
+            async with source:
+                live.has_source = True
+                if not was_open:
+                    was_open = True
+                    opened()
+                elif gone_s:
+                    live.gap(round((loop.time() - gone_s) * 1000), GapReason.DEVICE)
+                    log.warning("%s is back", source.name)
+                    gone_s = 0.0
+                await pump(source, live, control)
+                return
+        except SourceError as error:
+            live.has_source = False
+            if not was_open:
+                raise
+            if not gone_s:
+                gone_s = loop.time()
+                log.warning("%s; waiting for it", error)
+                await live.flush()
+                live.report(Fault(code="source", message=str(error)))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(control.stopped.wait(), retry_s)
