@@ -28,9 +28,8 @@ from lab.random_model import random_model
 from streamd.bench.machine import machine
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine, Precision
+from streamd.engine.onnx import OnnxEngine, Precision, build
 from streamd.engine.onnx.graphs import graphs
-from streamd.engine.onnx.prepare import build
 from tables import table
 
 SHORT, FULL = 384, 1500

@@ -127,7 +127,7 @@ def final_delays(
 
 
 def _pairs(finished: Sequence[Segment], reference: Sequence[SpokenWord]) -> list[tuple[int, int]]:
-    """Places of the words that are right, in the reference and in all finals together."""
+    """StorePaths of the words that are right, in the reference and in all finals together."""
     words = [word for segment in finished for word in segment.words]
     return [
         (i, j)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from streamd.engine.onnx.linear import quantised, row_offset
+from streamd.engine.onnx.builder import quantised, row_offset
 
 HERE = Path(__file__).parent
 SOURCE_SHA256 = "27e6cbbc03132b9e95bc2ff4fe1a8c4ccb207f77998cc7567a3945b626b733f7"

@@ -15,8 +15,8 @@ from streamd.engine.check import (
     FLOAT16_MAX,
     MAX_DISTANCE,
     MAX_KL,
-    Clip,
     Compared,
+    GoldenClip,
     Peak,
     average,
     clips,
@@ -27,7 +27,7 @@ from streamd.engine.check import (
 from streamd.engine.model import Model
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import find, load_model
-from streamd.engine.store.places import places
+from streamd.engine.store.cache import places
 from streamd.errors import ModelError
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Window, text_of
 
@@ -155,7 +155,7 @@ def judged(
             yield line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision would fail")
 
 
-def _n_wrong(clip: Clip, text: str) -> int:
+def _n_wrong(clip: GoldenClip, text: str) -> int:
     return n_edits(spoken(clip.text), spoken(text))
 
 

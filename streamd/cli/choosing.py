@@ -11,9 +11,9 @@ import msgspec
 from streamd.config import Config, Output
 from streamd.disk import megabytes
 from streamd.engine import store
-from streamd.engine.catalog import ENGLISH, Entry, entry, offered
+from streamd.engine.catalog import ENGLISH, CatalogModel, entry, offered
 from streamd.engine.store import imports
-from streamd.engine.store.places import Places, places
+from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ConfigError
 
@@ -44,7 +44,7 @@ def with_model(config: Config) -> Config:
     )
 
 
-def best_here(config: Config, here: Places) -> str | None:
+def best_here(config: Config, here: StorePaths) -> str | None:
     """The model that is used when none is named, if any here can do what is asked for."""
     return store.best(here, language=config.decoding.language, translate=_translates(config))
 
@@ -64,7 +64,7 @@ def _refuse_wrong_language(name: str, config: Config) -> None:
         raise ConfigError(f"{asked}: the model {name} knows en only; take one such as {usual.name}")
 
 
-def _automatic(config: Config, here: Places) -> str:
+def _automatic(config: Config, here: StorePaths) -> str:
     name = best_here(config, here)
     if name and not store.is_bundled(name, here):
         log.info("using %s, the best model here; --model names another", name)
@@ -80,7 +80,7 @@ def _automatic(config: Config, here: Places) -> str:
     return _LAST_RESORT
 
 
-def _offer(usual: Entry, output: Output, here: Places) -> bool:
+def _offer(usual: CatalogModel, output: Output, here: StorePaths) -> bool:
     """Ask once in the life of the store whether to download the usual model; do it if so."""
     if here.offline or imports.was_declined(here.imported) or not _can_ask(output):
         return False
@@ -93,7 +93,7 @@ def _offer(usual: Entry, output: Output, here: Places) -> bool:
     return True
 
 
-def _get_named(name: str, here: Places, output: Output) -> None:
+def _get_named(name: str, here: StorePaths, output: Output) -> None:
     repository = repository_of(name)
     if repository is None:
         raise store.not_here(name)
@@ -101,7 +101,7 @@ def _get_named(name: str, here: Places, output: Output) -> None:
 
 
 def _get(
-    name: str, repository: Repository, here: Places, output: Output, *, ask: bool = False
+    name: str, repository: Repository, here: StorePaths, output: Output, *, ask: bool = False
 ) -> None:
     # Here because the library behind them takes long to import, and most starts need no download.
     from streamd.cli.downloading import download

@@ -26,7 +26,7 @@ from streamd.engine.catalog import dimensions
 from streamd.engine.check import compare, contexts_in_use
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import cache, imports
-from streamd.engine.store.places import places
+from streamd.engine.store.cache import places
 from streamd.errors import StreamdError
 from streamd.options import DecodingOptions
 from streamd.sources.devices import list_devices

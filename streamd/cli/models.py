@@ -14,9 +14,9 @@ from streamd.disk import expanded, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import CATALOG, entry, languages
 from streamd.engine.store import cache, imports
+from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.download import look_up
 from streamd.engine.store.layouts import layout_of
-from streamd.engine.store.places import Places, places
 from streamd.engine.store.repository import repository_of
 from streamd.errors import ModelError
 
@@ -76,7 +76,7 @@ def remove(name: str) -> None:
     log.info("removed %s, %s", name, size)
 
 
-def _removed(name: str, here: Places) -> str:
+def _removed(name: str, here: StorePaths) -> str:
     """How large it was."""
     if imported := imports.find(here.imported, name):
         size = _size(imported)
@@ -127,7 +127,7 @@ def _line(cells: Iterable[str]) -> str:
     return " ".join((f"{name:<{_WIDTHS[0]}}", f"{size:>{_WIDTHS[1]}}", *padded, origin))
 
 
-def _rows(here: Places, default: str) -> Iterator[Row]:
+def _rows(here: StorePaths, default: str) -> Iterator[Row]:
     """A name stands there once: for the model that `find` gives for it."""
     imported = dict(imports.every(here.imported))
     downloaded = {str(repository): snapshot for repository, snapshot in cache.whispers(here.cache)}

@@ -24,7 +24,7 @@ from streamd.engine.coreml.runtime.supervisor import Supervisor
 from streamd.engine.coreml.runtime.takeover import FARTHEST, ON_PROBATION
 from streamd.engine.coreml.runtime.verdict import Trial, new_place, place_of, recall
 from streamd.engine.store import find, not_here
-from streamd.engine.store.places import places
+from streamd.engine.store.cache import places
 from streamd.errors import ConfigError, EngineError, ModelError
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from streamd.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.config import Config
 from streamd.engine import Engine
 from streamd.engine.model import MIN_AUDIO_CTX, Model
-from streamd.engine.onnx import prepare
+from streamd.engine.onnx import build
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
@@ -205,7 +205,7 @@ def engine(config: Config, model: Model) -> Engine[Any]:
         return ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
     n_threads = threads(config)
     precision = choose_precision(model.dims, o.precision, threads=n_threads).precision
-    return prepare.build(
+    return build(
         model.dims, model.weights, alignment_heads=heads, threads=n_threads, precision=precision
     )
 

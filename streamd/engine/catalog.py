@@ -69,7 +69,7 @@ _SIZES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogModel:
     """One model.
 
     `repository` is its ``owner/name`` on the hub; `n_bytes` about what is downloaded; one language
@@ -86,23 +86,27 @@ class Entry:
     min_audio_ctx: int | None = None
 
 
-def _openai(size: str, megabytes: int, n_languages: int, licence: str = "Apache-2.0") -> Entry:
+def _openai(
+    size: str, megabytes: int, n_languages: int, licence: str = "Apache-2.0"
+) -> CatalogModel:
     repository, n_bytes = f"openai/whisper-{size}", megabytes * 1_000_000
-    return Entry(size, repository, n_bytes, n_languages, licence, _size(size))
+    return CatalogModel(size, repository, n_bytes, n_languages, licence, _size(size))
 
 
-def _distilled(size: str, megabytes: int) -> Entry:
+def _distilled(size: str, megabytes: int) -> CatalogModel:
     name = f"distil-{size}"
     repository, n_bytes = f"distil-whisper/{name}", megabytes * 1_000_000
-    return Entry(name, repository, n_bytes, ENGLISH, "MIT", _size(name))
+    return CatalogModel(name, repository, n_bytes, ENGLISH, "MIT", _size(name))
 
 
-def _short(size: str, megabytes: int, n_languages: int) -> Entry:
+def _short(size: str, megabytes: int, n_languages: int) -> CatalogModel:
     """Tuned for short encoder contexts: github.com/futo-org/whisper-acft."""
     repository = f"futo-org/acft-whisper-{size}"
     n_bytes = megabytes * 1_000_000
     name, licence = f"acft-{size}", "Apache-2.0"
-    return Entry(name, repository, n_bytes, n_languages, licence, _size(size), _MIN_SHORT_CTX)
+    return CatalogModel(
+        name, repository, n_bytes, n_languages, licence, _size(size), _MIN_SHORT_CTX
+    )
 
 
 def _size(name: str) -> Size:
@@ -114,7 +118,7 @@ CATALOG = (
     _distilled("large-v3", 1_515),
     _openai("large-v3", 3_090, MANY_AND_CANTONESE),
     _openai("large-v2", 6_176, MANY),
-    Entry("large-v1", "openai/whisper-large", 6_176_000_000, MANY, "Apache-2.0", _LARGE),
+    CatalogModel("large-v1", "openai/whisper-large", 6_176_000_000, MANY, "Apache-2.0", _LARGE),
     _distilled("large-v2", 1_515),
     _openai("medium.en", 3_058, ENGLISH),
     _openai("medium", 3_058, MANY),
@@ -161,7 +165,7 @@ def languages(outline: Outline) -> int:
     return MANY_AND_CANTONESE if outline.dims.n_vocab >= _WITH_CANTONESE else MANY
 
 
-def offered(*, language: str, translate: bool) -> Entry:
+def offered(*, language: str, translate: bool) -> CatalogModel:
     """What is offered to whoever has no model that `suits`."""
     return next(
         each
@@ -171,7 +175,7 @@ def offered(*, language: str, translate: bool) -> Entry:
     )
 
 
-def entry(name: str) -> Entry | None:
+def entry(name: str) -> CatalogModel | None:
     """The model of that name or other name, or of that repository."""
     name = ALSO_CALLED.get(name, name)
     return next((each for each in CATALOG if name in (each.name, each.repository)), None)

@@ -45,7 +45,7 @@ _Values = tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class GoldenClip:
     """A recording of real speech, and what is said in it."""
 
     name: str
@@ -84,7 +84,7 @@ class Compared:
     The numbers are about the reference's text, given to both.
     """
 
-    clip: Clip
+    clip: GoldenClip
     n_ctx: int
     numerics: Numerics
     expected: str
@@ -104,11 +104,11 @@ class _Read(msgspec.Struct, frozen=True):
     texts: dict[str, str]
 
 
-def clips() -> list[Clip]:
+def clips() -> list[GoldenClip]:
     """The clips that ship with streamd. Raises `StreamdError` if they do not."""
     folder = asset("golden")
     texts = msgspec.json.decode((folder / "clips.json").read_bytes(), type=dict[str, str])
-    return [Clip(name, _read(folder / f"{name}.flac"), text) for name, text in texts.items()]
+    return [GoldenClip(name, _read(folder / f"{name}.flac"), text) for name, text in texts.items()]
 
 
 def read_by_whisper(weights: Path) -> dict[str, str]:
@@ -122,7 +122,7 @@ def read_by_whisper(weights: Path) -> dict[str, str]:
     return told.texts if same else {}
 
 
-def contexts_in_use(options: DecodingOptions, n_audio_ctx: int) -> list[tuple[Clip, int]]:
+def contexts_in_use(options: DecodingOptions, n_audio_ctx: int) -> list[tuple[GoldenClip, int]]:
     """The clips at the encoder contexts of a live window, then the longest one at the full one."""
     every = clips()
     live = [
@@ -138,7 +138,7 @@ def compare(
     model: Model,
     engine: Engine[Any],
     tokenizer: Tokenizer,
-    sounds: Sequence[tuple[Clip, int]],
+    sounds: Sequence[tuple[GoldenClip, int]],
 ) -> tuple[list[Compared], list[Peak]]:
     """Run each clip at its encoder context through the reference and the engine.
 

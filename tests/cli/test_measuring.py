@@ -16,7 +16,7 @@ from streamd.cli import main
 from streamd.cli.check import judged
 from streamd.cli.doctor import examine
 from streamd.config import load
-from streamd.engine.check import Clip, Compared, Numerics, Peak
+from streamd.engine.check import Compared, GoldenClip, Numerics, Peak
 from streamd.errors import ModelError
 from tests.support.checkpoints import checkpoint, huggingface
 
@@ -65,7 +65,7 @@ def test_a_model_that_hears_little_at_once_is_compared_and_plays_no_clip(tmp_pat
 
 
 PEAKS = [Peak("encoder.blocks.0", 100.0), Peak("decoder.blocks.0", 7e4)]
-CLIP = Clip("hundred", np.zeros(16_000, np.float32), " ".join(["word"] * 100))
+CLIP = GoldenClip("hundred", np.zeros(16_000, np.float32), " ".join(["word"] * 100))
 
 
 def row(kl=0.0, logits=0.0, found=CLIP.text, expected=CLIP.text, clip=CLIP) -> Compared:

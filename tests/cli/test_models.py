@@ -16,7 +16,7 @@ from streamd.config import load
 from streamd.disk import locked, megabytes
 from streamd.engine.catalog import CATALOG
 from streamd.engine.store import find, imports, load_model
-from streamd.engine.store.places import places
+from streamd.engine.store.cache import places
 from tests.support.checkpoints import checkpoint, ggml, huggingface
 from tests.support.hub import hub, repo_of
 

@@ -20,7 +20,7 @@ from streamd.engine.coreml.package import META
 from streamd.engine.model import Model
 from streamd.engine.reference import Array, ReferenceEngine
 from streamd.engine.store import find, load_model
-from streamd.engine.store.places import expanded, places
+from streamd.engine.store.cache import expanded, places
 from streamd.errors import ModelError, StreamdError
 from tests.coreml.lint import Complaint, lint_built
 from tests.coreml.verify import EXACT, HALF, Finding, verify

@@ -20,7 +20,7 @@ from streamd.engine.check import (
     numerics,
     read_by_whisper,
 )
-from streamd.engine.onnx import prepare
+from streamd.engine.onnx import build
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
 from streamd.options import DecodingOptions
@@ -47,7 +47,7 @@ def reference(model, **changed) -> ReferenceEngine:
 
 def onnx(model, precision, **changed):
     weights, heads = {**model.weights, **changed}, model.alignment_heads
-    return prepare.build(model.dims, weights, alignment_heads=heads, threads=1, precision=precision)
+    return build(model.dims, weights, alignment_heads=heads, threads=1, precision=precision)
 
 
 def compared(model, engine, n_ctx=SHORT):

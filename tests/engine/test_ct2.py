@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.onnx.linear import quantised
+from streamd.engine.onnx.builder import quantised
 from streamd.engine.store import load_model
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import OUTPUT, parameter_shapes

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from streamd.engine.store import cache, load_model
+from streamd.engine.store.cache import access_token, places, timeout_s
 from streamd.engine.store.download import fetch, look_up
-from streamd.engine.store.places import access_token, places, timeout_s
 from streamd.engine.store.repository import Repository, read_listing, repository_of
 from streamd.errors import ModelError
 from tests.support.checkpoints import assert_same, checkpoint, huggingface

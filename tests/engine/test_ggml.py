@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamd.engine.formats.ggml_types import GGML_TYPES, dequantise
+from streamd.engine.formats.ggml import GGML_TYPES, dequantise
 from streamd.engine.store import load_model
 from streamd.errors import ModelError
 from tests.support.checkpoints import (

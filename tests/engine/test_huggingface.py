@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from streamd.engine.onnx import prepare
+from streamd.engine.onnx import build
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
 from streamd.engine.weights import OUTPUT
@@ -102,7 +102,7 @@ def test_an_output_of_its_own(folder):
     np.testing.assert_array_equal(model.weights[OUTPUT], output.astype(np.float32))
     mel = np.random.default_rng(0).standard_normal((80, 256), dtype=np.float32)
     logits = []
-    for kind in (ReferenceEngine, prepare.build):
+    for kind in (ReferenceEngine, build):
         for each in (model, tied):
             engine = kind(each.dims, each.weights, alignment_heads=each.alignment_heads)
             decoder = engine.decoder(engine.encode(mel, 128), 1)

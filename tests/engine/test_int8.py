@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamd.engine.onnx import prepare
-from streamd.engine.onnx.linear import quantised
+from streamd.engine.onnx import build
+from streamd.engine.onnx.builder import quantised
 from streamd.mel import log_mel
 from tests.golden import load
 
@@ -22,7 +22,7 @@ tokens_of = st.lists(st.integers(0, 1907), min_size=1, max_size=30)
 def prepared(name: str, precision: str, threads: int = 1):
     """An engine, and the features of one clip."""
     model = load.model(name)
-    engine = prepare.build(
+    engine = build(
         model.dims,
         model.weights,
         alignment_heads=model.alignment_heads,
@@ -109,7 +109,7 @@ def test_a_row_of_zeros_is_no_accident():
     for part in ("weight", "bias"):
         weights[f"decoder.blocks.0.attn_ln.{part}"] = np.zeros(48, np.float32)
     heads = model.alignment_heads
-    engine = prepare.build(model.dims, weights, alignment_heads=heads, precision="int8")
+    engine = build(model.dims, weights, alignment_heads=heads, precision="int8")
     features = engine.encode(np.zeros((128, 2 * N_CTX), np.float32), N_CTX)
     logits, _ = in_passes(engine.decoder(features, 3), [1, 2, 3], [0, 3])
     assert np.isfinite(logits).all()

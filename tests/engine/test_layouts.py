@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamd.engine.model import Model
-from streamd.engine.onnx.linear import quantised
+from streamd.engine.onnx.builder import quantised
 from streamd.engine.store import load_model
 from tests.support import folders
 from tests.support.checkpoints import refusal, transcribe

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.engine.onnx import prepare, proto
+from streamd.engine.onnx import build, proto
+from streamd.engine.onnx.builder import Linear
 from streamd.engine.onnx.graphs import decoder_graph, encoder_graph, graphs
-from streamd.engine.onnx.linear import Linear
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import EngineError
 from streamd.mel import log_mel
@@ -21,11 +21,9 @@ TOLERANCE = 1e-5
 """Relative error (rms), as in test_reference.py; measured: up to 2.3e-6."""
 
 
-def engine_of(name: str, threads: int = 1) -> prepare.build:
+def engine_of(name: str, threads: int = 1) -> build:
     model = load.model(name)
-    return prepare.build(
-        model.dims, model.weights, alignment_heads=model.alignment_heads, threads=threads
-    )
+    return build(model.dims, model.weights, alignment_heads=model.alignment_heads, threads=threads)
 
 
 def forward(engine, mel, tokens) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +64,7 @@ def test_alignment_heads_come_sorted():
     mixed = [model.alignment_heads[i] for i in (2, 0, 1)]
     engines = [
         kind(model.dims, model.weights, alignment_heads=heads)
-        for kind in (prepare.build, ReferenceEngine)
+        for kind in (build, ReferenceEngine)
         for heads in (mixed, model.alignment_heads)
     ]
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)
@@ -123,7 +121,7 @@ def test_a_refused_graph_is_an_engine_error():
     model = load.model("random")
     weights = {name: values.astype(np.float64) for name, values in model.weights.items()}
     with pytest.raises(EngineError, match="ONNX Runtime failed"):
-        prepare.build(model.dims, weights, alignment_heads=model.alignment_heads)
+        build(model.dims, weights, alignment_heads=model.alignment_heads)
 
 
 @pytest.mark.parametrize("n_ctx", [0, 1501, 20])

@@ -13,7 +13,7 @@ import pytest
 from streamd.disk import cache_folder, prune, put_file, put_folder
 from streamd.engine import prepared
 from streamd.engine.model import Model
-from streamd.engine.onnx.prepare import build
+from streamd.engine.onnx import build
 from streamd.engine.prepared import identity, open_engine
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import load_model

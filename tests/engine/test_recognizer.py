@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.onnx import OnnxEngine, prepare
+from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.recognizer import Recognizer
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
@@ -365,9 +365,7 @@ def test_words_that_look_invented_are_suspect(frames, prob, suspect):
 @cache
 def engine() -> OnnxEngine:
     model = load.model("tiny.en")
-    return prepare.build(
-        model.dims, model.weights, alignment_heads=model.alignment_heads, threads=1
-    )
+    return build(model.dims, model.weights, alignment_heads=model.alignment_heads, threads=1)
 
 
 def tiny() -> Recognizer:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from streamd.assets import asset
-from streamd.engine.onnx.linear import quantised, row_offset
+from streamd.engine.onnx.builder import quantised, row_offset
 from streamd.engine.store import load_model
 from streamd.errors import ModelError
 from tests.support import huggingface_folder

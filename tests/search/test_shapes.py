@@ -15,7 +15,7 @@ import pytest
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import only_language, usual_heads
-from streamd.engine.onnx import OnnxEngine, OnnxFeatures, prepare
+from streamd.engine.onnx import OnnxEngine, OnnxFeatures, build
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 from streamd.mel import log_mel
@@ -53,7 +53,7 @@ class Model:
     def engine(self) -> OnnxEngine:
         weights = shaped_weights(SHAPES[self.name], parameter_shapes(self.dims))
         heads = usual_heads(Path(self.name), self.dims)
-        return prepare.build(self.dims, weights, alignment_heads=heads, threads=1)
+        return build(self.dims, weights, alignment_heads=heads, threads=1)
 
     def tokenizer(self, task: str = "transcribe") -> Tokenizer:
         only = only_language(self.dims)

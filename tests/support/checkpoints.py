@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import MIN_AUDIO_CTX, Model, only_language
-from streamd.engine.onnx import prepare
+from streamd.engine.onnx import build
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
 from streamd.engine.vocabulary import openai_vocabulary
@@ -86,7 +86,7 @@ def write_openai(model: Model, out: Path) -> Path:
 def transcribe(model: Model) -> Hypothesis:
     """What the model makes of a second of speech."""
     heads = model.alignment_heads
-    engine = prepare.build(model.dims, model.weights, alignment_heads=heads, threads=1)
+    engine = build(model.dims, model.weights, alignment_heads=heads, threads=1)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     options = DecodingOptions(temperatures=(0.0,), audio_ctx=min(192, model.dims.n_audio_ctx))
     n_frames = min(120, model.dims.n_audio_ctx)

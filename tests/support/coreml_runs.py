@@ -19,7 +19,7 @@ from streamd.engine.coreml.runtime.messages import Job
 from streamd.engine.coreml.runtime.placement import Placement
 from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
 from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine, prepare
+from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 from tests.golden.shapes import Shape, shaped_weights
@@ -110,7 +110,7 @@ def core_ml(
 def on_cpu() -> OnnxEngine:
     """The model as the CPU runs it, in float32."""
     heads = model().alignment_heads
-    return prepare.build(model().dims, model().weights, alignment_heads=heads, threads=1)
+    return build(model().dims, model().weights, alignment_heads=heads, threads=1)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from streamd.engine.coreml.built import Built, open_built
 from streamd.engine.coreml.package import META
 from streamd.engine.prepared.identity import Identity, called
 from streamd.engine.store import find, load_model
-from streamd.engine.store.places import places
+from streamd.engine.store.cache import places
 from streamd.errors import ModelError
 
 _FOLDER = "coreml"

@@ -21,8 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.formats import huggingface
-from streamd.engine.formats.binary import MAX_TENSORS, BinaryFile
-from streamd.engine.formats.files import present, read, read_json
+from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile, present, read, read_json
 from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, heads, is_whisper
 from streamd.engine.model import only_language as language
 from streamd.engine.vocabulary import check_size, spelled
@@ -72,7 +71,7 @@ _OUTSIDE = {
 _LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 
 
-class _Config(msgspec.Struct):
+class _Ct2Config(msgspec.Struct):
     """``config.json``. Its list of languages says nothing: English-only models have all of them."""
 
     alignment_heads: list[tuple[int, int]] | None = None
@@ -102,7 +101,7 @@ def load(folder: Path, name: str) -> Model:
     path = folder / WEIGHTS
     variables = _variables(path)
     dims = _dims(path, variables)
-    config = read_json(folder / _CONFIG, _Config)
+    config = read_json(folder / _CONFIG, _Ct2Config)
     vocabulary = check_size(folder, _vocabulary(folder, dims.n_vocab), dims.n_vocab)
     return Model(
         name=name,
@@ -272,7 +271,7 @@ def _scales(path: Path, name: str, variables: _Variables) -> NDArray[Any]:
 
 
 def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
-    """Of int8, the float32 quotient; `engine.onnx.linear.quantised` gives its integers again."""
+    """Of int8, the float32 quotient; `engine.onnx.builder.quantised` gives its integers again."""
     if scales is None:
         return values
     with np.errstate(all="ignore"):  # a damaged scale gives infinity, which is refused as such

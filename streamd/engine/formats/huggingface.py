@@ -13,8 +13,8 @@ import msgspec
 
 from streamd.engine import ModelDimensions
 from streamd.engine.formats import safetensors
-from streamd.engine.formats.files import existing, present, read_json
 from streamd.engine.formats.torch_zip import open_torch
+from streamd.engine.formats.untrusted import existing, present, read_json
 from streamd.engine.model import (
     MIN_AUDIO_CTX,
     Model,
@@ -50,13 +50,13 @@ _RENAMED = (
 """Their part of a name -> OpenAI's, in this order."""
 
 
-class _Kind(msgspec.Struct):
+class _ModelType(msgspec.Struct):
     """What every ``config.json`` of transformers says."""
 
     model_type: str
 
 
-class _Config(msgspec.Struct):
+class _HfConfig(msgspec.Struct):
     """``config.json``."""
 
     vocab_size: int
@@ -92,7 +92,7 @@ class _BytePairs(msgspec.Struct):
     vocab: dict[str, int]
 
 
-class _Tokenizer(msgspec.Struct):
+class _TokenizerFile(msgspec.Struct):
     """``tokenizer.json``."""
 
     model: _BytePairs
@@ -179,14 +179,14 @@ def _language(dims: ModelDimensions, generation: _Generation) -> str | None:
     return None if generation.is_multilingual else "en"
 
 
-def _config(path: Path) -> _Config:
-    kind = read_json(path, _Kind).model_type
+def _config(path: Path) -> _HfConfig:
+    kind = read_json(path, _ModelType).model_type
     if kind != "whisper":
         raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
-    return read_json(path, _Config)
+    return read_json(path, _HfConfig)
 
 
-def _dims(path: Path, config: _Config) -> ModelDimensions:
+def _dims(path: Path, config: _HfConfig) -> ModelDimensions:
     dims = ModelDimensions(
         n_mels=config.num_mel_bins,
         n_audio_ctx=config.max_source_positions,
@@ -271,7 +271,7 @@ def read_vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
     if not path.exists() and not (folder / "vocab.json").exists():
         return openai_vocabulary(folder, n_vocab)
     if path.exists():
-        tokenizer = read_json(path, _Tokenizer)
+        tokenizer = read_json(path, _TokenizerFile)
         added = {token.id for token in tokenizer.added_tokens}
         ids = {text: i for text, i in tokenizer.model.vocab.items() if i not in added}
     else:

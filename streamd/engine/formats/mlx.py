@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.formats import archive, safetensors
-from streamd.engine.formats.files import present, read_json
+from streamd.engine.formats import safetensors
+from streamd.engine.formats.untrusted import open_zip, present, read_json, zip_entry
 from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, heads, is_whisper, only_language
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import Stored, gather, shown
@@ -55,7 +55,7 @@ class _Quantization(msgspec.Struct):
     bits: int
 
 
-class _Config(msgspec.Struct):
+class _MlxConfig(msgspec.Struct):
     """``config.json``, beside the dimensions."""
 
     quantization: _Quantization | None = None
@@ -84,7 +84,7 @@ def load(folder: Path, name: str) -> Model:
         Its files are missing, damaged, quantised or of another architecture.
     """
     dims = outline(folder).dims
-    if quantization := read_json(folder / CONFIG, _Config).quantization:
+    if quantization := read_json(folder / CONFIG, _MlxConfig).quantization:
         raise ModelError(
             f"{folder}: quantised by MLX to {quantization.bits} bits, which streamd does not read; "
             "get the same model in float16"
@@ -128,7 +128,7 @@ def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
     if path.name != NPZ:
         yield safetensors.open_file(path)
         return
-    with archive.opened(path) as opened:
+    with open_zip(path) as opened:
         yield dict(_array(path, opened, info.filename) for info in opened.infolist())
 
 
@@ -154,7 +154,7 @@ def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]
 def _values(
     opened: zipfile.ZipFile, name: str, start: int, item: DTypeLike, shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    data = archive.entry(opened, name)
+    data = zip_entry(opened, name)
     if len(data) - start != math.prod(shape) * np.dtype(item).itemsize:
         raise zipfile.BadZipFile(f"{shown(name)} does not have its length")
     return np.frombuffer(data, item, offset=start).reshape(shape)

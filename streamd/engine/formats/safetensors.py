@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from streamd.engine.formats.files import existing, read_json
+from streamd.engine.formats.untrusted import existing, read_json
 from streamd.engine.weights import INT8_ROWS, Stored, shown
 from streamd.errors import ModelError
 
@@ -26,7 +26,7 @@ _SCALE, _OFFSET = "_scale", "_offset"
 _SCALE_TYPES = ("F16", "BF16", "F32")
 
 
-class _Index(msgspec.Struct):
+class _ShardIndex(msgspec.Struct):
     """Which file has which parameter."""
 
     weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
@@ -43,7 +43,7 @@ def open_folder(folder: Path) -> dict[str, Stored]:
     index = folder / INDEX
     if (folder / SINGLE).exists() or not index.exists():
         return _with_scales(open_file(folder / SINGLE))
-    places = read_json(index, _Index).weight_map
+    places = read_json(index, _ShardIndex).weight_map
     parts = {name: open_file(folder / name) for name in shards(index)}
     for tensor, name in places.items():
         if tensor not in parts[name]:
@@ -66,7 +66,7 @@ def shards(index: Path, *, ending: str = ".safetensors") -> list[str]:
     ModelError
         The index is missing, damaged, or names files anywhere else.
     """
-    names = sorted(set(read_json(index, _Index).weight_map.values()))
+    names = sorted(set(read_json(index, _ShardIndex).weight_map.values()))
     for name in names:
         plain = Path(name).name == name and "\\" not in name and name.isprintable()
         if not plain or not name.endswith(ending) or len(names) > _MAX_SHARDS:
@@ -130,7 +130,7 @@ def _scaled(
     read_scale: Callable[[], NDArray[Any]],
     read_offset: Callable[[], NDArray[Any]] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the float32 matrix; `engine.onnx.linear.quantised` gives its integers again."""
+    """Return the float32 matrix; `engine.onnx.builder.quantised` gives its integers again."""
     matrix = read().astype(np.float32) * read_scale().astype(np.float32)
     return matrix if read_offset is None else matrix + read_offset().astype(np.float32)
 

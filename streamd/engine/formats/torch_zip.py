@@ -1,13 +1,19 @@
-"""What ``torch.save`` writes: a zip file with a pickle, which says what there is, and the numbers.
+"""Reads what ``torch.save`` writes: a zip file with numbers and a pickle that describes tensors.
 
-Each run of numbers, a storage, is an entry of its own; tensors are views of them. Source: torch
-``serialization.py``.
+Each run of numbers, a storage, is an entry of its own; tensors are views of them. The pickle is not
+read with `pickle`, which calls what a file names, but by a machine that knows only the steps that
+``torch.save`` writes for a model's parameters. What the file names becomes a `Named`, which cannot
+be called; the results of three functions of torch are known. Sources: Python's `pickletools`, torch
+``serialization.py`` and ``_utils.py``.
 """
 
+import io
+import pickle
+import pickletools
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +22,203 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from streamd.engine.formats.archive import entry, opened
-from streamd.engine.formats.pickled import NotPlainError, Tensor, unpickle
+from streamd.engine.formats.untrusted import open_zip, zip_entry
 from streamd.engine.weights import Stored, shown
 from streamd.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Something of a module that the file refers to, never looked up: ``torch HalfStorage``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A run of numbers in a file of its own, `key`; `kind`: torch's name of their type."""
+
+    kind: str
+    key: str
+    n_items: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A view of a storage; offset and strides count items."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class NotPlainError(ValueError):
+    """The pickle is damaged, or holds more than tensors and plain containers."""
+
+
+def unpickle(data: bytes) -> object:
+    """What the pickle holds: numbers, text, tuples, lists, dicts and tensors.
+
+    Raises
+    ------
+    NotPlainError
+        It holds anything else, or ends early; nothing of it was executed.
+    """
+    machine, stream = _Unpickler(), io.BytesIO(data)
+    try:
+        while letter := stream.read(1):
+            if letter == pickle.STOP:
+                return machine.pop()
+            opcode = _OPCODES[letter.decode("latin-1")]
+            if opcode.name not in _STEPS:
+                raise NotPlainError(f"has a step {opcode.name} that no model needs")
+            _STEPS[opcode.name](machine, _argument(opcode, stream))
+    except NotPlainError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        # what `pickletools` and a stack or memo of the wrong content raise
+        raise NotPlainError(f"not a sound pickle: {shown(str(error))}") from error
+    raise NotPlainError("not a sound pickle: it has no end")
+
+
+def _argument(opcode: pickletools.OpcodeInfo, stream: io.BytesIO) -> object:
+    if opcode.name == "GLOBAL":  # not by `pickletools`, which warns of escapes that are none
+        module, name = (stream.readline().decode("ascii").removesuffix("\n") for _ in range(2))
+        return f"{module} {name}"
+    return opcode.arg.reader(stream) if opcode.arg else None
+
+
+@dataclass(slots=True)
+class _Unpickler:
+    """The stack, the stacks below its marks, and what was remembered for later."""
+
+    stack: list[Any] = field(default_factory=list)
+    below: list[list[Any]] = field(default_factory=list)
+    memo: dict[int, Any] = field(default_factory=dict)
+
+    def push(self, value: object) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Any:  # noqa: ANN401 - whatever the file says
+        return self.stack.pop()
+
+    def mark(self) -> None:
+        self.below.append(self.stack)
+        self.stack = []
+
+    def pop_to_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+    def push_tuple(self, n_items: int) -> None:
+        items = [self.pop() for _ in range(n_items)]
+        self.push(tuple(reversed(items)))
+
+    def remember(self, at: int) -> None:
+        self.memo[at] = self.stack[-1]
+
+    def set_items(self, items: list[Any]) -> None:
+        target, keys, values = self.stack[-1], items[::2], items[1::2]
+        if type(target) is not dict or len(keys) != len(values):
+            raise NotPlainError("not a sound pickle: no dict where there should be one")
+        if any(type(key) is not str for key in keys):  # nested ones can take forever to hash
+            raise NotPlainError("has keys that are no text")
+        target.update(zip(keys, values, strict=True))
+
+    def append(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not list:
+            raise NotPlainError("not a sound pickle: no list where there should be one")
+        target.extend(items)
+
+    def ignore_attributes(self) -> None:
+        """Of a state_dict: the versions of torch's modules."""
+        self.pop()
+        if type(self.stack[-1]) is not dict:
+            raise NotPlainError("sets attributes of what is no dict")
+
+    def rebuild(self) -> None:
+        """What calling a named thing would give."""
+        arguments, called = self.pop(), self.pop()
+        if called == Named("collections OrderedDict") and arguments == ():
+            self.push({})
+        elif called == Named("torch._utils _rebuild_tensor_v2"):
+            self.push(_tensor(*arguments[:4]))
+        elif (
+            called == Named("torch._utils _rebuild_parameter") and type(arguments[0]) is TensorView
+        ):
+            self.push(arguments[0])
+        else:
+            name = called.name if type(called) is Named else type(called).__name__
+            raise NotPlainError(f"wants to call {shown(name)}, which is no part of a model")
+
+    def refer(self) -> None:
+        """A storage, by torch's convention for a persistent id."""
+        tag, kind, key, _, n_items = self.pop()
+        sound = type(kind) is Named and type(key) is str and _is_count(n_items)
+        if tag != "storage" or not sound:
+            raise NotPlainError("refers to something that is no storage")
+        self.push(Storage(kind.name, key, n_items))
+
+
+def _tensor(storage: object, offset: object, shape: object, strides: object) -> TensorView:
+    """A tensor whose every item lies inside its storage."""
+    sound = (
+        type(storage) is Storage
+        and _is_count(offset)
+        and all(type(sizes) is tuple and all(map(_is_count, sizes)) for sizes in (shape, strides))
+    )
+    if not sound:
+        raise NotPlainError("has a tensor without a storage, shape or strides")
+    tensor = TensorView(storage, offset, shape, strides)  # type: ignore[arg-type] # checked above
+    if len(tensor.shape) != len(tensor.strides) or len(tensor.shape) > _MAX_AXES:
+        raise NotPlainError("has a tensor whose shape and strides differ")
+    steps = ((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
+    if 0 in tensor.shape or tensor.offset + sum(steps) >= tensor.storage.n_items:
+        raise NotPlainError("has a tensor that reaches beyond its storage")
+    return tensor
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
+_MAX_AXES = 4
+_Step = Callable[[_Unpickler, Any], object]
+_STEPS: dict[str, _Step] = {
+    "PROTO": lambda _, __: None,
+    "MARK": lambda m, _: m.mark(),
+    "NONE": lambda m, _: m.push(None),
+    "NEWTRUE": lambda m, _: m.push(True),
+    "NEWFALSE": lambda m, _: m.push(False),
+    **dict.fromkeys(
+        ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"),
+        lambda m, value: m.push(value),
+    ),
+    "EMPTY_TUPLE": lambda m, _: m.push(()),
+    "EMPTY_LIST": lambda m, _: m.push([]),
+    "EMPTY_DICT": lambda m, _: m.push({}),
+    "TUPLE1": lambda m, _: m.push_tuple(1),
+    "TUPLE2": lambda m, _: m.push_tuple(2),
+    "TUPLE3": lambda m, _: m.push_tuple(3),
+    "TUPLE": lambda m, _: m.push(tuple(m.pop_to_mark())),
+    "APPEND": lambda m, _: m.append([m.pop()]),
+    "APPENDS": lambda m, _: m.append(m.pop_to_mark()),
+    "SETITEM": lambda m, _: m.set_items([m.pop(), m.pop()][::-1]),
+    "SETITEMS": lambda m, _: m.set_items(m.pop_to_mark()),
+    "BINPUT": lambda m, at: m.remember(at),
+    "LONG_BINPUT": lambda m, at: m.remember(at),
+    "BINGET": lambda m, at: m.push(m.memo[at]),
+    "LONG_BINGET": lambda m, at: m.push(m.memo[at]),
+    "GLOBAL": lambda m, name: m.push(Named(name)),
+    "BINPERSID": lambda m, _: m.refer(),
+    "REDUCE": lambda m, _: m.rebuild(),
+    "BUILD": lambda m, _: m.ignore_attributes(),
+}
+"""All that ``torch.save`` writes with its protocol, 2."""
+
 
 OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 """Begins what torch wrote before 1.6: pickles one behind the other."""
@@ -43,11 +242,13 @@ class TorchZip:
 
     def stored(self, tensors: object) -> dict[str, Stored] | None:
         """The parameters in a part of the content, or None if it holds anything else."""
-        if not isinstance(tensors, dict) or any(type(t) is not Tensor for t in tensors.values()):
+        if not isinstance(tensors, dict) or any(
+            type(t) is not TensorView for t in tensors.values()
+        ):
             return None
         return {name: self._stored(tensor) for name, tensor in tensors.items()}
 
-    def _stored(self, tensor: Tensor) -> Stored:
+    def _stored(self, tensor: TensorView) -> Stored:
         kind = tensor.storage.kind
         dtype, item = _TYPES.get(kind, (kind, ""))
         name = f"{self.folder}/data/{tensor.storage.key}"
@@ -65,16 +266,16 @@ def open_torch(path: Path) -> Iterator[TorchZip]:
         It is damaged, or holds more than parameters and plain values.
     """
     _refuse_old(path)
-    with opened(path) as archive:
+    with open_zip(path) as archive:
         folder = _folder(path, archive)
         byte_order = f"{folder}/byteorder"
-        if byte_order in archive.namelist() and entry(archive, byte_order) != b"little":
+        if byte_order in archive.namelist() and zip_entry(archive, byte_order) != b"little":
             raise ModelError(f"{path}: written on a big-endian machine; save it on another")
         description = f"{folder}/data.pkl"
         if archive.getinfo(description).file_size > _MAX_DESCRIPTION:
             raise ModelError(f"{path}: its description is larger than any model's")
         try:
-            content = unpickle(entry(archive, description))
+            content = unpickle(zip_entry(archive, description))
         except NotPlainError as error:
             raise ModelError(f"{path}: {error}; only files with plain weights are read") from error
         yield TorchZip(path, archive, folder, content)
@@ -101,8 +302,10 @@ def _folder(path: Path, archive: zipfile.ZipFile) -> str:
     return folder
 
 
-def _values(archive: zipfile.ZipFile, name: str, tensor: Tensor, item: DTypeLike) -> NDArray[Any]:
-    data, n_items = entry(archive, name), tensor.storage.n_items
+def _values(
+    archive: zipfile.ZipFile, name: str, tensor: TensorView, item: DTypeLike
+) -> NDArray[Any]:
+    data, n_items = zip_entry(archive, name), tensor.storage.n_items
     if len(data) < n_items * np.dtype(item).itemsize:
         raise zipfile.BadZipFile(f"{shown(name)} is too short")
     numbers = np.frombuffer(data, item, n_items)

@@ -13,8 +13,7 @@ import numpy as np
 
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import Precision
-from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder
-from streamd.engine.onnx.linear import Linear, Projection, row_offset
+from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Linear, Projection, row_offset
 from streamd.engine.onnx.proto import ElementType, Shape
 from streamd.engine.weights import OUTPUT
 

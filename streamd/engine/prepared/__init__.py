@@ -17,13 +17,12 @@ from typing import Literal
 
 from streamd.disk import cache_folder, discard, is_ours, prune, put_folder
 from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine, Precision
-from streamd.engine.onnx.prepare import build
+from streamd.engine.onnx import OnnxEngine, Precision, build
 from streamd.engine.prepared import entry
 from streamd.engine.prepared.identity import Identity, called
 from streamd.engine.prepared.precision import Choice, choose_precision, machine
 from streamd.engine.store import find, load_model
-from streamd.engine.store.places import places
+from streamd.engine.store.cache import places
 from streamd.errors import EngineError, ModelError
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine, Precision
-from streamd.engine.onnx.prepare import FILES, open_folder, save
+from streamd.engine.onnx import FILES, OnnxEngine, Precision, open_folder, save
 
 _ABOUT = "model.msgpack"
 _CHECKED = "checked.json"

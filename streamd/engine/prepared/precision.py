@@ -20,8 +20,7 @@ import onnxruntime
 
 from streamd.disk import cache_folder, put_file
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.onnx import OnnxEngine, Precision
-from streamd.engine.onnx.prepare import build
+from streamd.engine.onnx import OnnxEngine, Precision, build
 from streamd.engine.weights import parameter_shapes
 from streamd.processor import instruction_sets, processor_name
 

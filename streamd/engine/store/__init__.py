@@ -18,8 +18,8 @@ from streamd.disk import expanded
 from streamd.engine.catalog import CATALOG, Size, entry, languages, quality, suits
 from streamd.engine.model import Model
 from streamd.engine.store import cache, imports
+from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.layouts import layout_of
-from streamd.engine.store.places import Places, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
 
@@ -58,7 +58,7 @@ def not_here(name: str) -> ModelError:
     )
 
 
-def find(name: str, here: Places) -> Path | None:
+def find(name: str, here: StorePaths) -> Path | None:
     """The folder or file of a model, if it is on this machine."""
     path = expanded(name)
     # Unlike those of Path, these say no of a path that is too long or may not be looked at.
@@ -70,12 +70,12 @@ def find(name: str, here: Places) -> Path | None:
     return imports.find(here.imported, name) or downloaded or bundled
 
 
-def is_bundled(name: str, here: Places) -> bool:
+def is_bundled(name: str, here: StorePaths) -> bool:
     """Whether that is what the name stands for; imported and downloaded models come before it."""
     return name in BUNDLED and find(name, here) == asset(name)
 
 
-def best(here: Places, *, language: str, translate: bool) -> str | None:
+def best(here: StorePaths, *, language: str, translate: bool) -> str | None:
     """The model to use when none is named: the best one here that can do it, whoever made it.
 
     Of two that are alike, an imported one comes before a downloaded and a bundled one. Downloaded
@@ -94,14 +94,14 @@ _Candidate = tuple[str, Size, int]
 """A model's name, its size, and how many languages it knows."""
 
 
-def _imported(here: Places) -> Iterator[_Candidate]:
+def _imported(here: StorePaths) -> Iterator[_Candidate]:
     for name, path in imports.every(here.imported):
         with suppress(ModelError):
             outline = layout_of(path).outline(path)
             yield name, Size.of(outline), languages(outline)
 
 
-def _downloaded(here: Places) -> Iterator[_Candidate]:
+def _downloaded(here: StorePaths) -> Iterator[_Candidate]:
     for each in CATALOG:
         if cache.find(here.cache, Repository(each.repository)):
             name = each.repository if imports.find(here.imported, each.name) else each.name

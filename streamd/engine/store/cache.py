@@ -1,21 +1,27 @@
-"""Finds models in huggingface_hub's cache, adds and removes them.
+"""Finds models in the cache of the huggingface_hub package, adds and removes them.
 
-Its layout, for each repository: ``blobs/DIGEST`` hold the content of files, ``snapshots/COMMIT/``
-links to them under the files' names, ``refs/REVISION`` the commit that a branch or tag was at.
-Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+The package's layout, for each repository: ``blobs/DIGEST`` hold the content of files,
+``snapshots/COMMIT/`` links to them under the files' names, ``refs/REVISION`` the commit of a branch
+or tag. Other programs share the cache, so its layout and the environment variables are those that
+the package documents; the tests compare them with the package itself. Sources:
+https://huggingface.co/docs/huggingface_hub/guides/manage-cache and
+https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
 """
 
 import fcntl
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from streamd.engine.formats.files import read_json
+from streamd.disk import expanded, user_folder
 from streamd.engine.formats.safetensors import shards
+from streamd.engine.formats.untrusted import read_json
 from streamd.engine.store.repository import (
     CONFIG,
     INDEX,
@@ -27,6 +33,108 @@ from streamd.engine.store.repository import (
     repository_of,
 )
 from streamd.errors import ModelError
+
+VARIABLE = "STREAMD_STORE"
+"""Names the folder of imported models."""
+_TRUE = {"1", "ON", "YES", "TRUE"}
+_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """`imported`: our own folder; `cache`: the library's; `endpoint`: the hub's address.
+
+    With `offline` nothing may be downloaded.
+    """
+
+    imported: Path
+    cache: Path
+    endpoint: str
+    offline: bool
+
+    @property
+    def site(self) -> str:
+        """The hub's address, for people: without the password that may stand in it."""
+        return re.sub(r"//[^/]*@", "//", self.endpoint)
+
+    @property
+    def host(self) -> str:
+        """The hub's name, for people."""
+        return self.site.partition("://")[2].partition("/")[0] or self.site
+
+
+def places(environ: Mapping[str, str] = os.environ) -> StorePaths:
+    """What the environment says."""
+    cache = environ.get("HUGGINGFACE_HUB_CACHE", str(_home(environ) / "hub"))
+    cache = environ.get("HF_HUB_CACHE", cache)
+    offline = environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or ""
+    return StorePaths(
+        imported=_imported(environ),
+        cache=_path(cache),
+        endpoint=environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
+        offline=_is_true(offline),
+    )
+
+
+def access_token(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the user's token for the hub: that of the environment, or of ``hf auth login``.
+
+    Raises
+    ------
+    ModelError
+        The file of ``hf auth login`` cannot be read.
+    """
+    if _is_true(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "")):
+        return None
+    token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    if token := _one_line(token):
+        return token
+    path = _path(environ.get("HF_TOKEN_PATH", str(_home(environ) / "token")))
+    try:
+        return _one_line(path.read_text(errors="replace")) or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "").replace("\r", "").strip()
+
+
+def timeout_s(environ: Mapping[str, str] = os.environ) -> int:
+    """Return for how many seconds the hub may be silent.
+
+    Raises
+    ------
+    ModelError
+        HF_HUB_DOWNLOAD_TIMEOUT is not a number.
+    """
+    text = environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
+    try:
+        return int(text or _TIMEOUT_S) or _TIMEOUT_S
+    except ValueError as error:
+        raise ModelError(f"HF_HUB_DOWNLOAD_TIMEOUT={text}: not a number of seconds") from error
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    default = _path(environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return _path(environ.get("HF_HOME", str(default)))
+
+
+def _is_true(text: str) -> bool:
+    return text.upper() in _TRUE
+
+
+def _imported(environ: Mapping[str, str]) -> Path:
+    if named := environ.get(VARIABLE):
+        return _path(named)
+    return user_folder("data", environ) / "models"
+
+
+def _path(text: str) -> Path:
+    return expanded(os.path.expandvars(text))
+
 
 _PREFIX = "models--"
 

@@ -1,30 +1,136 @@
-"""Gets a model from the hub into huggingface_hub's cache, or says in one line why not.
+"""Downloads a model from the hub into huggingface_hub's cache, or says in one line why it cannot.
 
 The bytes are fetched here and not by the huggingface_hub package, which neither resumes a download
 that another process left incomplete nor compares the content with the hub's checksum (2.4.0). A
 blob gets its name only after its checksum matched, a snapshot only after all its blobs are there.
+Unlike the package's, the requests carry no description of the machine and its programs.
 
-Xet, the hub's second protocol, is not used: the hub serves every file over plain HTTP as well, and
-there a range can be asked for.
+The hub's second protocol, Xet, is not used: it serves every file over plain HTTP as well, where a
+range of bytes can be requested.
 """
 
 import hashlib
+import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import httpx2
 
+from streamd import __version__
 from streamd.disk import flush, locked, megabytes
 from streamd.engine.formats import huggingface
 from streamd.engine.store import cache
-from streamd.engine.store.hub import HubClient, connected, reason
-from streamd.engine.store.places import Places
+from streamd.engine.store.cache import StorePaths, access_token, timeout_s
 from streamd.engine.store.repository import INDEX, Listing, RemoteFile, Repository, read_listing
 from streamd.errors import ModelError
+
+_MAX_LISTING = 16_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HubClient:
+    """Asks the hub that `here` names about the `repository`; `connected` makes one."""
+
+    repository: Repository
+    here: StorePaths
+    client: httpx2.Client
+
+    def description(self) -> bytes:
+        """Get the hub's description of the repository, in JSON."""
+        revision = self.repository.revision.replace("/", "%2F")
+        url = f"{self.here.endpoint}/api/models/{self.repository.id}/revision/{revision}"
+        answer = bytearray()
+        with self.stream(f"{url}?blobs=true") as response:
+            for chunk in response.iter_bytes():
+                answer += chunk
+                if len(answer) > _MAX_LISTING:
+                    raise ModelError(f"{self.repository}: the hub's list of files does not end")
+        return bytes(answer)
+
+    def url(self, file: RemoteFile, commit: str) -> str:
+        """Return the address of the file's content."""
+        return f"{self.here.endpoint}/{self.repository.id}/resolve/{commit}/{file.name}"
+
+    @contextmanager
+    def stream(
+        self, url: str, headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx2.Response]:
+        """Send a request and yield the response.
+
+        Raises
+        ------
+        ModelError
+            The hub refuses the request.
+        """
+        sent = {"User-Agent": f"streamd/{__version__}", **(headers or {})}
+        if token := access_token():
+            if not token.isascii():
+                raise ModelError("HF_TOKEN, or what hf auth login stored, is not a valid token")
+            sent["Authorization"] = f"Bearer {token}"
+        with self.client.stream("GET", url, headers=sent) as response:
+            if not response.is_success:
+                raise self._refusal(response)
+            yield response
+
+    def _refusal(self, response: httpx2.Response) -> ModelError:
+        """What the hub's error codes mean: huggingface_hub ``hf_raise_for_status``."""
+        host, status = self.here.host, response.status_code
+        code = response.headers.get("X-Error-Code", "")
+        if code == "GatedRepo":
+            return ModelError(
+                f"{self.repository} is gated: accept its terms at "
+                f"{self.here.site}/{self.repository.id}, then set HF_TOKEN or run hf auth login"
+            )
+        if code == "RevisionNotFound":
+            return ModelError(
+                f"{self.repository.id} has no branch, tag or commit {self.repository.revision}"
+            )
+        if code == "EntryNotFound":
+            return ModelError(f"{self.repository}: {host} lists a file that it does not have")
+        if status in (401, 403, 404):
+            return ModelError(
+                f"{self.repository}: no such repository on {host}, or a private one (then set "
+                "HF_TOKEN or run hf auth login)"
+            )
+        return ModelError(f"{self.repository}: {host} answers with error {status}; try again later")
+
+
+@contextmanager
+def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
+    """Yield a client; errors of network and disk inside the block become a `ModelError`."""
+    if here.offline:
+        raise ModelError(
+            f"{repository} is not downloaded while HF_HUB_OFFLINE is set; without it: "
+            f"streamd models get {repository}"
+        )
+    # These would log whole addresses, with the signatures and passwords in them.
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        with httpx2.Client(follow_redirects=True, timeout=timeout_s()) as client:
+            yield HubClient(repository, here, client)
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        # httpx2 raises ValueError for an invalid proxy address.
+        raise ModelError(
+            f"{repository}: {here.host} cannot be reached ({reason(error)}); "
+            "check the network, or name a model that is here (streamd models list)"
+        ) from error
+    except OSError as error:
+        raise ModelError(
+            f"{repository}: {here.cache} cannot be written "
+            f"({error.strerror or error}); what came so far is kept for the next try"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return the error's text in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
 
 _PAUSES_S = (1, 2, 4)
 """Before each new try that follows one in which nothing came."""
@@ -44,7 +150,7 @@ class Offer:
     n_missing: int
 
 
-def look_up(repository: Repository, here: Places) -> Offer:
+def look_up(repository: Repository, here: StorePaths) -> Offer:
     """Ask the hub what there is.
 
     Raises
@@ -60,7 +166,7 @@ def look_up(repository: Repository, here: Places) -> Offer:
 
 def fetch(
     offer: Offer,
-    here: Places,
+    here: StorePaths,
     *,
     told: Told = lambda n_here, n_all: None,
     pause: Pause = time.sleep,

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Protocol
 
-from streamd.engine.formats import archive, ct2, ggml, huggingface, mlx, openai, torch_zip
-from streamd.engine.formats.files import present
+from streamd.engine.formats import ct2, ggml, huggingface, mlx, openai, torch_zip
+from streamd.engine.formats.untrusted import ZIP_MAGIC, present
 from streamd.engine.model import Model, Outline
 from streamd.errors import ModelError
 
@@ -39,7 +39,7 @@ _IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin"
 _ALONE = ("ggml*.bin", "*.pt")
 
 
-class Layout(Protocol):
+class ModelLayout(Protocol):
     """A module of `formats`."""
 
     def load(self, path: Path, name: str, /) -> Model:
@@ -52,7 +52,7 @@ class Layout(Protocol):
         """List the files that `load` reads."""
 
 
-def layout_of(path: Path) -> Layout:
+def layout_of(path: Path) -> ModelLayout:
     """Choose by what lies there; weights are not looked into.
 
     Raises
@@ -63,7 +63,7 @@ def layout_of(path: Path) -> Layout:
     return _of_folder(path) if path.is_dir() else _of_file(path)
 
 
-def _of_folder(folder: Path) -> Layout:
+def _of_folder(folder: Path) -> ModelLayout:
     if present(folder, (ct2.WEIGHTS,)):
         return ct2
     if mlx.is_one(folder):
@@ -81,7 +81,7 @@ def _of_folder(folder: Path) -> Layout:
     raise ModelError(f"{folder}: holds no model; streamd reads {_READ}")
 
 
-def _of_file(path: Path) -> Layout:
+def _of_file(path: Path) -> ModelLayout:
     try:
         with path.open("rb") as file:
             magic = file.read(_N_MAGIC)
@@ -91,7 +91,7 @@ def _of_file(path: Path) -> Layout:
         return ggml
     if any(path.match(pattern) for pattern in _IN_FOLDERS):
         raise ModelError(f"{path}: only a part of a model; name its folder, {path.parent}")
-    if magic.startswith((archive.MAGIC, torch_zip.OLD_MAGIC)):
+    if magic.startswith((ZIP_MAGIC, torch_zip.OLD_MAGIC)):
         return openai
     for (at, expected), what in _MAGICS.items():
         if magic[at:].startswith(expected):

@@ -9,7 +9,7 @@ import pytest
 
 from streamd.assets import asset
 from streamd.engine.longform import TranscribedWindow, Transcriber, clips_at
-from streamd.engine.onnx import OnnxEngine, prepare
+from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.weights import parameter_shapes
 from streamd.mel.windows import RecordingMel
 from streamd.options import DecodingOptions, LongformOptions
@@ -25,7 +25,7 @@ def engine(name: str) -> OnnxEngine:
     weights = model.weights
     if name == "random":
         weights = longform.long_weights(parameter_shapes(model.dims))
-    return prepare.build(model.dims, weights, alignment_heads=model.alignment_heads)
+    return build(model.dims, weights, alignment_heads=model.alignment_heads)
 
 
 @cache
