@@ -52,11 +52,8 @@ async def watch(
     token : sent in the ``Authorization`` header
     retry_ms : pause before the first attempt to reconnect; doubles up to 5 s
 
-    Raises
-    ------
-    ConfigError : `url` is not the address of a server
-    StreamdError : the first attempt to connect fails, or the server is not streamd
-    WireError : the server refuses, for example with `no_such_session`
+    Raises `ConfigError` if `url` is not an address, `StreamdError` if the first attempt to connect
+    fails or the server is not streamd, `WireError` if it refuses (such as `no_such_session`).
     """
     position = _Position(url, after)
     connection = await _connect_first(position, token)

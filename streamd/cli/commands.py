@@ -49,7 +49,7 @@ def _export(config: Config, operands: tuple[str, ...]) -> int:
 
 def _devices(config: Config, operands: tuple[str, ...]) -> int:
     from streamd.cli.devices import table
-    from streamd.sources.devices import list_devices
+    from streamd.sources.microphone import list_devices
 
     stdio.put(sys.stdout, table(list_devices()))
     return 0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from streamd.errors import SourceError
-from streamd.sources.devices import Device
+from streamd.sources.microphone import Device
 
 
 def table(devices: Sequence[Device]) -> str:

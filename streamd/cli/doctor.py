@@ -29,7 +29,7 @@ from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import places
 from streamd.errors import StreamdError
 from streamd.options import DecodingOptions
-from streamd.sources.devices import list_devices
+from streamd.sources.microphone import list_devices
 
 _PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")
 _USUAL = "base.en"

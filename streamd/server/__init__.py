@@ -6,9 +6,9 @@
 
 from streamd.server.auth import BindOptions
 from streamd.server.connection import LIVE, ServerInfo, ServerLimits
+from streamd.server.ingest import IngestSession, Sessions
 from streamd.server.listener import Server, serve
 from streamd.server.metrics import Metrics
-from streamd.server.sessions import IngestSession, Sessions
 
 __all__ = [
     "LIVE",

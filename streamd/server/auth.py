@@ -63,10 +63,7 @@ class BindOptions:
     key: str = ""
 
     def tls(self) -> ssl.SSLContext | None:
-        """Make the TLS context, or None without a certificate.
-
-        Raises `ConfigError` if the files cannot be read, or do not belong together.
-        """
+        """Make the TLS context, or None without a certificate; raises as `load_certificate`."""
         if not self.cert:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -74,7 +71,7 @@ class BindOptions:
         return context
 
     def load_certificate(self, context: ssl.SSLContext) -> None:
-        """Read the files again, for new connections; raises as `tls` does."""
+        """Read the files for new connections; raises `ConfigError` if they cannot be used."""
         try:
             context.load_cert_chain(self.cert, self.key or None)
         except (OSError, ssl.SSLError) as error:

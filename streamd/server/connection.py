@@ -1,8 +1,4 @@
-"""One client of ``/v1/stream``: its websocket, and the protocol that it speaks.
-
-`WebSocket` sends and receives with deadlines. `Connection` is the one place where streamd.v1 is
-spoken: from the query and ``hello`` to the close code.
-"""
+"""One client of ``/v1/stream``: `WebSocket` moves messages, `Connection` speaks streamd.v1."""
 
 import asyncio
 import logging
@@ -93,13 +89,7 @@ class WebSocket:
         self._ping_s = limits.ping_ms / 1000
 
     async def send(self, text: bytes) -> None:
-        """Send a text message.
-
-        Raises
-        ------
-        ConnectionClosed : the client has gone
-        StuckError : it could not be sent before the deadline, and the connection was reset
-        """
+        """Send a text message; raises `ConnectionClosed`, or `StuckError` after the deadline."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 await self._connection.send(text, text=True)
@@ -109,10 +99,7 @@ class WebSocket:
     async def receive(self) -> str | bytes:
         """Wait for the next message, without limit as long as the client answers pings.
 
-        Raises
-        ------
-        ConnectionClosed : there will be no more messages
-        StuckError : a ping was not answered, and the connection was reset
+        Raises `ConnectionClosed`, or `StuckError` after a ping that was not answered.
         """
         while True:
             try:
@@ -160,13 +147,8 @@ class Connection:
     Reading and writing run side by side. Everything that the client receives, answers included,
     goes through its subscription at the hub, so it arrives in the order in which it happened.
 
-    Parameters
-    ----------
-    socket : the client's websocket
-    query : the query of the address that the client opened
-    ingests : the sessions that it may listen to or feed
-
-    Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
+    `query` is that of the address which the client opened. Raises `WireError` if the request cannot
+    be granted; pass the error to `refuse`.
     """
 
     def __init__(

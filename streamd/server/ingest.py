@@ -7,6 +7,7 @@ while so that the client can reconnect and resume.
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -14,11 +15,72 @@ from msgspec.structs import replace
 from streamd.audio.framer import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
-from streamd.server.sessions import MAX_FEED_FRAMES, IngestSession, Sessions
+from streamd.hub import Hub
 from streamd.server.wire import Flush, Start, Stop, decode_command
+from streamd.types import Frames
 
 _MAX_ENDED = 64
 """Ended sessions to remember, so that a client that reconnects learns that its session is over."""
+MAX_FEED_FRAMES = 50
+"""One second: large enough to be cheap, small enough for `room` to bound the backlog."""
+
+
+class IngestSession(Protocol):
+    """One session that a client feeds. All calls come from the event loop's thread."""
+
+    hub: Hub
+
+    @property
+    def began_ms(self) -> int:
+        """Session time at which the client's audio begins: 0 unless an earlier run is resumed."""
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames, at most `MAX_FEED_FRAMES`; await `room` first."""
+
+    async def room(self) -> None:
+        """Return once the backlog is below its limit; until then the client is not read."""
+
+    async def flush(self) -> None:
+        """Publish everything fed so far as finals; the session continues."""
+
+    def gap(self, duration_ms: int, why: GapReason) -> None:
+        """Record that the client lost audio."""
+
+    def settle(self) -> int:
+        """Store and return the time (ms) before which no audio is needed, even after a crash."""
+
+    async def finish(self, reason: EndReason) -> None:
+        """Publish everything fed so far as finals, then call ``hub.close(reason)``.
+
+        The server calls it exactly once, also when the client vanished, and feeds nothing after
+        it.
+        """
+
+
+class Sessions(Protocol):
+    """All sessions of the daemon."""
+
+    def hub(self, session: str) -> Hub | None:
+        """Return the hub of a session to listen to, or None if there is no such session."""
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the sessions that have a hub, oldest first."""
+
+    def unready(self) -> Sequence[str]:
+        """Return the reasons why new clients should use another server; empty if there is none."""
+
+    @property
+    def lag_ms(self) -> int:
+        """How far the engine is behind in the session that has waited longest."""
+
+    def open(self, session: str, *, epoch: str | None = None) -> IngestSession:
+        """Begin a session that a client feeds, or resume one that another process left.
+
+        `epoch` is the run of the session that the client fed before. If that run is resumed, the
+        client sends again what was not settled.
+
+        Raises `WireError` with `session_busy` if another client feeds it, or `too_many_streams`.
+        """
 
 
 class Feeder(Protocol):
@@ -118,10 +180,7 @@ class Ingest:
         return answer
 
     def ack(self) -> Ack | None:
-        """Return what a client that counts samples need not keep, at most once per second of audio.
-
-        The session stores it for other processes, too.
-        """
+        """Return, once per second of audio, what a client that counts samples need not keep."""
         audio = self._audio
         if audio is None or not self.resumable or audio.n_received < audio.next_ack:
             return None
@@ -130,10 +189,7 @@ class Ingest:
         return Ack(samples=min(samples, audio.n_received))
 
     async def finish(self, reason: EndReason) -> None:
-        """Make the audio final and end the session.
-
-        Later callers wait for the first one, whose reason counts.
-        """
+        """Make the audio final and end the session; of several calls the first counts."""
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(reason))
         await self._finishing
@@ -190,13 +246,7 @@ class Ingest:
 
 
 class Ingests:
-    """All sessions that clients feed, also those whose client may reconnect.
-
-    Parameters
-    ----------
-    resume_ms : how long a session waits for its client
-    max_session_ms : audio after which a session ends; 0: never
-    """
+    """All sessions that clients feed, also those that wait `resume_ms` for their client."""
 
     def __init__(self, sessions: Sessions, *, resume_ms: int, max_session_ms: int) -> None:
         self.sessions = sessions
@@ -208,12 +258,8 @@ class Ingests:
     def connect(self, session: str, *, epoch: str | None, feeder: Feeder) -> Ingest:
         """Return the ingest that the client knows by its `epoch`, or a new one.
 
-        Parameters
-        ----------
-        session : its name; a random one if empty
-        feeder : the connection that feeds it from now on
-
-        Raises `WireError` if another client feeds the session, it has ended, or there are too many.
+        An empty `session` gets a random name. Raises `WireError` if another client feeds the
+        session, it has ended, or there are too many.
         """
         session = session or secrets.token_hex(4)
         for name, run, received_ms in self._ended:

@@ -23,10 +23,9 @@ from streamd.server.connection import (
     WebSocket,
     refuse,
 )
-from streamd.server.ingest import Ingests
+from streamd.server.ingest import Ingests, Sessions
 from streamd.server.metrics import Metrics
 from streamd.server.routes import STREAM_PATH, load_pages, plain, respond, routes
-from streamd.server.sessions import Sessions
 from streamd.server.wire import Limits
 
 _log = logging.getLogger(__name__)
@@ -35,9 +34,8 @@ _log = logging.getLogger(__name__)
 class ConnectionRegistry:
     """The open connections: pending until their request is granted, authorized after that.
 
-    A pending connection costs only a socket. It takes no client's place, but there may be at most
-    `max_pending`: above that the oldest one from the busiest address is dropped, since a real
-    client has sent its request long before.
+    Above `max_pending` the oldest pending connection from the busiest address is dropped, since a
+    real client has sent its request long before. Pending connections take no client's place.
     """
 
     def __init__(self, max_pending: int) -> None:
@@ -139,8 +137,7 @@ class Server:
     def reload(self, token: str | None) -> None:
         """Require this token and use the present certificate file for new connections.
 
-        Raises `ConfigError` if a token is missing although other machines could connect, or the
-        certificate is bad; nothing was changed.
+        Raises `ConfigError` as `serve`; then nothing has changed.
         """
         auth = self._auth.with_token(token)
         if self._tls is not None:
@@ -148,10 +145,7 @@ class Server:
         self._auth = auth
 
     async def open(self) -> ws.Server:
-        """Bind and accept clients.
-
-        Raises `BindError` if the address is in use, forbidden or not of this machine.
-        """
+        """Bind and accept clients; raises as `serve`."""
         deadline_s = self._limits.send_deadline_ms / 1000
         host, port = self._bind.host, self._bind.port
         listening = self._bind.listening
@@ -256,15 +250,8 @@ async def serve(
     Leaving it takes at most ``limits.shutdown_ms`` for the last finals of the sessions that clients
     feed, and ``limits.send_deadline_ms`` for all clients to read them.
 
-    Parameters
-    ----------
-    sessions : the sessions to listen to and to feed
-    metrics : the counters for ``/metrics``
-
-    Raises
-    ------
-    ConfigError : other machines could connect and there is no token, or the certificate is bad
-    BindError : the address is in use, forbidden or not of this machine
+    Raises `ConfigError` if other machines could connect without a token or the certificate is bad,
+    `BindError` if the address is in use, forbidden or not of this machine.
     """
     server = Server(
         bind,
@@ -285,10 +272,8 @@ def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subp
 
 
 def _library_logger() -> logging.Logger:
-    """Return a logger without tracebacks of failed handshakes (websockets 15) and without details.
-
-    The details would reveal tokens and transcripts.
-    """
+    # Without tracebacks of failed handshakes (websockets 15), and without details, which would
+    # reveal tokens and transcripts.
     logger = logging.getLogger("websockets.streamd")
     logger.addFilter(_is_worth_logging)
     return logger

@@ -9,8 +9,8 @@ import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Response
 
+from streamd.server.ingest import Sessions
 from streamd.server.metrics import Metrics
-from streamd.server.sessions import Sessions
 
 STREAM_PATH = "/v1/stream"
 SESSIONS_PATH = "/v1/sessions"

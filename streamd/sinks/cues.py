@@ -107,12 +107,8 @@ class Cues:
 def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) -> Iterator[Cue]:
     """Yield the cues of `final`, of positive length, in order and without overlap.
 
-    Text that the final's words do not cover gets its share of the final's time.
-
-    Parameters
-    ----------
-    not_before_ms : end of the previous cue
-    layout : the limits
+    Text that the final's words do not cover gets its share of the final's time. The first cue
+    begins at `not_before_ms` or later.
     """
     layout = layout or CueLayout()
     pieces = list(_pieces(final, layout.line_cells))

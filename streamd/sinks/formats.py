@@ -56,10 +56,9 @@ def suffix(name: str) -> str:
 
 
 class StreamSink:
-    """Writes a format to a text stream that is not a terminal, such as a pipe.
+    """Writes a format to a text stream that is not a terminal; raises as `stdio.put` does.
 
     Nothing is written of a session that fails before its first words: no document without text.
-    All methods raise as `streamd.stdio.put` does.
     """
 
     def __init__(self, stream: TextIO, form: Format) -> None:
@@ -132,11 +131,7 @@ class FileSink:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
     def write(self, event: Event) -> None:
-        """Append the text of `event` at once.
-
-        Raises `StreamdError` if the file can no longer be written, for example on a full disk; it
-        is as it was before.
-        """
+        """Append the text of `event`; after a `StreamdError` the file is as it was before."""
         is_text = isinstance(event, Final | Gap)
         if not self._begun and (
             is_text or (isinstance(event, Eos) and event.reason == EndReason.END)

@@ -54,12 +54,10 @@ class Region:
         self._rows: list[str] = []
 
     def draw(self, rows: Sequence[str], above: str = "") -> str:
-        """Return what replaces the present rows with `rows`; empty if nothing changes.
+        """Return what replaces the present rows; empty if nothing changes.
 
-        Parameters
-        ----------
-        rows : no wider and no more than the terminal has, without line breaks
-        above : text to leave above the region: whole lines, each ended by CR LF
+        The `rows` must fit the terminal; `above` is whole lines, each ended by CR LF, to leave
+        above the region.
         """
         if not above and list(rows) == self._rows:
             return ""
@@ -131,7 +129,7 @@ class Captions:
         return _laid_out(spans, columns)[-max(1, lines // 2) :]
 
     def hide(self) -> str:
-        """Return what removes the partial from the screen until `redraw`."""
+        """Return what removes the partial until `redraw`."""
         return self._region.draw([])
 
     def redraw(self) -> str:
@@ -158,14 +156,7 @@ def _laid_out(spans: list[Span], columns: int) -> list[str]:
 
 
 class TerminalSink:
-    """Shows live captions on a terminal.
-
-    Parameters
-    ----------
-    stream : text stream of the terminal
-    look : the user's choices
-    size : returns (columns, lines); by default of the stream's own terminal
-    """
+    """Shows live captions on the terminal of `stream`, whose `size` is asked by default."""
 
     def __init__(self, stream: TextIO, look: Look, *, size: Size | None = None) -> None:
         self._stream = stream
@@ -200,16 +191,10 @@ class TerminalSink:
 def open_captions(
     stream: TextIO, look: Look, *, form: str, layout: CueLayout, environ: Mapping[str, str]
 ) -> CaptionSink:
-    """Return the sink for standard output.
+    """Return the sink for standard output, which replaces characters outside its encoding.
 
-    Parameters
-    ----------
-    stream : standard output; it replaces characters outside its encoding from now on
-    look : the user's choices for ``text``
-    form : ``text`` (live on a terminal, else finals only), ``jsonl`` (every event in wire form) or
-        another one of `FORMATS`
-    layout : of subtitles
-    environ : a dumb terminal (``TERM``) counts as a pipe
+    `form` is ``text`` (live on a terminal, else finals only), ``jsonl`` (every event in wire form)
+    or another one of `FORMATS`. A dumb terminal (``TERM`` in `environ`) counts as a pipe.
     """
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")

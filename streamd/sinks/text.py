@@ -36,14 +36,10 @@ def width(text: str) -> int:
 
 
 def chunks(text: str, columns: int, used: int = 0) -> Iterator[str]:
-    """Cut `text` where a terminal would wrap it: yield at least one chunk, one for each row.
+    """Cut cleaned `text` where a terminal would wrap it, into at least one chunk.
 
-    Parameters
-    ----------
-    text : cleaned
-    columns : cells in a row, at least 1; a wider grapheme gets a row of its own
-    used : cells of the first row that are taken; if nothing fits after them, the first chunk is
-        empty
+    The first row has `used` cells that are taken; if nothing fits after them, the first chunk is
+    empty. A grapheme that is wider than `columns` gets a row of its own.
     """
     start = end = 0
     for grapheme in iter_graphemes(text):

@@ -47,16 +47,10 @@ _log = logging.getLogger(__name__)
 
 
 class Video:
-    """A sink that makes a video after the last word; an existing file stays until then.
+    """A sink that makes a video of the file `sound` after the last word.
 
-    Parameters
-    ----------
-    path : the video; its folder must exist
-    layout : how much text a picture holds
-    sound : the sound file that is transcribed; empty if there is none
-
-    Raises `ConfigError` if there is no sound file or no suitable ffmpeg, or the video cannot be
-    written.
+    An existing file stays until then. Raises `ConfigError` without a sound file or a suitable
+    ffmpeg, or if the video cannot be written.
     """
 
     def __init__(self, path: Path, layout: CueLayout, *, sound: str) -> None:
@@ -89,10 +83,7 @@ class Video:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
     def write(self, event: Event) -> None:
-        """Collect finals; at the end of the session make the video, which takes a while.
-
-        Raises `StreamdError` if ffmpeg could not make it.
-        """
+        """Collect finals, and make the video at the end; raises `StreamdError` if ffmpeg cannot."""
         for cue in self._cues.of(event):
             self._dialogues.append(dialogue(cue, self._layout))
             self._letters.update(joined(cue.pieces))
@@ -103,7 +94,7 @@ class Video:
                 self._make(whole=whole)
 
     def close(self) -> None:
-        """Remove the unfinished file; there is no video if the session has not ended."""
+        """Remove the unfinished file."""
         with suppress(OSError):
             self._part.unlink(missing_ok=True)
 

@@ -94,9 +94,7 @@ class _Messages:
 
 
 class Ffmpeg:
-    """An ffmpeg process that decodes one input.
-
-    Call `open`, then `read` until it returns nothing, then `close`.
+    """An ffmpeg process that decodes one input; raises `SourceError` if ffmpeg is not installed.
 
     Parameters
     ----------
@@ -104,8 +102,6 @@ class Ffmpeg:
     path : a file or an address (`is_url`), or empty to write the input into `stdin`
     stdin : as in `subprocess.Popen`
     rate_hz, channels : the format to decode to
-
-    Raises `SourceError` if ffmpeg is not installed.
     """
 
     def __init__(
@@ -165,19 +161,13 @@ class Ffmpeg:
         return self._process.stdin
 
     def open(self) -> None:
-        """Wait until the first sound is decoded.
-
-        Raises `SourceError` if the input has no sound, cannot be reached or is damaged.
-        """
+        """Wait until the first sound is decoded; raises `SourceError` if there is none."""
         self._ahead = self.read()
         # ffmpeg describes the input before the first sample, but on another pipe.
         self._messages.described.wait()
 
     def read(self) -> Block:
-        """Return the next (n, channels) samples; n is 0 at the end.
-
-        Raises `SourceError` if the sound ended too early; all samples before were returned.
-        """
+        """Return the next (n, channels) samples, as `file.SoundDecoder.read` does."""
         if len(self._ahead):
             block, self._ahead = self._ahead, self._ahead[:0]
             return block
@@ -247,4 +237,4 @@ class Ffmpeg:
             return (
                 f"{self.name} is damaged or not a sound file (ffmpeg: {first}); get a complete copy"
             )
-        return f"{self.name} has no audio that can be decoded: record or convert it again"
+        return f"{self.name} has no audio: record or convert it again"

@@ -25,14 +25,11 @@ _READ_MS = 1000
 """Length of a read: waking a thread for each block of 40 ms costs as much as voice detection."""
 _HEADER_SLACK_MS = 100
 """Tolerance for lengths in headers, which may be estimates."""
-_OTHER_SIZE = re.compile(
-    r"^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE
-)
+_OTHER_SIZE = re.compile(r"(?m)^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)")
 """libsndfile's note about a file whose size of the sound is not that of its header."""
 _NO_END = re.compile("lacks an end-of-stream bit|without an End-Of-Stream flag")
 _UNKNOWN_SIZE = 0x7FFF_F000
 """Programs that write a file through a pipe state such a size, since they cannot seek back."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +72,7 @@ class SoundDecoder(Protocol):
     def read(self) -> Block:
         """Return the next (n, channels) samples; n is 0 at the end.
 
-        Raises `SourceError` if the sound ended too early; all samples before were returned.
+        Raises `SourceError` after the last samples if the sound ends too early.
         """
 
     def stop(self) -> None:
@@ -238,12 +235,7 @@ class _ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no anno
 class Sndfile:
     """Decodes one file with libsndfile.
 
-    Raises
-    ------
-    UnreadableError
-        It is damaged, or in a format that libsndfile does not know.
-    SourceError
-        It contains no audio.
+    Raises `UnreadableError` if libsndfile cannot read it, `SourceError` if it has no audio.
     """
 
     def __init__(self, name: str) -> None:
@@ -256,9 +248,7 @@ class Sndfile:
         self.channels: int = self._file.channels
         if not self._file.frames:
             self._file.close()
-            raise SourceError(
-                f"{name} has no audio that can be decoded: record or convert it again"
-            )
+            raise SourceError(f"{name} has no audio: record or convert it again")
         self.duration_ms: int | None = self._file.frames * 1000 // self.rate_hz
         self._n_read = 0
         self._failed = False
@@ -281,10 +271,7 @@ class Sndfile:
                 )
 
     def read(self) -> NDArray[np.float32]:
-        """Give the next (n, channels) samples; n is 0 at the end.
-
-        Raises `SourceError` if at the end, if that is not the end of the sound.
-        """
+        """Return the next samples as `SoundDecoder.read` does."""
         # When the decoder fails inside a block, soundfile raises and does not say how much it has
         # decoded: the samples that are still NaN are not.
         n = self.rate_hz * _READ_MS // 1000
@@ -310,8 +297,8 @@ class Sndfile:
         self._file.close()
 
     def _cut_short(self) -> SourceError:
-        decoded = f"{self._n_read / self.rate_hz:.1f} of {self._file.frames / self.rate_hz:.1f} s"
+        decoded, stated = self._n_read / self.rate_hz, self._file.frames / self.rate_hz
         return SourceError(
-            f"{self.name} is damaged or incomplete: only {decoded} could be decoded; "
-            "get a complete copy"
+            f"{self.name} is damaged or incomplete: only {decoded:.1f} of {stated:.1f} s could be "
+            "decoded; get a complete copy"
         )

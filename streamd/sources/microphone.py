@@ -1,4 +1,4 @@
-"""A microphone, through PortAudio.
+"""Input devices and the microphone, through PortAudio.
 
 PortAudio calls back from its own thread, which only hands a copy of the block to the event loop. It
 never waits for us, so nothing is lost while the engine is slow: blocks wait in memory, up to
@@ -8,6 +8,8 @@ never waits for us, so nothing is lost while the engine is slow: blocks wait in 
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -19,7 +21,6 @@ from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
 from streamd.sources import Lost
-from streamd.sources.devices import Device, choose, list_devices, load_portaudio, refresh_devices
 from streamd.sources.frames import Background, Ended, FrameStream
 from streamd.types import SAMPLE_RATE
 
@@ -32,6 +33,98 @@ _TIMEOUT_MS = 10_000
 """A working device delivers blocks even in silence; Bluetooth takes seconds to begin."""
 _N_BEFORE = 50
 """Blocks (1 s) from which `OverflowMeter` knows when the stream began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An input device; `index` is PortAudio's number of it.
+
+    `channels` is the maximum, `rate_hz` its own rate; `default` marks the system's choice.
+    """
+
+    index: int
+    name: str
+    host_api: str
+    channels: int
+    rate_hz: int
+    default: bool
+
+    def __str__(self) -> str:
+        return f"{self.index} {self.name!r}"
+
+
+def load_portaudio() -> ModuleType:
+    """Import `sounddevice`; raises `SourceError` if PortAudio cannot be loaded."""
+    try:
+        import sounddevice
+    except OSError:
+        raise SourceError(
+            "PortAudio is not installed: apt install libportaudio2 (Debian, Ubuntu), "
+            "dnf install portaudio (Fedora) or brew install portaudio (macOS)"
+        ) from None
+    return sounddevice  # type: ignore[no-any-return]  # it has no annotations
+
+
+def refresh_devices() -> None:
+    """Make PortAudio look for devices again; none may be open."""
+    portaudio = load_portaudio()
+    portaudio._terminate()  # there is no public way to update the list
+    portaudio._initialize()
+
+
+def list_devices() -> list[Device]:
+    """Return all devices that can record, in PortAudio's order.
+
+    Devices that were plugged in later appear after `refresh_devices`. Raises as `load_portaudio`.
+    """
+    portaudio = load_portaudio()
+    host_apis = portaudio.query_hostapis()
+    try:
+        default = portaudio.query_devices(kind="input")["index"]
+    except portaudio.PortAudioError:  # there is none
+        default = None
+    return [
+        Device(
+            index=device["index"],
+            name=device["name"],
+            host_api=host_apis[device["hostapi"]]["name"],
+            channels=device["max_input_channels"],
+            rate_hz=round(device["default_samplerate"]),
+            default=device["index"] == default,
+        )
+        for device in portaudio.query_devices()
+        if device["max_input_channels"] > 0
+    ]
+
+
+def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
+    """Return the device that the user means; raises `SourceError` unless exactly one matches.
+
+    `wanted` is its number, its name or a part of the name in any case, or None for the default.
+    """
+    if not devices:
+        raise SourceError("no microphone found: plug one in, or name a sound file")
+    if wanted is None:
+        matches = [device for device in devices if device.default]
+        problem = "the system has no default microphone"
+    elif isinstance(wanted, int) or wanted.isdecimal():
+        matches = [device for device in devices if device.index == int(wanted)]
+        problem = f"no input device has the number {wanted}"
+    else:
+        matches = _by_name(devices, wanted)
+        match = "several input devices match" if matches else "no input device matches"
+        problem = f"{match} {wanted!r}"
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(map(str, matches or devices))
+    raise SourceError(f"{problem}: choose one by its number: {listed}")
+
+
+def _by_name(devices: Sequence[Device], wanted: str) -> list[Device]:
+    """Return the devices with exactly this name, or else those whose name contains it."""
+    folded = wanted.casefold()
+    exact = [device for device in devices if device.name.casefold() == folded]
+    return exact or [device for device in devices if folded in device.name.casefold()]
 
 
 class Microphone:
@@ -266,16 +359,9 @@ class OverflowMeter:
         self._began_s: deque[float] = deque(maxlen=_N_BEFORE)
 
     def lost(self, n_samples: int, adc_s: float, overflowed: bool) -> int:
-        """Take the next block and return the number of samples lost before it.
+        """Return how many samples were lost before a block that was captured at `adc_s`.
 
-        It is 0 without an overflow. After an overflow it is never 0: where the clock must be wrong,
-        it is the length of one block.
-
-        Parameters
-        ----------
-        n_samples : length of the block
-        adc_s : when its first sample was captured, in seconds of any clock
-        overflowed : whether PortAudio reports an overflow with this block
+        It is 0 without an overflow, and the length of one block where the clock must be wrong.
         """
         began_s = adc_s - self._n_delivered / self._rate_hz
         n_lost = 0

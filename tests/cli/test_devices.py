@@ -2,7 +2,7 @@ import pytest
 
 from streamd.cli.devices import table
 from streamd.errors import SourceError
-from streamd.sources.devices import Device
+from streamd.sources.microphone import Device
 
 
 def test_each_device_has_its_line_and_the_default_its_star():

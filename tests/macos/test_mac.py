@@ -26,8 +26,7 @@ from streamd.engine.coreml.runtime.plan import devices
 from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
 from streamd.engine.coreml.runtime.verdict import new_place
 from streamd.errors import EngineError
-from streamd.sources.devices import list_devices
-from streamd.sources.microphone import Microphone
+from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Window, text_of
 from tests.macos.conftest import CORE_ML, MODEL
 

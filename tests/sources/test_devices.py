@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from streamd.errors import SourceError
-from streamd.sources.devices import Device, choose, list_devices
+from streamd.sources.microphone import Device, choose, list_devices
 from tests.support.fake_portaudio import FakePortAudio
 
 MICS = [("Built-in Microphone", 2, 48_000), ("Speakers", 0, 48_000), ("USB mic", 1, 16_000)]

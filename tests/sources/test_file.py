@@ -247,7 +247,7 @@ def broken(folder, kind):
         ("empty", "{path} is empty: record it again"),
         ("text", "{path} is damaged or "),  # what else depends on whether ffmpeg is here
         ("header only", "{path} is damaged or "),
-        ("no samples", "{path} has no audio that can be decoded"),
+        ("no samples", "{path} has no audio"),
         ("100 Hz", "{path}: a sample rate of 100 Hz is not supported"),
     ],
 )

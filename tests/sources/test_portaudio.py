@@ -9,8 +9,7 @@ import soundfile
 
 from streamd.errors import SourceError
 from streamd.sources import Lost
-from streamd.sources.devices import list_devices
-from streamd.sources.microphone import Microphone
+from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import SAMPLE_RATE
 from tests.support.pulseaudio import DEVICE
 
