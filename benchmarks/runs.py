@@ -125,7 +125,7 @@ class Run:
             name=sound.name,
             model=model.name,
             clock="free",
-            step_ms=config.streaming.step_ms or recording.audio_ms,
+            step_ms=ms_from_frames(config.session.step) or recording.audio_ms,
             audio_ms=recording.audio_ms,
         )
         new_session = build.session_factory(config)

@@ -26,7 +26,7 @@ from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.engine.recognizer import Recognizer
-from streamd.types import text_of
+from streamd.types import ms_from_frames, text_of
 
 
 class Bench:
@@ -48,7 +48,7 @@ class Bench:
             name=recording.name,
             model=self._model.name,
             clock=clock,
-            step_ms=self._config.streaming.step_ms,
+            step_ms=ms_from_frames(self._config.session.step),
             audio_ms=recording.audio_ms,
         )
         new_session = build.session_factory(self._config)

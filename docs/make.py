@@ -1,16 +1,18 @@
 """Writes the pages and schemas that are made from the code: ``python docs/make.py``."""
 
+import ast
+import inspect
 import json
-from collections.abc import Iterable
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import msgspec
 
-from streamd.config.load import CONFIG_VARIABLE, OPTIONS
-from streamd.config.option import Option
-from streamd.config.schema import Config
+import streamd.options
+from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config
+from streamd.config.load import CONFIG_VARIABLE, SET_VARIABLE
+from streamd.config.option import Field, Option
 from streamd.errors import StreamdError
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
@@ -21,67 +23,113 @@ _DOCS = Path(__file__).parent
 _HEAD = f"""\
 # Options
 
-<!-- Made by `make docs` from streamd/config/schema.py. -->
+<!-- Made by `make docs` from streamd/options.py and streamd/config/table.py. -->
 
-An option has one name everywhere. `--hold-ms 300` on the command line, the variable
-`STREAMD_HOLD_MS=300` and the key `hold-ms = 300` in section `[streaming]` of a TOML file say the
-same thing. The command line beats the variables, they beat the file, the file beats the defaults.
+An option has one name everywhere. `--endpoint-ms 700` on the command line, the variable
+`STREAMD_ENDPOINT_MS=700` and the key `endpoint-ms = 700` in section `[vad]` of a TOML file mean the
+same. The command line takes precedence over variables, variables over the file.
 
-- `--config FILE` (or the variable `{CONFIG_VARIABLE}`) names the TOML file; without,
-  none is read.
+- `--config FILE` (or `{CONFIG_VARIABLE}`) names the TOML file; by default none is read.
 - `--print-config` prints the effective configuration as a TOML file and exits.
-- `-h`, `--help` lists the common options, `--help-all` all of them, `--version` the version.
-- A switch has a flag for on, `--NAME`, and one for off, `--no-NAME` where no other is listed. Its
-  key takes `true` or `false`. The meaning listed is that of the flag which changes the default.
-- In a variable, the parts of a list are separated by commas. An empty variable counts as not set.
-- Times are milliseconds; inside, they are whole frames of 20 ms, and fractions of one are dropped.
+- `-h`, `--help` list the common options, `--help-all` all of them, `--version` the version.
+- `--set NAME=VALUE` sets a field that has no option; see [below](#fields-without-an-option).
+- A switch has the flags `--NAME` and `--no-NAME`, unless another is listed; its key takes `true` or
+  `false`. The table shows the flag that changes the default.
+- Lists are separated by commas in variables. An empty variable counts as not set.
+- Times are rounded down to 20 ms where streamd counts frames.
+"""
+_SETTINGS = f"""\
+## Fields without an option
+
+Thresholds and limits that few people need. `--set search.entropy_threshold=2.8` may be repeated;
+`{SET_VARIABLE}` takes several, separated by spaces, and the file has a section:
+
+```toml
+[set]
+search.entropy_threshold = 2.8
+gate.attack_ms = 200
+```
+
 """
 
 
-_TABLE = "| option | key and default | allowed | meaning |\n|---|---|---|---|\n"
-
-
 def options_page() -> str:
-    """The text of options.md."""
-    structs = get_type_hints(Config)
+    """Return the text of options.md."""
     sections = (
-        _section(group, structs[group], list(options))
-        for group, options in groupby(OPTIONS.values(), lambda option: option.group)
+        _section(name, [option for option in OPTIONS.values() if option.group == name])
+        for name in SECTIONS
     )
-    return "\n".join((_HEAD, *sections, _exit_codes()))
+    return "\n".join((_HEAD, *sections, _settings(), _exit_codes()))
 
 
-def _section(group: str, struct: type[msgspec.Struct], options: list[Option]) -> str:
+def _section(name: str, options: list[Option]) -> str:
     rows = "".join(map(_row, options))
-    return f"## [{group}]\n\n{struct.__doc__}\n\n{_TABLE}{rows}"
+    return f"## [{name}]\n\n{SECTIONS[name].title}.\n\n{_TABLE}{rows}"
+
+
+_TABLE = "option and default | allowed | meaning\n---|---|---\n"
 
 
 def _row(option: Option) -> str:
-    default = msgspec.json.encode(option.default).decode()  # of these types, also TOML's form
-    short_for = "".join(f"; {_code(flags)}: {value}" for value, flags in option.short_for.items())
-    cells = (
-        _code(option.shown_flags) or "FILE...",
-        f"`{option.name} = {default}`",
-        option.allowed,
-        option.opt.help + short_for,
+    flags = [*option.shown_flags, *(flag for flag, _ in option.opt.short_for)]
+    default = "" if option.is_switch else f" `{_shown(option.field)}`"
+    name = ", ".join(f"`{flag}`" for flag in flags) or "FILE..."
+    return f"{name}{default} | {_allowed(option.field)} | {option.opt.help}\n"
+
+
+def _settings() -> str:
+    """The fields that only ``--set`` reaches; their meaning stands below them in the source."""
+    meanings = _meanings()
+    rows = (
+        f"`{field.name}` `{_shown(field)}` | {_allowed(field)} "
+        f"| {meanings[type(getattr(Config(), field.part)).__name__, field.attribute]}\n"
+        for field in SETTINGS.values()
     )
-    return f"| {' | '.join(cells)} |\n"
+    table = _TABLE.replace("option and default", "field and default")
+    return f"{_SETTINGS}{table}{''.join(rows)}"
 
 
-def _code(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
+def _meanings() -> dict[tuple[str, str], str]:
+    """The string after each field of each class of streamd/options.py, in one line."""
+    found = {}
+    for node in ast.parse(inspect.getsource(streamd.options)).body:
+        if isinstance(node, ast.ClassDef):
+            for field, text in pairwise(node.body):
+                match field, text:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(meaning))),
+                    ):
+                        found[node.name, name] = " ".join(meaning.split()).rstrip(".")
+    return found
+
+
+def _allowed(field: Field) -> str:
+    """What values are allowed, in few words; nothing where any text is."""
+    kind = field.type
+    if field.choices:
+        return ", ".join(field.choices)
+    if isinstance(kind, msgspec.inspect.VarTupleType):
+        kind = kind.item_type
+    if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+        limits = f"{kind.ge}…{kind.le}" if kind.le is not None else f"from {kind.ge}"
+        return f"{limits} {field.unit}".strip()
+    return field.allowed_text
+
+
+def _shown(field: Field) -> str:
+    """The default, in TOML's form."""
+    return msgspec.json.encode(field.written(field.default)).decode()
 
 
 def _exit_codes() -> str:
     kinds = [kind for kind in StreamdError.__subclasses__() if kind.exit_code != 1]
     rows = [
-        (0, "All went well."),
-        (1, "The engine failed, the output cannot be written, or nobody answers `watch`."),
-    ]
-    rows += [(kind.exit_code, (kind.__doc__ or "").splitlines()[0]) for kind in kinds]
-    rows += [
+        (0, "Success."),
+        (1, "The engine failed, the output cannot be written, or `watch` found no server."),
+        *((kind.exit_code, (kind.__doc__ or "").splitlines()[0]) for kind in kinds),
         (130, "Interrupted twice, or before anything ran."),
-        (141, "Whoever read the output left."),
+        (141, "The output pipe was closed."),
     ]
     table = "".join(f"| {code} | {meaning} |\n" for code, meaning in rows)
     return f"## Exit codes\n\n| code | meaning |\n|---|---|\n{table}"

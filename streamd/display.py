@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
-from streamd.config import Output
+from streamd.config import Config
 from streamd.errors import ConfigError
+from streamd.options import CueLayout, OutputOptions
 from streamd.sinks import CaptionSink, Sink
-from streamd.sinks.cues import CueLayout
 from streamd.sinks.formats import FORMATS, FileSink, suffix
 from streamd.sinks.look import Look, confidence_ramp, stamper
 from streamd.sinks.terminal import is_terminal, open_captions
@@ -23,7 +23,7 @@ _VIDEO = "mp4"
 
 
 def open_display(
-    output: Output, stream: TextIO, environ: Mapping[str, str], *, started: datetime
+    config: Config, stream: TextIO, environ: Mapping[str, str], *, started: datetime
 ) -> CaptionSink:
     """Return the sink for standard output.
 
@@ -33,17 +33,17 @@ def open_display(
     environ : for ``TERM``, ``COLORTERM`` and ``NO_COLOR``
     started : the time at which the stream began, for time stamps
     """
+    output = config.output
     ramp = confidence_ramp(output.colors, environ, is_terminal=is_terminal(stream, environ))
     look = Look(
-        ramp=ramp if output.confidence else (),
+        ramp=ramp if config.cues.confidence else (),
         mark_low=output.mark_low,
         stamp=stamper(output.timestamps, started),
     )
-    form, layout = output.format, _layout(output)
-    return open_captions(stream, look, form=form, layout=layout, environ=environ)
+    return open_captions(stream, look, form=output.format, layout=config.cues, environ=environ)
 
 
-def open_files(output: Output, file: str = "", *, whole: bool = False) -> list[Sink]:
+def open_files(config: Config, file: str = "", *, whole: bool = False) -> list[Sink]:
     """Return the sinks of the transcript files.
 
     Parameters
@@ -53,6 +53,7 @@ def open_files(output: Output, file: str = "", *, whole: bool = False) -> list[S
 
     Raises `ConfigError` if one cannot be made, or would replace the sound.
     """
+    output = config.output
     wanted = {**{Path(path): _format(path) for path in output.output}, **_in_folder(output, file)}
     _refuse_input(wanted, file)
     if output.output_dir:
@@ -64,14 +65,15 @@ def open_files(output: Output, file: str = "", *, whole: bool = False) -> list[S
     with ExitStack() as undo:
         sinks = []
         for path, name in wanted.items():
-            sinks.append(sink := _sink(path, name, _layout(output), file, whole))
+            sinks.append(sink := _sink(path, name, config.cues, file, whole))
             undo.callback(sink.close)
         undo.pop_all()
     return sinks
 
 
-def check_files(output: Output, files: Sequence[str]) -> None:
+def check_files(config: Config, files: Sequence[str]) -> None:
     """Raise `ConfigError` if the transcripts of `files` would overwrite each other or an input."""
+    output = config.output
     if len(files) > 1 and output.output:
         raise ConfigError("-o is for one transcript: use --output-dir for several files")
     seen: dict[Path, str] = {}
@@ -96,7 +98,7 @@ def _refuse_input(paths: Iterable[Path], file: str) -> None:
             )
 
 
-def _in_folder(output: Output, file: str) -> dict[Path, str]:
+def _in_folder(output: OutputOptions, file: str) -> dict[Path, str]:
     """Return the transcripts that are named after their sound file, with their formats."""
     if not (output.output_dir or output.output_format):
         return {}
@@ -123,13 +125,3 @@ def _sink(path: Path, name: str, layout: CueLayout, file: str, whole: bool) -> S
     if name == _VIDEO:
         return Video(path, layout, sound=file if file != "-" and not is_url(file) else "")
     return FileSink(path, FORMATS[name](layout), whole=whole)
-
-
-def _layout(output: Output) -> CueLayout:
-    return CueLayout(
-        line_cells=output.max_line_length,
-        max_lines=output.max_lines,
-        max_words=output.max_words_per_cue,
-        highlight=output.highlight_words,
-        confidence=output.confidence,
-    )

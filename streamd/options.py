@@ -1,21 +1,55 @@
 """What can be chosen about each part of streamd, with its default, type and range.
 
-Each default stands here and nowhere else. A part takes the dataclass that bears its name; the
-configuration gives some fields a name on the command line, and ``--set`` reaches all others. This
-module imports nothing heavy, so that the command line is answered before numpy is loaded.
+Each default stands here and nowhere else. A part takes the dataclass that is made for it;
+`streamd.config` gives the fields that users choose a name on the command line, and ``--set``
+reaches the others by the name that they have here. This module imports nothing heavy, so that the
+command line is answered before numpy is loaded.
 
-Times are frames of 20 ms (`Span` and `Backlog`), unless the name of the field ends in ``_ms``. The
-string in an `Annotated` is the unit.
+The string in an `Annotated` is the unit. Times in frames have milliseconds at the edges.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
+FRAME_MS = 20
+FRAMES = "frames"
+DERIVED = "derived"
+"""In place of a unit: the code sets this field from others, from the model or from the command."""
+
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Span = Annotated[int, Meta(ge=0, le=1_500), "frames"]
+Span = Annotated[int, Meta(ge=0, le=1_500), FRAMES]
 """A time within the 30 s that Whisper takes at once."""
+DurationMs = Annotated[int, Meta(ge=0), "ms"]
+Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|lrc|csv|tsv|json|jsonl|html|mp4)\Z")]
+FormatName = Literal[
+    "txt", "srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html", "mp4", "all"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """Where the audio comes from."""
+
+    files: tuple[str, ...] = ()
+    """Files and addresses, played one after the other; ``-`` is standard input."""
+    source: bool = True
+    """Whether this machine gives audio; without, only clients of the server do."""
+    device: str = ""
+    """The microphone, by number or part of its name; empty for the system's default."""
+    realtime: bool = True
+    """Play files in real time rather than as fast as possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class PcmOptions:
+    """The form of raw PCM from standard input or a named pipe."""
+
+    rate_hz: Annotated[int, Meta(ge=4_000, le=192_000), "Hz"] = 16_000
+    encoding: Literal["auto", "u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"] = "auto"
+    """Sample format; auto: a container that ffmpeg decodes, or else s16le."""
+    channels: Annotated[int, Meta(ge=1, le=64)] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +70,15 @@ class SessionOptions:
     """Length of an utterance after which its detected language is fixed."""
     backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
     """Audio kept while the engine lags; older audio is dropped and reported as a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOptions:
+    """The rule by which words of a stream become final."""
+
+    rule: Literal["local-agreement", "align-att", "sliding"] = "local-agreement"
+    keep: Span = 10
+    """Audio from the previous line that the next one repeats, for the rule sliding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +105,15 @@ class AlignAttOptions:
     """Distance from the end of the window that a word must keep."""
     rewind: Span = 200
     """A hypothesis whose attention jumps back further than this is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class VadOptions:
+    """The voice detector."""
+
+    detector: Literal["webrtc", "energy", "off"] = "webrtc"
+    aggressiveness: Annotated[int, Meta(ge=0, le=3)] = 1
+    """How eagerly webrtc rejects noise: 0 lets most sound through, 3 least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +155,9 @@ class EndpointOptions:
     """The same while nothing has been recognised."""
     longest: Annotated[int, Meta(ge=50, le=1_500), "frames"] = 1_400
     """Length at which an utterance is cut; from three fifths of it, at the next short pause."""
-    overlap: int = 0
+    overlap: Annotated[int, DERIVED] = 0
     """Audio before such a cut that the next utterance begins with (whisper.cpp's ``--keep``)."""
-    exact_cut: bool = False
+    exact_cut: Annotated[bool, DERIVED] = False
     """Cut exactly at `longest`, never before (whisper.cpp's lines)."""
 
     @property
@@ -151,7 +203,7 @@ class DecodingOptions:
     The defaults are openai-whisper's unless a comment says otherwise.
     """
 
-    language: str | None = None
+    language: Annotated[str | None, DERIVED] = None
     """Code of the spoken language; None: it is detected. English-only models ignore it."""
     language_prob: Share = 0.5
     """Probability that a newly detected language needs."""
@@ -167,7 +219,7 @@ class DecodingOptions:
     best_of: Annotated[int, Meta(ge=1, le=32)] = 5
     """Number of samples drawn at temperatures above 0."""
     temperatures: tuple[Share, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    """Temperatures tried in turn until a result passes the thresholds."""
+    """Tried in turn until a result passes the thresholds; --temperature is added to each."""
     compression_ratio_threshold: Annotated[float, Meta(ge=0.0, le=100.0)] = 2.4
     """Text that zlib shrinks by more is repetitive and is decoded again."""
     logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.0
@@ -179,17 +231,17 @@ class DecodingOptions:
     # From whisper.cpp; the value is that of OpenWhispr#1458. openai-whisper has no such check.
     no_speech_threshold: Share = 0.6
     """A window whose no-speech probability is higher is dropped, if its text is a guess, too."""
-    timestamps: bool = False
+    timestamps: Annotated[bool, DERIVED] = False
     """Sample timestamp tokens. Off for streams, whose word times come from attention."""
     max_initial_timestamp: Span | None = 50
     """The latest time that a window's first segment may begin at; none: any."""
     suppress_blank: bool = True
     """Do not let a window's text begin with a blank or its end, unless there is a prefix."""
-    begin_suppress_tokens: tuple[int, ...] | None = None
+    begin_suppress_tokens: Annotated[tuple[int, ...] | None, DERIVED] = None
     """The tokens that `suppress_blank` suppresses; None: a blank and the end."""
     suppress_tokens: tuple[Annotated[int, Meta(ge=-1)], ...] = (-1,)
     """Tokens that are never sampled; -1 stands for annotations such as brackets and music notes."""
-    text_only: bool = True
+    text_only: Annotated[bool, DERIVED] = True
     """Never sample language tokens, nor timestamps that are not wanted. OpenAI leaves these to the
     model, and streams got lost in endless timestamps that way (ufal/SimulStreaming#1)."""
     max_tokens: Annotated[int, Meta(ge=0, le=448)] = 0
@@ -201,7 +253,7 @@ class DecodingOptions:
     stability: Share = 0.0
     """How much less probable than the best token a drafted one may be and still be kept; 0: none.
     Finals are always exact (SSBD, arXiv 2509.21740)."""
-    seed: int = 0
+    seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
     audio_ctx: Annotated[int, Meta(ge=0, le=1_500)] = 0
     """Encoder positions; 0: the audio's frames plus `audio_ctx_pad`, rounded up to 64, and at least
@@ -210,15 +262,15 @@ class DecodingOptions:
     """Encoder positions added to the length of the audio."""
     audio_ctx_floor: Annotated[int, Meta(ge=0, le=1_500)] = 384
     """The fewest encoder positions."""
-    blank_is_guess: bool = True
+    blank_is_guess: Annotated[bool, DERIVED] = True
     """Take text for a guess that was only written because `suppress_blank` forbids none."""
-    best_attempt: bool = True
+    best_attempt: Annotated[bool, DERIVED] = True
     """Where no temperature passes the thresholds, take the best attempt instead of the last."""
     # openai-whisper takes the last, at temperature 1: text that is repetitive by nature, such as
     # digits, would be lost. SYSTRAN/faster-whisper takes the best, too.
-    loops: LoopLimits | None = field(default_factory=LoopLimits)
+    loops: Annotated[LoopLimits | None, DERIVED] = field(default_factory=LoopLimits)
     """What counts as a loop; None: nothing does, as in openai-whisper."""
-    tighten: bool = True
+    tighten: Annotated[bool, DERIVED] = True
     """Move word times inwards over frames that are 26 dB quieter than the word."""
 
 
@@ -235,14 +287,14 @@ class LongformOptions:
 
     condition_on_previous_text: bool = True
     """The text so far is the prompt of the next window."""
-    initial_prompt: str = ""
+    initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
     carry_initial_prompt: bool = False
     """Put that text before every window."""
     prefix: str = ""
     """Text that the first window begins with and that is not written again. openai-whisper begins
     every window with it; SYSTRAN/faster-whisper the first, as here."""
-    hotwords: str = ""
+    hotwords: Annotated[str, DERIVED] = ""
     """Words to expect, put before the prompt of every window without a prefix (faster-whisper)."""
     word_timestamps: bool = True
     """Find the times of words. The next window begins after the last of them. openai-whisper has
@@ -251,6 +303,182 @@ class LongformOptions:
     """Marks that belong to the word after them."""
     append_punctuations: str = APPENDED
     """Marks that belong to the word before them."""
-    hallucination_silence_ms: int | None = None
-    """Skip silence of more than this around words that are probably hallucinated; None: keep it.
+    hallucination_silence_ms: Annotated[int, Meta(ge=0, le=30_000), "ms"] = 0
+    """Skip silence of more than this around words that are probably hallucinated; 0: keep it.
     Needs `word_timestamps`."""
+    without_timestamps: bool = False
+    """Let the model place no text in time: each window becomes one segment."""
+    clip_timestamps_ms: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+    """Begin and end of each part to transcribe, in ms; none: the voice detector chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """The model, what it is asked for, and what runs it."""
+
+    model: str = ""
+    """Name or path; empty for the best model on this machine."""
+    language: Annotated[str, Meta(pattern=r"^(auto|[a-z]{2,3})\Z")] = "en"
+    """Code of the spoken language; auto: it is detected."""
+    task: Literal["transcribe", "translate"] = "transcribe"
+    temperature: Share = 0.0
+    """Added to each of `DecodingOptions.temperatures`; those above 1 are left out."""
+    fallback: bool = True
+    """Whether a doubtful window is decoded again at higher temperatures."""
+    prompt: str = ""
+    """Text that the model sees before the first word."""
+    hotwords: str = ""
+    """Words and names to expect; the model sees them before every window."""
+    threads: Annotated[int, Meta(ge=0, le=256)] = 0
+    """Threads for each window; 0: two if there are two processors, one with several workers."""
+    workers: Annotated[int, Meta(ge=0, le=256)] = 0
+    """Windows transcribed at a time; 0: one, or two if all audio comes from clients."""
+    engine_deadline_ms: DurationMs = 120_000
+    """Time for a window after which the engine is considered dead; 0: unlimited."""
+    precision: Literal["auto", "float32", "int8"] = "auto"
+    """Precision of the model's weights; auto: int8 where that is faster."""
+    engine: Literal["auto", "onnx", "coreml", "reference"] = "auto"
+    compute: Literal["auto", "ane", "gpu", "cpu"] = "auto"
+    """Where a Mac runs the model; ane is the Neural Engine, auto whatever is fastest."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How a model is built for Core ML."""
+
+    audio_contexts: tuple[Annotated[int, Meta(ge=1, le=1_500)], ...] = ()
+    """Encoder positions to build for besides all of them; none: what suits the model."""
+    folder: str = ""
+    """A new folder for the packages; empty for the cache."""
+    weight_bits: Literal["16", "8", "6", "4"] = "16"
+    """Size of a weight: 16 is float16, others are palettes."""
+    for_macos: Literal["15", "13"] = "15"
+    """The oldest version to build for; for 13 the packages are larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Where the text goes."""
+
+    output: tuple[Transcript, ...] = ()
+    """Transcript files; the ending of each name chooses its format."""
+    output_dir: str = ""
+    """Folder for transcripts that are named after their sound files."""
+    output_format: tuple[FormatName, ...] = ()
+    """Formats of the transcripts in `output_dir`; none: all text formats."""
+    format: Literal[
+        "text", "srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html"
+    ] = "text"
+    """Format of what is written to standard output."""
+    colors: Literal["auto", "always", "never"] = "auto"
+    mark_low: Share = 0.0
+    """Words below this probability stand in brackets."""
+    timestamps: Literal["off", "rel", "clock"] = "off"
+    """Time at the start of each line: since the stream began, or of day."""
+    quiet: bool = False
+    """Report errors only."""
+    verbose: Annotated[int, Meta(ge=0, le=2)] = 0
+    """Detail of the log messages; 2 includes those of the libraries."""
+    log_format: Literal["text", "json"] = "text"
+    """Form of the log messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class CueLayout:
+    """How much a subtitle holds, and what is marked in it."""
+
+    line_cells: Annotated[int, Meta(ge=8, le=1_000)] = 42
+    """Limit of a line's width."""
+    max_lines: Annotated[int, Meta(ge=1, le=10)] = 2
+    max_words: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    """Limit of a subtitle's words; 0: unlimited."""
+    highlight: bool = False
+    """Underline the word that is being spoken, with a subtitle for each."""
+    confidence: bool = False
+    """Colour words by their probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindOptions:
+    """The address to listen on, and what clients must present there.
+
+    Without a `token` only this machine may connect.
+    """
+
+    enabled: bool = True
+    """Whether there is a server."""
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8765
+    """0 takes a free port."""
+    token_file: str = ""
+    """File with the token; empty for ``STREAMD_TOKEN``."""
+    tls_cert: str = ""
+    """PEM file with the certificate; empty for no TLS."""
+    tls_key: str = ""
+    """PEM file with the certificate's key; empty if the same file holds it."""
+    allow_host: tuple[str, ...] = ()
+    """Further names of this machine."""
+    allow_origin: tuple[str, ...] = ()
+    """Further sites whose pages may connect, as ``https://HOST[:PORT]``."""
+    token: Annotated[str | None, DERIVED] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What clients may use, and how long the server waits for them."""
+
+    max_streams: Annotated[int, Meta(ge=0, le=1_000)] = 8
+    """Clients that send audio."""
+    max_subscribers: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    """Clients that receive captions."""
+    max_per_address: Annotated[int, Meta(ge=0, le=10_000)] = 32
+    """Connections from one other machine; 0: unlimited."""
+    max_session_ms: DurationMs = 0
+    """Audio after which a client's session ends; 0: never."""
+    resume_ms: DurationMs = 30_000
+    """How long a session waits for its client to reconnect, if the client counts samples."""
+    max_message_bytes: Annotated[int, Meta(ge=1_024, le=1 << 30), "bytes"] = 1 << 20
+    """Limit of a message's size."""
+    max_lag_ms: DurationMs = 5_000
+    """Lag of the engine above which `/readyz` reports that the server is not ready."""
+    shutdown_ms: DurationMs = 10_000
+    """Time for the last finals when the server ends."""
+    write_buffer_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 32 << 10
+    """Size of the send buffer of a connection; when it is full, sending waits."""
+    send_deadline_ms: DurationMs = 10_000
+    """How long a message, or the closing handshake, may wait for a client that does not read."""
+    ping_ms: Annotated[int, Meta(ge=1), "ms"] = 20_000
+    """Silence after which a client is pinged, and the time it has to answer."""
+    max_pending: Annotated[int, Meta(ge=1)] = 256
+    """Connections that have not sent their request yet; at least as many as all clients together.
+
+    Above the limit the oldest pending connection from the busiest address is dropped.
+    """
+
+    @property
+    def max_connections(self) -> int:
+        """Clients that may be connected at a time."""
+        return self.max_streams + self.max_subscribers
+
+    @property
+    def pending_limit(self) -> int:
+        """The effective `max_pending`: all clients may connect at the same time."""
+        return max(self.max_pending, self.max_connections)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """What is kept on disk."""
+
+    folder: str = ""
+    """Folder of the finals; auto: the system's usual place, empty: they are not kept."""
+    fsync: Literal["always", "interval", "never"] = "interval"
+    """When a line is forced to disk, against power failures. A crash of the process loses nothing
+    in any case."""
+    days: Annotated[int, Meta(ge=0, le=36_500)] = 30
+    """Days after which a file is removed that nothing was written to; 0: never."""
+    record: str = ""
+    """Folder for the audio, as WAV files; empty: it is not kept."""
+    rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
+    """Size at which a new file begins. The newest file is read whenever its session is asked for.
+    """

@@ -10,31 +10,39 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from msgspec import inspect, to_builtins
+from msgspec import inspect
 
 from docs.make import options_page
 from streamd.audio.framer import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
-from streamd.config import OPTIONS, Config, Option, as_toml, load
+from streamd.config import OPTIONS, SETTINGS, Config, as_toml, load, successor, value_of
+from streamd.config.option import Field
+from streamd.config.table import RENAMED
 from streamd.errors import ConfigError
+from streamd.options import FRAME_MS
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sources.stdin import AUTO
 
 ROOT = Path(__file__).parents[1]
 
 
-def values(option: Option) -> st.SearchStrategy:
-    """All values that an option may have."""
-    if option.is_list:
-        return st.lists(values_of(option.type.item_type), max_size=3)
-    return st.sampled_from(option.choices) if option.choices else values_of(option.type)
+FIELDS = {**{name: option.field for name, option in OPTIONS.items()}, **SETTINGS}
+"""All that can be chosen, by the names that people use."""
 
 
-def values_of(kind: inspect.Type) -> st.SearchStrategy:
+def values(field: Field) -> st.SearchStrategy:
+    """All values that a field may have, as they are written."""
+    if isinstance(field.type, inspect.VarTupleType):
+        return st.lists(values_of(field.type.item_type), max_size=3)
+    quantum = FRAME_MS if field.in_frames else 1  # other times are rounded down
+    some = st.sampled_from(field.choices) if field.choices else values_of(field.type, quantum)
+    return st.just("none") | some if field.is_optional else some
+
+
+def values_of(kind: inspect.Type, n: int = 1) -> st.SearchStrategy:
     match kind:
         case inspect.BoolType():
             return st.booleans()
-        case inspect.IntType(ge=low, le=high, multiple_of=quantum):
-            n = quantum or 1
+        case inspect.IntType(ge=low, le=high):
             return st.integers(-(-low // n), (high or 60_000) // n).map(lambda count: count * n)
         case inspect.FloatType(ge=low, le=high):
             return st.floats(low, high)
@@ -50,17 +58,17 @@ def values_of(kind: inspect.Type) -> st.SearchStrategy:
 
 def possible(chosen: Mapping[str, object]) -> bool:
     """Whether the values are allowed in combination."""
-    every = {name: option.default for name, option in OPTIONS.items()} | chosen
+    every = {name: field.written(field.default) for name, field in FIELDS.items()} | chosen
     fits = max(every["step"], every["keep"]) <= every["length"]
     return fits and (every["server"] or every["source"])
 
 
 settings = (
-    st.sets(st.sampled_from(sorted(OPTIONS)), max_size=8)
-    .flatmap(lambda names: st.fixed_dictionaries({name: values(OPTIONS[name]) for name in names}))
+    st.sets(st.sampled_from(sorted(FIELDS)), max_size=8)
+    .flatmap(lambda names: st.fixed_dictionaries({name: values(FIELDS[name]) for name in names}))
     .filter(possible)
 )
-"""Some options and a value for each."""
+"""Some options and settings, and a value for each."""
 
 
 def as_text(value: object) -> str:
@@ -70,16 +78,21 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def as_given(option: Option, value: object) -> str | list[str]:
-    """A value as the command line hands it over."""
-    return list(value) if option.repeats else as_text(value)
+def as_given(chosen: Mapping[str, object]) -> dict[str, str | list[str]]:
+    """Values as the command line hands them over."""
+    given: dict[str, str | list[str]] = {
+        name: list(value) if OPTIONS[name].repeats else as_text(value)
+        for name, value in chosen.items()
+        if name in OPTIONS
+    }
+    pairs = [f"{name}={as_text(value)}" for name, value in chosen.items() if name in SETTINGS]
+    return {**given, **({"set": pairs} if pairs else {})}
 
 
 def effective(config: Config) -> dict[str, object]:
-    """Every option's value, lists as lists."""
-    groups = to_builtins(config)
-    flat = {name: value for group in groups.values() for name, value in group.items()}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in flat.items()}
+    """The value of each field as it is written, lists as lists."""
+    written = {name: field.written(value_of(config, field)) for name, field in FIELDS.items()}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in written.items()}
 
 
 @pytest.fixture
@@ -101,17 +114,19 @@ def test_nothing_said_means_the_defaults():
 def test_names_and_variables_are_unique():
     flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
     assert len(set(flags)) == len(flags)
-    assert len(OPTIONS) == sum(len(group) for group in to_builtins(Config()).values())
+    assert len(OPTIONS) <= 75
+    paths = [(field.part, field.attribute) for field in FIELDS.values()]
+    assert len(set(paths)) == len(paths)
 
 
 def test_defaults_are_allowed():
-    for option in OPTIONS.values():
-        assert option.from_value(option.default, option.name) == option.default
+    for name, field in FIELDS.items():
+        assert field.from_value(field.written(field.default), name) == field.default
 
 
 @given(chosen=settings)
 def test_printed_configuration_reads_back_equal(chosen, tmp_path_factory):
-    config = load({name: as_given(OPTIONS[name], value) for name, value in chosen.items()}, {})
+    config = load(as_given(chosen), {})
     assert effective(config) == effective(Config()) | chosen
     path = tmp_path_factory.getbasetemp() / "printed.toml"
     path.write_text(as_toml(config), encoding="utf-8")
@@ -133,27 +148,41 @@ def test_command_line_beats_environment_beats_file(
     assume(possible(expected))
     sections: dict[str, dict[str, object]] = {}
     for name, value in in_file.items():
-        sections.setdefault(OPTIONS[name].group, {})[name] = value
+        section = OPTIONS[name].group if name in OPTIONS else "set"
+        sections.setdefault(section, {})[name] = value
     path = tmp_path_factory.getbasetemp() / "lowest.toml"
     path.write_bytes(msgspec.toml.encode(sections))
-    environ = {OPTIONS[name].variable: as_text(value) for name, value in in_environment.items()}
+    environ = {
+        OPTIONS[name].variable: as_text(value)
+        for name, value in in_environment.items()
+        if name in OPTIONS
+    }
+    environ["STREAMD_SET"] = " ".join(
+        f"{name}={as_text(value)}" for name, value in in_environment.items() if name in SETTINGS
+    )
     environ["STREAMD_CONFIG"] = str(path)
-    config = load({name: as_given(OPTIONS[name], value) for name, value in given_.items()}, environ)
+    config = load(as_given(given_), environ)
     assert effective(config) == effective(Config()) | expected
 
 
 def fits(name: str, value: object) -> bool:
-    """Whether a variable can hold the value: it has no empty texts, and no commas inside a list."""
+    """Whether a variable can hold the value: it has no empty texts, and no commas inside a list.
+
+    A text of STREAMD_SET has no blanks.
+    """
     parts = value if isinstance(value, list) else [value]
     texts = [as_text(part) for part in parts]
-    return bool(texts) and all(texts) and not (OPTIONS[name].is_list and "," in "".join(texts))
+    is_list = isinstance(FIELDS[name].type, inspect.VarTupleType)
+    if name in SETTINGS and any(text.split() != [text] for text in texts):
+        return False
+    return bool(texts) and all(texts) and not (is_list and "," in "".join(texts))
 
 
 def test_flag_for_the_file_beats_the_variable(toml, tmp_path):
     other = tmp_path / "other.toml"
     other.write_text("[streaming]\nstep = 1000\n")
     path = toml("[streaming]\nstep = 700\n")
-    assert load({}, {"STREAMD_CONFIG": str(other)}, config_file=path).streaming.step_ms == 700
+    assert load({}, {"STREAMD_CONFIG": str(other)}, config_file=path).session.step == 35
 
 
 def test_empty_variable_is_not_set():
@@ -167,10 +196,9 @@ def test_empty_variable_is_not_set():
         ("step", "half", "must be a multiple of 20 ms from 0 to 30000, got half"),
         ("step", "1\n2", r'must be a multiple of 20 ms from 0 to 30000, got "1\n2"'),
         ("length", "0", "must be a multiple of 20 ms from 20 to 30000, got 0"),
-        ("hold-ms", "", 'must be a whole number of ms from 0 to 30000, got ""'),
+        ("endpoint-ms", "", 'must be a whole number of ms from 0 to 30000, got ""'),
         ("vad-aggressiveness", "4", "must be a whole number from 0 to 3, got 4"),
         ("temperature", "nan", "must be a number from 0.0 to 1.0, got nan"),
-        ("energy-floor-db", "3", "must be a number of dBFS from -200.0 to 0.0, got 3"),
         ("vad", "silero", "must be webrtc, energy or off, got silero"),
         ("language", "english", "must be auto or a code like en, de, yue, got english"),
         ("keep-context", "maybe", "must be true or false, got maybe"),
@@ -195,7 +223,18 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("[streaming]\nhold_ms = 1", "unknown key hold_ms in [streaming]; did you mean hold-ms?"),
+        ("[vad]\nendpoint_ms = 1", "unknown key endpoint_ms in [vad]; did you mean endpoint-ms?"),
+        ("[vad]\nattack-ms = 1", "attack-ms in [vad] is now gate.attack_ms in [set]"),
+        (
+            "[set]\ngate.attack = 1",
+            "set.gate.attack: no such setting; did you mean gate.att",
+        ),
+        (
+            "[set]\nsearch.beam_size = 1",
+            "set.search.beam_size: has an option of its own, --beam",
+        ),
+        ("[set]\n'gate.attack_ms' = 1", "set.gate.attack_ms must be a whole number of ms from 20"),
+        ("[set]\ngate.attack_ms = 20.5", "set.gate.attack_ms must be a whole number of ms from 20"),
         ("[streaming]\nxyzzy = 1", "unknown key xyzzy in [streaming]"),
         ("[vad]\nstep = 500", "unknown key step in [vad]; step belongs in [streaming]"),
         ("[streeming]\nstep = 500", "unknown section [streeming]; did you mean streaming?"),
@@ -252,23 +291,69 @@ def test_something_must_be_heard():
 
 
 def test_choices_are_what_the_stations_know():
-    assert set(OPTIONS["input-format"].choices) == {AUTO, *ENCODINGS}
+    assert set(OPTIONS["input-format"].field.choices) == {AUTO, *ENCODINGS}
     rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
-    assert OPTIONS["input-rate"].allowed == rates
-    suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")
+    assert OPTIONS["input-rate"].field.allowed == rates
+    suffixes = OPTIONS["output"].field.allowed.removeprefix("FILE").replace("or", ",").split(",")
     assert {ending.strip() for ending in suffixes} == {".mp4", *map(suffix, FORMATS)}
-    assert set(OPTIONS["output-format"].type.item_type.values) == {"all", "mp4", *FORMATS}
-    assert set(OPTIONS["format"].choices) == {"text", *FORMATS} - {"txt"}
+    assert set(OPTIONS["output-format"].field.type.item_type.values) == {"all", "mp4", *FORMATS}
+    assert set(OPTIONS["format"].field.choices) == {"text", *FORMATS} - {"txt"}
 
 
-def test_no_option_is_without_effect():
-    modules = [
-        *(ROOT / "streamd" / "daemon").glob("*.py"),
-        *(ROOT / "streamd" / "cli").glob("*.py"),
+def test_nothing_that_can_be_chosen_is_without_effect():
+    code = "".join(
+        path.read_text()
+        for path in (ROOT / "streamd").rglob("*.py")
+        if path.parent.name != "config"
+    )
+    unread = [
+        name for name, field in FIELDS.items() if not re.search(rf"\.{field.attribute}\b", code)
     ]
-    wiring = "".join(path.read_text() for path in [*modules, ROOT / "streamd" / "display.py"])
-    unread = [o.name for o in OPTIONS.values() if not re.search(rf"\.{o.field}\b", wiring)]
     assert unread == []
+
+
+@pytest.mark.parametrize(
+    ("pair", "complaint"),
+    [
+        ("gate.attack_ms", "--set must be NAME=VALUE, got gate.attack_ms"),
+        ("gate.atack_ms=9", "--set gate.atack_ms: no such setting; did you mean gate.attack_ms?"),
+        ("step=500", "--set step: no such setting"),
+        ("session.step_ms=500", "--set session.step_ms: has an option of its own, --step"),
+        ("bind.token=x", "--set bind.token: no such setting"),
+        (
+            "gate.floor_db=3",
+            "--set gate.floor_db must be a number of dBFS from -200.0 to 0.0",
+        ),
+        (
+            "search.length_penalty=x",
+            "--set search.length_penalty must be a number from 0.0 to 1.0, or none, got x",
+        ),
+        (
+            "search.temperatures=0,2",
+            "--set search.temperatures must be numbers from 0.0 to 1.0, separated by commas",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(pair, complaint):
+    with pytest.raises(ConfigError) as error:
+        load({"set": [pair]}, {})
+    assert str(error.value).startswith(complaint)
+
+
+def test_of_a_setting_given_twice_the_last_one_counts():
+    config = load({"set": ["gate.attack_ms=100", "gate.attack_ms=219"]}, {})
+    assert config.gate.attack == 10
+
+
+def test_an_option_of_an_earlier_version_is_answered_with_its_setting():
+    with pytest.raises(ConfigError, match=r"^STREAMD_VAD_THRESHOLD is now STREAMD_SET=gate\.open"):
+        load({}, {"STREAMD_VAD_THRESHOLD": "0.5"})
+    assert successor("entropy-threshold") == "search.entropy_threshold"
+    assert successor("endpoint-empty-ms") == "endpoint.empty_ms"
+    assert successor("loop-stuck-tokens") == "loop.stuck_tokens"
+    assert successor("xyzzy") == ""
+    assert {*RENAMED.values()} <= {*SETTINGS}
+    assert not any(successor(name) for name in OPTIONS)
 
 
 def test_reference_is_current():
@@ -276,9 +361,11 @@ def test_reference_is_current():
     assert text == options_page(), "run: make docs"
 
 
-def test_reference_has_every_option():
+def test_reference_has_everything():
     page = options_page()
+    assert len(page.split()) < 2_400
     for option in OPTIONS.values():
-        assert f"`{option.name} = " in page
         for flag in (*option.shown_flags, *(flag for flag, _ in option.opt.short_for)):
             assert f"`{flag}`" in page
+    for name in SETTINGS:
+        assert f"`{name}` `" in page

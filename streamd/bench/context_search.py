@@ -32,7 +32,7 @@ MAX_GUARDED = 0.05
 (`streamd.session.context`), and at one in twenty that happens to 9 % of all tens of windows."""
 EDGE = 13
 """Words that end so close to the end of a window that goes on are not compared: they are cut off,
-no context reads them reliably, and none is promised. 260 ms, as the usual `--hold-ms`."""
+no context reads them reliably, and none is promised. 260 ms, about as `AgreementOptions.hold`."""
 MOST_WINDOWS = 400
 """More are not read: 3 minutes of speech."""
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from streamd.cli.command import Command
 from streamd.cli.elsewhere import refuse_foreign
-from streamd.config import OPTIONS, Option, suggestion
+from streamd.config import OPTIONS, SET, Option, successor, suggestion
 from streamd.errors import ConfigError
 
 ACTIONS = {
@@ -106,6 +106,7 @@ def _parser(command: Command) -> _Parser:
     for option in command.options:
         _add(parser, option)
     parser.add_argument("--config")
+    parser.add_argument(f"--{SET}", action="append")
     for name in ACTIONS:
         parser.add_argument(*_action_flags(name), dest=name, action="store_true")
     return parser
@@ -129,14 +130,19 @@ def _action_flags(name: str) -> tuple[str, ...]:
 
 def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
     for word in rest:
-        if word.startswith("-") and word != "-":
-            flag, *_ = word.split("=")
-            if any(flag in option.every_flag for option in OPTIONS.values()):
-                name = command.name or "streamd without a command"
-                raise ConfigError(f"{name} has no option {flag}")
-            known = [known for option in command.options for known in option.every_flag]
-            known += ["--config", *(known for name in ACTIONS for known in _action_flags(name))]
-            raise ConfigError(f"unknown option {flag}{suggestion(flag, known)}")
+        if not word.startswith("-") or word == "-":
+            continue
+        flag, *_ = word.split("=")
+        if any(flag in option.every_flag for option in OPTIONS.values()):
+            here = command.name or "streamd without a command"
+            raise ConfigError(f"{here} has no option {flag}")
+        name = flag.removeprefix("--").removeprefix("no-").replace("_", "-")
+        if setting := successor(name):
+            raise ConfigError(f"{flag} is now --{SET} {setting}=...")
+        known = [known for option in command.options for known in option.every_flag]
+        known += ["--config", f"--{SET}"]
+        known += [known for name in ACTIONS for known in _action_flags(name)]
+        raise ConfigError(f"unknown option {flag}{suggestion(flag, known)}")
 
 
 def _check_count(command: Command, operands: Sequence[str]) -> None:

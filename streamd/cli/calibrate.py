@@ -10,7 +10,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from streamd.bench.context_search import ContextSearch, Rung, shortest_safe
-from streamd.config import Config
+from streamd.config import SET, Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def report(config: Config, config_file: str = "") -> Iterator[str]:
     """Calibrate on the configured files; a table, and what was found.
 
-    `config_file`: where it is written; if there is none, or on a dry run, it is only told.
+    `config_file`: where it is written; if there is none, it is only printed.
 
     Raises
     ------
@@ -32,10 +32,8 @@ def report(config: Config, config_file: str = "") -> Iterator[str]:
     ModelError : the model cannot be loaded
     SourceError : a file cannot be read
     """
-    if config.decoding.audio_ctx:
-        raise ConfigError(
-            f"--audio-ctx {config.decoding.audio_ctx} fixes the encoder's context: leave it out"
-        )
+    if n_ctx := config.search.audio_ctx:
+        raise ConfigError(f"--audio-ctx {n_ctx} fixes the encoder's context: drop it")
     sounds = [asyncio.run(_frames(name)) for name in config.input.files]
     model, engine = open_model(config, settled=True)
     options = build.decoding_options(config, model)
@@ -50,14 +48,12 @@ def report(config: Config, config_file: str = "") -> Iterator[str]:
     best = shortest_safe(rungs)
     faster = rungs[0].window_ms / best.window_ms
     yield (
-        f"{model.name}: audio-ctx-pad {best.pad}, audio-ctx-floor {best.floor} are safe: "
-        f"{faster:.1f} times as fast as the full context"
+        f"{model.name}: search.audio_ctx_pad {best.pad} and search.audio_ctx_floor {best.floor} "
+        f"are safe: {faster:.1f} times as fast as the full context"
     )
-    if config_file and not config.calibration.dry_run:
+    if config_file:
         write(Path(config_file), best, f"found by streamd calibrate for {model.name}")
         yield f"written to {config_file}"
-    elif config_file:
-        yield f"not written to {config_file}: --dry-run"
     else:
         yield "not written anywhere: --config FILE says where to"
 
@@ -71,9 +67,10 @@ def write(path: Path, best: Rung, why: str) -> None:
     """
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
-        decoding = document.setdefault("decoding", tomlkit.table())
-        for name, value in (("audio-ctx-pad", best.pad), ("audio-ctx-floor", best.floor)):
-            decoding[name] = tomlkit.item(value).comment(why)
+        settings = document.setdefault(SET, tomlkit.table(is_super_table=True))
+        search = settings.setdefault("search", tomlkit.table())
+        for name, value in (("audio_ctx_pad", best.pad), ("audio_ctx_floor", best.floor)):
+            search[name] = tomlkit.item(value).comment(why)
         path.write_text(tomlkit.dumps(document), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--config: cannot write {path}: {error.strerror}") from None

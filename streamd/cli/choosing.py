@@ -5,10 +5,9 @@ Only a person at a terminal is asked. Whoever names a model elsewhere gets it do
 
 import logging
 import sys
+from dataclasses import replace
 
-import msgspec
-
-from streamd.config import Config, Output
+from streamd.config import Config
 from streamd.disk import megabytes
 from streamd.engine import store
 from streamd.engine.catalog import ENGLISH, CatalogModel, entry, offered
@@ -16,6 +15,7 @@ from streamd.engine.store import imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ConfigError
+from streamd.options import OutputOptions
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,7 @@ def with_model(config: Config) -> Config:
     elif store.find(name, here) is None:
         _refuse_wrong_language(name, config)
         _get_named(name, here, config.output)
-    return msgspec.structs.replace(
-        config, decoding=msgspec.structs.replace(config.decoding, model=name)
-    )
+    return replace(config, decoding=replace(config.decoding, model=name))
 
 
 def best_here(config: Config, here: StorePaths) -> str | None:
@@ -80,7 +78,7 @@ def _automatic(config: Config, here: StorePaths) -> str:
     return _LAST_RESORT
 
 
-def _offer(usual: CatalogModel, output: Output, here: StorePaths) -> bool:
+def _offer(usual: CatalogModel, output: OutputOptions, here: StorePaths) -> bool:
     """Ask once in the life of the store whether to download the usual model; do it if so."""
     if here.offline or imports.was_declined(here.imported) or not _can_ask(output):
         return False
@@ -93,7 +91,7 @@ def _offer(usual: CatalogModel, output: Output, here: StorePaths) -> bool:
     return True
 
 
-def _get_named(name: str, here: StorePaths, output: Output) -> None:
+def _get_named(name: str, here: StorePaths, output: OutputOptions) -> None:
     repository = repository_of(name)
     if repository is None:
         raise store.not_here(name)
@@ -101,7 +99,7 @@ def _get_named(name: str, here: StorePaths, output: Output) -> None:
 
 
 def _get(
-    name: str, repository: Repository, here: StorePaths, output: Output, *, ask: bool = False
+    name: str, repository: Repository, here: StorePaths, output: OutputOptions, *, ask: bool = False
 ) -> None:
     # Here because the library behind them takes long to import, and most starts need no download.
     from streamd.cli.downloading import download
@@ -114,7 +112,7 @@ def _get(
     download(name, offer, here, output)
 
 
-def _can_ask(output: Output) -> bool:
+def _can_ask(output: OutputOptions) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and not output.quiet
 
 

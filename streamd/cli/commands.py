@@ -6,6 +6,7 @@ at once, not after numpy and the inference runtime have been loaded.
 
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 
 from streamd import stdio
 from streamd.cli.command import Command
@@ -98,17 +99,15 @@ def _models_build(config: Config, operands: tuple[str, ...]) -> int:
 
 
 def _models_check(config: Config, operands: tuple[str, ...]) -> int:
-    import msgspec
-
-    engine = config.decoding.engine.replace("auto", "onnx")
+    engine = "onnx" if config.decoding.engine == "auto" else config.decoding.engine
     if engine == "coreml":
         from streamd.cli.packages import report
     else:
         from streamd.cli.check import report
 
     (name,) = operands
-    decoding = msgspec.structs.replace(config.decoding, model=name, engine=engine, compute="auto")
-    for line in report(msgspec.structs.replace(config, decoding=decoding)):
+    decoding = replace(config.decoding, model=name, engine=engine, compute="auto")
+    for line in report(replace(config, decoding=decoding)):
         stdio.put(sys.stdout, f"{line}\n")
     return 0
 
@@ -148,60 +147,54 @@ def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
     return tuple(o for o in every if {o.group, o.name} & {*names} and o.name not in without)
 
 
-_SAID = ("quiet", "verbose", "log-format")
-"""Options for what is said on standard error."""
-_ONLY_LIVE = (
-    *("source", "device", "realtime"),
-    *("endpoint-sentence-ms", "endpoint-unfinished-ms", "endpoint-empty-ms", "pre-final-ms"),
-    *("tokens-per-second", "loop-word-repeats", "loop-phrase-words", "loop-stuck-tokens"),
-    *("loop-compression", "entropy-threshold", "final-logprob-threshold"),
-    *("language-after-ms", "language-prob", "language-margin"),
-)
-"""Options that mean nothing where files are written down."""
-_ELSEWHERE = ("longform", "building", "calibration")
-"""Groups of options of other commands than the plain one."""
+_LOG = ("quiet", "verbose", "log-format")
+"""Options for the messages on standard error."""
+_ONLY_LIVE = ("source", "device", "realtime")
+"""Options that mean nothing where files are transcribed."""
+_OF_OTHERS = ("longform", "building")
+"""Groups of options that live captions lack."""
 
 MODELS = (
     Command(
         name="models list",
         summary="what is on this machine, and what else has a short name",
         run=_models_list,
-        options=_options("language", "task", *_SAID),
+        options=_options("language", "task", *_LOG),
     ),
     Command(
         name="models get",
         summary="download a model that the list shows, or OWNER/NAME from the hub",
         run=_models_get,
         operand="NAME",
-        options=_options(*_SAID),
+        options=_options(*_LOG),
     ),
     Command(
         name="models import",
         summary="copy a model's file or folder into the store, under its own or another name",
         run=_models_import,
         operand="PATH [NAME]",
-        options=_options(*_SAID),
+        options=_options(*_LOG),
     ),
     Command(
         name="models check",
         summary="whether a model computes what it should on this machine, and how fast",
         run=_models_check,
         operand="NAME",
-        options=_options("language", "threads", "precision", "engine", *_SAID),
+        options=_options("language", "threads", "precision", "engine", *_LOG),
     ),
     Command(
         name="models build",
         summary="make a model's packages for the Neural Engine and GPU of a Mac",
         run=_models_build,
         operand="NAME",
-        options=_options("building", "engine", *_SAID),
+        options=_options("building", "engine", *_LOG),
     ),
     Command(
         name="models remove",
         summary="delete a downloaded or imported model",
         run=_models_remove,
         operand="NAME",
-        options=_options(*_SAID),
+        options=_options(*_LOG),
     ),
 )
 
@@ -211,14 +204,14 @@ COMMANDS = (
         summary="live captions of the microphone, or of FILEs and addresses (- is stdin)",
         run=_live,
         operand="[FILE...]",
-        options=tuple(o for o in OPTIONS.values() if o.group not in _ELSEWHERE),
+        options=tuple(o for o in OPTIONS.values() if o.group not in _OF_OTHERS),
     ),
     Command(
         name="serve",
         summary="caption only what clients send over the network",
         run=_live,
         options=_options(
-            *("streaming", "vad", "decoding", *_SAID, "server", "journal"),
+            *("streaming", "vad", "decoding", *_LOG, "server", "journal"),
             without=("server",),
         ),
         preset={"source": "false"},
@@ -248,16 +241,16 @@ COMMANDS = (
     Command(name="devices", summary="list the microphones", run=_devices),
     Command(
         name="bench",
-        summary="measure how fast a model is on this machine; JSON if piped",
+        summary="measure how fast a model is on this machine",
         run=_bench,
-        options=_options("decoding", *_SAID),
+        options=_options("decoding", *_LOG),
     ),
     Command(
         name="calibrate",
         summary="find the shortest safe encoder context for a voice",
         run=_calibrate,
         operand="FILE...",
-        options=_options("calibration", "streaming", "vad", "decoding", *_SAID),
+        options=_options("streaming", "vad", "decoding", *_LOG),
         writes_config=True,
     ),
     Command(
@@ -266,7 +259,7 @@ COMMANDS = (
         run=_doctor,
         options=_options(
             *("source", "model", "threads", "precision", "engine", "compute", "host", "port"),
-            *_SAID,
+            *_LOG,
         ),
     ),
     Command(

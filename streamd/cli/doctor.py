@@ -6,18 +6,16 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
-
-import msgspec
 
 import streamd
 from streamd.assets import asset
 from streamd.bench.machine import machine
 from streamd.cli.choosing import best_here
-from streamd.config import OPTIONS, Config
+from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
 from streamd.daemon.coreml import LIBRARY, CoreML, built_for_core_ml
 from streamd.disk import CACHE_VARIABLE, cache_folder, megabytes
@@ -102,10 +100,11 @@ def _versions(config: Config) -> Iterator[Finding]:
 
 def _options(config: Config) -> Iterator[Finding]:
     """The configuration was read, or we would not be here."""
+    every = {**{name: option.field for name, option in OPTIONS.items()}, **SETTINGS}
     changed = [
-        f"{option.name} {value}"
-        for option in OPTIONS.values()
-        if (value := getattr(getattr(config, option.group), option.field)) != option.default
+        f"{name} {field.written(value)}"
+        for name, field in every.items()
+        if (value := value_of(config, field)) != field.default
     ]
     yield Finding("ok", "options", ", ".join(changed) or "all as they are by default")
 
@@ -181,8 +180,8 @@ def _core_ml(config: Config) -> Iterator[Finding]:
     if sys.platform != "darwin":
         return
     name = config.decoding.model or best_here(config, places()) or store.BUNDLED[0]
-    decoding = msgspec.structs.replace(config.decoding, model=name)
-    built = built_for_core_ml(msgspec.structs.replace(config, decoding=decoding), CoreML())
+    decoding = replace(config.decoding, model=name)
+    built = built_for_core_ml(replace(config, decoding=decoding), CoreML())
     if built is None:
         cure = f"streamd models build {name} --engine coreml, and no --compute cpu"
         yield Finding("--", "core ml", f"{name} runs on the CPU", cure)
@@ -208,7 +207,7 @@ def _microphone(config: Config) -> Iterator[Finding]:
 
 
 def _port(config: Config) -> Iterator[Finding]:
-    host, port = config.server.host, config.server.port
+    host, port = config.bind.host, config.bind.port
     try:
         with socket.create_server((host, port)):
             yield Finding("ok", "port", f"{port} on {host} is free")

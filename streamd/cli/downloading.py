@@ -8,17 +8,17 @@ import os
 import sys
 from functools import partial
 
-from streamd.config import Output
 from streamd.disk import megabytes
 from streamd.engine.store.cache import StorePaths
 from streamd.engine.store.download import Offer, fetch
+from streamd.options import OutputOptions
 from streamd.sinks.progress import ProgressBar, download_line
 from streamd.sinks.terminal import is_terminal
 
 log = logging.getLogger(__name__)
 
 
-def download(name: str, offer: Offer, here: StorePaths, output: Output) -> None:
+def download(name: str, offer: Offer, here: StorePaths, output: OutputOptions) -> None:
     """Download what is offered, and tell how it goes on.
 
     Raises

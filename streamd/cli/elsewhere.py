@@ -6,7 +6,6 @@ from streamd.errors import ConfigError
 
 _OPENAI = {
     "--clip_timestamps --clip-timestamps": "--clip-timestamps-ms, in ms",
-    "--compression_ratio_threshold --compression-ratio-threshold": "--compression-threshold",
     "--condition_on_previous_text": "--no-condition-on-previous-text, to turn it off",
     "--carry_initial_prompt": "--carry-initial-prompt, without a value",
     "--fp16": "--precision",
@@ -15,13 +14,15 @@ _OPENAI = {
     ),
     "--highlight_words": "--highlight-words, without a value",
     "--model_dir --model-dir": "--model with a path, or the variables of docs/models.md",
-    "--temperature_increment_on_fallback": "--temperature-inc, or --no-fallback",
+    "--temperature_increment_on_fallback": "--no-fallback, or --set search.temperatures=0,0.2,...",
     "--word_timestamps": "--no-word-timestamps, to turn them off",
 }
 _CPP = {
     "-di --diarize -tdrz --tinydiarize": "no option: who speaks is not told apart",
     "-dl --detect-language": "--language auto; json and jsonl tell what it was",
     "-dtw --dtw": "no option: all word times come from attention",
+    "-bo": "--set search.best_of=N",
+    "-et --entropy-thold": "--set search.entropy_threshold=N",
     "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": (
         "no option: it runs on the CPU"
     ),
@@ -32,7 +33,11 @@ _CPP = {
         "no option: --hotwords tells the model which words to expect"
     ),
     "-ls --log-score -ojf --output-json-full": "--output-format json-full",
-    "-mc --max-context": "--context-tokens live, --no-condition-on-previous-text for transcribe",
+    "-lpt --logprob-thold": "--set search.logprob_threshold=N",
+    "-mc --max-context": (
+        "--set session.context_tokens=N live, --no-condition-on-previous-text for transcribe"
+    ),
+    "-mt": "--set search.max_tokens=N",
     "-np --no-prints": "--quiet",
     "-nt --no-timestamps": "--format text, which has no times",
     "-oj --output-json": "--output-format json",
@@ -55,9 +60,10 @@ _CPP = {
     "-sns --suppress-nst": "--suppress-tokens, which is on with -1",
     "--suppress-regex": "--suppress-tokens",
     "-sow --split-on-word": "no option: lines are cut between words",
+    "-tpi": "--set search.temperatures=0,0.2,...",
     "-vm --vad-model": "--vad",
-    "-vt": "--vad-threshold",
-    "-vspd --vad-min-speech-duration-ms": "--attack-ms",
+    "-vt -vth --vad-thold": "--set gate.open_share=N",
+    "-vspd --vad-min-speech-duration-ms": "--set gate.attack_ms=N",
     "-vsd --vad-min-silence-duration-ms": "--endpoint-ms",
     "-vmsd --vad-max-speech-duration-s": "--max-utterance-ms, in ms",
     "-vp --vad-speech-pad-ms -vo --vad-samples-overlap": "--pre-roll-ms",

@@ -21,15 +21,15 @@ def export(config: Config, session: str) -> None:
     BrokenPipeError
         nobody reads standard output any more
     """
-    folder = place(config.journal.journal or AUTO, os.environ)
+    folder = place(config.journal.folder or AUTO, os.environ)
     known = runs(folder)
     if not session:
         stdio.put(sys.stdout, table(known))
         return
     events = transcript(folder, session)  # raises before a file is made
     started = max((run.started for run in known if run.session == session), default=datetime.min)
-    screen = open_display(config.output, sys.stdout, os.environ, started=started)
-    sinks = (screen, *open_files(config.output, whole=True))
+    screen = open_display(config, sys.stdout, os.environ, started=started)
+    sinks = (screen, *open_files(config, whole=True))
     try:
         for event in events:
             for sink in sinks:

@@ -3,24 +3,24 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import fill
-from typing import get_type_hints
 
 from msgspec import inspect
 
 from streamd.cli.arguments import ACTIONS
 from streamd.cli.command import Command
-from streamd.config import Config, Option
+from streamd.config import SECTIONS, SET, Option
 
 WIDTH = 80
-_INDENT = 29
+_INDENT = 30
 
 
 def help_text(command: Command, commands: Sequence[Command], *, full: bool = False) -> str:
-    """What ``streamd COMMAND --help`` shows, or with `full` ``--help-all``."""
+    """Return what ``streamd COMMAND --help`` shows, or with `full` ``--help-all``."""
     lines = [*_usage(command, commands), *_options(command, full=full), "General:"]
-    written = ", and write what was found into it; without, it is only told"
-    config = f"read options from a TOML file{written if command.writes_config else ''}"
-    lines.append(_row("--config FILE", config))
+    written = ", and write what was found to it" if command.writes_config else ""
+    lines.append(_row("--config FILE", f"read options from a TOML file{written}"))
+    if full:
+        lines.append(_row(f"--{SET} NAME=VALUE", "set what has no option (docs/options.md)"))
     for name, meaning in ACTIONS.items():
         lines.append(_row("-h, --help" if name == "help" else f"--{name}", meaning))
     return "\n".join(lines) + "\n"
@@ -33,29 +33,46 @@ def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
     yield ""
     if parts := [other for other in commands if other.is_part_of(command.name)]:
         group = f"streamd {command.name}".rstrip()
-        yield f"Commands ({group} COMMAND --help tells more):"
+        yield f"Commands (more: {group} COMMAND --help):"
         for part in parts:
-            yield _row(f"{part.name} {part.operand}", part.summary)
+            operand = "COMMAND" if "|" in part.operand else part.operand
+            yield _row(f"{part.name} {operand}", part.summary)
         yield ""
 
 
 def _options(command: Command, *, full: bool) -> Iterator[str]:
-    shown = (option for option in command.options if option.flags and (full or not option.opt.rare))
-    structs = get_type_hints(Config)
+    shown = [option for option in command.options if option.flags and (full or option.opt.common)]
+    if not full and shown:
+        yield "Common options:"
+        yield from map(_common_option, shown)
+        yield ""
+        return
     for group, options in groupby(shown, lambda option: option.group):
-        yield f"{structs[group].__doc__}".rstrip(".") + ":"
+        yield f"{SECTIONS[group].title}:"
         for option in options:
             yield from _option(option)
         yield ""
 
 
+def _common_option(option: Option) -> str:
+    """One line if possible: an option that has flags for its values is shown by these."""
+    if option.opt.short_for:
+        return _row(", ".join(flag for flag, _ in option.opt.short_for), option.opt.help)
+    return _long_row(option)
+
+
 def _option(option: Option) -> Iterator[str]:
-    # The first name and the last, the long one: aliases between them are in docs/options.md.
-    flags = dict.fromkeys((option.shown_flags[0], option.shown_flags[-1]))
-    default = "" if option.is_switch or option.default in ("", ()) else f" [{_shown(option)}]"
-    yield _row(f"{', '.join(flags)} {_metavar(option)}".rstrip(), option.opt.help + default)
+    yield _long_row(option)
     for value, shorts in option.short_for.items():
         yield _row(", ".join(shorts), f"the same as --{option.name} {value}")
+
+
+def _long_row(option: Option) -> str:
+    # The short name and the long one: other aliases are in docs/options.md.
+    short = [flag for flag in option.shown_flags[:1] if not flag.startswith("--")]
+    flags = dict.fromkeys((*short, option.shown_flags[-1]))
+    default = "" if option.is_switch or option.default in ("", ()) else f" [{_shown(option)}]"
+    return _row(f"{', '.join(flags)} {_metavar(option)}".rstrip(), option.opt.help + default)
 
 
 def _shown(option: Option) -> str:
@@ -64,13 +81,13 @@ def _shown(option: Option) -> str:
 
 
 def _metavar(option: Option) -> str:
-    if option.choices:
-        return "|".join(option.choices)
-    match option.type:
+    if option.field.choices:
+        return "|".join(option.field.choices)
+    match option.field.type:
         case inspect.BoolType():
             return ""
         case inspect.IntType() | inspect.FloatType():
-            return option.opt.unit.upper() or "N"
+            return option.field.unit.upper() or "N"
         case inspect.VarTupleType(item_type=inspect.IntType()):
             return "N,N"
         case _:

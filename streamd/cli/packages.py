@@ -45,7 +45,7 @@ def build(config: Config, name: str) -> None:
     engine = config.decoding.engine
     if engine not in ("auto", "coreml"):
         raise ConfigError(f"--engine {engine} needs no packages; only coreml does")
-    wanted = config.building
+    wanted = config.build
     plan = Plan(
         contexts=wanted.audio_contexts,
         bits=_BITS[wanted.weight_bits],
@@ -57,7 +57,7 @@ def build(config: Config, name: str) -> None:
         if what:
             log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
 
-    folder = expanded(wanted.build_to) if wanted.build_to else None
+    folder = expanded(wanted.folder) if wanted.folder else None
     built = build_model(name, plan, progress, to=folder)
     size = megabytes(sum(built.meta.sizes.values()))
     took_s = time.perf_counter() - begun_s

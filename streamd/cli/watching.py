@@ -27,10 +27,10 @@ async def show(config: Config, url: str) -> None:
         nobody reads standard output any more
     """
     loop = asyncio.get_running_loop()
-    token = read_token(config.server.token_file, os.environ)
+    token = read_token(config.bind.token_file, os.environ)
     started = datetime.now().astimezone()  # the server does not tell when the session began
-    screen = open_display(config.output, sys.stdout, os.environ, started=started)
-    sinks = (screen, *open_files(config.output))
+    screen = open_display(config, sys.stdout, os.environ, started=started)
+    sinks = (screen, *open_files(config))
     # A terminal may be stopped (Ctrl-S); its own thread keeps the connection alive meanwhile.
     with (
         ThreadPoolExecutor(1, thread_name_prefix="captions") as drawing,

@@ -1,33 +1,23 @@
 """The configuration: every option once, from wherever it is set, checked and frozen.
 
-Whoever wires the stations reads a `Config` and hands each one the numbers that it needs; no
-station sees a `Config`.
+The daemon hands each part its own dataclass of the `Config`; no part sees the whole.
 """
 
-from streamd.config.decoding import Decoding
-from streamd.config.load import OPTIONS, as_toml, load, read_token
+from streamd.config.load import SET, as_toml, load, read_token, value_of
 from streamd.config.option import Option, suggestion
-from streamd.config.output import Output
-from streamd.config.schema import (
-    Config,
-    Input,
-    Streaming,
-    Vad,
-)
-from streamd.config.serving import Server
+from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor
 
 __all__ = [
     "OPTIONS",
+    "SECTIONS",
+    "SET",
+    "SETTINGS",
     "Config",
-    "Decoding",
-    "Input",
     "Option",
-    "Output",
-    "Server",
-    "Streaming",
-    "Vad",
     "as_toml",
     "load",
     "read_token",
+    "successor",
     "suggestion",
+    "value_of",
 ]

@@ -3,74 +3,110 @@
 The command line beats the environment, the environment beats the file, the file beats the defaults.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.option import PREFIX, Option, options_of, suggestion
-from streamd.config.schema import Config
+from streamd.config.option import PREFIX, Field, suggestion
+from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor
 from streamd.errors import ConfigError
+from streamd.options import FRAME_MS
 
-OPTIONS: Mapping[str, Option] = {option.name: option for option in options_of(Config)}
-"""Every option by its name."""
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 """Names the TOML file when ``--config`` does not."""
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
-"""Holds the token that clients must show, when there is no ``--token-file``."""
+"""Holds the token that clients must present, when there is no ``--token-file``."""
+SET = "set"
+"""Flag, variable and section for the fields without an option."""
+SET_VARIABLE = f"{PREFIX}SET"
 
 
-class Setting(NamedTuple):
-    """A value and the words that say where it was set."""
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """The value of a field, and the words that say where it was set."""
 
+    field: Field
     value: object
     culprit: str
 
 
 def load(
-    given: Mapping[str, str | list[str]], environ: Mapping[str, str], *, config_file: str = ""
+    given: Mapping[str, str | Sequence[str]], environ: Mapping[str, str], *, config_file: str = ""
 ) -> Config:
-    """The effective configuration.
+    """Return the effective configuration.
 
     Parameters
     ----------
-    given : option names and what the command line says about them, a list where it may repeat
+    given : option names and what the command line says about them, a list where an option may
+        repeat; under "set" a list of NAME=VALUE
     environ : the environment; an empty variable counts as not set
     config_file : path of a TOML file, or empty for the one that ``STREAMD_CONFIG`` names, if any
 
     Raises
     ------
     ConfigError
-        one line about the first value that cannot be; nothing was changed
+        one line about the first value that is impossible
     """
-    settings: dict[str, Setting] = {}
+    values: dict[str, _Value] = {}
     if path := config_file or environ.get(CONFIG_VARIABLE, ""):
-        settings.update(_from_file(path, "--config" if config_file else CONFIG_VARIABLE))
-    settings.update(_from_environment(environ))
-    settings.update(_from_command_line(given))
-    config = _build(settings)
-    _check(config, settings)
+        values.update(_from_file(path, "--config" if config_file else CONFIG_VARIABLE))
+    values.update(_from_environment(environ))
+    values.update(_from_command_line(given))
+    parts: dict[str, dict[str, object]] = {}
+    for each in values.values():
+        parts.setdefault(each.field.part, {})[each.field.attribute] = each.value
+    default = Config()
+    config = replace(
+        default, **{name: replace(getattr(default, name), **part) for name, part in parts.items()}
+    )
+    _check(config, values)
     return config
 
 
 def as_toml(config: Config) -> str:
-    """The whole configuration as a TOML file that `load` reads back to an equal one.
+    """Return a TOML file with all options and the other fields that differ from their defaults.
+
+    `load` reads it back to an equal configuration.
 
     Raises
     ------
     ConfigError
-        a file's name is no text, which the file system allows and TOML does not
+        a file's name is not text, which the file system allows and TOML does not
     """
+    lines: list[str] = []
+    for group in SECTIONS:
+        lines += ["", f"[{group}]"]
+        lines += [
+            f"{option.name} = {_toml_value(option.field.written(value_of(config, option.field)))}"
+            for option in OPTIONS.values()
+            if option.group == group
+        ]
+    lines += ["", f"[{SET}]"]
+    for name, field in SETTINGS.items():
+        if (value := value_of(config, field)) != field.default:
+            lines.append(f"{name} = {_toml_value(field.written(value))}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _toml_value(value: object) -> str:
     try:
-        return msgspec.toml.encode(config).decode()
+        text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError as error:
         name = ascii(error.object[error.start : error.end])
         raise ConfigError(f"not UTF-8, so no TOML file can hold it: {name}") from None
+    # JSON's values of these types are TOML's as well, but for one character in texts.
+    return text.replace("\x7f", "\\u007f")
 
 
-def _from_file(path: str, culprit: str) -> Iterator[tuple[str, Setting]]:
+def value_of(config: Config, field: Field) -> object:
+    """Return the value of a field as the program has it."""
+    return getattr(getattr(config, field.part), field.attribute)
+
+
+def _from_file(path: str, culprit: str) -> Iterator[tuple[str, _Value]]:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -79,24 +115,39 @@ def _from_file(path: str, culprit: str) -> Iterator[tuple[str, Setting]]:
         sections = msgspec.toml.decode(content, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
-    groups = {option.group for option in OPTIONS.values()}
     for group, keys in sections.items():
         if not isinstance(keys, dict):
             raise ConfigError(f"{path}: key {group} stands outside any section{_home(group)}")
-        if group not in groups:
-            raise ConfigError(f"{path}: unknown section [{group}]{suggestion(group, groups)}")
+        if group == SET:
+            for name, value in _flat(keys):
+                yield name, _set(name, value, f"{path}: {SET}.{name}")
+            continue
+        if group not in SECTIONS:
+            known = [*SECTIONS, SET]
+            raise ConfigError(f"{path}: unknown section [{group}]{suggestion(group, known)}")
         for name, value in keys.items():
             yield name, _from_key(path, group, name, value)
 
 
-def _from_key(path: str, group: str, name: str, value: object) -> Setting:
+def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield quoted and nested keys: ``"gate.steady_db" = 0`` and ``gate.steady_db = 0``."""
+    for name, value in keys.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{attribute}", inner) for attribute, inner in value.items())
+        else:
+            yield name, value
+
+
+def _from_key(path: str, group: str, name: str, value: object) -> _Value:
     option = OPTIONS.get(name)
     if option is None or option.group != group:
+        if option is None and (setting := successor(name)):
+            raise ConfigError(f"{path}: {name} in [{group}] is now {setting} in [{SET}]")
         here = (other.name for other in OPTIONS.values() if other.group == group)
         hint = _home(name) or suggestion(name, here)
         raise ConfigError(f"{path}: unknown key {name} in [{group}]{hint}")
     culprit = f"{path}: {group}.{name}"
-    return Setting(option.from_value(value, culprit), culprit)
+    return _Value(option.field, option.field.from_value(value, culprit), culprit)
 
 
 def _home(name: str) -> str:
@@ -104,55 +155,81 @@ def _home(name: str) -> str:
     return f"; {name} belongs in [{option.group}]" if option else ""
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
+def _set(name: str, value: object, culprit: str) -> _Value:
+    """Read a value for a field without an option; a text is read as from the command line."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        for option in OPTIONS.values():
+            if name == option.field.name:
+                raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
+        raise ConfigError(f"{culprit}: no such setting{suggestion(name, SETTINGS)}")
+    if isinstance(value, str):
+        return _Value(setting, setting.from_text(value, culprit), culprit)
+    return _Value(setting, setting.from_value(value, culprit), culprit)
+
+
+def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[tuple[str, _Value]]:
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"{culprit} must be NAME=VALUE, got {pair}")
+        yield name, _set(name, text, f"{culprit} {name}")
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Value]]:
     known = {option.variable: option for option in OPTIONS.values()}
     ours = {name: text for name, text in environ.items() if text and name.startswith(PREFIX)}
     for other in (CONFIG_VARIABLE, TOKEN_VARIABLE):
         ours.pop(other, None)
+    yield from _from_pairs(ours.pop(SET_VARIABLE, "").split(), SET_VARIABLE)
     for variable, text in ours.items():
         if option := known.get(variable):
-            yield option.name, Setting(option.from_text(text, variable), variable)
+            yield (
+                option.name,
+                _Value(option.field, option.field.from_text(text, variable), variable),
+            )
             continue
+        stem = variable.removeprefix(PREFIX)
+        if setting := successor(stem.lower().replace("_", "-")):
+            raise ConfigError(f"{variable} is now {SET_VARIABLE}={setting}=...")
         # Only what looks like a slip is refused: others may use names with this prefix, as
         # Kubernetes does for a service called streamd.
-        stems = [name.removeprefix(PREFIX) for name in known]
-        for stem in get_close_matches(variable.removeprefix(PREFIX), stems, n=1, cutoff=0.75):
-            raise ConfigError(f"unknown variable {variable}; did you mean {PREFIX}{stem}?")
+        stems = [name.removeprefix(PREFIX) for name in (*known, SET_VARIABLE)]
+        for close in get_close_matches(stem, stems, n=1, cutoff=0.75):
+            raise ConfigError(f"unknown variable {variable}; did you mean {PREFIX}{close}?")
 
 
-def _from_command_line(given: Mapping[str, str | list[str]]) -> Iterator[tuple[str, Setting]]:
+def _from_command_line(
+    given: Mapping[str, str | Sequence[str]],
+) -> Iterator[tuple[str, _Value]]:
     for name, raw in given.items():
-        option, culprit = OPTIONS[name], f"--{name}"
+        if name == SET:
+            yield from _from_pairs([raw] if isinstance(raw, str) else raw, f"--{SET}")
+            continue
+        field, culprit = OPTIONS[name].field, f"--{name}"
         if isinstance(raw, str):
-            yield name, Setting(option.from_text(raw, culprit), culprit)
+            yield name, _Value(field, field.from_text(raw, culprit), culprit)
         else:
-            yield name, Setting(option.from_value(raw, culprit), culprit)
+            yield name, _Value(field, field.from_value(raw, culprit), culprit)
 
 
-def _build(settings: Mapping[str, Setting]) -> Config:
-    groups: dict[str, dict[str, object]] = {}
-    for name, setting in settings.items():
-        groups.setdefault(OPTIONS[name].group, {})[name] = setting.value
-    return msgspec.convert(groups, Config)
-
-
-def _check(config: Config, settings: Mapping[str, Setting]) -> None:
+def _check(config: Config, values: Mapping[str, _Value]) -> None:
     """Refuse what is wrong only in combination."""
 
     def culprit(name: str) -> str:
-        return settings[name].culprit if name in settings else f"--{name}"
+        return values[name].culprit if name in values else f"--{name}"
 
-    streaming = config.streaming
-    for name, ms in (("step", streaming.step_ms), ("keep", streaming.keep_ms)):
-        if ms > streaming.length_ms:
-            length = f"{culprit('length')} ({streaming.length_ms} ms)"
-            raise ConfigError(f"{length} must be at least {culprit(name)} ({ms} ms)")
-    if not (config.server.server or config.input.source):
+    length = config.session.length
+    for name, least in (("step", config.session.step), ("keep", config.commit.keep)):
+        if least > length:
+            named = f"{culprit('length')} ({length * FRAME_MS} ms)"
+            raise ConfigError(f"{named} must be at least {culprit(name)} ({least * FRAME_MS} ms)")
+    if not (config.bind.enabled or config.input.source):
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
 
 
 def read_token(path: str, environ: Mapping[str, str]) -> str | None:
-    """The secret in the file that ``--token-file`` names, or in the environment, if any.
+    """Return the token in the file of ``--token-file``, or in the environment, if any.
 
     Raises
     ------
@@ -167,5 +244,5 @@ def read_token(path: str, environ: Mapping[str, str]) -> str | None:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--token-file: cannot read {path}: {reason}") from None
     if not token:
-        raise ConfigError(f"--token-file: {path} is empty; put a long random word into it")
+        raise ConfigError(f"--token-file: {path} is empty; put a long random token into it")
     return token

@@ -1,60 +1,149 @@
-"""What one option is: its names, its type, the words that describe it, and how a value is read.
+"""What an option is: a field of a dataclass of `streamd.options` and what people call it.
 
-It knows neither which options there are (`schema`) nor where values come from (`load`).
+Here values are read and refused. `table` lists the options, `load` knows where values come from.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import get_args, get_type_hints
+from functools import cached_property
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from streamd.errors import ConfigError
+from streamd.options import FRAME_MS, FRAMES
 
 PREFIX = "STREAMD_"
-"""Of the environment variables."""
+"""Beginning of the environment variables."""
+NONE = "none"
+"""How a value that may be None is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opt:
-    """How a field is offered to people; stands in the `Annotated` of a field of `schema`.
+    """How a field is offered to people.
 
-    `help` is one line; `unit` stands behind numbers; `flags` are further names on the command line
-    (whisper.cpp's, mostly); `off` replaces ``--no-NAME`` as the names that turn a switch off;
-    `short_for` are flags without a value, each with the value it stands for; `rare` options are
-    left out of the short help; `allowed` describes the values where the type cannot; `metavar`
-    stands for a text in the help; a `positional` has no flag. The help of a switch describes the
-    flag that changes its default.
+    Parameters
+    ----------
+    field : PART.FIELD of the configuration
+    help : one line; for a switch it describes the flag that changes the default
+    name : key in the TOML file and long flag; by default the field's name
+    flags : further names on the command line, mostly whisper.cpp's
+    off : flags that turn a switch off, in place of ``--no-NAME``
+    short_for : flags without a value, each with the value that it stands for
+    common : listed by ``--help``, not only by ``--help-all``
+    allowed : what values are allowed, where the type cannot say it
+    metavar : stands for a text in the help
+    positional : has no flag
+    exact : a time that must be a whole number of frames; others are rounded down
     """
 
+    field: str
     help: str
-    unit: str = ""
+    name: str = ""
     flags: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
     short_for: tuple[tuple[str, str], ...] = ()
-    rare: bool = False
+    common: bool = False
     allowed: str = ""
     metavar: str = "TEXT"
     positional: bool = False
+    exact: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of the program.
+@dataclass(frozen=True)
+class Field:
+    """A field of the configuration as users write it: times in frames become milliseconds.
 
-    `name` is the key in section `group` of the TOML file and, with dashes in front, the long flag;
-    `field` is the attribute of the group's struct.
+    `annotation` is the type of what is written, `default` the value as the program has it.
     """
 
-    group: str
-    field: str
-    name: str
+    part: str
+    attribute: str
     annotation: object
-    type: inspect.Type
     default: object
+    unit: str
+    in_frames: bool
+    allowed_text: str = ""
+
+    @cached_property
+    def name(self) -> str:
+        """What ``--set`` calls it."""
+        return f"{self.part}.{self.attribute}{'_ms' if self.in_frames else ''}"
+
+    @cached_property
+    def type(self) -> inspect.Type:
+        """The type of what is written, without None."""
+        kind = inspect.type_info(self.annotation)
+        if isinstance(kind, inspect.UnionType):
+            (kind,) = (each for each in kind.types if not isinstance(each, inspect.NoneType))
+        return kind
+
+    @cached_property
+    def is_optional(self) -> bool:
+        """Whether it may be "none"."""
+        return NoneType in get_args(self.annotation)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only possible values, or nothing where there are too many to list."""
+        if not isinstance(self.type, inspect.LiteralType):
+            return ()
+        return get_args(self.annotation)  # `type` has them too, but sorted
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, to follow the words "must be"."""
+        if self.choices:
+            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        text = self.allowed_text or _allowed(self.type, self.unit)
+        return f"{text}, or {NONE}" if self.is_optional else text
+
+    def from_text(self, text: str, culprit: str) -> object:
+        """Read a value from a command line or a variable; lists are separated by commas.
+
+        Raises
+        ------
+        ConfigError
+            naming `culprit`, what is allowed and what was found
+        """
+        is_list = isinstance(self.type, inspect.VarTupleType)
+        raw = (text.split(",") if text else []) if is_list else text
+        return self._convert(raw, text, culprit, strict=False)
+
+    def from_value(self, value: object, culprit: str) -> object:
+        """Read a value that has its type already, as in a TOML file; raises like `from_text`."""
+        return self._convert(value, value, culprit, strict=True)
+
+    def _convert(self, raw: object, found: object, culprit: str, *, strict: bool) -> object:
+        if raw == NONE and self.is_optional:
+            return None
+        try:
+            value = msgspec.convert(raw, self.annotation, strict=strict)
+        except msgspec.ValidationError:
+            plain = isinstance(found, str) and found.isprintable() and found.strip() == found != ""
+            shown = found if plain else json.dumps(found, ensure_ascii=False, default=str)
+            raise ConfigError(f"{culprit} must be {self.allowed}, got {shown}") from None
+        return value // FRAME_MS if self.in_frames else value
+
+    def written(self, value: object) -> object:
+        """A value as a TOML file has it."""
+        if self.in_frames and isinstance(value, int):
+            return value * FRAME_MS
+        return NONE if value is None else value
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: `name` is its key in section `group` of the TOML file, and the long flag."""
+
+    group: str
+    name: str
+    field: Field
     opt: Opt
 
     @property
@@ -63,20 +152,21 @@ class Option:
         return PREFIX + self.name.upper().replace("-", "_")
 
     @property
-    def is_switch(self) -> bool:
-        """Whether its flags take no value."""
-        return isinstance(self.type, inspect.BoolType)
+    def default(self) -> object:
+        """The default as users write it."""
+        return self.field.written(self.field.default)
 
     @property
-    def is_list(self) -> bool:
-        """Whether it holds several values."""
-        return isinstance(self.type, inspect.VarTupleType)
+    def is_switch(self) -> bool:
+        """Whether its flags take no value."""
+        return isinstance(self.field.type, inspect.BoolType)
 
     @property
     def repeats(self) -> bool:
         """Whether its flag adds a text to a list; numbers stand in one list, with commas."""
-        return isinstance(self.type, inspect.VarTupleType) and isinstance(
-            self.type.item_type, inspect.StrType
+        kind = self.field.type
+        return isinstance(kind, inspect.VarTupleType) and isinstance(
+            kind.item_type, inspect.StrType
         )
 
     @property
@@ -108,71 +198,48 @@ class Option:
         """All words of the command line that set this option."""
         return (*self.flags, *self.off_flags, *(flag for flag, _ in self.opt.short_for))
 
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The only possible values, or nothing where there are too many to list."""
-        if not isinstance(self.type, inspect.LiteralType):
-            return ()
-        literal, *_ = get_args(self.annotation)
-        return get_args(literal)  # `type` has them too, but in the order of the alphabet
 
-    @property
-    def allowed(self) -> str:
-        """What a value may be, to follow the words "must be"."""
-        if self.choices:
-            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
-        return self.opt.allowed or _allowed(self.type, self.opt.unit)
+def make_field(
+    part: str, attribute: str, annotation: object, default: object, opt: Opt | None = None
+) -> Field:
+    """Return a field as users see it.
 
-    def from_text(self, text: str, culprit: str) -> object:
-        """Read a value from a command line or a variable; lists are separated by commas.
-
-        Raises
-        ------
-        ConfigError
-            naming `culprit`, what is allowed and what was found
-        """
-        raw = (text.split(",") if text else []) if self.is_list else text
-        try:
-            return msgspec.convert(raw, self.annotation, strict=False)
-        except msgspec.ValidationError:
-            raise self._refusal(text, culprit) from None
-
-    def from_value(self, value: object, culprit: str) -> object:
-        """Read a value that has its type already, as in a TOML file; raises like `from_text`."""
-        try:
-            return msgspec.convert(value, self.annotation)
-        except msgspec.ValidationError:
-            raise self._refusal(value, culprit) from None
-
-    def _refusal(self, found: object, culprit: str) -> ConfigError:
-        plain = isinstance(found, str) and found.isprintable() and found.strip() == found != ""
-        shown = found if plain else json.dumps(found, ensure_ascii=False, default=str)
-        return ConfigError(f"{culprit} must be {self.allowed}, got {shown}")
-
-
-def options_of(config: type[msgspec.Struct]) -> tuple[Option, ...]:
-    """All options of a struct of groups, in the order of their declaration."""
-    return tuple(
-        option
-        for group, struct in get_type_hints(config).items()
-        for option in _options_of_group(group, struct)
+    Parameters
+    ----------
+    annotation : the type in the dataclass
+    opt : of the option that sets the field, if there is one
+    """
+    unit = _unit(annotation)
+    in_frames = unit == FRAMES
+    exact = opt is not None and opt.exact
+    return Field(
+        part=part,
+        attribute=attribute,
+        annotation=_in_ms(annotation, exact=exact) if in_frames else annotation,
+        default=default,
+        unit="ms" if in_frames else unit,
+        in_frames=in_frames,
+        allowed_text=opt.allowed if opt else "",
     )
 
 
-def _options_of_group(group: str, struct: type[msgspec.Struct]) -> Iterable[Option]:
-    hints = get_type_hints(struct, include_extras=True)
-    for field in msgspec.structs.fields(struct):
-        annotation = hints[field.name]
-        (opt,) = (mark for mark in annotation.__metadata__ if isinstance(mark, Opt))
-        yield Option(
-            group=group,
-            field=field.name,
-            name=field.encode_name,
-            annotation=annotation,
-            type=inspect.type_info(annotation),
-            default=field.default,
-            opt=opt,
-        )
+def _unit(annotation: object) -> str:
+    """The unit of a type or of one of its alternatives; empty if there is none."""
+    marks = getattr(annotation, "__metadata__", None)
+    if marks is None:
+        return next(filter(None, map(_unit, get_args(annotation))), "")
+    return next((mark for mark in marks if isinstance(mark, str)), "")
+
+
+def _in_ms(annotation: object, *, exact: bool) -> object:
+    """The type for milliseconds of a time in frames, which may be optional."""
+    if get_origin(annotation) is not Annotated:
+        (span,) = (each for each in get_args(annotation) if each is not NoneType)
+        milliseconds: Any = _in_ms(span, exact=exact)
+        return milliseconds | None
+    (limits,) = (mark for mark in get_args(annotation) if isinstance(mark, Meta))
+    low, high = (int(bound or 0) * FRAME_MS for bound in (limits.ge, limits.le))
+    return Annotated[int, Meta(ge=low, le=high, multiple_of=FRAME_MS if exact else None)]
 
 
 def _allowed(kind: inspect.Type, unit: str) -> str:
@@ -183,6 +250,8 @@ def _allowed(kind: inspect.Type, unit: str) -> str:
             return _number(kind, unit)
         case inspect.VarTupleType(item_type=inspect.IntType() as item):
             return f"whole numbers{_range(item)}, separated by commas"
+        case inspect.VarTupleType(item_type=inspect.FloatType() as item):
+            return f"numbers{_range(item)}, separated by commas"
         case _:
             return "text"
 
@@ -200,6 +269,6 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown `word`: what was probably meant, or nothing."""
+    """Return the end of an error message about an unknown word: the nearest known one, if any."""
     close = get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -57,7 +57,7 @@ async def run(config: Config) -> int:
         streams = Streams(
             new_session,
             room=ROOM,
-            max_ingest=config.server.max_streams,
+            max_ingest=config.limits.max_streams,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
             storage=storage,
             metrics=serving.metrics(config),
@@ -77,7 +77,7 @@ async def transcribe(config: Config) -> int:
 
     Returns and raises as `run` does.
     """
-    check_files(config.output, config.input.files)
+    check_files(config, config.input.files)
     await write_down(config, build.own_sources(config))
     return 0
 
@@ -92,7 +92,7 @@ async def _live(
         live = streams.add(LIVE) if sources else None
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
-            show(config, live.hub, control, tasks, sinks=open_files(config.output, file))
+            show(config, live.hub, control, tasks, sinks=open_files(config, file))
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving.server(config, streams))
             if server is not None and not is_terminal(sys.stdout, os.environ):

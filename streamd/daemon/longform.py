@@ -20,7 +20,7 @@ from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.errors import ConfigError
 from streamd.events import Details, Final, Gap, GapReason, TimedWord, Token
 from streamd.mel.windows import RecordingMel
-from streamd.options import DecodingOptions, EndpointOptions, LongformOptions
+from streamd.options import DecodingOptions, EndpointOptions
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.vad.segmenter import Segmenter
 
@@ -29,17 +29,19 @@ _SILENT_FRAMES = 1_500
 
 
 def check(config: Config) -> None:
-    """Refuse what contradicts itself. Raises `ConfigError`."""
+    """Refuse options that contradict each other. Raises `ConfigError`."""
     longform = config.longform
-    if longform.hallucination_silence_threshold_ms and not longform.word_timestamps:
-        raise ConfigError(
-            "--hallucination-silence-threshold-ms looks at words: leave --no-word-timestamps away"
-        )
-    if config.output.highlight_words and not longform.word_timestamps:
-        raise ConfigError("--highlight-words needs words: leave --no-word-timestamps away")
+    if not longform.word_timestamps:
+        for flag, wanted in (
+            ("--hallucination-silence-threshold-ms", longform.hallucination_silence_ms),
+            ("--highlight-words", config.cues.highlight),
+        ):
+            if wanted:
+                raise ConfigError(f"{flag} needs word timestamps: drop --no-word-timestamps")
     points = longform.clip_timestamps_ms
     if list(points) != sorted(points):
-        raise ConfigError(f"--clip-timestamps-ms must not go back, got {_listed(points)}")
+        shown = ",".join(map(str, points))
+        raise ConfigError(f"--clip-timestamps-ms must not go back, got {shown}")
 
 
 class Recording:
@@ -90,14 +92,18 @@ class Writer:
         self._n_mels = model.dims.n_mels
         self._tokenizer = build.tokenizer(config, model)
         self._short = model.min_audio_ctx < MIN_AUDIO_CTX
-        decoding, options = self._decoding(model), self._options(model)
-        self._transcriber = Transcriber(engine, self._tokenizer, decoding, options)
+        options = replace(
+            config.longform,
+            initial_prompt=config.decoding.prompt,
+            hotwords=config.decoding.hotwords,
+        )
+        self._transcriber = Transcriber(engine, self._tokenizer, self._decoding(model), options)
 
     def recording(self, lost: Callable[[Gap], object]) -> Recording:
         """Give a new recording to read a file into."""
         config = self._config
         speech = None
-        if config.vad.vad != "off" and not config.longform.clip_timestamps_ms:
+        if config.vad.detector != "off" and not config.longform.clip_timestamps_ms:
             speech = SpeechClips(build.gate(config), Segmenter(_endpoint_options(config)))
         return Recording(RecordingMel(self._n_mels), speech, lost)
 
@@ -163,44 +169,17 @@ class Writer:
         return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
 
     def _decoding(self, model: Model) -> DecodingOptions:
-        options, o = build.decoding_options(self._config, model), self._config.longform
+        options = build.decoding_options(self._config, model)
         all_positions = 0 if self._short else model.dims.n_audio_ctx
         return replace(
             options,
-            timestamps=not o.without_timestamps,
-            max_initial_timestamp=frames_from_ms(o.max_initial_timestamp_ms) or None,
+            timestamps=not self._config.longform.without_timestamps,
             audio_ctx=options.audio_ctx or all_positions,
-        )
-
-    def _options(self, model: Model) -> LongformOptions:
-        o = self._config.longform
-        return LongformOptions(
-            condition_on_previous_text=o.condition_on_previous_text,
-            initial_prompt=self._config.decoding.prompt,
-            carry_initial_prompt=o.carry_initial_prompt,
-            prefix=o.prefix,
-            hotwords=self._config.decoding.hotwords,
-            word_timestamps=o.word_timestamps,
-            prepend_punctuations=o.prepend_punctuations,
-            append_punctuations=o.append_punctuations,
-            hallucination_silence_ms=o.hallucination_silence_threshold_ms or None,
         )
 
 
 def _endpoint_options(config: Config) -> EndpointOptions:
-    """Utterances that end with a pause of one length, with as much audio around them."""
-    vad = config.vad
-    pause, around = frames_from_ms(vad.endpoint_ms), frames_from_ms(vad.pre_roll_ms)
-    return EndpointOptions(
-        pre_roll=around,
-        pre_final=around,
-        plain=pause,
-        sentence=pause,
-        unfinished=pause,
-        empty=pause,
-        longest=min(frames_from_ms(vad.max_utterance_ms), N_AUDIO_CTX),
-    )
-
-
-def _listed(points: tuple[int, ...]) -> str:
-    return ",".join(map(str, points))
+    """Utterances that end with a pause of one length, with as much audio after as before them."""
+    options = config.endpoint
+    pause, around = options.plain, options.pre_roll
+    return replace(options, pre_final=around, sentence=pause, unfinished=pause, empty=pause)

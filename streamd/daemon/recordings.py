@@ -88,7 +88,7 @@ class _Scribe:
         bar = ProgressBar(sys.stderr, line) if terminal else None
         hub, failure = Hub(LIVE, HISTORY), None
         async with asyncio.TaskGroup() as tasks:
-            sinks = open_files(self._config.output, file, whole=True)
+            sinks = open_files(self._config, file, whole=True)
             screen = show(self._config, hub, self._control, tasks, sinks=sinks, bar=bar)
             try:
                 with self._control.stopping(source.stop):  # opening may take long, too

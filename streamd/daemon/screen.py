@@ -83,7 +83,7 @@ def show(
 ) -> Screen:
     """Let standard output and these sinks follow a session, in tasks of their own."""
     started = datetime.now(UTC)
-    screen = Screen(open_display(config.output, sys.stdout, os.environ, started=started), bar)
+    screen = Screen(open_display(config, sys.stdout, os.environ, started=started), bar)
 
     async def on_screen() -> None:
         with control.on(SIGWINCH, screen.redraw):

@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 
@@ -14,8 +15,8 @@ from streamd.config import Config, read_token
 from streamd.daemon.stream import Storage
 from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
-from streamd.journal import Folder, JournalOptions, place
-from streamd.server import BindOptions, Metrics, Server, ServerInfo, ServerLimits, serve
+from streamd.journal import Folder, JournalPolicy, place
+from streamd.server import Metrics, Server, ServerInfo, serve
 
 _FIRST_FD = 3
 """Of the sockets that a service manager hands over (sd_listen_fds(3))."""
@@ -36,11 +37,10 @@ def storage(config: Config) -> Iterator[Storage]:
     """
     options = config.journal
     recordings = Path(options.record).expanduser() if options.record else None
-    if not options.journal:
+    if not options.folder:
         yield Storage(None, recordings)
         return
-    kept = JournalOptions(fsync=options.journal_fsync, keep_days=options.journal_days)
-    with Folder(place(options.journal, os.environ), kept) as folder:
+    with Folder(place(options.folder, os.environ), JournalPolicy(options)) as folder:
         yield Storage(folder, recordings)
 
 
@@ -58,33 +58,20 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
     ConfigError : no token, or one that cannot be read, for a bind that needs one; a bad certificate
     BindError : the address cannot be listened on
     """
-    if not config.server.server:
+    if not config.bind.enabled:
         yield None
         return
-    options = config.server
-    bind = BindOptions(
-        host=options.host,
-        port=options.port,
-        listening=inherited_socket(os.environ),
-        token=read_token(options.token_file, os.environ),
-        hosts=options.allow_host,
-        origins=options.allow_origin,
-        cert=options.tls_cert,
-        key=options.tls_key,
-    )
-    limits = ServerLimits(
-        max_connections=options.max_subscribers + options.max_streams,
-        max_per_address=options.max_per_address,
-        max_message_bytes=options.max_message_bytes,
-        max_lag_ms=options.max_lag_ms,
-        max_session_ms=options.max_session_ms,
-        resume_ms=options.resume_ms,
-        shutdown_ms=options.shutdown_ms,
-    )
+    bind = replace(config.bind, token=read_token(config.bind.token_file, os.environ))
+    limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
     info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
     async with serve(
-        bind, sessions=streams, info=info, limits=limits, metrics=streams.metrics
+        bind,
+        sessions=streams,
+        info=info,
+        limits=limits,
+        metrics=streams.metrics,
+        listening=inherited_socket(os.environ),
     ) as running:
         yield running
         notify(os.environ, "STOPPING=1")
@@ -107,7 +94,7 @@ def allow_files(n_connections: int) -> None:
 
 def reload(config: Config, running: Server) -> None:
     """Take the token and the certificate that the files have now, unless they cannot be read."""
-    options = config.server
+    options = config.bind
     try:
         running.reload(read_token(options.token_file, os.environ))
         files = [file for file in (options.token_file, options.tls_cert, options.tls_key) if file]

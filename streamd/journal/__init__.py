@@ -26,14 +26,14 @@ from streamd.journal.files import (
     runs,
     transcript,
 )
-from streamd.journal.journal import Journal, JournalOptions, sync
+from streamd.journal.journal import Journal, JournalPolicy, sync
 
 __all__ = [
     "AUTO",
     "Folder",
     "Journal",
     "JournalError",
-    "JournalOptions",
+    "JournalPolicy",
     "Run",
     "place",
     "runs",
@@ -69,8 +69,8 @@ class Folder:
     ConfigError : the folder cannot be written, or another process writes it
     """
 
-    def __init__(self, path: Path, options: JournalOptions | None = None) -> None:
-        self._options = options or JournalOptions()
+    def __init__(self, path: Path, policy: JournalPolicy | None = None) -> None:
+        self._policy = policy or JournalPolicy()
         self._open: list[Journal] = []
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,9 +95,9 @@ class Folder:
         self._expire()
         journal = self.recall(session)
         if journal is None or journal.ended:
-            started = datetime.fromtimestamp(self._options.clock(), UTC)
+            started = datetime.fromtimestamp(self._policy.clock(), UTC)
             head = Head(session=session, epoch=secrets.token_hex(4), started=started)
-            journal = Journal(self._index, (), head, self._options)
+            journal = Journal(self._index, (), head, self._policy)
             self._open.append(journal)
         return journal
 
@@ -114,7 +114,7 @@ class Folder:
             path = run[-1].path
             try:
                 if (head := head_of(path)) is not None:
-                    journal = Journal(self._index, run, head, self._options)
+                    journal = Journal(self._index, run, head, self._policy)
                     if journal.ended:
                         journal.close()
                     else:
@@ -136,15 +136,15 @@ class Folder:
 
     def unsynced(self) -> list[int]:
         """Return the descriptors to be given to `sync`, in a thread, about once a second."""
-        if self._options.fsync == "never":
+        if self._policy.options.fsync == "never":
             return []
         return [file for journal in self._open for file in journal.unsynced()]
 
     def _expire(self) -> None:
         """Remove files that are too old, at most once an hour, because there may be many."""
-        if self._options.clock() >= self._expires_s:
-            self._expires_s = self._options.clock() + 3600
-            self._options.expire(self._index)
+        if self._policy.clock() >= self._expires_s:
+            self._expires_s = self._policy.clock() + 3600
+            self._policy.expire(self._index)
 
     def __enter__(self) -> Self:
         return self

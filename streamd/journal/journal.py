@@ -5,10 +5,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Literal
 
 import msgspec
 
@@ -22,8 +21,8 @@ from streamd.journal.files import (
     finals,
     lines,
 )
+from streamd.options import JournalOptions
 
-Fsync = Literal["always", "interval", "never"]
 _DAY_S = 86_400
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 
@@ -32,20 +31,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class JournalOptions:
-    """How journals are written and kept.
+class JournalPolicy:
+    """The options of journals and the clock, which gives the seconds since 1970."""
 
-    `fsync`: when lines are forced to the disk: before they are published, when somebody calls
-    `sync` (about once a second), or when the system does so by itself. A crash of the process
-    alone, even `kill -9`, loses nothing in any case. `keep_days`: files that were not written to
-    for so many days are removed; 0 keeps them. `rotate_bytes`: size at which a new file is begun,
-    as also happens at the end of the day (UTC); a session's newest file is read when the session is
-    opened, while all other sessions wait. `clock`: seconds since 1970.
-    """
-
-    fsync: Fsync = "interval"
-    keep_days: int = 0
-    rotate_bytes: int = 2 << 20
+    options: JournalOptions = field(default_factory=JournalOptions)
     clock: Callable[[], float] = time.time
 
     def stamp(self) -> str:
@@ -54,8 +43,8 @@ class JournalOptions:
 
     def expire(self, index: FileIndex) -> None:
         """Remove the files that are too old. An open file is at most a day old."""
-        if self.keep_days:
-            index.expire(self.clock() - self.keep_days * _DAY_S)
+        if self.options.days:
+            index.expire(self.clock() - self.options.days * _DAY_S)
 
 
 class Journal:
@@ -74,14 +63,14 @@ class Journal:
     """
 
     def __init__(
-        self, index: FileIndex, files: Sequence[File], head: Head, options: JournalOptions
+        self, index: FileIndex, files: Sequence[File], head: Head, policy: JournalPolicy
     ) -> None:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
         self.ended = ""
         """The reason why the session is over; empty while it is not."""
         self._settled_ms = self._written_ms = 0
-        self._index, self._files, self._options = index, tuple(files), options
+        self._index, self._files, self._policy = index, tuple(files), policy
         self._file = -1
         self._size = 0
         self._offsets: list[int] = []  # of each final in the newest file
@@ -167,7 +156,7 @@ class Journal:
     def close(self) -> None:
         """Write no more; another process may resume the session. Raises as `sync` does."""
         if not self.closed:
-            unsynced = self.unsynced() if self._options.fsync != "never" else []
+            unsynced = self.unsynced() if self._policy.options.fsync != "never" else []
             os.close(self._file)
             self._file = -1
             sync(unsynced)
@@ -202,7 +191,7 @@ class Journal:
             _log.info("%s: cut off an incomplete line of %d bytes", path, torn)
 
     def _begin_file(self) -> None:
-        start = self._options.stamp()
+        start = self._policy.stamp()
         self._day = start[:8]
         # Files sort by this name. If the clock was set back, it still has to be the newest.
         newest = self._index.newest(self.session)
@@ -231,10 +220,10 @@ class Journal:
 
     def _write(self, event: Final | Gap | Eos | None) -> int:
         """Write a line, into a new file if this one is full or of yesterday; return its offset."""
-        is_of_today = self._day == self._options.stamp()[:8]
-        if self._size >= self._options.rotate_bytes or not is_of_today:
+        is_of_today = self._day == self._policy.stamp()[:8]
+        if self._size >= self._policy.options.rotate_bytes or not is_of_today:
             self._begin_file()
-            self._options.expire(self._index)
+            self._policy.expire(self._index)
         offset = self._size
         self._put(JournalLine(settled_ms=self._settled_ms, event=event))
         return offset
@@ -245,7 +234,7 @@ class Journal:
             while n_done < len(data):
                 n_done += os.write(self._file, data[n_done:])
             self._dirty = True
-            if self._options.fsync == "always":
+            if self._policy.options.fsync == "always":
                 sync(self.unsynced())
         except OSError as error:
             # Part of the line may be there: without it the file ends with a whole line again.

@@ -4,20 +4,17 @@
 `wire` defines its messages, and `streamd.client` is the other end.
 """
 
-from streamd.server.auth import BindOptions
-from streamd.server.connection import LIVE, ServerInfo, ServerLimits
+from streamd.server.connection import LIVE, ServerInfo
 from streamd.server.ingest import IngestSession, Sessions
 from streamd.server.listener import Server, serve
 from streamd.server.metrics import Metrics
 
 __all__ = [
     "LIVE",
-    "BindOptions",
     "IngestSession",
     "Metrics",
     "Server",
     "ServerInfo",
-    "ServerLimits",
     "Sessions",
     "serve",
 ]

@@ -10,14 +10,14 @@ import hmac
 import ipaddress
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from socket import socket
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError
+from streamd.options import BindOptions
 from streamd.server.routes import (
     HEALTH_PATH,
     PATHS,
@@ -43,42 +43,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class BindOptions:
-    """The address to listen on, and what clients must present there.
+def tls_context(bind: BindOptions) -> ssl.SSLContext | None:
+    """Make the TLS context, or None without a certificate; raises as `load_certificate`."""
+    if not bind.tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(bind, context)
+    return context
 
-    `port` 0 takes a free port; `listening` is a bound socket to use instead of `host` and `port`.
-    Without a `token` only this machine may connect. `hosts` are further names of this machine,
-    `origins` further pages that may connect, as ``https://HOST[:PORT]``. `cert` and `key` are PEM
-    files for TLS, which is off without `cert`.
-    """
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    listening: socket | None = None
-    token: str | None = None
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    cert: str = ""
-    key: str = ""
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Make the TLS context, or None without a certificate; raises as `load_certificate`."""
-        if not self.cert:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.load_certificate(context)
-        return context
-
-    def load_certificate(self, context: ssl.SSLContext) -> None:
-        """Read the files for new connections; raises `ConfigError` if they cannot be used."""
-        try:
-            context.load_cert_chain(self.cert, self.key or None)
-        except (OSError, ssl.SSLError) as error:
-            reason = error.strerror or error
-            raise ConfigError(
-                f"cannot use --tls-cert {self.cert} with --tls-key {self.key}: {reason}"
-            ) from None
+def load_certificate(bind: BindOptions, context: ssl.SSLContext) -> None:
+    """Read the files for new connections; raises `ConfigError` if they cannot be used."""
+    try:
+        context.load_cert_chain(bind.tls_cert, bind.tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or error
+        raise ConfigError(
+            f"cannot use --tls-cert {bind.tls_cert} with --tls-key {bind.tls_key}: {reason}"
+        ) from None
 
 
 class Auth:
@@ -139,7 +121,7 @@ class Auth:
         return name is not None and (
             self._token is not None
             or is_loopback(name)
-            or name in (self._bind.host, *self._bind.hosts)
+            or name in (self._bind.host, *self._bind.allow_host)
         )
 
     def _is_allowed_origin(self, origin: str, host: str) -> bool:
@@ -147,7 +129,7 @@ class Auth:
         if name is None:
             return False
         ours = is_loopback(name) or urlsplit(origin).netloc == host
-        return ours or origin in self._bind.origins
+        return ours or origin in self._bind.allow_origin
 
     def _has_token(self, presented: Iterable[str]) -> bool:
         if self._token is None:

@@ -25,6 +25,7 @@ from streamd.events import (
     Vad,
 )
 from streamd.hub import Hub
+from streamd.options import ServerLimits
 from streamd.server.ingest import Ingest, Ingests
 from streamd.server.wire import Hello, Limits, Role, close_code, parse_query
 from streamd.types import SAMPLE_RATE
@@ -38,40 +39,6 @@ _log = logging.getLogger(__name__)
 
 class StuckError(Exception):
     """The client neither reads nor answers; its connection was reset."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """What clients may use, and how long the server waits for them."""
-
-    max_message_bytes: int = 1 << 20
-    max_connections: int = 256
-    write_buffer_bytes: int = 32 << 10
-    """Size of our send buffer; when it is full, sending waits."""
-    send_deadline_ms: int = 10_000
-    """How long a message, or the closing handshake, may wait for a client that does not read."""
-    ping_ms: int = 20_000
-    """Silence after which a client is pinged, and the time it has to answer."""
-    shutdown_ms: int = 10_000
-    """Time for the last finals when the server ends."""
-    resume_ms: int = 30_000
-    """How long a session waits for its client to reconnect, if the client counts samples."""
-    max_session_ms: int = 0
-    """Audio after which a client's session ends; 0: never."""
-    max_lag_ms: int = 5_000
-    """Lag of the engine above which `/readyz` reports that the server is not ready."""
-    max_per_address: int = 0
-    """Connections from one other machine; 0: unlimited."""
-    max_pending: int = 256
-    """Connections that have not sent their request yet; `max_connections` if that is more.
-
-    Above the limit the oldest pending connection from the busiest address is dropped.
-    """
-
-    @property
-    def pending_limit(self) -> int:
-        """The effective `max_pending`: all clients may connect at the same time."""
-        return max(self.max_pending, self.max_connections)
 
 
 class WebSocket:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from socket import socket
 
 import websockets.asyncio.server as ws
 from websockets.exceptions import WebSocketException
@@ -15,11 +16,11 @@ from websockets.typing import Subprotocol
 from streamd.assets import asset
 from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL, EndReason
-from streamd.server.auth import Auth, BindOptions, is_loopback
+from streamd.options import BindOptions, ServerLimits
+from streamd.server.auth import Auth, is_loopback, load_certificate, tls_context
 from streamd.server.connection import (
     Connection,
     ServerInfo,
-    ServerLimits,
     WebSocket,
     refuse,
 )
@@ -115,7 +116,7 @@ class Server:
         self.url = self.page = ""
         """The addresses of the websocket and of the caption page for clients on this machine."""
         self._bind = bind
-        self._tls = bind.tls()
+        self._tls = tls_context(bind)
         self._auth = Auth(bind, load_pages(asset("web")))
         self._metrics = metrics
         self._routes = routes(
@@ -141,14 +142,13 @@ class Server:
         """
         auth = self._auth.with_token(token)
         if self._tls is not None:
-            self._bind.load_certificate(self._tls)
+            load_certificate(self._bind, self._tls)
         self._auth = auth
 
-    async def open(self) -> ws.Server:
-        """Bind and accept clients; raises as `serve`."""
+    async def open(self, listening: socket | None = None) -> ws.Server:
+        """Bind and accept clients; see `serve`."""
         deadline_s = self._limits.send_deadline_ms / 1000
         host, port = self._bind.host, self._bind.port
-        listening = self._bind.listening
         address = {"sock": listening} if listening else {"host": host, "port": port}
         try:
             opened = await ws.serve(
@@ -244,11 +244,14 @@ async def serve(
     info: ServerInfo,
     limits: ServerLimits | None = None,
     metrics: Metrics | None = None,
+    listening: socket | None = None,
 ) -> AsyncIterator[Server]:
     """Listen for clients while the context lasts.
 
     Leaving it takes at most ``limits.shutdown_ms`` for the last finals of the sessions that clients
     feed, and ``limits.send_deadline_ms`` for all clients to read them.
+
+    `listening` is a bound socket to use instead of the address in `bind`.
 
     Raises `ConfigError` if other machines could connect without a token or the certificate is bad,
     `BindError` if the address is in use, forbidden or not of this machine.
@@ -260,7 +263,7 @@ async def serve(
         limits=limits or ServerLimits(),
         metrics=metrics or Metrics(version="", model=info.model),
     )
-    opened = await server.open()
+    opened = await server.open(listening)
     try:
         yield server
     finally:

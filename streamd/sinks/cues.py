@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise, takewhile
 from typing import NamedTuple
 
 from streamd.events import Event, Final
+from streamd.options import CueLayout
 from streamd.sinks.text import aligned, chunks, clean, width
 
 MAX_CUE_MS = 7000
@@ -24,21 +25,6 @@ _ORPHAN_CELLS = 12
 
 _SENTENCE_END = re.compile(r"[.?!…。？！][\"'”’»)」』]*$")
 _CLAUSE_END = re.compile(r"[,;:–—、，；：][\"'”’»)」』]*$")
-
-
-@dataclass(frozen=True, slots=True)
-class CueLayout:
-    """How much a cue holds, and what is marked in it.
-
-    `line_cells`, `max_lines` and `max_words` (0: unlimited) are limits. `highlight` underlines the
-    word that is being spoken, with a cue for each; `confidence` colours doubtful words.
-    """
-
-    line_cells: int = 42
-    max_lines: int = 2
-    max_words: int = 0
-    highlight: bool = False
-    confidence: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Protocol, TextIO
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import EndReason, Eos, Event, Final, Gap
-from streamd.sinks.cues import CueLayout
+from streamd.options import CueLayout
 from streamd.sinks.documents import Json
 from streamd.sinks.lines import Csv, Html, Jsonl, Text, Tsv
 from streamd.sinks.subtitles import Lrc, Srt, Vtt

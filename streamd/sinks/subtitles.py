@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from streamd.events import Event, Gap
-from streamd.sinks.cues import Cue, CueLayout, Cues, Piece, joined
+from streamd.options import CueLayout
+from streamd.sinks.cues import Cue, Cues, Piece, joined
 from streamd.sinks.look import RAINBOW, gap_notice, rank
 
 JOINER = "\u2060"

@@ -16,8 +16,8 @@ from io import TextIOWrapper
 from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
+from streamd.options import CueLayout
 from streamd.sinks import CaptionSink
-from streamd.sinks.cues import CueLayout
 from streamd.sinks.formats import FORMATS, StreamSink
 from streamd.sinks.lines import Jsonl, Text
 from streamd.sinks.look import FAINT, Look, Span, caption, gap_notice, paint

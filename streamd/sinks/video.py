@@ -18,7 +18,8 @@ from pathlib import Path
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import EndReason, Eos, Event
-from streamd.sinks.cues import Cue, CueLayout, Cues, Piece, joined
+from streamd.options import CueLayout
+from streamd.sinks.cues import Cue, Cues, Piece, joined
 from streamd.sinks.subtitles import JOINER
 from streamd.sinks.text import cells, clean
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from streamd.audio.framer import Block, Framer, PcmDecoder
 from streamd.errors import SourceError
+from streamd.options import PcmOptions
 from streamd.sources import Lost
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
 from streamd.sources.frames import Background, Ended, FrameStream
-from streamd.types import SAMPLE_RATE
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20
@@ -45,22 +45,16 @@ class StdinSource:
     a terminal.
     """
 
-    def __init__(
-        self,
-        file: BinaryIO | str,
-        *,
-        rate_hz: int = SAMPLE_RATE,
-        encoding: str = AUTO,
-        channels: int = 1,
-    ) -> None:
+    def __init__(self, file: BinaryIO | str, pcm: PcmOptions | None = None) -> None:
+        pcm = pcm or PcmOptions()
         self.name = file if isinstance(file, str) else "stdin"
         self.live = False
         self.duration_ms: int | None = None
         self._file = file
-        self._rate_hz, self._channels = rate_hz, channels
-        self._may_be_container = encoding == AUTO
-        self._decoder = PcmDecoder("s16le" if encoding == AUTO else encoding, channels)
-        framer = Framer(rate_hz, channels)
+        self._rate_hz, self._channels = pcm.rate_hz, pcm.channels
+        self._may_be_container = pcm.encoding == AUTO
+        self._decoder = PcmDecoder("s16le" if pcm.encoding == AUTO else pcm.encoding, pcm.channels)
+        framer = Framer(pcm.rate_hz, pcm.channels)
         self._frames = FrameStream(framer, self._next_block, name=self.name)
         self._ffmpeg: Ffmpeg | None = None
         self._feeder: threading.Thread | None = None

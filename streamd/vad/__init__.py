@@ -27,7 +27,7 @@ class VoiceDetector(Protocol):
 class WebRtcVad:
     """A Gaussian-mixture detector that adapts to the noise of its stream: one per stream."""
 
-    def __init__(self, aggressiveness: int = 2) -> None:
+    def __init__(self, aggressiveness: int) -> None:
         """`aggressiveness` 0 (lets most through) to 3 (lets least through)."""
         import webrtcvad  # takes 100 ms, and energy does without it
 

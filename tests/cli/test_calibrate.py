@@ -36,8 +36,9 @@ def test_a_file_that_is_not_there_yet(small, capsys, tmp_path):
     assert full.endswith("full")
     assert len(rows) == 6
     assert written == f"written to {path}"
-    decoding = load({}, {}, config_file=str(path)).decoding
-    found = f"audio-ctx-pad {decoding.audio_ctx_pad}, audio-ctx-floor {decoding.audio_ctx_floor}"
+    search = load({}, {}, config_file=str(path)).search
+    pad, floor = f"search.audio_ctx_pad {search.audio_ctx_pad}", search.audio_ctx_floor
+    found = f"{pad} and search.audio_ctx_floor {floor}"
     assert said.startswith(f"{Path(small).name}: {found} are safe: ")
 
 
@@ -49,31 +50,10 @@ def test_without_a_file_it_is_only_told(small, capsys, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_reads_the_file_and_writes_nothing(small, capsys, tmp_path):
-    path = tmp_path / "streamd.toml"
-    path.write_text("[decoding]\nthreads = 1\n")
-    before = path.read_text()
-    command = [
-        "calibrate",
-        str(ROOT / "tests/golden/cards.flac"),
-        "-m",
-        small,
-        "-q",
-        "--config",
-        str(path),
-    ]
-    assert main([*command, "--dry-run"]) == 0
-    said, written = capsys.readouterr().out.splitlines()[-2:]
-    assert said.startswith(f"{Path(small).name}: audio-ctx-pad ")
-    assert written == f"not written to {path}: --dry-run"
-    assert path.read_text() == before
-
-
 def test_the_help_says_when_something_is_written(capsys):
     assert main(["calibrate", "--help"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "and write what was found into it; without, it is only told" in words
-    assert "--dry-run only tell: write nothing into the file of --config" in words
+    assert "read options from a TOML file, and write what was found to it" in words
 
 
 def test_a_fixed_context_cannot_be_calibrated(capsys):
@@ -85,16 +65,16 @@ def test_what_else_is_in_the_file_stays(tmp_path):
     path = tmp_path / "streamd.toml"
     path.write_text(
         '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "tiny.en"\n'
-        "audio-ctx-floor = 512  # old\n\n[vad]\nvad = 'off'\n"
+        "\n[set.search]\naudio_ctx_floor = 512  # old\n\n[vad]\nvad = 'off'\n"
     )
     write(path, BEST, WHY)
     assert path.read_text() == (
         '# mine\n[streaming]\nstep = 400  # quick\n\n[decoding]\nmodel = "tiny.en"\n'
-        f"audio-ctx-floor = 320 # {WHY}\n"
-        f"audio-ctx-pad = 64 # {WHY}\n\n[vad]\nvad = 'off'\n"
+        f"\n[set.search]\naudio_ctx_floor = 320 # {WHY}\n"
+        f"audio_ctx_pad = 64 # {WHY}\n\n[vad]\nvad = 'off'\n"
     )
-    decoding = load({}, {}, config_file=str(path)).decoding
-    assert (decoding.audio_ctx_pad, decoding.audio_ctx_floor) == (64, 320)
+    search = load({}, {}, config_file=str(path)).search
+    assert (search.audio_ctx_pad, search.audio_ctx_floor) == (64, 320)
 
 
 @pytest.mark.parametrize("before", ["", "# nothing yet\n", "[vad]\nvad = 'off'\n"])
@@ -103,7 +83,7 @@ def test_a_file_without_the_section_gets_it(tmp_path, before):
     path.write_text(before)
     write(path, BEST, WHY)
     assert path.read_text().startswith(before)
-    assert load({}, {}, config_file=str(path)).decoding.audio_ctx_floor == 320
+    assert load({}, {}, config_file=str(path)).search.audio_ctx_floor == 320
 
 
 def test_a_file_that_cannot_be_written_or_read_is_named(tmp_path):

@@ -10,9 +10,10 @@ import pytest
 
 from streamd.cli import main
 from streamd.cli.watching import show
-from streamd.config import Config, Output, Server
+from streamd.config import Config
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final
+from streamd.options import BindOptions, OutputOptions
 from tests.support.serving import CountingStreams, serving
 
 
@@ -43,7 +44,7 @@ def piped_stdout():
 
 
 async def test_captions_are_shown_and_stored_until_the_session_ends(streams, capsys, tmp_path):
-    config = Config(output=Output(output=(str(tmp_path / "talk.txt"),)))
+    config = Config(output=OutputOptions(output=(str(tmp_path / "talk.txt"),)))
     streams.live.close("done")
     async with serving(streams) as server:
         await show(config, f"ws://127.0.0.1:{server.port}?after=0")
@@ -74,7 +75,7 @@ async def test_token_is_shown_to_the_server(streams, capsys, tmp_path):
     streams.live.close("done")
     async with serving(streams, token="open sesame") as server:
         address = f"127.0.0.1:{server.port}?after=1"
-        await show(Config(server=Server(token_file=str(tmp_path / "token"))), address)
+        await show(Config(bind=BindOptions(token_file=str(tmp_path / "token"))), address)
         assert capsys.readouterr().out == "Two.\n"
         with pytest.raises(StreamdError, match="401"):
             await show(Config(), address)
@@ -94,6 +95,6 @@ async def test_unusable_token_file_is_named(tmp_path):
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "binary").write_bytes(b"\xff")
     for name, problem in [("none", "No such file"), ("empty", "is empty"), ("binary", "not text")]:
-        config = Config(server=Server(token_file=str(tmp_path / name)))
+        config = Config(bind=BindOptions(token_file=str(tmp_path / name)))
         with pytest.raises(ConfigError, match=rf"^--token-file: .*{name}.*{problem}"):
             await show(config, "ws://127.0.0.1:1")

@@ -25,7 +25,7 @@ def model(tmp_path_factory):
 def folder(model, tmp_path_factory):
     """What is built of it, in a folder of its own, with palettes."""
     out = tmp_path_factory.mktemp("to") / "built"
-    to = ["--build-to", str(out), "--weight-bits", "4"]
+    to = ["--build-to", str(out), "--set", "build.weight_bits=4"]
     assert main(["models", "build", str(model), *to, "-q"]) == 0
     return out
 

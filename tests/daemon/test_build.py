@@ -31,10 +31,10 @@ NO_ENGINE = _Engine(ModelDimensions(80, 1500, 8, 1, 1, 51_865, 448, 8, 1, 1))
 @pytest.mark.parametrize(
     "given",
     [
-        {"pre-final-ms": "30000"},
-        {"pre-final-ms": "400"},
-        {"pre-final-ms": "0", "endpoint-ms": "0"},
-        {"endpoint-empty-ms": "0"},
+        {"set": ["endpoint.pre_final_ms=30000"]},
+        {"set": ["endpoint.pre_final_ms=400"]},
+        {"set": ["endpoint.pre_final_ms=0"], "endpoint-ms": "0"},
+        {"set": ["endpoint.empty_ms=0"]},
         {"max-utterance-ms": "1000", "step": "20", "length": "20", "keep": "0"},
     ],
 )
@@ -67,7 +67,8 @@ def test_a_token_that_the_model_lacks_cannot_be_suppressed():
     ("given", "expected"),
     [
         ({"temperature": "0.5"}, (0.5, 0.7, 0.9)),
-        ({"temperature-inc": "0"}, (0.0,)),
+        ({"fallback": "false"}, (0.0,)),
+        ({"set": ["search.temperatures=0,0.5"], "temperature": "0.1"}, (0.1, 0.6)),
         ({"temperature": "1"}, (1.0,)),
     ],
 )
@@ -135,7 +136,8 @@ def test_a_language_that_the_model_knows_is_taken(n_vocab, given, language):
 
 
 def test_openai_s_options_of_the_search_are_ours():
-    given = {"patience": "2", "length-penalty": "0.5", "beam-size": "5", "best-of": "3"}
+    settings = ["search.patience=2", "search.length_penalty=0.5", "search.best_of=3"]
+    given = {"beam-size": "5", "set": settings}
     options = build.decoding_options(load(given, {}), shaped(51_865))
     assert (options.patience, options.length_penalty) == (2.0, 0.5)
     assert (options.beam_size, options.best_of) == (5, 3)

@@ -12,7 +12,8 @@ from streamd.daemon.inference import trim
 from streamd.daemon.stream import Storage
 from streamd.daemon.streams import MAX_ENDED, Streams
 from streamd.journal import Folder
-from streamd.server import BindOptions, serve
+from streamd.options import BindOptions
+from streamd.server import serve
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
 from tests.support.serving import INFO, DeafClient, client
@@ -81,7 +82,7 @@ async def test_of_sessions_and_subscribers_nothing_is_left(tmp_path, journal):
         places = Storage(folder if journal else None)
         streams = Streams(scripted_session, room=500, max_ingest=4, storage=places)
         transcribing = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
-        async with serve(BindOptions(), sessions=streams, info=INFO) as server:
+        async with serve(BindOptions(port=0), sessions=streams, info=INFO) as server:
             n_tasks = len(asyncio.all_tasks()) + 1  # the recognizer's
             n_each = MAX_ENDED + 4
             counts = []

@@ -17,7 +17,7 @@ from streamd.commit import LocalAgreement
 from streamd.daemon import _caption
 from streamd.daemon.control import Control
 from streamd.daemon.streams import Streams
-from streamd.options import GateOptions
+from streamd.options import GateOptions, PcmOptions
 from streamd.session import Session
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
@@ -126,7 +126,7 @@ async def test_stdin(delays_s):
     feeder = threading.Thread(target=write)
     feeder.start()
     with os.fdopen(reader, "rb") as pipe:
-        heard = await caption(StdinSource(pipe, encoding="f32le"), Recorder(delays_s))
+        heard = await caption(StdinSource(pipe, PcmOptions(encoding="f32le")), Recorder(delays_s))
     feeder.join()
     assert np.array_equal(heard, RAMP)
 

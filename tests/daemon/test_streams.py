@@ -13,7 +13,7 @@ from streamd.daemon.stream import Stream
 from streamd.daemon.streams import Streams
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap
-from streamd.options import SessionOptions
+from streamd.options import PcmOptions, SessionOptions
 from streamd.sources.stdin import StdinSource
 from streamd.types import Hypothesis, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
@@ -155,7 +155,7 @@ async def test_no_sample_of_stdin_is_lost_on_any_engine(serving, stall_s):
     feeder = threading.Thread(target=write)
     feeder.start()
     with os.fdopen(reader, "rb") as pipe:
-        async with StdinSource(pipe, encoding="f32le") as source:
+        async with StdinSource(pipe, PcmOptions(encoding="f32le")) as source:
             await pump(source, stream, Control())
     feeder.join()
     await stream.finish("end")

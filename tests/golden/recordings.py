@@ -83,10 +83,7 @@ def transcribed(folder: Path, cases: Sequence[dict[str, Any]], *, model: Path | 
 
     The cases have the same options; their languages are English, or else heard.
     """
-    options = [
-        f"--{_NAMES.get(name, name).replace('_', '-')}={value}"
-        for name, value in cases[0]["options"].items()
-    ]
+    options = [_flag(name, value) for name, value in cases[0]["options"].items()]
     options += ["--language=en" if cases[0]["language"] == "en" else "--language=auto"]
     sounds = [ROOT / case["sound"] for case in cases]
     command = [STREAMD, "transcribe", *sounds, "--model", model, "--vad", "off", "--quiet"]
@@ -96,8 +93,13 @@ def transcribed(folder: Path, cases: Sequence[dict[str, Any]], *, model: Path | 
     return [json.loads((folder / f"{sound.stem}.json").read_text()) for sound in sounds]
 
 
-_NAMES = {"compression_ratio_threshold": "compression-threshold"}
-"""What is called differently."""
+def _flag(name: str, value: object) -> str:
+    """An option of openai-whisper as streamd has it."""
+    from streamd.config import SETTINGS  # not where openai-whisper makes the golden files
+
+    setting = f"search.{name}"
+    flag = f"--set={setting}" if setting in SETTINGS else f"--{name.replace('_', '-')}"
+    return f"{flag}={value}"
 
 
 def compact(result: dict[str, Any]) -> dict[str, Any]:

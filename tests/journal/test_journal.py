@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Missed
 from streamd.hub import Hub
-from streamd.journal import Folder, Journal, JournalError, JournalOptions, runs, transcript
+from streamd.journal import Folder, Journal, JournalError, JournalPolicy, runs, transcript
 from streamd.journal.files import files_in
+from streamd.options import JournalOptions
 
 DAY_S = 86_400
 
@@ -185,7 +186,7 @@ def test_lines_are_forced_to_the_disk_when_the_user_wants(
 ):
     synced = []
     monkeypatch.setattr("streamd.journal.journal.sync", lambda files: synced.extend(files))
-    with Folder(tmp_path, JournalOptions(fsync=fsync)) as folder:
+    with Folder(tmp_path, JournalPolicy(JournalOptions(fsync=fsync))) as folder:
         filled(folder.open("talk"), 2)  # and the head
         assert len(synced) == n_at_once
         later = folder.unsynced()
@@ -197,7 +198,7 @@ def test_lines_are_forced_to_the_disk_when_the_user_wants(
 
 def test_old_files_are_removed_and_the_others_replayed(tmp_path):
     now = [DAY_S * 20_000.0]
-    options = JournalOptions(keep_days=2, clock=lambda: now[0])
+    options = JournalPolicy(JournalOptions(days=2), clock=lambda: now[0])
     with Folder(tmp_path, options) as folder:
         journal = folder.open("live")
         for _ in range(5):
@@ -214,7 +215,9 @@ def test_old_files_are_removed_and_the_others_replayed(tmp_path):
 
 
 def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
-    with Folder(tmp_path, JournalOptions(rotate_bytes=1)) as folder:  # a file for each final
+    with Folder(
+        tmp_path, JournalPolicy(JournalOptions(rotate_bytes=1))
+    ) as folder:  # a file for each final
         journal = folder.open("live")
         hub = Hub("live", history=0, archive=journal)
         for seg in range(1, 7):
@@ -232,7 +235,7 @@ def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
 
 def test_old_sessions_are_removed_when_others_begin(tmp_path):
     now = DAY_S * 20_000.0
-    with Folder(tmp_path, JournalOptions(keep_days=2, clock=lambda: now)) as folder:
+    with Folder(tmp_path, JournalPolicy(JournalOptions(days=2), clock=lambda: now)) as folder:
         filled(folder.open("old"), 1).end("stop")
         (file,) = files_in(tmp_path)
         os.utime(file.path, (now, now))
@@ -258,9 +261,8 @@ def test_asking_for_any_session_does_not_read_the_folder(tmp_path, monkeypatch):
 
 def test_files_that_somebody_else_removes_are_not_missed(tmp_path):
     now = DAY_S * 20_000.0
-    options = JournalOptions(
-        keep_days=2, rotate_bytes=1, clock=lambda: now
-    )  # a file for each final
+    kept = JournalOptions(days=2, rotate_bytes=1)  # a file for each final
+    options = JournalPolicy(kept, clock=lambda: now)
     with Folder(tmp_path, options) as folder:
         journal = filled(folder.open("talk"), 4)
         said = transcript(tmp_path, "talk")
@@ -297,7 +299,7 @@ def test_a_file_that_vanishes_while_it_is_opened_begins_the_session_anew(tmp_pat
 
 def test_a_clock_that_is_put_back_changes_no_order(tmp_path):
     now = 30 * DAY_S
-    options = JournalOptions(clock=lambda: now)
+    options = JournalPolicy(clock=lambda: now)
     with Folder(tmp_path, options) as folder:
         first = filled(folder.open("talk"), 1)
         now = 10 * DAY_S
@@ -335,7 +337,7 @@ def test_a_line_that_grows_while_it_is_read_is_not_damaged(tmp_path, monkeypatch
 
 
 def test_a_transcript_is_of_one_run(tmp_path):
-    with Folder(tmp_path, JournalOptions(rotate_bytes=400)) as folder:
+    with Folder(tmp_path, JournalPolicy(JournalOptions(rotate_bytes=400))) as folder:
         first = filled(folder.open("talk"), 4)
         first.note(Gap(t_ms=1, duration_ms=2, why="device"))
         first.end("stop")
@@ -359,7 +361,10 @@ class DyingDaemon(RuleBasedStateMachine):
     )
     def begin(self, history, rotate_bytes):
         self.path = Path(tempfile.mkdtemp(prefix="journal-"))
-        self.history, self.options = history, JournalOptions(rotate_bytes=rotate_bytes)
+        self.history, self.options = (
+            history,
+            JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes)),
+        )
         self.said: list[str] = []
         self.heard: list[Final] = []
         self.after, self.epoch = 0, None

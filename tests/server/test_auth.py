@@ -5,7 +5,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from streamd.errors import BindError, ConfigError
-from streamd.server import BindOptions, serve
+from streamd.options import BindOptions
+from streamd.server import serve
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 
@@ -155,7 +156,7 @@ async def test_with_the_token_a_client_is_allowed():
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "captions.example", ""])
 async def test_other_machines_are_not_allowed_without_a_token(host):
     with pytest.raises(ConfigError, match="--token-file"):
-        async with serve(BindOptions(host), sessions=CountingStreams(), info=INFO):
+        async with serve(BindOptions(host=host, port=0), sessions=CountingStreams(), info=INFO):
             pass
 
 
@@ -176,7 +177,7 @@ async def test_a_port_in_use_is_named_with_the_cure():
 async def test_an_impossible_address_is_named(host, port):
     with pytest.raises(BindError, match=f"{host}.*--host"):
         async with serve(
-            BindOptions(host, port, token="secret"), sessions=CountingStreams(), info=INFO
+            BindOptions(host=host, port=port, token="secret"), sessions=CountingStreams(), info=INFO
         ):
             pass
 
@@ -191,7 +192,7 @@ async def test_the_port_is_free_again_afterwards():
 
 
 async def test_too_many_clients_are_told_to_try_later():
-    async with serving(CountingStreams(), max_connections=1) as server:
+    async with serving(CountingStreams(), max_streams=0, max_subscribers=1) as server:
         async with client(server.port) as listener:
             await listener.get()
             assert await refusal(server.port) == 503

@@ -16,7 +16,8 @@ from websockets.exceptions import InvalidStatus
 
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
-from streamd.server import BindOptions, Metrics, ServerLimits, serve
+from streamd.options import BindOptions, ServerLimits
+from streamd.server import Metrics, serve
 from streamd.types import Hypothesis, Window
 from tests.support.serving import INFO, CountingStreams, DeafClient, client, serving
 
@@ -41,7 +42,9 @@ def partial(text: str) -> Partial:
 
 async def test_ready_unless_there_is_a_reason():
     streams = CountingStreams()
-    async with serving(streams, max_connections=1, max_lag_ms=1000, token="secret") as server:
+    async with serving(
+        streams, max_streams=0, max_subscribers=1, max_lag_ms=1000, token="secret"
+    ) as server:
         assert await get(server.port, "/readyz") == (200, '{"ready":true,"reasons":[]}')
         streams.reasons, streams.lag_ms = ["the model is not loaded yet"], 1020
         headers = {"Authorization": "Bearer secret"}
@@ -131,7 +134,9 @@ async def test_stats_come_to_whoever_wants_them():
 
 
 async def test_further_hosts_and_origins_can_be_named():
-    bind = BindOptions(hosts=("captions.local",), origins=("https://app.example",))
+    bind = BindOptions(
+        port=0, allow_host=("captions.local",), allow_origin=("https://app.example",)
+    )
     async with serve(bind, sessions=CountingStreams(), info=INFO) as server:
 
         async def status(host: str, origin: str) -> int:
@@ -174,7 +179,9 @@ async def silent(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off():
-    async with serving(CountingStreams(), max_connections=1, max_pending=3) as server:
+    async with serving(
+        CountingStreams(), max_streams=0, max_subscribers=1, max_pending=3
+    ) as server:
         knocking = [await silent(server.port) for _ in range(5)]
         for reader, _ in knocking[:2]:
             assert await reader.read() == b""
@@ -194,7 +201,9 @@ async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
     addresses = iter(["192.0.2.1", *["192.0.2.2"] * 4])
     known = defaultdict(lambda: next(addresses))
     monkeypatch.setattr("streamd.server.listener._host", lambda connection: known[connection])
-    async with serving(CountingStreams(), max_connections=1, max_pending=3) as server:
+    async with serving(
+        CountingStreams(), max_streams=0, max_subscribers=1, max_pending=3
+    ) as server:
         alone = await silent(server.port)
         crowd = [await silent(server.port) for _ in range(4)]
         for reader, _ in crowd[:2]:
@@ -208,7 +217,9 @@ async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
 
 async def test_who_does_not_even_speak_tls_is_cut_off(tmp_path):
     certificate(tmp_path, "a")
-    bind = BindOptions(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "key.pem"))
+    bind = BindOptions(
+        port=0, tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem")
+    )
     limits = ServerLimits(send_deadline_ms=100)
     async with serve(bind, sessions=CountingStreams(), info=INFO, limits=limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -226,12 +237,13 @@ def certificate(folder: Path, name: str) -> None:
 
 async def test_tls_and_a_new_certificate(tmp_path):
     certificate(tmp_path, "old")
-    files = {"cert": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
-    async with serve(BindOptions(**files), sessions=CountingStreams(), info=INFO) as server:
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    bind = BindOptions(port=0, tls_cert=cert, tls_key=key)
+    async with serve(bind, sessions=CountingStreams(), info=INFO) as server:
         assert server.url == f"wss://127.0.0.1:{server.port}/v1/stream"
 
         async def name() -> str:
-            trust = ssl.create_default_context(cafile=files["cert"])
+            trust = ssl.create_default_context(cafile=cert)
             async with connect(server.url, ssl=trust, proxy=None) as connection:
                 assert '"hello"' in str(await connection.recv())
                 shown = connection.transport.get_extra_info("peercert")
@@ -252,7 +264,9 @@ async def test_a_bad_certificate_is_named(tmp_path, damage):
     if damage == "foreign key":
         certificate(tmp_path, "a")
         certificate(tmp_path / "other", "b")
-    bind = BindOptions(cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "other" / "key.pem"))
+    bind = BindOptions(
+        tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "other" / "key.pem")
+    )
     with pytest.raises(ConfigError, match=r"--tls-cert .*cert\.pem"):
         async with serve(bind, sessions=CountingStreams(), info=INFO):
             pass

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import TimedWord
+from streamd.options import CueLayout
 from streamd.sinks import cues as cut
-from streamd.sinks.cues import MAX_CUE_MS, CueLayout, cues
+from streamd.sinks.cues import MAX_CUE_MS, cues
 from streamd.sinks.text import width
 from tests.support.said import SPEECH, final, spoken
 

@@ -13,7 +13,7 @@ import srt
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos, Fault
-from streamd.sinks.cues import CueLayout
+from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS, FileSink, StreamSink
 from streamd.sinks.lines import Text
 from streamd.sinks.look import Look
@@ -133,7 +133,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.support.said import spoken
-from streamd.sinks.cues import CueLayout
+from streamd.options import CueLayout
 from streamd.sinks.formats import FileSink
 from streamd.sinks.formats import FORMATS
 

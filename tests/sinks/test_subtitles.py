@@ -9,7 +9,7 @@ import webvtt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamd.sinks.cues import CueLayout
+from streamd.options import CueLayout
 from streamd.sinks.subtitles import _ARROW
 from streamd.sinks.text import clean
 from tests.support.said import GAP, SPEECH, final, spoken, written

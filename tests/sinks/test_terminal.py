@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
-from streamd.sinks.cues import CueLayout
+from streamd.options import CueLayout
 from streamd.sinks.formats import StreamSink
 from streamd.sinks.look import Look, confidence_ramp
 from streamd.sinks.terminal import Captions, TerminalSink, open_captions

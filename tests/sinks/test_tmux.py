@@ -19,7 +19,7 @@ PARTIAL = "".join(f"<{i:03}>" for i in range(60))
 PROGRAM = f"""
 import os, signal, subprocess, sys, tty
 from streamd.events import Final, Partial
-from streamd.sinks.cues import CueLayout
+from streamd.options import CueLayout
 from streamd.sinks.look import Look
 from streamd.sinks.terminal import open_captions
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos, TimedWord
-from streamd.sinks.cues import CueLayout, cues
+from streamd.options import CueLayout
+from streamd.sinks.cues import cues
 from streamd.sinks.text import clean
 from streamd.sinks.video import HEIGHT, WIDTH, Video, dialogue, fitting, script
 from tests.support.said import SPEECH, final, spoken

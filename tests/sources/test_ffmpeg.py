@@ -14,6 +14,7 @@ import pytest
 import soundfile
 
 from streamd.errors import SourceError
+from streamd.options import PcmOptions
 from streamd.sources import ffmpeg as module
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.file import FileSource
@@ -319,14 +320,14 @@ async def test_a_container_on_a_pipe(made, speech, name):
 
 async def test_a_container_becomes_what_the_options_for_pcm_say(made, speech):
     with piped(made("a.wav", "-ar", "44100", "-ac", "2")) as writer:
-        source = StdinSource(writer.stdout, rate_hz=32_000, channels=2)
+        source = StdinSource(writer.stdout, PcmOptions(rate_hz=32_000, channels=2))
         assert_is_speech(await samples_of(source), speech)
 
 
 async def test_a_format_that_is_named_is_believed(made):
     path = made("a.wav")
     with path.open("rb") as file:
-        samples = await samples_of(StdinSource(file, encoding="s16le"))
+        samples = await samples_of(StdinSource(file, PcmOptions(encoding="s16le")))
     pcm = np.frombuffer(path.read_bytes(), "<i2") / np.float32(2**15)
     assert np.array_equal(samples[: len(pcm)], pcm)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from streamd.errors import SourceError
+from streamd.options import PcmOptions
 from streamd.sources.stdin import StdinSource
 from streamd.types import FRAME
 from tests.support.loop import turns
@@ -67,7 +68,7 @@ def assert_is_ramp(samples, ramp=RAMP):
 async def test_no_sample_is_lost_or_doubled(size, work):
     ramp = RAMP[: 2000 * size]
     with piped() as (file, into), writing(into, ramp.tobytes(), size=size):
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             assert_is_ramp(await collect(source, work), ramp)
 
 
@@ -76,7 +77,7 @@ async def test_a_stalling_consumer_makes_the_writer_wait():
         piped() as (file, into),
         writing(into, RAMP.tobytes(), size=1001, stop_after=60_000) as far,
     ):
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             far.wait()  # nothing has been read yet, nothing runs on the loop
             samples = await collect(source)
     assert_is_ramp(samples)
@@ -86,14 +87,14 @@ async def test_a_file_on_disk(tmp_path):
     path = tmp_path / "ramp.raw"
     path.write_bytes(RAMP.tobytes())
     with path.open("rb") as file:
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             assert_is_ramp(await collect(source))
 
 
 @pytest.mark.parametrize("n", [0, 1, 160, 319, 320, 5_001])
 async def test_the_padding_of_the_last_frame_is_known(n):
     with piped() as (file, into), writing(into, RAMP[:n].tobytes(), size=1_001):
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             samples = await collect(source)
     assert len(samples) - source.n_padding == n
 
@@ -104,14 +105,14 @@ async def test_a_fifo(tmp_path):
     opening = asyncio.create_task(asyncio.to_thread(path.open, "wb", 0))
     file = await asyncio.to_thread(path.open, "rb")
     with file, writing(await opening, RAMP.tobytes(), size=4001):
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             assert_is_ramp(await collect(source))
 
 
 async def test_rate_channels_and_an_incomplete_last_sample():
     stereo = np.repeat(np.int16(8192), 2 * 48_000).astype("<i2").tobytes() + b"\x01\x02\x03"
     with piped() as (file, into), writing(into, stereo, size=999):
-        async with StdinSource(file, rate_hz=48_000, channels=2) as source:
+        async with StdinSource(file, PcmOptions(rate_hz=48_000, channels=2)) as source:
             samples = await collect(source)
     assert len(samples) == 16_000
     assert np.abs(samples[100:-100] - 0.25).max() < 1e-3
@@ -135,7 +136,7 @@ async def test_stop_wakes_a_reader_that_waits_for_the_writer():
 
 async def test_stop_still_gives_what_is_in_the_pipe():
     with piped() as (file, into):
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             into.write(RAMP[:10_000].tobytes())
             source.stop()
             into.write(RAMP[10_000:11_000].tobytes())  # too late
@@ -152,7 +153,7 @@ async def test_stop_ends_an_endless_file():
 
 async def test_cancelling_loses_nothing():
     with piped() as (file, into):
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             asking = asyncio.ensure_future(anext(aiter(source)))
             await yields()
             asking.cancel()
@@ -173,7 +174,7 @@ async def test_leaving_while_a_read_waits():
 async def test_a_non_blocking_pipe():
     with piped() as (file, into), writing(into, RAMP.tobytes(), size=1001):
         os.set_blocking(file.fileno(), False)
-        async with StdinSource(file, encoding="f32le") as source:
+        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             assert_is_ramp(await collect(source))
 
 
@@ -201,4 +202,4 @@ async def test_a_reader_that_fails_says_so(tmp_path):
 )
 def test_nonsense_is_refused_at_once(wrong, says):
     with open(os.devnull, "rb") as file, pytest.raises(SourceError, match=says):
-        StdinSource(file, **wrong)
+        StdinSource(file, PcmOptions(**wrong))

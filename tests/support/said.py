@@ -1,7 +1,7 @@
 """What tests of sinks let somebody say."""
 
 from streamd.events import Final, Gap, TimedWord
-from streamd.sinks.cues import CueLayout
+from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS
 
 GAP = Gap(t_ms=3_723_004, duration_ms=1240, why="overrun")

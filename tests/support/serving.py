@@ -15,7 +15,8 @@ from websockets.exceptions import ConnectionClosed
 from streamd.errors import WireError
 from streamd.events import Final, Partial, TimedWord
 from streamd.hub import Hub
-from streamd.server import BindOptions, Server, ServerInfo, ServerLimits, serve
+from streamd.options import BindOptions, ServerLimits
+from streamd.server import Server, ServerInfo, serve
 from streamd.types import Frames, ms_from_frames
 
 INFO = ServerInfo(model="fake", language="en")

@@ -238,7 +238,7 @@ class _RecordingState(Generic[FeaturesT]):
         self, found: Split, stretch: Stretch, n_columns: int
     ) -> Split | int:
         longest_ms = self._options.hallucination_silence_ms
-        if longest_ms is None:
+        if not longest_ms:
             return found
         full_end = stretch.seek + 2 * self._engine.dims.n_audio_ctx
         silence = Silence(

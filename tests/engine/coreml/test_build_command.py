@@ -67,7 +67,7 @@ def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
 
 def test_building_again_replaces_what_was_built(cache, small):
     for bits in ("16", "4"):
-        options = ["-q", "--audio-contexts", "64", "--weight-bits", bits]
+        options = ["-q", "--audio-contexts", "64", "--set", f"build.weight_bits={bits}"]
         assert main(["models", "build", small, *options]) == 0
     built = built_model(small)
     assert (built.meta.contexts, built.meta.bits) == ((64, 128), 4)
@@ -80,7 +80,8 @@ def test_building_again_replaces_what_was_built(cache, small):
 
 def test_a_folder_of_the_users_own(cache, small, tmp_path, capsys):
     folder = tmp_path / "deep" / "built"
-    command = ["models", "build", small, "-q", "--for-macos", "13", "--build-to", str(folder)]
+    command = ["models", "build", small, "-q", "--set", "build.for_macos=13"]
+    command += ["--build-to", str(folder)]
     assert main(command) == 0
     assert "io_decoder_step8.mlpackage" in os.listdir(folder)
     assert built_model(small) is None

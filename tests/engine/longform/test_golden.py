@@ -60,7 +60,7 @@ def transcribe(
     )
     longform_options = LongformOptions(
         word_timestamps=o.pop("word_timestamps", False),
-        hallucination_silence_ms=None if silence is None else round(silence * 1000),
+        hallucination_silence_ms=round(1000 * (silence or 0)),
         **{name: o.pop(name) for name in names if name in o},
     )
     decoding = DecodingOptions(

@@ -100,7 +100,7 @@ def test_as_openai_whisper(case, golden, monkeypatch):
     silence = o.pop("hallucination_silence_threshold", None)
     options = LongformOptions(
         word_timestamps=o.pop("word_timestamps", False),
-        hallucination_silence_ms=None if silence is None else round(1000 * silence),
+        hallucination_silence_ms=round(1000 * (silence or 0)),
         **o,
     )
     scribe = Transcriber(Engine(model.dims), tokenizer, decoding, options)
