@@ -1,7 +1,7 @@
 """What it costs to build a model for Core ML: time, size on disk, memory.
 
-    python benchmarks/coreml_build.py [--dims tiny base small large-v3-turbo] [--bits 16 8 6 4]
-                                      [--contexts N N] [--legacy]
+    python benchmarks/coreml_build.py [--dims tiny base small large-v3-turbo] [--bits 16 8 6]
+                                      [--contexts N N]
 
 Random weights of those dimensions, rounded to float16 as those of OpenAI's files are, cost what
 trained ones cost. Each build runs in a process of its own; its peak memory includes the model's
@@ -26,8 +26,9 @@ import numpy as np
 
 from lab.random_model import random_model
 from streamd.bench.machine import machine
-from streamd.engine.coreml.build import Plan, write
-from streamd.engine.coreml.built import Built, open_built
+from streamd.engine.coreml.built import BuiltModel, open_built
+from streamd.engine.coreml.package import FORMS
+from streamd.engine.coreml.package_builder import Plan, write
 
 _MB = 1e6
 
@@ -77,8 +78,8 @@ def measure(dims: str, plan: Plan) -> Row:
         )
 
 
-def _operations(built: Built) -> tuple[int, int]:
-    form = built.meta.forms[0]
+def _operations(built: BuiltModel) -> tuple[int, int]:
+    form = FORMS[0]
     parts = built.encoder(form, built.meta.contexts[0])
     step = built.find("step", form, k=1)
     *encoder, decoder = (_n_operations(built.path(each), each.name) for each in (*parts, step))
@@ -109,12 +110,11 @@ def main() -> None:
     """Measure each size with each number of bits."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dims", nargs="+", default=["tiny", "base", "small", "large-v3-turbo"])
-    parser.add_argument("--bits", nargs="+", type=int, choices=(16, 8, 6, 4), default=[16])
+    parser.add_argument("--bits", nargs="+", type=int, choices=(16, 8, 6), default=[16])
     parser.add_argument("--contexts", nargs="+", type=int, default=[])
-    parser.add_argument("--legacy", action="store_true", help="for macOS 13 and 14")
     parser.add_argument("--alone", action="store_true", help="one build in this process")
     args = parser.parse_args()
-    plans = [Plan(tuple(args.contexts), bits, args.legacy) for bits in args.bits]
+    plans = [Plan(tuple(args.contexts), bits) for bits in args.bits]
     if args.alone:
         print(json.dumps(asdict(measure(args.dims[0], plans[0]))))
         return
@@ -131,7 +131,6 @@ def main() -> None:
                 str(plan.bits),
             ]
             command += ["--contexts", *map(str, plan.contexts)] if plan.contexts else []
-            command += ["--legacy"] if plan.legacy else []
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             rows.append(Row(**json.loads(done.stdout)))
             print(f"{dims}, {plan.bits} bits: {rows[-1].seconds} s", file=sys.stderr, flush=True)

@@ -350,10 +350,8 @@ class BuildOptions:
     """Encoder positions to build for besides all of them; none: what suits the model."""
     folder: str = ""
     """A new folder for the packages; empty for the cache."""
-    weight_bits: Literal["16", "8", "6", "4"] = "16"
+    weight_bits: Literal["16", "8", "6"] = "16"
     """Size of a weight: 16 is float16, others are palettes."""
-    for_macos: Literal["15", "13"] = "15"
-    """The oldest version to build for; for 13 the packages are larger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 Message = dict[str, Any]
 KEEP_S = 120
 """Audio that is kept while the server is unreachable; with more than that, `send` waits."""
-FIRST_PAUSE_S = 0.1
-"""Before the first attempt to reconnect; doubles up to 5 s."""
 TEMPORARY = {"slow", "session_busy", "too_many_streams"}
 
 
@@ -92,7 +90,7 @@ class Speaker:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        pause_s, over = FIRST_PAUSE_S, False
+        pause_s, over = 0.1, False
         while not over:
             try:
                 address = f"{self._url}/v1/stream?{urlencode(self._query)}"
@@ -103,7 +101,7 @@ class Speaker:
                     ping_timeout=None,  # a server that is behind does not read, pings included
                     proxy=None,
                 ) as connection:
-                    pause_s = FIRST_PAUSE_S
+                    pause_s = 0.1
                     over = await self._talk(connection)
             except InvalidStatus as error:
                 if error.response.status_code < 500 and error.response.status_code != 429:

@@ -17,7 +17,7 @@ from streamd.bench.machine import machine
 from streamd.cli.choosing import best_here
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
-from streamd.daemon.coreml import LIBRARY, CoreML, built_for_core_ml
+from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml
 from streamd.disk import CACHE_VARIABLE, cache_folder, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import dimensions

@@ -9,27 +9,42 @@ from pathlib import Path
 
 from streamd.cli.check import line
 from streamd.config import Config
-from streamd.daemon.coreml import LIBRARY
+from streamd.daemon.opening import LIBRARY
 from streamd.disk import expanded, megabytes
-from streamd.engine.coreml.build import Plan
-from streamd.engine.coreml.built import Built, open_built
-from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.package import META, Bits
-from streamd.engine.coreml.place import build_model, built_model
+from streamd.engine.coreml.built import (
+    GOLDEN_TOLERANCE,
+    BuiltModel,
+    against_golden,
+    golden_vectors,
+    is_close,
+    open_built,
+)
+from streamd.engine.coreml.package import FORMS, META, Bits
+from streamd.engine.coreml.package_builder import Plan, build_model, built_model
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.messages import Job
-from streamd.engine.coreml.runtime.placement import Placement, candidates, forms_here, gpu
-from streamd.engine.coreml.runtime.plan import Devices, devices
+from streamd.engine.coreml.runtime.library import (
+    ON_GPU,
+    ON_NEURAL_ENGINE,
+    Devices,
+    Placement,
+    devices,
+)
 from streamd.engine.coreml.runtime.supervisor import Supervisor
-from streamd.engine.coreml.runtime.takeover import FARTHEST, ON_PROBATION
-from streamd.engine.coreml.runtime.verdict import Trial, new_place, place_of, recall
+from streamd.engine.coreml.runtime.takeover import (
+    TRIAL_LIMITS,
+    Trial,
+    compiled_folder,
+    load_outcome,
+    make_compiled_folder,
+)
+from streamd.engine.coreml.runtime.worker import Job
 from streamd.engine.store import find, not_here
 from streamd.engine.store.cache import places
 from streamd.errors import ConfigError, EngineError, ModelError
 
 log = logging.getLogger(__name__)
 
-_BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6, "4": 4}
+_BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
 _FEW = 3
 """Kinds of operations to name for each device."""
 
@@ -46,11 +61,7 @@ def build(config: Config, name: str) -> None:
     if engine not in ("auto", "coreml"):
         raise ConfigError(f"--engine {engine} needs no packages; only coreml does")
     wanted = config.build
-    plan = Plan(
-        contexts=wanted.audio_contexts,
-        bits=_BITS[wanted.weight_bits],
-        legacy=wanted.for_macos == "13",
-    )
+    options = Plan(contexts=wanted.audio_contexts, bits=_BITS[wanted.weight_bits])
     begun_s = time.perf_counter()
 
     def progress(done: int, n_all: int, what: str) -> None:
@@ -58,7 +69,7 @@ def build(config: Config, name: str) -> None:
             log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
 
     folder = expanded(wanted.folder) if wanted.folder else None
-    built = build_model(name, plan, progress, to=folder)
+    built = build_model(name, options, progress, to=folder)
     size = megabytes(sum(built.meta.sizes.values()))
     took_s = time.perf_counter() - begun_s
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
@@ -84,24 +95,22 @@ def report(config: Config) -> Iterator[str]:
     yield from compared(built, LIBRARY)
 
 
-def compared(built: Built, library: str) -> Iterator[str]:
+def compared(built: BuiltModel, library: str) -> Iterator[str]:
     """Compare a built model with its golden vectors on each placement, line by line.
 
     Raises
     ------
     ModelError : it is damaged, or wrong on every placement
     """
-    name = built.meta.name
     golden, n_right = golden_vectors(built), 0
     try:
-        place = new_place(built)
+        compiled = make_compiled_folder(built)
     except OSError as error:
         raise ModelError(f"{built.folder.parent} cannot be written ({error})") from error
-    forms = forms_here(built.meta.forms)
-    for placement in (gpu(forms), *candidates(forms)):
-        log.info("%s: loading, %s", name, placement)
-        job = Job(built.folder, place, placement, library)
-        engine = CoreMLEngine(built, Supervisor(built.meta, job, patience=ON_PROBATION))
+    for placement in (ON_GPU, *ON_NEURAL_ENGINE):
+        log.info("%s: loading, %s", built.meta.name, placement)
+        job = Job(built.folder, compiled, placement, library)
+        engine = CoreMLEngine(built, Supervisor(built.meta, job, limits=TRIAL_LIMITS))
         try:
             off = against_golden(engine, golden)
         except EngineError as error:
@@ -109,18 +118,18 @@ def compared(built: Built, library: str) -> Iterator[str]:
             continue
         finally:
             engine.close()
-        is_right = max(off.logits, off.alignment) <= FARTHEST
+        is_right = is_close(off)
         n_right += is_right
         yield line(
             "golden vectors",
             f"{placement}: {'' if is_right else '! '}logits {off.logits:.2g}, alignment "
-            f"{off.alignment:.2g} (at most {FARTHEST:g}), same token at {off.agreed:.0%}",
+            f"{off.alignment:.2g} (at most {GOLDEN_TOLERANCE:g}), same token at {off.agreed:.0%}",
         )
     if not n_right:
-        raise ModelError(f"{name} fails its check on Core ML; use --compute cpu")
+        raise ModelError(f"{built.meta.name} fails its check on Core ML; use --compute cpu")
 
 
-def open_packages(name: str) -> Built:
+def open_packages(name: str) -> BuiltModel:
     """Open the packages of the model of that name, or those in the folder of that name.
 
     Raises
@@ -139,26 +148,26 @@ def open_packages(name: str) -> Built:
     )
 
 
-def facts(built: Built) -> Iterator[str]:
+def facts(built: BuiltModel) -> Iterator[str]:
     """Yield what a built model consists of, line by line."""
     meta = built.meta
     yield line("model", meta.name)
     weights = "float16" if meta.bits == 16 else f"palettes of {meta.bits} bits"
     yield line("built", f"{weights}, with coremltools {meta.coremltools}, in {built.folder}")
-    yield line("caches", ", ".join(meta.forms))
+    yield line("caches", ", ".join(FORMS))
     yield line("contexts", ", ".join(map(str, meta.contexts)))
     for package, of in groupby(built.functions, lambda each: each.package):
         size = sum(n for file, n in meta.sizes.items() if Path(file).parts[0] == package)
         yield line("package", f"{package}, {len(list(of))} functions, {megabytes(size)}")
 
 
-def trials(built: Built) -> tuple[Placement, list[str]]:
+def trials(built: BuiltModel) -> tuple[Placement, list[str]]:
     """Return where the model runs best, and what is known of every placement, in lines."""
-    verdict, first = recall(place_of(built)), gpu(forms_here(built.meta.forms))
-    if verdict is None:
-        return first, ["the Neural Engine has not been tried yet; the next start tries it"]
-    where = "the CPU is the fastest here" if verdict.best is None else str(verdict.best)
-    return verdict.best or first, [where, *(_outcome(trial) for trial in verdict.trials)]
+    known = load_outcome(compiled_folder(built))
+    if known is None:
+        return ON_GPU, ["the Neural Engine has not been tried yet; the next start tries it"]
+    where = "the CPU is the fastest here" if known.best is None else str(known.best)
+    return known.best or ON_GPU, [where, *(_outcome(trial) for trial in known.trials)]
 
 
 def _outcome(trial: Trial) -> str:
@@ -166,9 +175,9 @@ def _outcome(trial: Trial) -> str:
     return f"{where}: {trial.wrong or f'{trial.window_ms:.0f} ms a window'}"
 
 
-def functions(built: Built, placement: Placement, library: str) -> Iterator[str]:
+def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator[str]:
     """Yield a line for each function: where Core ML runs it, and what it runs elsewhere."""
-    for found in devices(built, place_of(built), placement, library):
+    for found in devices(built, compiled_folder(built), placement, library):
         yield f"{found.package.removesuffix('.mlpackage')} {found.function}: {_shown(found)}"
 
 

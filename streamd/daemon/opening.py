@@ -1,33 +1,61 @@
-"""The configured model on its engine, prepared once and mapped ever after."""
+"""Opens the configured model on its engine, and moves it to Core ML while captions run.
 
+The engine is prepared once and mapped at later starts. What only Macs need is imported on demand.
+"""
+
+import atexit
 import logging
+import platform
+import sys
 import time
-from typing import Any
+from dataclasses import dataclass
+from importlib.util import find_spec
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.coreml import CoreML, brought_up, built_for_core_ml
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.prepared import open_engine
 from streamd.engine.store import load_model
+from streamd.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from streamd.engine.coreml.built import BuiltModel
 
 log = logging.getLogger(__name__)
+
+LIBRARY = "coremltools"
+"""As in `engine.coreml.package`, which is not imported on other machines."""
+_OLDEST_MACOS = 15
+"""The first with states, which the packages use."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreML:
+    """The module that runs Core ML; one other than coremltools needs no Mac.
+
+    `answer_s`: how long a worker may take for a pass before it counts as hung.
+    """
+
+    library: str = LIBRARY
+    answer_s: float = 20.0
 
 
 def open_model(
     config: Config, *, settled: bool = False, core_ml: CoreML | None = None
 ) -> tuple[Model, Engine[Any]]:
-    """The configured model and what runs it, which may be all that has its weights.
+    """Open the configured model; return it with its engine.
 
-    On a Mac that is the CPU at first, until Core ML is ready, if the model is built for it. With
-    `settled` it is what it will be, for whoever measures.
+    On a Mac, a model that is built for Core ML runs on the CPU first, until Core ML is ready. With
+    `settled` this returns only then, for measurements.
 
     Raises
     ------
-    ConfigError : what shall run it cannot be had here
+    ConfigError : the configured engine cannot be used here
     ModelError : there is no such model, or its files are damaged
-    EngineError : the runtime refuses the model
+    EngineError : the runtime rejects the model
     """
     o = config.decoding
     core_ml = core_ml or CoreML()
@@ -45,5 +73,95 @@ def open_model(
     )
     if built is None:
         return opened.model, opened.engine
-    engine = brought_up(config, opened.engine, built, core_ml=core_ml, settled=settled)
+    engine = _with_core_ml(config, opened.engine, built, core_ml=core_ml, settled=settled)
     return opened.model, engine
+
+
+def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
+    """Return the built form of the configured model if Core ML is to run it; None: the CPU does.
+
+    Raises
+    ------
+    ConfigError : Core ML was asked for, and cannot run here
+    ModelError : Core ML was asked for, and the model is not built for it, or damaged
+    """
+    o = config.decoding
+    asked = _asked(config)
+    if o.engine in ("onnx", "reference") or o.compute == "cpu":
+        return None
+    if sys.platform != "darwin" and core_ml.library == LIBRARY:
+        if asked:
+            raise ConfigError(f"Core ML exists only on macOS; drop {asked}")
+        return None
+    found = _find(o.model, core_ml.library)
+    if not isinstance(found, str):
+        return found
+    if asked:
+        raise ModelError(f"{asked}: {found}")
+    log.info("on the CPU: %s", found)
+    return None
+
+
+def _find(model: str, library: str) -> "BuiltModel | str":
+    """Return the built model, or say what is missing."""
+    release = platform.mac_ver()[0]
+    if release and int(release.partition(".")[0]) < _OLDEST_MACOS:
+        return f"Core ML models need macOS {_OLDEST_MACOS}; this is macOS {release}"
+    if find_spec(library) is None:
+        return f"{library} is not installed: pip install {library}"
+    from streamd.engine.coreml.package_builder import built_model
+
+    command = f"streamd models build {model} --engine coreml"
+    return built_model(model) or f"{model} is not built for Core ML: {command}"
+
+
+def _asked(config: Config) -> str:
+    """Return the option that asks for Core ML, if one does. Raises `ConfigError`."""
+    o = config.decoding
+    if o.engine == "coreml":
+        if o.compute == "cpu":
+            raise ConfigError("--engine coreml cannot run on the CPU alone; drop --compute cpu")
+        return "--engine coreml"
+    if o.compute not in ("ane", "gpu"):
+        return ""
+    if o.engine != "auto":
+        raise ConfigError(f"--compute {o.compute} needs Core ML; drop --engine {o.engine}")
+    return f"--compute {o.compute}"
+
+
+def _with_core_ml(
+    config: Config, engine: Engine[Any], built: "BuiltModel", *, core_ml: CoreML, settled: bool
+) -> Engine[Any]:
+    """Return an engine that starts as `engine` and switches to Core ML where that is better.
+
+    With `settled` this returns when all placements have been tried, which may take minutes.
+    """
+    from streamd.engine.coreml.runtime.supervisor import WorkerLimits
+    from streamd.engine.coreml.runtime.takeover import Deployment, Takeover, make_compiled_folder
+    from streamd.engine.switching import SwitchingEngine
+
+    try:
+        compiled = make_compiled_folder(built)
+    except OSError as error:
+        log.warning("on the CPU: %s cannot be written (%s)", built.folder.parent, error)
+        return engine
+    switching = SwitchingEngine(engine)
+    limits = WorkerLimits(answer_s=core_ml.answer_s)
+    deployment = Deployment(built, compiled, core_ml.library, limits)
+    compute = config.decoding.compute
+    takeover = Takeover(switching, deployment, compute if compute in ("ane", "gpu") else "auto")
+
+    def run() -> None:
+        try:
+            takeover.run()
+        except ModelError as error:
+            log.warning("on the CPU: %s", error)
+
+    # Handlers run in reverse order. The one that kills the workers was registered when their module
+    # was imported, so this one runs first, and their end is not taken for a failed trial.
+    atexit.register(takeover.stop)
+    thread = Thread(target=run, name="core-ml", daemon=True)
+    thread.start()
+    if settled:
+        thread.join()
+    return switching

@@ -12,15 +12,15 @@ from itertools import groupby
 
 from streamd.cli.check import line
 from streamd.cli.packages import facts, open_packages
+from streamd.disk import expanded
 from streamd.engine.check import FLOAT16_MAX, clips, forward, mel_of, numerics
-from streamd.engine.coreml.build import weights_digest
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.golden import golden_vectors
+from streamd.engine.coreml.built import BuiltModel, golden_vectors
 from streamd.engine.coreml.package import META
+from streamd.engine.coreml.package_builder import weights_digest
 from streamd.engine.model import Model
 from streamd.engine.reference import Array, ReferenceEngine
 from streamd.engine.store import find, load_model
-from streamd.engine.store.cache import expanded, places
+from streamd.engine.store.cache import places
 from streamd.errors import ModelError, StreamdError
 from tests.coreml.lint import Complaint, lint_built
 from tests.coreml.verify import EXACT, HALF, Finding, verify
@@ -58,7 +58,7 @@ def report(name: str) -> Iterator[str]:
         )
 
 
-def _opened(name: str) -> tuple[Built, Model | None]:
+def _opened(name: str) -> tuple[BuiltModel, Model | None]:
     """What was built, and the checkpoint that it was built from, if that is here."""
     built = open_packages(name)
     folder_given = (expanded(name) / META).is_file()
@@ -97,7 +97,7 @@ def compared(package: str, findings: Sequence[Finding]) -> Iterator[str]:
         yield line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision fails")
 
 
-def _decoded(built: Built, model: Model | None) -> Iterator[str]:
+def _decoded(built: BuiltModel, model: Model | None) -> Iterator[str]:
     """A decode through all packages, and what it would be with the model's own weights."""
     golden = golden_vectors(built)
     found = decode(built, golden, half=True)

@@ -14,27 +14,24 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from msgspec.structs import replace
 
-from streamd.engine.coreml.build import Plan, write
-from streamd.engine.coreml.built import Built, open_built
-from streamd.engine.coreml.compress import packed, palette
+from streamd.engine.coreml.built import BuiltModel, functions, open_built
 from streamd.engine.coreml.layers import Layers
-from streamd.engine.coreml.layout import functions
+from streamd.engine.coreml.networks import TARGET, mil_function, save_package
 from streamd.engine.coreml.package import (
-    FORMS,
     Bits,
     Form,
     Meta,
     TensorSpec,
 )
-from streamd.engine.coreml.program import mil_function, save_package
+from streamd.engine.coreml.package_builder import Plan, write
+from streamd.engine.coreml.palettes import palette
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.verify import verify
 from tests.support import coreml_odd as odd
 
 PLANS = {
     "new": Plan((odd.SHORT,)),
-    "old": Plan((odd.SHORT,), legacy=True),
-    "4 bits": Plan((odd.DIMS.n_audio_ctx,), bits=4),
+    "6 bits": Plan((odd.DIMS.n_audio_ctx,), bits=6),
 }
 META = Meta(
     name="odd",
@@ -43,16 +40,15 @@ META = Meta(
     dims=odd.DIMS,
     alignment_heads=odd.model().alignment_heads,
     contexts=(odd.SHORT, odd.DIMS.n_audio_ctx),
-    forms=FORMS,
 )
 
 
 @pytest.fixture(scope="module")
 def built_odd(tmp_path_factory):
     """The odd model, by the names of `PLANS`, each built once."""
-    made: dict[str, Built] = {}
+    made: dict[str, BuiltModel] = {}
 
-    def build(name: str) -> Built:
+    def build(name: str) -> BuiltModel:
         if name not in made:
             folder = tmp_path_factory.mktemp(f"odd-{name}")
             write(folder, odd.model(), PLANS[name])
@@ -65,16 +61,14 @@ def built_odd(tmp_path_factory):
 # -- functions, states, shapes ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["new", "old"])
-def test_packages_have_the_functions_that_the_layout_says(name, built_odd):
-    built = built_odd(name)
+def test_packages_have_the_functions_that_the_layout_says(built_odd):
+    built = built_odd("new")
     found = {}
     for package in {function.package for function in built.functions}:
         spec = coremltools.utils.load_spec(str(built.folder / package))
         description = spec.description
-        for each in description.functions or [description]:
-            called = each.name if description.functions else "main"
-            found[package, called] = tuple(
+        for each in description.functions:
+            found[package, each.name] = tuple(
                 [
                     TensorSpec(t.name, tuple(array_type(t).shape))
                     for t in tensors
@@ -82,18 +76,16 @@ def test_packages_have_the_functions_that_the_layout_says(name, built_odd):
                 ]
                 for tensors in (each.input, each.output, each.state)
             )
-        wanted = {"new": coremltools.target.iOS18, "old": coremltools.target.iOS16}[name]
-        assert spec.specificationVersion == wanted.value
+        assert spec.specificationVersion == coremltools.target.iOS18.value
     assert found == {
         (f.package, f.name): (list(f.inputs), list(f.outputs), list(f.states))
         for f in built.functions
     }
 
 
-@pytest.mark.parametrize("name", ["new", "old"])
-def test_names_are_identifiers(name, built_odd):
+def test_names_are_identifiers(built_odd):
     """As Core ML demands them; coremltools sees to it only in packages of one function."""
-    built, names = built_odd(name), set()
+    built, names = built_odd("new"), set()
     for package in {function.package for function in built.functions}:
         spec = coremltools.utils.load_spec(str(built.folder / package))
         for called, function in spec.mlProgram.functions.items():
@@ -127,12 +119,12 @@ def test_coremltools_own_way_gives_the_same_package(tmp_path):
     """One package for each function, with all of its passes, then joined, as Apple documents it."""
     package = "decoder_state.mlpackage"
     made = [f for f in functions(META) if f.package == package and f.name in ("load90", "step8")]
-    weights, target = odd.model().weights, coremltools.target.iOS18
+    weights, target = odd.model().weights, TARGET
     joined = coremltools.utils.MultiFunctionDescriptor()
     for function in made:
         layers = Layers(odd.DIMS, weights)
         program = Program()
-        program.add_function("main", mil_function(function, META, layers, target))
+        program.add_function("main", mil_function(function, META, layers))
         alone = tmp_path / f"{function.name}.mlpackage"
         coremltools.convert(program, minimum_deployment_target=target, skip_model_load=True).save(
             str(alone)
@@ -172,8 +164,9 @@ def step1(tmp_path_factory):
     """A package with nothing but a step of one token, by bits and form."""
 
     def build(bits: Bits, form: Form) -> Path:
-        meta = replace(META, forms=(form,), bits=bits)
-        (function,) = [f for f in functions(meta) if (f.kind, f.k) == ("step", 1)][:1]
+        meta = replace(META, bits=bits)
+        package = f"decoder_{form}.mlpackage"
+        (function,) = [f for f in functions(meta) if (f.package, f.name) == (package, "step1")]
         package = tmp_path_factory.mktemp("step") / function.package
         save_package(package, [function], meta, odd.model().weights)
         return package
@@ -181,7 +174,7 @@ def step1(tmp_path_factory):
     return build
 
 
-@pytest.mark.parametrize(("bits", "form"), [(8, "state"), (6, "io"), (6, "mix"), (4, "mix")])
+@pytest.mark.parametrize(("bits", "form"), [(8, "state"), (6, "mix")])
 def test_palettes_decode_to_the_weights_that_coremltools_reports(bits, form, step1):
     package = step1(bits, form)
     spec = coremltools.utils.load_spec(str(package))
@@ -202,10 +195,10 @@ def test_palettes_decode_to_the_weights_that_coremltools_reports(bits, form, ste
 def test_fewer_bits_are_smaller(step1):
     sizes = [
         (step1(bits, "mix") / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
-        for bits in (16, 8, 6, 4)
+        for bits in (16, 8, 6)
     ]
     shares = [size / sizes[0] for size in sizes]
-    assert shares == pytest.approx([1, 8 / 16, 6 / 16, 4 / 16], abs=0.02)
+    assert shares == pytest.approx([1, 8 / 16, 6 / 16], abs=0.02)
 
 
 HALVES = st.floats(-4.0, 4.0, width=16)
@@ -227,9 +220,3 @@ def test_a_palette_is_near_the_best_one():
     found = palette(weight, 4)
     error = np.square(found.colours[found.indices].astype(float) - weight).mean()
     assert error < 1.02 * 0.009497
-
-
-@given(arrays(np.uint8, st.integers(1, 50), elements=st.integers(0, 15)), st.sampled_from((4, 6)))
-def test_indices_are_packed_without_gaps(indices, bits):
-    whole = int.from_bytes(packed(indices, bits).tobytes(), "little")
-    assert [whole >> (i * bits) & (2**bits - 1) for i in range(len(indices))] == indices.tolist()

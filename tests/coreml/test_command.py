@@ -25,7 +25,7 @@ def model(tmp_path_factory):
 def folder(model, tmp_path_factory):
     """What is built of it, in a folder of its own, with palettes."""
     out = tmp_path_factory.mktemp("to") / "built"
-    to = ["--build-to", str(out), "--set", "build.weight_bits=4"]
+    to = ["--build-to", str(out), "--set", "build.weight_bits=6"]
     assert main(["models", "build", str(model), *to, "-q"]) == 0
     return out
 
@@ -53,7 +53,7 @@ def test_a_model_that_was_built_is_found_by_its_name(model, capfd):
 def test_a_folder_without_its_checkpoint_is_checked_as_far_as_it_goes(folder, capfd):
     code, out, _ = check(folder, capfd)
     assert code == 0
-    assert "built                palettes of 4 bits" in out
+    assert "built                palettes of 6 bits" in out
     assert "against numpy        not compared: the weights of hf are not here" in out
     assert off("golden vectors", out) < 2e-3
 

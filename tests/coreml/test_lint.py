@@ -7,7 +7,7 @@ import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 from coremltools.converters.mil.mil import get_new_symbol, types
 
-from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.built import BuiltModel
 from tests.coreml.interpreter.saved import read_program
 from tests.coreml.lint import lint, lint_built
 from tests.coreml.lint.rules import RULES
@@ -213,22 +213,21 @@ def test_every_rule_has_a_package_that_breaks_it():
 # -- what streamd builds ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["built", "legacy"])
-def test_built_models_break_no_rule_that_matters(name, request):
-    complaints = list(lint_built(request.getfixturevalue(name)))
+def test_built_models_break_no_rule_that_matters(built):
+    complaints = list(lint_built(built))
     assert [str(each) for each in complaints if each.severity == "error"] == []
     # few tokens at once make narrow inputs; the decoder attends with all heads in one product
     assert {each.rule for each in complaints} == {"64 bytes", "softmax over channels"}
 
 
 def test_packages_of_another_layout_are_seen(built):
-    other = Built(built.folder, msgspec.structs.replace(built.meta, contexts=(400, 1500)))
+    other = BuiltModel(built.folder, msgspec.structs.replace(built.meta, contexts=(400, 1500)))
     complaints = [each for each in lint_built(other) if each.rule == "layout"]
     told = {(each.package, each.function, each.what) for each in complaints}
     assert ("encoder.mlpackage", "ctx400", "is missing") in told
     assert ("encoder.mlpackage", "ctx384", "is not part of the layout") in told
     wider = msgspec.structs.replace(built.meta, contexts=(384, 1600))
-    complaints = [*lint_built(Built(built.folder, wider))]
+    complaints = [*lint_built(BuiltModel(built.folder, wider))]
     assert any(
         each.function == "step8" and each.where == "cross_mask" and each.rule == "layout"
         for each in complaints

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 
-from streamd.engine.coreml.build import Plan, write
-from streamd.engine.coreml.built import Built, open_built
+from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.package import Function, TensorSpec
+from streamd.engine.coreml.package_builder import Plan, write
 from streamd.mel import log_mel
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.programs import Changed, saved
@@ -32,14 +32,14 @@ def mels():
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory) -> Built:
+def small(tmp_path_factory) -> BuiltModel:
     """The random model: its heads' scale is no power of two."""
     folder = tmp_path_factory.mktemp("small")
     write(folder, load.model("random"), Plan(contexts=(N_CTX,)))
     return open_built(folder)
 
 
-@pytest.mark.parametrize("name", ["built", "legacy", "small"])
+@pytest.mark.parametrize("name", ["built", "small"])
 def test_every_function_is_right(name, mels, request):
     built = request.getfixturevalue(name)
     verified = MODELS[built.meta.name]()

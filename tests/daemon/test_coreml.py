@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamd.config import load
-from streamd.daemon.coreml import CoreML, built_for_core_ml
+from streamd.daemon.opening import CoreML, built_for_core_ml
 from streamd.errors import ConfigError, ModelError
 from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder, recorded
@@ -28,13 +28,14 @@ from functools import partial
 from threading import Event
 from streamd import daemon
 from streamd.cli import main
-from streamd.daemon.coreml import CoreML
+from streamd.daemon.opening import CoreML
 from streamd.engine.recognizer import Recognizer
-from streamd.engine.relay import Relay
+from streamd.engine.switching import SwitchingEngine
 
-recognize, relieve, came = Recognizer.recognize, Relay.relieve, [Event() for _ in range(9)]
+recognize, switch_to = Recognizer.recognize, SwitchingEngine.switch_to
+came = [Event() for _ in range(9)]
 waits = {2: 0, 4: 1}  # window: for which of those who take over
-n_windows = n_relieved = 0
+n_windows = n_switched = 0
 
 
 def recognize_in_turns(self, window):
@@ -45,17 +46,17 @@ def recognize_in_turns(self, window):
     return recognize(self, window)
 
 
-def relieve_and_tell(self, engine):
-    global n_relieved
-    relieve(self, engine)
-    came[n_relieved].set()
-    n_relieved += 1
+def switch_and_tell(self, engine):
+    global n_switched
+    switch_to(self, engine)
+    came[n_switched].set()
+    n_switched += 1
 
 
 if __name__ == "__main__":
     stand_in = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
     daemon.open_model = partial(daemon.open_model, core_ml=stand_in)
-    Recognizer.recognize, Relay.relieve = recognize_in_turns, relieve_and_tell
+    Recognizer.recognize, SwitchingEngine.switch_to = recognize_in_turns, switch_and_tell
     sys.exit(main())
 """
 
@@ -69,8 +70,7 @@ def small(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def cache(small, tmp_path_factory) -> Path:
     """A cache folder with that model built for Core ML."""
-    from streamd.engine.coreml.build import Plan
-    from streamd.engine.coreml.place import build_model
+    from streamd.engine.coreml.package_builder import Plan, build_model
 
     folder = tmp_path_factory.mktemp("cache")
     folder.chmod(0o700)
@@ -138,10 +138,10 @@ def test_what_is_said_is_the_same_through_takeovers_deaths_and_hangs(small, cach
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"compute": "ane"}, "--compute ane: there is Core ML on a Mac only"),
-        ({"engine": "coreml"}, "--engine coreml: there is Core ML on a Mac only"),
-        ({"compute": "gpu", "engine": "onnx"}, "--compute gpu needs Core ML, not --engine onnx"),
-        ({"compute": "cpu", "engine": "coreml"}, "--engine coreml runs nothing on the CPU alone"),
+        ({"compute": "ane"}, "Core ML exists only on macOS; drop --compute ane"),
+        ({"engine": "coreml"}, "Core ML exists only on macOS; drop --engine coreml"),
+        ({"compute": "gpu", "engine": "onnx"}, "--compute gpu needs Core ML; drop --engine onnx"),
+        ({"compute": "cpu", "engine": "coreml"}, "--engine coreml cannot run on the CPU alone"),
     ],
 )
 def test_what_cannot_be_is_refused(given, message, monkeypatch):
@@ -180,7 +180,7 @@ def test_what_is_for_macs_is_not_loaded_elsewhere():
     code = "import streamd.cli.doctor, streamd.daemon, sys; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     core_ml = [name for name in done.stdout.split() if "coreml" in name]
-    assert core_ml == ["streamd.daemon.coreml"]
+    assert core_ml == []
 
 
 def test_without_the_library_the_cpu_runs_everything(caplog):

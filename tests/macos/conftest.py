@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import streamd
-from streamd.engine.coreml.build import Plan
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.place import build_model
-from streamd.engine.coreml.runtime.verdict import machine
-from streamd.engine.coreml.tools import LIBRARY
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.package import LIBRARY
+from streamd.engine.coreml.package_builder import Plan, build_model
+from streamd.engine.coreml.runtime.takeover import machine
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
 MODEL = os.environ.get("MODEL", "tiny.en")
@@ -81,6 +80,6 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def built(cache) -> Built:
+def built(cache) -> BuiltModel:
     """The model built for Core ML."""
     return build_model(MODEL, Plan(), lambda done, n, what: None)

@@ -16,15 +16,13 @@ import soundfile
 from streamd.cli.packages import functions, trials
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.coreml import CoreML
-from streamd.daemon.opening import open_model
-from streamd.engine.coreml.golden import against_golden, golden_vectors
+from streamd.daemon.opening import CoreML, open_model
+from streamd.engine.coreml.built import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.messages import Job
-from streamd.engine.coreml.runtime.placement import candidates, forms_here, gpu
-from streamd.engine.coreml.runtime.plan import devices
-from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
-from streamd.engine.coreml.runtime.verdict import new_place
+from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, devices
+from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.takeover import make_compiled_folder
+from streamd.engine.coreml.runtime.worker import Job
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Window, text_of
@@ -33,15 +31,15 @@ from tests.macos.conftest import CORE_ML, MODEL
 pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
 
 SPEECH = Path(__file__).resolve().parents[1] / "speech"
-PATIENT = Patience(start_s=3000.0, answer_s=300.0, deaths=1)
+PATIENT = WorkerLimits(start_s=3000.0, answer_s=300.0, deaths=1)
 FARTHEST = 0.02
 """As for a takeover."""
 LEAST_SHARE = 0.9
 
 
 def engine_on(placement, built) -> CoreMLEngine:
-    job = Job(built.folder, new_place(built), placement, CORE_ML)
-    return CoreMLEngine(built, Supervisor(built.meta, job, patience=PATIENT))
+    job = Job(built.folder, make_compiled_folder(built), placement, CORE_ML)
+    return CoreMLEngine(built, Supervisor(built.meta, job, limits=PATIENT))
 
 
 def worker_mb() -> int:
@@ -53,8 +51,7 @@ def worker_mb() -> int:
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_placement_computes_what_it_should(built, report, which):
-    forms = forms_here(built.meta.forms)
-    placement = (gpu(forms), *candidates(forms))[which]
+    placement = (ON_GPU, *ON_NEURAL_ENGINE)[which]
     engine = engine_on(placement, built)
     name = f"{placement} ({placement.form})"
     try:
@@ -148,7 +145,7 @@ def test_what_is_fastest_is_found_out_and_told(built, report):
         report("", line)
     assert len(known) > 1
     if placement.encoder == "ane":
-        told = devices(built, new_place(built), placement, CORE_ML)
+        told = devices(built, make_compiled_folder(built), placement, CORE_ML)
         shares = [found.shares for found in told if found.function.startswith("ctx")]
         assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares
 

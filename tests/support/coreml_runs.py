@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import Form
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.messages import Job
-from streamd.engine.coreml.runtime.placement import Placement
-from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
+from streamd.engine.coreml.runtime.library import Placement
+from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.worker import Job
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.vocabulary import openai_vocabulary
@@ -28,7 +28,6 @@ from tests.support import coreml_stand_in
 PLACEMENTS: dict[Form, Placement] = {
     "state": Placement("gpu", "gpu", "state"),
     "mix": Placement("ane", "ane", "mix"),
-    "io": Placement("gpu", "gpu", "io"),
 }
 
 
@@ -82,26 +81,30 @@ def model() -> Model:
     )
 
 
-PATIENT = Patience(start_s=300.0, answer_s=100.0)
+PATIENT = WorkerLimits(start_s=300.0, answer_s=100.0)
 """A busy machine is no fault."""
 
 
 @contextmanager
 def core_ml(
-    built: Built, folder: Path, form: Form = "state", patience: Patience | None = None, *instead
+    built: BuiltModel,
+    folder: Path,
+    form: Form = "state",
+    limits: WorkerLimits | None = None,
+    *fallbacks,
 ) -> Iterator[CoreMLEngine]:
     """An engine with a worker of its own; `folder` is for what Core ML compiles.
 
-    The worker is started with other patience than it is kept with, as `Takeover` does it.
+    The worker is started with other limits than it runs with, as `Takeover` does it.
     """
     folder.mkdir(exist_ok=True)
-    patience = patience or PATIENT
+    limits = limits or PATIENT
     job = Job(built.folder, folder, PLACEMENTS[form], coreml_stand_in.__name__)
-    on_trial = Supervisor(built.meta, job, patience=replace(patience, answer_s=PATIENT.answer_s))
+    on_trial = Supervisor(built.meta, job, limits=replace(limits, answer_s=PATIENT.answer_s))
     engine = CoreMLEngine(built, on_trial)
     try:
         engine.start()
-        engine.rely(patience, *instead)
+        engine.configure(limits, *fallbacks)
         yield engine
     finally:
         engine.close()

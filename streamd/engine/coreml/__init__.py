@@ -1,7 +1,7 @@
-"""Whisper on Core ML: packages for the Neural Engine and the GPU of a Mac, and what runs them.
+"""Whisper on Core ML: packages for a Mac's Neural Engine and GPU, and the runtime that uses them.
 
-`package` says what a built model looks like and needs no Core ML to read one; everything else codes
-against it. `encoder` and `decoder` describe the networks, `build` makes packages of them on any
-machine that has coremltools. `runtime` runs packages on a Mac. What was saved is evaluated,
-compared with the reference and checked against the Neural Engine's rules in ``tests/coreml``.
+`package` describes a built model as data and `built` reads one; neither needs Core ML. `layers` and
+`networks` define the graphs; `package_builder` makes packages of them on any machine that has
+coremltools. `runtime` runs packages on a Mac. ``tests/coreml`` evaluates what was saved without a
+Mac and compares it with the reference.
 """

@@ -1,9 +1,15 @@
-"""The layers that Whisper is made of, as operations of coremltools' MIL builder.
+"""Whisper's layers and its attention as operations of coremltools' MIL builder.
 
 Tensors are (1, channels, 1, positions), as the Neural Engine wants them: a linear layer is a 1x1
-convolution. Weights are float16, or palettes; functions of a package that use the same parameter
-share one copy of it on disk. Operations are called after their parameters, for whoever reads a plan
-or a complaint of Core ML.
+convolution. Weights are float16 or palettes; functions of a package that use the same parameter
+share one copy of it on disk. Operations are named after their parameters, so that plans and errors
+of Core ML can be read.
+
+Attention comes in two forms. The encoder attends one head at a time with keys along the channel
+axis, as the Neural Engine wants it (Apple, ``coreai-models``: neural_engine_rules.md;
+apple/ml-ane-transformers). The decoder has few queries and attends with all heads in one matrix
+product: its graphs have a fraction of the operations, so they compile faster, and
+argmaxinc/WhisperKit runs such graphs on the Neural Engine, too. Queries come scaled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,26 +21,24 @@ from coremltools.converters.mil.mil import Var, types
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.coreml.compress import is_worth_it, packed, palette
 from streamd.engine.coreml.package import Bits
+from streamd.engine.coreml.palettes import is_compressible, palette
 from streamd.errors import ModelError
 
 Half = NDArray[np.float16]
 
 _EPSILON = np.float16(1e-5)
+_MOST_QUERIES = 512
+"""The score matrix of more queries does not fit into the Neural Engine's own memory."""
 
 
 class Layers:
     """A model's layers, for the functions of one package."""
 
-    def __init__(
-        self, dims: ModelDimensions, weights: Weights, bits: Bits = 16, *, packed: bool = False
-    ) -> None:
-        """`packed`: the indices of palettes lie in bytes without gaps, as macOS 13 has them."""
+    def __init__(self, dims: ModelDimensions, weights: Weights, bits: Bits = 16) -> None:
         self.dims = dims
         self._weights = weights
         self._bits = bits
-        self._packed = packed
         self._halves: dict[str, Half] = {}
         self._palettes: dict[str, dict[str, NDArray[Any]]] = {}
 
@@ -43,33 +47,31 @@ class Layers:
         return name in self._weights
 
     def parameter(self, name: str) -> NDArray[np.float32]:
-        """A parameter as the model has it."""
+        """Return a parameter as the model has it."""
         return self._weights[name]
 
     def constant(self, name: str, values: NDArray[Any]) -> Var:
-        """A float16 tensor; in one package a `name` stands for the same values everywhere.
+        """Add a float16 tensor; within a package, a `name` stands for the same values everywhere.
 
-        Raises
-        ------
-        ModelError
-            They are beyond what float16 holds.
+        Raises `ModelError` if float16 cannot hold the values.
         """
         return _shared(name, self._half(name, values))
 
     def weight(self, name: str, values: NDArray[Any]) -> Var:
-        """The same for a large one, which is compressed if anything is."""
+        """Add a float16 tensor as `constant` does, compressed if it is large enough."""
         if name not in self._palettes:
             half = self._half(name, values)
-            if self._bits == 16 or not is_worth_it(half):
+            if self._bits == 16 or not is_compressible(half):
                 return _shared(name, half)
             self._palettes[name] = self._palette(half)
             del self._halves[name]
         operands = self._palettes[name]
-        shared = {each: _shared(f"{name}.{each}", operands[each]) for each in ("indices", "lut")}
-        return mb.constexpr_lut_to_dense(**operands | shared)
+        return mb.constexpr_lut_to_dense(
+            **{each: _shared(f"{name}.{each}", operands[each]) for each in ("indices", "lut")}
+        )
 
     def linear(self, x: Var, name: str, *, scale: float = 1.0) -> Var:
-        """``scale * (W @ x + b)``; the projections to keys have no bias."""
+        """Compute ``scale * (W @ x + b)``; the projections to keys have no bias."""
         weight = self.parameter(f"{name}.weight")[:, :, None, None]
         bias = f"{name}.bias"
         return mb.conv(
@@ -106,23 +108,16 @@ class Layers:
         )
 
     def feed_forward(self, x: Var, block: str) -> Var:
-        """Two linear layers with an exact GELU between them, behind a layer norm."""
+        """Compute a layer norm, then two linear layers with an exact GELU between them."""
         y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
         return self.linear(gelu(y), f"{block}.mlp.2")
 
     def _palette(self, half: Half) -> dict[str, NDArray[Any]]:
-        """A palette as the operation takes it, which is another one from macOS 15 on."""
+        """Return the operands of ``constexpr_lut_to_dense``, as macOS 15 and later take them."""
         found = palette(half, self._bits)
-        if self._packed:
-            shape = np.array(half.shape, np.uint32)
-            return {
-                "indices": packed(found.indices, self._bits),
-                "lut": found.colours,
-                "shape": shape,
-            }
-        small = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
+        index = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
         lut = found.colours.reshape(*[1] * half.ndim, -1, 1)
-        return {"indices": found.indices.astype(small), "lut": lut}
+        return {"indices": found.indices.astype(index), "lut": lut}
 
     def _half(self, name: str, values: NDArray[Any]) -> Half:
         if name not in self._halves:
@@ -135,17 +130,17 @@ class Layers:
 
 
 def gelu(x: Var) -> Var:
-    """The exact GELU."""
+    """Compute the exact GELU."""
     return mb.gelu(x=x, mode="EXACT")
 
 
 def concat(values: Sequence[Var], axis: int) -> Var:
-    """The tensors behind each other; one stays as it is."""
+    """Concatenate tensors; a single one is returned as it is."""
     return mb.concat(values=values, axis=axis) if len(values) > 1 else values[0]
 
 
 def cut(x: Var, axis: int, start: int, stop: int) -> Var:
-    """A part of an axis of a tensor of rank 4."""
+    """Slice one axis of a tensor of rank 4."""
     if (start, stop) == (0, x.shape[axis]):
         return x
     begin, end = [0] * 4, list(x.shape)
@@ -154,14 +149,14 @@ def cut(x: Var, axis: int, start: int, stop: int) -> Var:
 
 
 def named(outputs: Mapping[str, Var]) -> list[Var]:
-    """The outputs of a function, each made by an operation of its own, under their names."""
+    """Give the outputs of a function their names; each must be made by an operation of its own."""
     for name, value in outputs.items():
         value.set_name(name)
     return list(outputs.values())
 
 
 def _identifier(name: str) -> str:
-    """A parameter's name as MIL allows it; coremltools does not see to that in such packages."""
+    """Make a parameter's name valid in MIL; for multifunction packages coremltools does not."""
     return name.replace(".", "_")
 
 
@@ -170,7 +165,73 @@ def _scaled(values: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
 
 
 def _shared(name: str, values: NDArray[Any]) -> Var:
-    """A constant; those of the same name in other functions of the package are stored once."""
+    """Add a constant; functions of a package that use the same name share it on disk."""
     constant = mb.const(val=values)
     constant.op.weight_id = name
     return constant
+
+
+def query_scale(n_state: int, n_head: int) -> float:
+    """Return the scale of queries: a power of two in all of OpenAI's models, hence exact."""
+    return float((n_state // n_head) ** -0.5)
+
+
+def attend_by_head(q: Var, k: Var, v: Var, *, n_head: int, mask: Var) -> Var:
+    """Attend head by head, with at most 512 queries at a time.
+
+    Parameters
+    ----------
+    q : (1, n_state, 1, n)
+    k, v : (1, n_state, 1, m)
+    mask : (1, m, 1, 1), added to the scores
+
+    Returns
+    -------
+    (1, n_state, 1, n)
+    """
+    n = q.shape[3]
+    ks = _split(mb.transpose(x=k, perm=[0, 3, 2, 1]), n_head, axis=3)
+    vs = _split(v, n_head, axis=1)
+    chunks = []
+    for start in range(0, n, _MOST_QUERIES):
+        qs = _split(cut(q, 3, start, min(n, start + _MOST_QUERIES)), n_head, axis=1)
+        heads = zip(qs, ks, vs, strict=True)
+        chunks.append(concat([_attend_one(*head, mask) for head in heads], axis=1))
+    return concat(chunks, axis=3)
+
+
+def _attend_one(q: Var, k: Var, v: Var, mask: Var) -> Var:
+    """Attend with one head: q, v (1, d, 1, n), k (1, m, 1, d)."""
+    scores = mb.einsum(values=(k, q), equation="nchw,nwhu->nchu")  # (1, m, 1, n)
+    weights = mb.softmax(x=mb.add(x=scores, y=mask), axis=1)
+    return mb.einsum(values=(v, weights), equation="nchw,nwhu->nchu")
+
+
+def _split(x: Var, n: int, *, axis: int) -> list[Var]:
+    return list(mb.split(x=x, num_splits=n, axis=axis)) if n > 1 else [x]
+
+
+def split_heads(x: Var, n_head: int) -> Var:
+    """Reshape (1, n_state, 1, n) to (1, n_head, d_head, n), which moves no number."""
+    _, n_state, _, n = x.shape
+    return mb.reshape(x=x, shape=[1, n_head, n_state // n_head, n])
+
+
+def attend_all_heads(q: Var, k: Var, v: Var, *, mask: Var) -> tuple[Var, Var]:
+    """Attend with all heads at once.
+
+    Parameters
+    ----------
+    q : (1, n_head, d_head, n)
+    k, v : (1, n_head, d_head, m)
+    mask : (1, 1, n or 1, m), added to the scores
+
+    Returns
+    -------
+    (1, n_state, 1, n) the attention's result, (1, n_head, n, m) the scores without the mask
+    """
+    _, n_head, d_head, n = q.shape
+    scores = mb.matmul(x=q, y=k, transpose_x=True)
+    weights = mb.softmax(x=mb.add(x=scores, y=mask), axis=3)
+    attended = mb.matmul(x=v, y=weights, transpose_y=True)
+    return mb.reshape(x=attended, shape=[1, n_head * d_head, 1, n]), scores

@@ -1,113 +1,114 @@
-"""What a model built for Core ML consists of: packages, functions, tensors, as plain data.
+"""A model built for Core ML, as plain data: its packages, their functions, its other files.
 
 A built model is a folder::
 
-    meta.json                    `Meta`: which model, which contexts, forms and compression
-    embedding.npy                (n_vocab, n_state) float16, to be mapped; tokens are looked up here
-    positions.npy                (n_text_ctx, n_state) float16, to be mapped
-    golden.npz                   `GOLDEN`: a short decode as the float32 reference computes it
-                                 with the weights that the packages hold
-    encoder.mlpackage            or encoder_1of4.mlpackage ...: an encoder's layers, 8 in each part
-    cross.mlpackage              cross-attention keys and values of what the encoder returned
+    meta.json                    `Meta`: which model, which contexts and compression
+    embedding.npy                (n_vocab, n_state) float16, mapped; the host embeds tokens with it
+    positions.npy                (n_text_ctx, n_state) float16, mapped
+    golden.npz                   `Golden`: a short decode as the float32 reference computes it with
+                                 the weights that the packages hold
+    encoder.mlpackage            or encoder_1of4.mlpackage ...: the encoder, 8 layers in each part
+    cross.mlpackage              cross-attention keys and values of the encoder's output
     decoder_state.mlpackage      the decoder with its caches in Core ML's memory
     decoder_mix.mlpackage        the decoder with its self-attention cache in the host's memory
-    io_*.mlpackage               the same for macOS 13 and 14, one function in each
 
-Everything follows from `Meta`: `layout.functions` lists what each package can do. The builder makes
-just that, the engine asks for a function with `Built.find` (``built.py``), lint and tests compare
-the saved packages with it. All tensors are float16 on the Core ML side; its Python binding takes
-and gives float32.
+Everything follows from `Meta`: `built.functions` lists what each package can do. The builder writes
+exactly that, the engine asks for a function with `BuiltModel.find`, the tests compare the saved
+packages with it. All tensors are float16 inside Core ML; its Python binding takes and returns
+float32. Reading a built model needs no Core ML.
 
-**Widths.** Every axis over audio positions is padded to a multiple of 32, 64 bytes: what the Neural
-Engine wants of a last axis, and demands of a state's. 1500 positions are 1504. A mask hides what is
-padding, in the encoder too: so a window of any `n_ctx` gives on the next larger context what it
-would give on one of its own, if the columns of its log-mel behind ``2 * n_ctx`` are zeros (what
-Whisper's convolution itself pads with). The text is the CPU engine's, and few contexts suffice.
+**Widths.** Every axis over audio positions is padded to a multiple of 32, which is 64 bytes: the
+Neural Engine prefers that for a last axis and requires it for a state's. 1500 positions become
+1504. A mask hides the padding, in the encoder too. So a window of any `n_ctx` gives the same result
+on the next larger context as on one of its own, provided that its log-mel is zero from column
+``2 * n_ctx`` on (which is what Whisper's convolution pads with). Few contexts are enough.
 
-**One decoder for all contexts.** The caches of cross-attention have room for the longest context
-(`Meta.n_keys`), whatever a window's own is; ``cross_mask`` hides the rest. A cache for each context
-would save a short window the reading of masked keys (by its dimensions, a step of `small` reads 278
-MB of weights, and 55 MB of such a cache where 14 would do at 384 positions). But each would have
-another shape, hence functions of its own: three times as many to compile and to hold in memory; and
-one ``MLState`` can serve all functions of a package only if its shapes are the same in all of them.
+**One decoder for all contexts.** The cross-attention caches hold the longest context
+(`Meta.n_keys`), whatever the window's own; ``cross_mask`` hides the rest. A cache for each context
+would save short windows from reading masked keys (by its dimensions, a step of `small` reads 278 MB
+of weights, and 55 MB of such a cache where 14 MB would do at 384 positions). But each cache would
+have another shape and need functions of its own: three times as many to compile and to keep in
+memory. And one ``MLState`` serves all functions of a package only if its shapes are the same.
 
-**Caches** are (n_layer, n_head, d_head, positions): keys and values alike, positions last. So the
+**Caches** are (n_layer, n_head, d_head, positions), keys and values alike. With positions last, the
 decoder's attention is two matrix products without a transposed copy of the cache, and the host
 writes a token's new keys as one column.
 """
 
+import logging
 import math
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Literal
 
 import msgspec
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Heads
+from streamd.errors import ModelError
 
-Form = Literal["state", "mix", "io"]
+Form = Literal["state", "mix"]
 """Where the decoder's caches lie.
 
 ``state``: all four are Core ML states that the graph itself writes; for the GPU. ``mix``: those of
-cross-attention are states, which the host fills (``write_state``) and the graph only reads; those
-of self-attention are inputs, and new columns come back as outputs; for the Neural Engine, which is
-said to refuse graphs that write states. ``io``: all four are inputs; no states, so it runs on macOS
-13 and 14, where a package can have only one function.
+cross-attention are states that the host fills (``write_state``) and the graph only reads; those of
+self-attention are inputs, and their new columns are outputs; for the Neural Engine, which is
+reported to reject graphs that write states.
 """
-FORMS: tuple[Form, ...] = ("state", "mix", "io")
+FORMS: tuple[Form, ...] = ("state", "mix")
 
-Kind = Literal["encode", "cross", "load", "step", "align"]
+FunctionKind = Literal["encode", "cross", "load", "step", "align"]
 """What a function does.
 
 ``encode``: a part of the encoder. ``cross``: keys and values for cross-attention, as outputs.
-``load``: the same into the states, and empties the self-attention cache. ``step``: k tokens through
-the decoder. ``align``: the same without logits, for a prompt of which none are wanted.
+``load``: the same, written into the states; clears the self-attention cache too. ``step``: k tokens
+through the decoder. ``align``: the same without logits, for a prompt, which needs none.
 """
 
-Bits = Literal[16, 8, 6, 4]
-"""Of a weight: 16 is float16, fewer are palettes of 256, 64 or 16 values for each tensor."""
+Bits = Literal[16, 8, 6]
+"""Bits of a weight: 16 is float16; 8 and 6 are palettes of 256 or 64 values for each tensor."""
 
 META, EMBEDDING, POSITIONS, GOLDEN = "meta.json", "embedding.npy", "positions.npy", "golden.npz"
-"""Names of the files beside the packages.
-
-`GOLDEN` holds ``mel`` (n_mels, 2 * n_ctx) float32, ``tokens`` (n,) int64, ``logits`` (n, n_vocab)
-and ``alignment`` (n, n_heads, n_ctx) float32: each token attends to itself and those before it, at
-positions 0 to n - 1.
-"""
-VERSION = 1
-"""Of this layout; a folder of another version is not read."""
+"""Names of the files beside the packages."""
+VERSION = 2
+"""Version of this layout; folders of other versions are rejected."""
 
 MASKED = -40_000.0
-"""What a mask adds to hide a position; the Neural Engine's softmax cannot take -inf."""
+"""What a mask adds to the scores of hidden positions; the Neural Engine's softmax takes no -inf."""
 STEPS = (1, 8, 32)
-"""Tokens that a ``step`` takes at once; an ``align`` takes the most."""
+"""Numbers of tokens that a ``step`` takes at once; an ``align`` takes the largest."""
+MAX_TOKENS = STEPS[-1]
+"""The most tokens in one pass of the decoder."""
+LIBRARY = "coremltools"
+"""The Python library that builds and runs Core ML packages."""
+
 LONGEST_AXIS = 16_384
 """The Neural Engine takes no longer axis, so logits come in chunks."""
-
 _ALIGN = 32
 _WHOLE_LAYERS, _PART_LAYERS = 12, 8
-"""An encoder of more layers is split: compile times grow faster than the number of layers."""
+"""An encoder of more layers is split: compile time grows faster than the number of layers."""
 _SHORT_SLOTS = 128
-"""A second, shorter cache for ``mix``: all of it goes in with each call."""
+"""A second, shorter cache for ``mix``, whose whole cache is passed in with each call."""
 _CONTEXTS = (256, 384, 768)
 """Contexts to build besides the full one; most windows of ``--length 5000`` need 384."""
 
 
 def padded(n: int) -> int:
-    """The multiple of 32 that holds `n`."""
+    """Round `n` up to a multiple of 32."""
     return math.ceil(n / _ALIGN) * _ALIGN
 
 
 def default_contexts(dims: ModelDimensions, min_audio_ctx: int) -> tuple[int, ...]:
-    """Encoder contexts for a model that is usable from `min_audio_ctx` positions on."""
+    """Return the encoder contexts to build for a model that is usable from `min_audio_ctx` on."""
     full = dims.n_audio_ctx
     return (*(c for c in _CONTEXTS if min_audio_ctx <= c < full), full)
 
 
 def logit_chunks(n_vocab: int) -> tuple[int, int]:
-    """How many outputs the logits come in, and how many tokens are in each.
+    """Return the number of outputs that hold the logits, and the number of tokens in each.
 
-    They are equally long, a multiple of 32; the last one ends with tokens that do not exist.
+    All are equally long, a multiple of 32; the last one ends with tokens that do not exist.
     """
     n = math.ceil(n_vocab / LONGEST_AXIS)
     return n, padded(math.ceil(n_vocab / n))
@@ -115,7 +116,7 @@ def logit_chunks(n_vocab: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A float16 tensor that goes in, comes out or stays."""
+    """Name and shape of a float16 input, output or state."""
 
     name: str
     shape: tuple[int, ...]
@@ -128,13 +129,13 @@ class Function:
     Attributes
     ----------
     package : the package's file name in the folder
-    name : the function's name in it; "main" if it has only one (then Core ML wants no name)
+    name : the function's name in the package
     kind : what it does
     forms : the forms of the decoder that need it
     n_ctx : for "encode", "cross" and "load" the context, in positions before padding, else 0
     part : which part of the encoder it is, from 0
     k : tokens at once, for "step" and "align"
-    n_slots : slots of the self-attention cache; 0 where there is none
+    n_slots : columns of the self-attention cache; 0 where there is none
     inputs, outputs, states : its tensors, in the order in which the package declares them
 
     With w = padded(n_ctx), L, H, d = layers, heads and size of a head of the decoder, T = n_slots,
@@ -147,24 +148,24 @@ class Function:
     cross_k, cross_v (L, H, d, w) : outputs of "cross"; elsewhere (L, H, d, S)
     loaded (1, 1, 1, 32) : output of "load", of no use
     x (1, n_state, 1, k) : sums of rows of `EMBEDDING` and `POSITIONS`
-    put (1, 1, k, T) : "state" only: a 1 in the slot into which each token goes; a row of zeros goes
-        nowhere
-    mask (1, 1, k, T) : "state": 0 or `MASKED`, which slots each token sees, its own included
-    mask (1, 1, k, T + 32) : "mix", "io": the same for what is in the cache; behind it the tokens of
-        this call themselves, which lie in no slot yet; the last 32 - k columns are never seen
-    cross_mask (1, 1, 1, S) : which of the audio's positions there are
+    put (1, 1, k, T) : "state" only: a 1 in the column that each token is written to; a row of
+        zeros is written nowhere
+    mask (1, 1, k, T) : "state": 0 or `MASKED`, which columns each token sees, its own included
+    mask (1, 1, k, T + 32) : "mix": the same for what is in the cache; after it the tokens of this
+        call themselves, which are not in the cache yet; the last 32 - k columns are never seen
+    cross_mask (1, 1, 1, S) : which audio positions exist
     self_k, self_v (L, H, d, T) : states in "state", else inputs
     logits0, logits1, ... (1, k, 1, v) : `logit_chunks`, to be joined and cut to n_vocab
     alignment (1, A, k, S) : scores of the alignment heads, scaled, before mask and softmax, sorted
-        by layer and head; only the window's own positions mean anything
-    new_k, new_v (L, H, d, k) : "mix", "io": the columns for the host to write into its cache
+        by layer and head; only the window's own positions are meaningful
+    new_k, new_v (L, H, d, k) : "mix": the columns for the host to write into its cache
 
-    A row of x that is not needed must still see something: a mask row of zeros will do.
+    A row of x that is not used must still see something: a mask row of zeros will do.
     """
 
     package: str
     name: str
-    kind: Kind
+    kind: FunctionKind
     forms: tuple[Form, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -176,12 +177,12 @@ class Function:
 
     @property
     def logits(self) -> tuple[str, ...]:
-        """The outputs that hold the logits, in the order in which they are to be joined."""
+        """Names of the outputs that hold the logits, in the order in which they are joined."""
         return tuple(t.name for t in self.outputs if t.name.startswith("logits"))
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What was built, and of what.
+    """What was built, and from what.
 
     `name` is the model's, `weights` a SHA-256 of all its parameters, `coremltools` the version that
     wrote the packages. `alignment_heads` are sorted (decoder layer, head) pairs, `contexts` sorted
@@ -195,13 +196,12 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     dims: ModelDimensions
     alignment_heads: Heads
     contexts: tuple[int, ...]
-    forms: tuple[Form, ...]
     bits: Bits = 16
     sizes: dict[str, int] = {}
 
     @property
     def n_keys(self) -> int:
-        """Audio positions for which the decoder's caches have room."""
+        """Audio positions that the decoder's caches have room for."""
         return padded(self.contexts[-1])
 
     @property
@@ -217,6 +217,22 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(range(first, min(n, first + step)) for first in range(0, n, step))
 
     def slots(self, form: Form) -> tuple[int, ...]:
-        """Sizes of the self-attention cache for which there are functions, the longest first."""
+        """Sizes of the self-attention cache that there are functions for, the longest first."""
         longest = padded(self.dims.n_text_ctx)
         return (longest, _SHORT_SLOTS) if form == "mix" and longest > _SHORT_SLOTS else (longest,)
+
+
+@cache
+def coremltools() -> ModuleType:
+    """Import coremltools, which takes two seconds. Raises `ModelError` if it is not installed."""
+    # Off a Mac it logs a line for each missing part of Core ML; building needs none of them.
+    logging.getLogger(LIBRARY).setLevel(logging.ERROR)
+    try:
+        import coremltools
+    except ImportError as error:
+        raise ModelError(
+            "Core ML packages need coremltools, which is not installed: pip install coremltools, "
+            "with Python 3.11 to 3.13 on macOS or on Linux (x86_64)"
+        ) from error
+    module: ModuleType = coremltools
+    return module

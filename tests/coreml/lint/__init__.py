@@ -8,7 +8,7 @@ a rule has no public document by Apple, its source is somebody's experience.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.built import BuiltModel
 from tests.coreml.interpreter.saved import Program, read_program
 from tests.coreml.lint.rules import READ_ONLY, RULES, Severity
 
@@ -56,7 +56,7 @@ def lint(program: Program, *, writes_states: bool = False) -> list[Complaint]:
     return complaints
 
 
-def lint_built(built: Built) -> Iterator[Complaint]:
+def lint_built(built: BuiltModel) -> Iterator[Complaint]:
     """The same for all packages of a built model, and whether they are what its layout says.
 
     Raises
@@ -71,7 +71,7 @@ def lint_built(built: Built) -> Iterator[Complaint]:
         yield from lint(program, writes_states=of == ("state",))
 
 
-def _as_laid_out(built: Built, program: Program) -> Iterator[Complaint]:
+def _as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
     """Functions and tensors have the names, shapes and types that everybody counts on."""
     package = program.path.name
     cure = "build it again: streamd models build NAME --engine coreml"

@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from streamd.engine.check import Peak
-from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import Function
 from streamd.engine.model import Model
 from streamd.types import Mel
@@ -46,7 +46,7 @@ class Finding:
         return self.exact < EXACT and self.half < HALF
 
 
-def verify(built: Built, model: Model, mel: Mel) -> Iterator[Finding]:
+def verify(built: BuiltModel, model: Model, mel: Mel) -> Iterator[Finding]:
     """Compare every function of a built model with the reference.
 
     Parameters

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import Weights
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.golden import golden_vectors
-from streamd.engine.coreml.held import weights_held
+from streamd.engine.coreml.built import BuiltModel, golden_vectors
 from streamd.engine.coreml.package import MASKED, Function, Meta, TensorSpec
+from streamd.engine.coreml.palettes import weights_held
 from streamd.engine.model import Model
 from streamd.engine.reference import Notice, ReferenceEngine, ReferenceFeatures
 from streamd.types import Mel
@@ -47,7 +46,7 @@ class Call:
 class Calls:
     """Makes calls of one built model."""
 
-    def __init__(self, built: Built, model: Model, mel: Mel) -> None:
+    def __init__(self, built: BuiltModel, model: Model, mel: Mel) -> None:
         """`mel`: the log-mel of a recording, (n_mels, 2 * n_audio_ctx).
 
         Raises

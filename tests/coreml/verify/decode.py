@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.golden import Golden
-from streamd.engine.coreml.package import MASKED, Function
+from streamd.engine.coreml.built import BuiltModel, Golden
+from streamd.engine.coreml.package import FORMS, MASKED, Function
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.verify.calls import Array, Arrays
 from tests.coreml.verify.tree import Tree
 
 
-def decode(built: Built, golden: Golden, *, half: bool) -> tuple[Array, Array]:
+def decode(built: BuiltModel, golden: Golden, *, half: bool) -> tuple[Array, Array]:
     """Logits and alignment of the golden vectors' tokens, in one pass; `half`: rounded throughout.
 
     Raises
@@ -18,7 +17,7 @@ def decode(built: Built, golden: Golden, *, half: bool) -> tuple[Array, Array]:
     ModelError
         A package is damaged.
     """
-    form, n_ctx = built.meta.forms[0], built.context(golden.n_ctx)
+    form, n_ctx = FORMS[0], built.context(golden.n_ctx)
     function = built.find("step", form, k=32)
     state = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in function.states}
 

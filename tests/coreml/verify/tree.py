@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.built import Built
+from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import MASKED, Function
 from streamd.search import Decoder
 
@@ -69,7 +69,7 @@ class Tree:
         every = np.arange(len(tokens))
         return decoder.step(tokens, positions, self.slots[part], self.seen[part], every)
 
-    def inputs(self, function: Function, built: Built, *, n_audio: int) -> dict[str, Array]:
+    def inputs(self, function: Function, built: BuiltModel, *, n_audio: int) -> dict[str, Array]:
         """What a "step" or "align" gets, but caches: its masks, its tokens and where they go."""
         shapes = {tensor.name: tensor.shape for tensor in function.inputs}
         inputs = {

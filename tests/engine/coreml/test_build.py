@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engine.coreml.build import Plan, write
-from streamd.engine.coreml.layout import functions
-from streamd.engine.coreml.package import FORMS, Function, Meta, default_contexts
+from streamd.engine.coreml.built import functions
+from streamd.engine.coreml.package import Function, Meta, default_contexts
+from streamd.engine.coreml.package_builder import Plan, write
 from streamd.errors import ModelError
 from tests.support import coreml_odd as odd
 
@@ -20,7 +20,6 @@ META = Meta(
     dims=odd.DIMS,
     alignment_heads=odd.model().alignment_heads,
     contexts=(odd.SHORT, odd.DIMS.n_audio_ctx),
-    forms=FORMS,
 )
 
 

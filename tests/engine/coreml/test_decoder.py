@@ -8,28 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.runtime.decoder import CoreMLDecoder
-from streamd.engine.coreml.runtime.messages import Step
-from streamd.engine.coreml.runtime.passes import MOST
-from streamd.engine.coreml.runtime.process import WorkerLostError
+from streamd.engine.coreml.package import MAX_TOKENS
+from streamd.engine.coreml.runtime.engine import CoreMLDecoder
+from streamd.engine.coreml.runtime.worker import Step, WorkerLostError
 
 N_TEXT_CTX = 40
-N_PLACES = 64
+N_COLUMNS = 64
 DIMS = ModelDimensions(80, 1500, 8, 1, 1, 7, N_TEXT_CTX, 8, 1, 1)
 NOTHING = 0
 
 
-def told_apart(token: int, position: int, seen: frozenset[int]) -> int:
-    """What a slot holds: another number for another token, place or past."""
+def fingerprint(token: int, position: int, seen: frozenset[int]) -> int:
+    """What a slot holds: another number for another token, position or past."""
     return hash((token, position, seen))
 
 
 @dataclass
 class Cache:
-    """A worker's cache, whose places hold numbers that say all of their past; and it dies."""
+    """A worker's cache, whose columns hold numbers that say all of their past; and it dies."""
 
     dies: list[bool] = field(default_factory=list)
-    places: dict[int, int] = field(default_factory=dict)
+    columns: dict[int, int] = field(default_factory=dict)
     passes: int = 0
 
     def decode(self, decoder, attempt):
@@ -37,7 +36,7 @@ class Cache:
             try:
                 return attempt(0, self._run)
             except WorkerLostError:
-                self.places.clear()
+                self.columns.clear()
                 decoder.forget()
 
     def _run(self, step: Step):
@@ -45,17 +44,17 @@ class Cache:
         if self.dies and self.dies.pop():
             raise WorkerLostError
         k = len(step.tokens)
-        assert 0 < k <= MOST
-        assert step.visible.shape == (k, N_PLACES)
-        assert len(set(step.places)) == k
+        assert 0 < k <= MAX_TOKENS
+        assert step.visible.shape == (k, N_COLUMNS)
+        assert len(set(step.columns)) == k
         rows = []
-        for token, position, place, row in zip(
-            step.tokens, step.positions, step.places, step.visible, strict=True
+        for token, position, column, row in zip(
+            step.tokens, step.positions, step.columns, step.visible, strict=True
         ):
-            seen = set(np.flatnonzero(row)) - {place}
-            assert seen <= self.places.keys(), "sees what is not there"
-            value = told_apart(token, position, frozenset(self.places[other] for other in seen))
-            self.places[place] = value
+            seen = set(np.flatnonzero(row)) - {column}
+            assert seen <= self.columns.keys(), "sees what is not there"
+            value = fingerprint(token, position, frozenset(self.columns[other] for other in seen))
+            self.columns[column] = value
             rows.append(value)
         values = np.array(rows, np.int64)[:, None, None]
         return values[step.want, 0].repeat(DIMS.n_vocab, 1), values.repeat(3, 2)
@@ -77,7 +76,7 @@ class Tree:
         for n, (slot, token) in enumerate(zip(free, tokens, strict=True)):
             path = past if shared else self.paths[which[n]]
             seen = frozenset(self.values[other] for other in path)
-            expected.append(told_apart(token, len(path), seen))
+            expected.append(fingerprint(token, len(path), seen))
             positions.append(len(path))
             path.append(slot)
             visible[n, path] = True
@@ -119,23 +118,23 @@ def test_paths_that_need_more_than_the_cache_take_turns():
     tree.run([0], [1, 2], shared=True)
     for n in range(N_TEXT_CTX - 2):
         tree.run(list(range(5)), [n % 7] * 5)
-    assert len(tree.values) > 2 * N_PLACES, "more than the cache can hold"
+    assert len(tree.values) > 2 * N_COLUMNS, "more than the cache can hold"
     assert cache.passes > N_TEXT_CTX
 
 
-@pytest.mark.parametrize("k", [1, MOST, MOST + 1, N_TEXT_CTX])
+@pytest.mark.parametrize("k", [1, MAX_TOKENS, MAX_TOKENS + 1, N_TEXT_CTX])
 def test_long_passes_are_cut(k):
     cache = Cache()
     tree = Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1)
     tree.run([0], list(range(k)), shared=True)
-    assert cache.passes == -(-k // MOST)
+    assert cache.passes == -(-k // MAX_TOKENS)
 
 
 def test_a_decoder_that_is_told_to_forget_computes_its_past_again():
     cache = Cache()
     tree = Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1)
     tree.run([0], list(range(35)), shared=True)
-    cache.places.clear()
+    cache.columns.clear()
     tree.decoder.forget()
     tree.run([0], [3])
     assert cache.passes == 2 + 3

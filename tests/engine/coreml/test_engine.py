@@ -38,14 +38,13 @@ def clip(name: str, n_frames: int = 0, **known) -> Window:
 
 
 @pytest.fixture(scope="module")
-def engines(built, legacy, tmp_path_factory):
+def engines(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compiled")
     with (
-        core_ml(built, folder / "new", "state") as state,
-        core_ml(built, folder / "new", "mix") as mix,
-        core_ml(legacy, folder / "old", "io") as io,
+        core_ml(built, folder, "state") as state,
+        core_ml(built, folder, "mix") as mix,
     ):
-        yield {"state": state, "mix": mix, "io": io}
+        yield {"state": state, "mix": mix}
 
 
 def assert_same(found: Hypothesis, expected: Hypothesis) -> None:
@@ -76,7 +75,7 @@ def forward(engine, mel, tokens, cuts):
     return np.concatenate(logits), np.concatenate(alignments)
 
 
-@pytest.mark.parametrize("form", ["state", "mix", "io"])
+@pytest.mark.parametrize("form", ["state", "mix"])
 @pytest.mark.parametrize(
     ("n_ctx", "cuts"), [(192, [1, 2, 10]), (384, [70, 71, 140, 148]), (500, [33, 90])]
 )

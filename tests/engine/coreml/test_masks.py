@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.package import FORMS, MASKED, Meta
-from streamd.engine.coreml.runtime.messages import Step
-from streamd.engine.coreml.runtime.passes import fill, new_inputs
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.package import MASKED, Meta
+from streamd.engine.coreml.runtime.programs import fill, new_inputs
+from streamd.engine.coreml.runtime.worker import Step
 from tests.coreml.verify.tree import Tree
 from tests.support import coreml_odd as odd
 
@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(4)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Built:
+def built(tmp_path_factory) -> BuiltModel:
     """As much of a built model as passes need: no packages, but tables."""
     folder: Path = tmp_path_factory.mktemp("tables")
     dims = odd.DIMS
@@ -30,9 +30,8 @@ def built(tmp_path_factory) -> Built:
         dims=dims,
         alignment_heads=odd.model().alignment_heads,
         contexts=(odd.SHORT, dims.n_audio_ctx),
-        forms=FORMS,
     )
-    return Built(folder, meta)
+    return BuiltModel(folder, meta)
 
 
 def passes(built):
@@ -64,7 +63,7 @@ def test_masks_hide_or_do_not_and_hide_nothing_from_everybody(built):
         assert (mask == 0).any(axis=-1).all(), "a query that sees nothing would be no number"
         assert all(np.isfinite(array).all() for array in inputs.values())
         n += 1
-    assert n == 4 * (1 + 8 + 32 + 32)
+    assert n == 3 * (1 + 8 + 32 + 32)
 
 
 def test_engine_and_check_say_the_same_of_a_pass(built):

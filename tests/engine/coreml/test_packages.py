@@ -7,8 +7,13 @@ import pytest
 
 from streamd.cli import main
 from streamd.cli.packages import compared, functions, trials
-from streamd.engine.coreml.runtime.placement import Placement
-from streamd.engine.coreml.runtime.verdict import Trial, Verdict, new_place, remember
+from streamd.engine.coreml.runtime.library import Placement
+from streamd.engine.coreml.runtime.takeover import (
+    Outcome,
+    Trial,
+    make_compiled_folder,
+    save_outcome,
+)
 from streamd.errors import ModelError
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import core_ml, faulty
@@ -24,7 +29,7 @@ def here(built, tmp_path):
 
 
 def test_what_is_known_of_each_placement_is_told(here):
-    new_place(here)
+    make_compiled_folder(here)
     assert trials(here) == (
         Placement("gpu", "gpu", "state"),
         ["the Neural Engine has not been tried yet; the next start tries it"],
@@ -34,7 +39,7 @@ def test_what_is_known_of_each_placement_is_told(here):
         Trial(placement=MIXED, window_ms=20.0),
         Trial(placement=Placement("ane", "ane", "mix"), wrong="ended by SIGKILL"),
     )
-    remember(new_place(here), Verdict(best=MIXED, trials=known))
+    save_outcome(make_compiled_folder(here), Outcome(best=MIXED, trials=known))
     assert trials(here) == (
         MIXED,
         [
@@ -44,13 +49,13 @@ def test_what_is_known_of_each_placement_is_told(here):
             "encoder on the Neural Engine, decoder on the Neural Engine: ended by SIGKILL",
         ],
     )
-    remember(new_place(here), Verdict(best=None, trials=known))
+    save_outcome(make_compiled_folder(here), Outcome(best=None, trials=known))
     assert trials(here)[1][0] == "the CPU is the fastest here"
 
 
 def test_the_device_of_each_function_is_told_and_asking_may_be_deadly(here, tmp_path):
     with faulty(tmp_path / "faults") as faults:
-        with core_ml(here, new_place(here)):
+        with core_ml(here, make_compiled_folder(here)):
             pass  # compiles
         faults.add("kill", at="plan", function="decoder", once=False)
         told = list(functions(here, MIXED, coreml_stand_in.__name__))

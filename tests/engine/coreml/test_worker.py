@@ -1,4 +1,4 @@
-"""A worker may die, hang or fail: what is computed is the same, or everybody is told."""
+"""A worker may die, hang or fail: what is computed is the same, or the error is reported."""
 
 import logging
 import multiprocessing
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.runtime.messages import Job
-from streamd.engine.coreml.runtime.process import WorkerLostError
-from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
+from streamd.engine.coreml.built import against_golden, golden_vectors
+from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.worker import Job, WorkerLostError
 from streamd.errors import EngineError
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import PATIENT, PLACEMENTS, core_ml, faulty
@@ -77,8 +76,8 @@ def test_whatever_happens_to_a_worker_is_told_and_made_good(
 
 def test_a_worker_that_hangs_is_replaced(built, faults, tmp_path, caplog):
     faults.add("hang", function="step", after=2)
-    patience = replace(PATIENT, answer_s=8.0, deaths=9)  # on a busy machine a few are innocent
-    with core_ml(built, tmp_path / "compiled", "state", patience) as engine:
+    limits = replace(PATIENT, answer_s=8.0, deaths=9)  # on a busy machine a few are innocent
+    with core_ml(built, tmp_path / "compiled", "state", limits) as engine:
         assert_right(engine, built)
     assert "did not answer within 8 s; starting another" in caplog.text
     assert not list(faults.folder.glob("fault-*")), "it did hang"
@@ -86,8 +85,8 @@ def test_a_worker_that_hangs_is_replaced(built, faults, tmp_path, caplog):
 
 def test_a_worker_that_does_not_get_ready_is_replaced(built, faults, tmp_path, caplog):
     faults.add("hang", at="load", function="step8")
-    patience = replace(PATIENT, start_s=12.0, deaths=9)
-    with core_ml(built, tmp_path / "compiled", "state", patience) as engine:
+    limits = replace(PATIENT, start_s=12.0, deaths=9)
+    with core_ml(built, tmp_path / "compiled", "state", limits) as engine:
         assert_right(engine, built)
     assert "was not ready within 12 s; starting another" in caplog.text
     assert not list(faults.folder.glob("fault-*")), "it did hang"
@@ -108,17 +107,17 @@ def test_a_placement_that_fails_gives_way_in_the_middle_of_a_window(
     built, faults, tmp_path, caplog
 ):
     faults.add("kill", unit="CPU_AND_NE", function="step1", once=False)
-    patience = replace(PATIENT, deaths=2)
+    limits = replace(PATIENT, deaths=2)
     folder = tmp_path / "compiled"
-    with core_ml(built, folder, "mix", patience, PLACEMENTS["state"]) as engine:
+    with core_ml(built, folder, "mix", limits, PLACEMENTS["state"]) as engine:
         assert_right(engine, built)
         assert engine.placement == PLACEMENTS["state"]
-    assert_warned(caplog, "starting another", "now encoder on the GPU, decoder on the GPU")
+    assert_warned(caplog, "starting another", "changing to encoder on the GPU, decoder on the GPU")
 
 
 def test_deaths_of_long_ago_are_forgiven(built, tmp_path):
     job = Job(built.folder, tmp_path, PLACEMENTS["state"], "never imported")
-    supervisor = Supervisor(built.meta, job, patience=Patience(deaths=2, windows=10))
+    supervisor = Supervisor(built.meta, job, limits=WorkerLimits(deaths=2, windows=10))
     for _ in range(5):
         supervisor.lost(WorkerLostError("died"))
         for _ in range(10):
@@ -131,7 +130,7 @@ def test_deaths_of_long_ago_are_forgiven(built, tmp_path):
 
 def test_a_package_that_is_gone_is_an_engine_error(built, tmp_path):
     job = Job(tmp_path / "nothing", tmp_path, PLACEMENTS["state"], library=coreml_stand_in.__name__)
-    supervisor = Supervisor(built.meta, job, patience=Patience(deaths=1))
+    supervisor = Supervisor(built.meta, job, limits=WorkerLimits(deaths=1))
     with pytest.raises(EngineError, match="no Core ML model"):
         supervisor.worker()
 

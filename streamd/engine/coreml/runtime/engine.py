@@ -1,56 +1,72 @@
-"""Whisper on Core ML: an engine whose work is done by a supervised process.
+"""Whisper on Core ML: an `Engine` whose work is done by a supervised process.
 
-Any thread may call it; it does one thing at a time. Where the model runs, and whether the worker
-had to be replaced in the middle of a window, does not show in what it gives.
+Any thread may call it; it does one thing at a time. Results do not depend on where the model runs,
+nor on whether a worker was replaced in the middle of a window: what a new worker lacks is computed
+again from what is remembered here.
 """
 
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
-from weakref import finalize
+from weakref import finalize, ref
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.runtime.decoder import CoreMLDecoder, Pass
-from streamd.engine.coreml.runtime.placement import Placement
-from streamd.engine.coreml.runtime.process import Worker, WorkerLostError
-from streamd.engine.coreml.runtime.seats import Heard, Seats
-from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
+from streamd.engine import ModelDimensions
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.package import MAX_TOKENS, padded
+from streamd.engine.coreml.runtime.library import Placement
+from streamd.engine.coreml.runtime.programs import Step
+from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.worker import Worker, WorkerLostError
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 
 ResultT = TypeVar("ResultT")
+RunStep = Callable[[Step], tuple[Logits, Alignment]]
+
+_Indices = NDArray[np.int64]
+_NONE: _Indices = np.zeros(0, np.int64)
+_NOT_CACHED = -1
+_N_CACHE_SLOTS = 4
+"""Windows that a worker keeps at a time; if more are in use, they are encoded again in turn."""
 
 
 class CoreMLFeatures:
-    """A window that is heard, by some worker."""
+    """An encoded window; its log-mel is kept, so that any worker can encode it again."""
 
     def __init__(self, engine: "CoreMLEngine", mel: Mel) -> None:
-        self.heard = Heard(mel)
+        self.mel, self.n_ctx = mel, mel.shape[1] // 2
         self._engine = engine
 
     def decode(
-        self, decoder: CoreMLDecoder, attempt: Callable[[int, Pass], tuple[Logits, Alignment]]
+        self, decoder: "CoreMLDecoder", attempt: Callable[[int, RunStep], tuple[Logits, Alignment]]
     ) -> tuple[Logits, Alignment]:
-        """As `streamd.engine.coreml.runtime.decoder.Window` says."""
+        """Call `attempt` with the window's cache slot in a worker, and what runs passes there.
+
+        If the worker is lost, `attempt` is called again with another one. Before that, the decoder
+        is told to `forget` its columns if the cache no longer holds them.
+        """
 
         def try_with(worker: Worker) -> tuple[Logits, Alignment]:
-            seat = self._engine.seat(worker, self.heard, decoder)
-            return attempt(seat, lambda step: worker.step(step, self.heard.n_ctx))
+            cache_slot = self._engine.cache_slot(worker, self, decoder)
+            return attempt(cache_slot, lambda step: worker.step(step, self.n_ctx))
 
-        return self._engine.persist(try_with)
+        return self._engine.with_worker(try_with)
 
 
 class CoreMLEngine:
     """A built model on Core ML; an `Engine` (streamd/engine/__init__.py)."""
 
-    def __init__(self, built: Built, supervisor: Supervisor) -> None:
-        """The supervisor's worker ends with the engine, or when it is closed."""
+    def __init__(self, built: BuiltModel, supervisor: Supervisor) -> None:
+        """The supervisor's worker ends with the engine, or when the engine is closed."""
         self.dims = built.meta.dims
         self._supervisor = supervisor
         self._lock = threading.RLock()
-        self._seats = Seats()
+        self._cache_slots = CacheSlots()
         self._end = finalize(self, supervisor.close)
 
     @property
@@ -59,22 +75,16 @@ class CoreMLEngine:
         return self._supervisor.placement
 
     def start(self) -> None:
-        """Load the model now rather than with the first window.
+        """Load the model now, not with the first window. Raises `EngineError` as `encode` does."""
+        self.with_worker(lambda worker: None)
 
-        Raises
-        ------
-        EngineError
-            As below.
-        """
-        self.persist(lambda worker: None)
-
-    def rely(self, patience: Patience, *instead: Placement) -> None:
-        """As `Supervisor.rely`."""
+    def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
+        """Set limits and fallbacks as `Supervisor.configure` does."""
         with self._lock:
-            self._supervisor.rely(patience, *instead)
+            self._supervisor.configure(limits, *fallbacks)
 
     def close(self) -> None:
-        """End the worker; the engine is not used any more."""
+        """End the worker; the engine cannot be used any more."""
         self._end()
 
     def encode(self, mel: Mel, n_ctx: int) -> CoreMLFeatures:
@@ -83,7 +93,7 @@ class CoreMLEngine:
         Raises
         ------
         EngineError
-            Core ML failed again and again.
+            Core ML failed too often.
         ValueError
             The log-mel does not have the shape that `n_ctx` demands.
         """
@@ -92,20 +102,17 @@ class CoreMLEngine:
         features = CoreMLFeatures(self, np.array(mel, np.float32))
         with self._lock:
             self._supervisor.new_window()
-            self.persist(lambda worker: self.seat(worker, features.heard))
+            self.with_worker(lambda worker: self.cache_slot(worker, features))
         return features
 
-    def decoder(self, features: CoreMLFeatures, n_slots: int) -> CoreMLDecoder:
-        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+    def decoder(self, features: CoreMLFeatures, n_slots: int) -> "CoreMLDecoder":
+        """Return a decoder for these features with an empty pool of `n_slots` slots."""
         return CoreMLDecoder(self.dims, features, n_slots)
 
-    def persist(self, attempt: Callable[[Worker], ResultT]) -> ResultT:
-        """Do something with the worker; should it be lost, all of it again with another.
+    def with_worker(self, attempt: Callable[[Worker], ResultT]) -> ResultT:
+        """Do something with the worker; if it is lost, do all of it again with another one.
 
-        Raises
-        ------
-        EngineError
-            One too many was lost.
+        Raises `EngineError` if too many workers were lost.
         """
         with self._lock:
             while True:
@@ -114,6 +121,172 @@ class CoreMLEngine:
                 except WorkerLostError as error:
                     self._supervisor.lost(error)
 
-    def seat(self, worker: Worker, window: Heard, decoder: CoreMLDecoder | None = None) -> int:
-        """As `Seats.take`."""
-        return self._seats.take(worker, window, decoder)
+    def cache_slot(
+        self, worker: Worker, window: CoreMLFeatures, decoder: "CoreMLDecoder | None" = None
+    ) -> int:
+        """Return the window's cache slot, as `CacheSlots.take` does."""
+        return self._cache_slots.take(worker, window, decoder)
+
+
+@dataclass(slots=True)
+class _CacheSlot:
+    """References to the window in a cache slot, and to the decoder whose tokens it holds."""
+
+    window: Callable[[], CoreMLFeatures | None]
+    decoder: Callable[[], "CoreMLDecoder | None"]
+
+
+def _gone() -> None:
+    return None
+
+
+class CacheSlots:
+    """Which windows the current worker has, and whose tokens are in their caches."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._slots: OrderedDict[int, _CacheSlot] = OrderedDict()  # the most recently used is last
+
+    def take(
+        self, worker: Worker, window: CoreMLFeatures, decoder: "CoreMLDecoder | None" = None
+    ) -> int:
+        """Return the cache slot of this window, which is encoded now if the worker lacks it.
+
+        The slot's cache belongs to `decoder` from now on; a decoder that did not own it before is
+        told to forget its columns.
+
+        Raises `WorkerLostError` if the worker was lost while it encoded the window.
+        """
+        if self._worker is not worker:  # a new worker has nothing
+            self._worker = worker
+            self._slots.clear()
+        number = next((n for n, slot in self._slots.items() if slot.window() is window), None)
+        if number is None:
+            number = self._free()
+            # The window is entered after it is encoded: if that fails, the slot holds no window.
+            self._slots[number] = _CacheSlot(_gone, _gone)
+            worker.encode(number, window.mel)
+            self._slots[number].window = ref(window)
+        slot = self._slots[number]
+        self._slots.move_to_end(number)
+        if decoder is not None and slot.decoder() is not decoder:
+            decoder.forget()
+            slot.decoder = ref(decoder)
+        return number
+
+    def _free(self) -> int:
+        """Choose a slot whose window is gone, else a new one, else the least recently used one."""
+        number = next((n for n, slot in self._slots.items() if slot.window() is None), None)
+        if number is None and len(self._slots) < _N_CACHE_SLOTS:
+            return len(self._slots)
+        return next(iter(self._slots)) if number is None else number
+
+
+class CoreMLDecoder:
+    """A `Decoder` (streamd/search/__init__.py): any number of slots on a cache of fixed size.
+
+    A slot of the search is kept in a column of the worker's cache. If the column was lost, because
+    the worker was replaced or other slots needed it, it is computed again when a query wants to see
+    the slot: from its token, its position and what it saw, which are all remembered here.
+    """
+
+    def __init__(self, dims: ModelDimensions, window: CoreMLFeatures, n_slots: int) -> None:
+        self.n_vocab, self.n_text_ctx = dims.n_vocab, dims.n_text_ctx
+        self.n_slots = n_slots
+        self._window = window
+        self._n_columns = padded(dims.n_text_ctx)
+        self._tokens = np.zeros(n_slots, np.int64)
+        self._positions = np.zeros(n_slots, np.int64)
+        self._seen = np.zeros((n_slots, n_slots), np.bool_)
+        self._column = np.full(n_slots, _NOT_CACHED)
+
+    def step(
+        self,
+        tokens: _Indices,
+        positions: _Indices,
+        slots: _Indices,
+        visible: NDArray[np.bool_],
+        want: _Indices,
+    ) -> tuple[Logits, Alignment]:
+        """Run k tokens as the protocol says, in passes of what Core ML takes at once.
+
+        Raises `EngineError` if Core ML failed too often.
+        """
+        self._tokens[slots], self._positions[slots] = tokens, positions
+        self._seen[slots] = visible
+        return self._window.decode(
+            self, lambda cache_slot, run: self._step(slots, want, cache_slot=cache_slot, run=run)
+        )
+
+    def forget(self) -> None:
+        """Note that the cache holds nothing of this decoder any more."""
+        self._column[:] = _NOT_CACHED
+
+    def _step(
+        self, slots: _Indices, want: _Indices, *, cache_slot: int, run: RunStep
+    ) -> tuple[Logits, Alignment]:
+        logits = np.empty((len(want), self.n_vocab), np.float32)
+        alignments = []
+        first = 0
+        while first < len(slots):
+            part = slots[first : first + self._n_fitting(slots[first:])]
+            wanted = np.flatnonzero((want >= first) & (want < first + len(part)))
+            # The passes before the last one only bring back lost columns.
+            for step in self._passes(part, want[wanted] - first, cache_slot):
+                found, alignment = run(step)
+            logits[wanted] = found
+            alignments.append(alignment)
+            first += len(part)
+        return logits, np.concatenate(alignments)
+
+    def _n_fitting(self, slots: _Indices) -> int:
+        """Return how many of these queries fit into a pass, so that the cache holds what they see.
+
+        One always fits: no query sees more slots than the text context has tokens.
+        """
+        seen = np.zeros(self.n_slots, np.bool_)
+        for n, slot in enumerate(slots[:MAX_TOKENS]):
+            seen |= self._seen[slot]
+            if seen.sum() > self._n_columns and n:
+                return n
+        return min(len(slots), MAX_TOKENS)
+
+    def _passes(self, slots: _Indices, want: _Indices, cache_slot: int) -> Iterator[Step]:
+        """Yield passes that bring back lost columns these slots see, then the pass of the slots."""
+        seen = np.asarray(self._seen[slots].any(axis=0), np.bool_)
+        before = seen.copy()
+        before[slots] = False
+        lost = np.flatnonzero(before & (self._column == _NOT_CACHED))
+        # A token sees only earlier positions, so in this order each pass finds what it needs.
+        lost = lost[np.argsort(self._positions[lost], kind="stable")]
+        for first in range(0, len(lost), MAX_TOKENS):
+            yield self._pass(lost[first : first + MAX_TOKENS], _NONE, cache_slot, keep=seen)
+        yield self._pass(slots, want, cache_slot, keep=seen)
+
+    def _pass(
+        self, slots: _Indices, want: _Indices, cache_slot: int, *, keep: NDArray[np.bool_]
+    ) -> Step:
+        self._assign_columns(slots, keep)
+        visible = np.zeros((len(slots), self._n_columns), np.bool_)
+        for row, slot in zip(visible, slots, strict=True):
+            row[self._column[self._seen[slot]]] = True
+        return Step(
+            cache_slot=cache_slot,
+            tokens=self._tokens[slots],
+            positions=self._positions[slots],
+            columns=self._column[slots],
+            visible=visible,
+            want=want,
+        )
+
+    def _assign_columns(self, slots: _Indices, keep: NDArray[np.bool_]) -> None:
+        """Give each slot without a column a free one; slots not in `keep` may lose theirs.
+
+        The lowest free columns are taken, because functions for a short cache are faster.
+        """
+        new = slots[self._column[slots] == _NOT_CACHED]
+        free = np.setdiff1d(np.arange(self._n_columns), self._column)
+        if len(free) < len(new):
+            self._column[~keep] = _NOT_CACHED
+            free = np.setdiff1d(np.arange(self._n_columns), self._column)
+        self._column[new] = free[: len(new)]

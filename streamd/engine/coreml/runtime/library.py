@@ -1,47 +1,71 @@
-"""Core ML by way of coremltools, in the worker: packages are compiled once and loaded from there.
+"""Core ML by way of coremltools: placements, compiled packages, and where Core ML runs what.
 
-Core ML compiles a package at each start into a folder that it throws away; and what it makes of a
-compiled model for the Neural Engine, which takes minutes, it keeps by the model's path. So compiled
-models stay, under a path that does not change. Source: coremltools' guide, "Model Prediction".
+Core ML compiles a package at each start into a folder that it deletes afterwards. Preparing that
+for the Neural Engine takes minutes, and is cached by the compiled model's path. So packages are
+compiled once, and stay under a path that does not change. Source: coremltools' guide, "Model
+Prediction".
 """
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamd.disk import put_folder
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.package import Function
-from streamd.engine.coreml.runtime.placement import UNITS, Unit
-from streamd.engine.coreml.tools import LIBRARY, coremltools
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.package import LIBRARY, Form, Function, coremltools
 
 Array = NDArray[np.float32]
 State = Any
 """``coremltools.models.model.MLState``."""
 
+Unit = Literal["ane", "gpu"]
+"""The Neural Engine, or the graphics processor."""
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One of a function's operations: its kind, where it is to run, its part of the work."""
-
-    kind: str
-    device: str
-    work: float
-
-
+_UNITS: dict[Unit, str] = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
+"""Their names in ``coremltools.ComputeUnit``; the CPU runs what the other one cannot."""
+_UNIT_NAMES: dict[Unit, str] = {"ane": "Neural Engine", "gpu": "GPU"}
 _DEVICES = {
     "MLCPUComputeDevice": "CPU",
     "MLGPUComputeDevice": "GPU",
     "MLNeuralEngineComputeDevice": "Neural Engine",
 }
+_PLAN_S = 120.0
+"""How long Core ML may take to plan a package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The units that run encoder and decoder, and the form of the decoder's caches."""
+
+    encoder: Unit
+    decoder: Unit
+    form: Form
+
+    def unit(self, function: Function) -> Unit:
+        """Return the unit that runs a function of the built model."""
+        return self.encoder if function.kind in ("encode", "cross") else self.decoder
+
+    def __str__(self) -> str:
+        encoder, decoder = _UNIT_NAMES[self.encoder], _UNIT_NAMES[self.decoder]
+        return f"encoder on the {encoder}, decoder on the {decoder}"
+
+
+ON_GPU = Placement("gpu", "gpu", "state")
+"""All on the GPU; it loads within seconds."""
+ON_NEURAL_ENGINE = (Placement("ane", "gpu", "state"), Placement("ane", "ane", "mix"))
+"""The ways to use the Neural Engine that are worth a trial. Short passes of the decoder are often
+faster on the GPU, and some versions of macOS reject graphs with states on the Neural Engine."""
 
 
 class Loaded(Protocol):
@@ -52,53 +76,61 @@ class Loaded(Protocol):
         ...
 
     def make_state(self) -> State:
-        """New states, all zeros, which all functions of the package can share."""
+        """Return new states, all zeros, which all functions of the package can share."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a function: its kind, the device that runs it, its share of the work."""
+
+    kind: str
+    device: str
+    work: float
+
+
 class Library:
-    """coremltools, or in tests a module that takes its place."""
+    """coremltools, or in tests a module that replaces it."""
 
     def __init__(self, name: str, compiled: Path) -> None:
         """`compiled`: the folder for the compiled packages of one built model."""
         self._module: ModuleType = coremltools() if name == LIBRARY else import_module(name)
         self._compiled = compiled
 
-    def compile(self, built: Built, functions: list[Function], told: Callable[[str], None]) -> None:
-        """Compile the packages with these functions, unless that was done before.
+    def compile(
+        self, built: BuiltModel, functions: list[Function], on_progress: Callable[[str], None]
+    ) -> None:
+        """Compile the packages of these functions that are not compiled yet.
 
         Raises
         ------
         OSError
-            The compiled models cannot be kept.
+            The compiled models cannot be written.
         RuntimeError
-            Core ML refuses a package.
+            Core ML rejects a package.
         """
         packages = sorted({built.path(function) for function in functions})
-        missing = [path for path in packages if not self._place(path).is_dir()]
+        missing = [path for path in packages if not self._compiled_path(path).is_dir()]
         for n, path in enumerate(missing, 1):
-            told(f"compiling {path.name} ({n} of {len(missing)})")
-            put_folder(self._place(path), partial(self._compile, path))
+            on_progress(f"compiling {path.name} ({n} of {len(missing)})")
+            put_folder(self._compiled_path(path), partial(self._compile, path))
 
     def load(self, package: Path, function: str, unit: Unit) -> Loaded:
-        """Load a function of a compiled package. Raises `RuntimeError` if Core ML refuses it."""
+        """Load a function of a compiled package. Raises `RuntimeError` if Core ML rejects it."""
         loaded: Loaded = self._module.models.CompiledMLModel(
-            str(self._place(package)),
-            compute_units=self._module.ComputeUnit[UNITS[unit]],
-            function_name=None if function == "main" else function,
+            str(self._compiled_path(package)),
+            compute_units=self._module.ComputeUnit[_UNITS[unit]],
+            function_name=function,
         )
         return loaded
 
     def plan(self, package: Path, unit: Unit) -> dict[str, list[Operation]]:
-        """Where Core ML means to run what, in each function of a compiled package.
+        """Return the operations of each function of a compiled package, with their devices.
 
-        Raises
-        ------
-        RuntimeError
-            It does not tell.
+        Raises `RuntimeError` if Core ML has no plan.
         """
         plan = self._module.models.compute_plan.MLComputePlan.load_from_path(
-            str(self._place(package)), compute_units=self._module.ComputeUnit[UNITS[unit]]
+            str(self._compiled_path(package)), compute_units=self._module.ComputeUnit[_UNITS[unit]]
         )
         program = plan.model_structure.program
         found: dict[str, list[Operation]] = {}
@@ -107,13 +139,13 @@ class Library:
             for operation in function.block.operations:
                 usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
                 cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
-                if usage is not None:  # constants run nowhere
+                if usage is not None:  # constants have no device
                     device = _DEVICES[type(usage.preferred_compute_device).__name__]
                     work = 0.0 if cost is None else cost.weight
                     operations.append(Operation(operation.operator_name, device, work))
         return found
 
-    def _place(self, package: Path) -> Path:
+    def _compiled_path(self, package: Path) -> Path:
         return self._compiled / f"{package.stem}.mlmodelc"
 
     def _compile(self, package: Path, new: Path) -> None:
@@ -123,3 +155,78 @@ class Library:
         for part in list(target.iterdir()):
             part.rename(new / part.name)
         shutil.rmtree(target)
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices that run one function of a package.
+
+    `shares` are parts of the estimated work by device, the largest first; `operations` counts the
+    kinds of operations by device. Both are empty if Core ML has no plan.
+    """
+
+    package: str
+    function: str
+    shares: dict[str, float] = field(default_factory=dict)
+    operations: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def devices(
+    built: BuiltModel, compiled: Path, placement: Placement, library: str
+) -> Iterator[Devices]:
+    """Yield the devices of each function that the placement needs.
+
+    Core ML is asked in a process of its own for each package: ``MLComputePlan`` is slow, and is
+    known to crash on models with states. `compiled` is the folder of the compiled packages.
+    """
+    needed = [f for f in built.functions if placement.form in f.forms]
+    for package in dict.fromkeys(function.package for function in needed):
+        functions = [function for function in needed if function.package == package]
+        unit = placement.unit(functions[0])
+        found = _planned(built.folder / package, unit, library, compiled)
+        for function in functions:
+            operations = found.get(function.name, [])
+            yield Devices(package, function.name, _shares(operations), _kinds(operations))
+
+
+def _shares(operations: list[Operation]) -> dict[str, float]:
+    work: dict[str, float] = {}
+    for operation in operations:
+        work[operation.device] = work.get(operation.device, 0.0) + operation.work
+    total = sum(work.values())
+    largest_first = sorted(work.items(), key=lambda item: -item[1])
+    return {device: part / total for device, part in largest_first} if total else {}
+
+
+def _kinds(operations: list[Operation]) -> dict[str, Counter[str]]:
+    kinds: dict[str, Counter[str]] = {}
+    for operation in operations:
+        kinds.setdefault(operation.device, Counter())[operation.kind] += 1
+    return kinds
+
+
+def _planned(package: Path, unit: Unit, library: str, compiled: Path) -> dict[str, list[Operation]]:
+    """Return the plan of each function; empty if the process died or took too long."""
+    spawn = get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(
+        target=_send_plan, args=(theirs, package, unit, library, compiled), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        found: dict[str, list[Operation]] = ours.recv() if ours.poll(_PLAN_S) else {}
+    except EOFError:
+        found = {}
+    process.kill()
+    process.join()
+    return found
+
+
+def _send_plan(
+    connection: Connection, package: Path, unit: Unit, library: str, compiled: Path
+) -> None:
+    try:
+        connection.send(Library(library, compiled).plan(package, unit))
+    except (RuntimeError, OSError):
+        connection.send({})

@@ -1,17 +1,37 @@
-"""A built model in the worker: its functions loaded, run on numpy arrays."""
+"""A built model in the worker: its functions, loaded, and run on numpy arrays.
+
+A *cache slot* holds the caches of one window's decoder, in Core ML's memory or in the host's. A
+decoder's tokens lie in numbered *columns* of its self-attention cache.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.package import MASKED, Function, Kind
-from streamd.engine.coreml.runtime.caches import Seat
-from streamd.engine.coreml.runtime.library import Array, Library, Loaded, State
-from streamd.engine.coreml.runtime.messages import Step
-from streamd.engine.coreml.runtime.passes import choose, fill, new_inputs
-from streamd.engine.coreml.runtime.placement import Placement
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.package import MASKED, Form, Function, FunctionKind, Meta
+from streamd.engine.coreml.runtime.library import Array, Library, Loaded, Placement, State
+
+_OF_THE_WINDOW = ("cross_mask", "self_k", "self_v", "cross_k", "cross_v")
+"""Inputs of a "step" or "align" that belong to a window, not to a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A pass of at most `MAX_TOKENS` tokens over one window, as `streamd.search.Decoder` has them.
+
+    `columns` are those of the cache that the tokens are written to; `visible` (k, n_columns) says
+    which columns each token sees.
+    """
+
+    cache_slot: int
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    visible: NDArray[np.bool_]
+    want: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,33 +43,37 @@ class _Ready:
 
 
 class Programs:
-    """What a worker runs: windows in seats, passes over them."""
+    """Runs the functions of a built model: encodes windows into cache slots, passes over them."""
 
     def __init__(
-        self, built: Built, placement: Placement, library: Library, told: Callable[[str], None]
+        self,
+        built: BuiltModel,
+        placement: Placement,
+        library: Library,
+        on_progress: Callable[[str], None],
     ) -> None:
-        """Load everything that the placement needs; `told` hears what takes long.
+        """Load everything that the placement needs; `on_progress` gets a line for each long step.
 
         Raises
         ------
         OSError
             The model's files, or the compiled ones, cannot be read or written.
         RuntimeError
-            Core ML refuses the model.
+            Core ML rejects the model.
         """
         self._built, self._form = built, placement.form
         functions = [f for f in built.functions if placement.form in f.forms]
-        library.compile(built, functions, told)
+        library.compile(built, functions, on_progress)
         self._ready: dict[Function, _Ready] = {}
         for function in functions:
-            told(f"loading {function.package}, {function.name}")
+            on_progress(f"loading {function.package}, {function.name}")
             model = library.load(built.path(function), function.name, placement.unit(function))
             self._ready[function] = _Ready(model, new_inputs(function))
         self._passes = tuple(f for f in functions if f.kind in ("step", "align"))
-        self._seats: dict[int, Seat] = {}
+        self._caches: dict[int, WindowCaches] = {}
 
-    def encode(self, seat: int, mel: Array, n_ctx: int) -> None:
-        """Encode (n_mels, 2 * n_ctx) log-mel and give the seat to it."""
+    def encode(self, cache_slot: int, mel: Array, n_ctx: int) -> None:
+        """Encode (n_mels, 2 * n_ctx) log-mel into a cache slot, whose old window is dropped."""
         built = self._built
         context = built.context(n_ctx)
         x = mel
@@ -61,34 +85,153 @@ class Programs:
             mask[...] = MASKED
             mask[:, :n_ctx] = 0
             x = self._call(function, inputs)["encoded"]
-        kind: Kind = "load" if self._form == "state" else "cross"
+        kind: FunctionKind = "load" if self._form == "state" else "cross"
         function = built.find(kind, self._form, n_ctx=context)
         inputs = self._ready[function].inputs
         inputs["encoded"][...] = x
-        self._seat(seat).take(n_ctx, lambda state: self._call(function, inputs, state))
+        if cache_slot not in self._caches:
+            decoder = self._ready[self._passes[0]].model
+            self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
+        caches = self._caches[cache_slot]
+        caches.load(n_ctx, lambda state: self._call(function, inputs, state))
 
     def step(self, step: Step) -> tuple[Array, Array]:
-        """Run a pass: logits (m, n_vocab) of what it wants, alignment (k, n_heads, n_ctx)."""
-        seat, function = self._seats[step.seat], choose(self._passes, step)
+        """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_ctx)."""
+        caches, function = self._caches[step.cache_slot], choose(self._passes, step)
         inputs = self._ready[function].inputs
         x = self._built.embedding[step.tokens].astype(np.float32)
         fill(inputs, function, step, x + self._built.positions[step.positions])
-        found = self._call(function, {**inputs, **seat.inputs(function)}, seat.state)
-        seat.keep(found, step.places)
-        alignment = found["alignment"][0, :, : len(step.tokens), : seat.n_ctx].swapaxes(0, 1)
+        found = self._call(function, {**inputs, **caches.inputs(function)}, caches.state)
+        caches.store(found, step.columns)
+        alignment = found["alignment"][0, :, : len(step.tokens), : caches.n_ctx].swapaxes(0, 1)
         n_vocab = self._built.meta.dims.n_vocab
         if not len(step.want):
             return np.zeros((0, n_vocab), np.float32), alignment
         chunks = [found[name][0, :, 0] for name in function.logits]
         return np.concatenate(chunks, axis=-1)[step.want, :n_vocab], alignment
 
-    def _seat(self, seat: int) -> Seat:
-        if seat not in self._seats:
-            decoder = self._ready[self._passes[0]].model
-            self._seats[seat] = Seat(self._built.meta, self._form, decoder.make_state)
-        return self._seats[seat]
-
     def _call(
         self, function: Function, inputs: Mapping[str, Array], state: State = None
     ) -> Mapping[str, Array]:
         return self._ready[function].model.predict(dict(inputs), state)
+
+
+class WindowCaches:
+    """Keys and values of one window after the other.
+
+    What an earlier window left is masked, so it need not be cleared; but it must be finite.
+    """
+
+    def __init__(self, meta: Meta, form: Form, make_state: Callable[[], State]) -> None:
+        """`make_state`: of the decoder's package."""
+        self.n_ctx = 0
+        self.state: State = make_state()
+        self._cross_mask = np.full((1, 1, 1, meta.n_keys), MASKED, np.float32)
+        text = (meta.dims.n_text_layer, meta.dims.n_text_head, meta.d_head)
+        in_state = form == "state"
+        self._cross = {} if in_state else _keys_values("cross", (*text, meta.n_keys))
+        # A function for a short cache reads a short array, so every size has a copy of its own.
+        self._own = {
+            n_slots: _keys_values("self", (*text, n_slots))
+            for n_slots in (() if in_state else meta.slots(form))
+        }
+
+    def load(self, n_ctx: int, run: Callable[[State], Mapping[str, Array]]) -> None:
+        """Start a window of `n_ctx` positions.
+
+        `run` computes keys and values of the encoder's output: it runs "load", which writes them
+        into the state, or "cross", which returns them and takes no state.
+        """
+        self.n_ctx = n_ctx
+        self._cross_mask[...] = MASKED
+        self._cross_mask[..., :n_ctx] = 0
+        if not self._cross:
+            run(self.state)
+            return
+        for name, found in run(None).items():
+            cache = self._cross[name]
+            cache[..., : found.shape[-1]] = found
+            self.state.write_state(name, cache)
+
+    def inputs(self, function: Function) -> Mapping[str, Array]:
+        """Return the caches that are inputs of a "step" or "align"."""
+        return {"cross_mask": self._cross_mask, **self._own.get(function.n_slots, {})}
+
+    def store(self, found: Mapping[str, Array], columns: NDArray[np.int64]) -> None:
+        """Write a pass's new columns into the host's caches; a graph writes its states itself."""
+        k = len(columns)
+        for n_slots, own in self._own.items():
+            fits = columns < n_slots
+            for part in "kv":
+                new = found[f"new_{part}"][..., :k]
+                own[f"self_{part}"][..., columns[fits]] = new[..., fits]
+
+
+def _keys_values(which: str, shape: tuple[int, ...]) -> dict[str, Array]:
+    return {f"{which}_{part}": np.zeros(shape, np.float32) for part in "kv"}
+
+
+# -- the inputs of a pass -------------------------------------------------------------------------
+
+
+def new_inputs(function: Function) -> dict[str, Array]:
+    """Make arrays for the inputs of a function that belong to a pass, to be filled for each one.
+
+    Core ML releases its inputs later, in a thread of its own, without Python's lock: an array that
+    nothing else references by then crashes the process (apple/coremltools #2827). These are kept.
+    """
+    return {
+        tensor.name: np.zeros(tensor.shape, np.float32)
+        for tensor in function.inputs
+        if tensor.name not in _OF_THE_WINDOW
+    }
+
+
+def choose(built: tuple[Function, ...], step: Step) -> Function:
+    """Return the smallest function that runs the pass: few tokens, a short cache, logits if wanted.
+
+    `built` are the "step" and "align" functions of the decoder's form.
+    """
+    k, n_columns = len(step.tokens), columns_used(step)
+    fitting = [
+        f
+        for f in built
+        if f.k >= k and f.n_slots >= n_columns and (f.kind == "step" or not len(step.want))
+    ]
+    return min(fitting, key=lambda f: (f.k, f.n_slots, f.kind == "step"))
+
+
+def columns_used(step: Step) -> int:
+    """Return how many columns of the cache, counted from the first, the pass reads or writes."""
+    seen = np.flatnonzero(step.visible.any(axis=0))
+    return 1 + int(max(step.columns.max(), seen.max(initial=0)))
+
+
+def fill(inputs: Mapping[str, Array], function: Function, step: Step, x: Array) -> None:
+    """Write the pass into the function's inputs; `x` is (k, n_state), embedded tokens.
+
+    Unused rows see something too: a softmax over nothing but masked scores is meaningless.
+    """
+    k, n_slots = len(step.tokens), function.n_slots
+    inputs["x"][...] = 0
+    inputs["x"][0, :, 0, :k] = x.T
+    mask, visible = inputs["mask"][0, 0], step.visible[:, :n_slots]
+    mask[...] = 0
+    if "put" in inputs:
+        put = inputs["put"][0, 0]
+        put[...] = 0
+        put[np.arange(k), step.columns] = 1
+        mask[:k] = _hide(visible)
+        return
+    in_cache = visible.copy()
+    # The columns that this pass writes still hold old tokens in the host's cache. The new ones are
+    # appended after the cache, so the mask looks for them there.
+    in_cache[:, step.columns] = False
+    mask[:k, :n_slots] = _hide(in_cache)
+    mask[:k, n_slots : n_slots + k] = _hide(step.visible[:, step.columns])
+    mask[:k, n_slots + k :] = MASKED
+    mask[k:, n_slots + function.k :] = MASKED  # padding, which holds no token at all
+
+
+def _hide(visible: NDArray[np.bool_]) -> Array:
+    return np.where(visible, np.float32(0), np.float32(MASKED))

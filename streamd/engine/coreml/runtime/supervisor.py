@@ -1,28 +1,26 @@
-"""Keeps a worker at work: starts it, waits for its answers, puts another in its place.
+"""Keeps a worker running: starts it, waits for its answers, replaces it.
 
-A worker that dies, or does not answer in time, costs a repetition. One whose kind does so again and
-again is given up: the next placement takes over, and when there is none left, the engine has
-failed, which is told to everybody.
+A worker that dies, or does not answer in time, costs a repetition. If that happens too often, its
+placement is abandoned for the next one; when there is none left, the engine has failed.
 """
 
 import logging
 from dataclasses import dataclass, replace
 
 from streamd.engine.coreml.package import Meta
-from streamd.engine.coreml.runtime.messages import Job
-from streamd.engine.coreml.runtime.placement import Placement
-from streamd.engine.coreml.runtime.process import Worker, WorkerLostError
+from streamd.engine.coreml.runtime.library import Placement
+from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.errors import EngineError
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """What is borne of workers.
+class WorkerLimits:
+    """When a worker counts as hung, and a placement as unusable.
 
-    `start_s`, `answer_s`: how long one may take to load, and for a window or a pass, before it
-    counts as hung. So many `deaths` within so many `windows` are one too many.
+    `start_s`, `answer_s`: how long a worker may take to load, and for a window or a pass. A
+    placement is abandoned after `deaths` workers lost within `windows` windows.
     """
 
     start_s: float = 30.0
@@ -32,13 +30,13 @@ class Patience:
 
 
 class Supervisor:
-    """Has one worker at a time, of the first placement that works."""
+    """Owns one worker at a time, on the first placement that works."""
 
-    def __init__(self, meta: Meta, job: Job, *, patience: Patience | None = None) -> None:
-        """No worker is started yet."""
-        self._patience = patience or Patience()
+    def __init__(self, meta: Meta, job: Job, *, limits: WorkerLimits | None = None) -> None:
+        """The worker is started when it is first needed."""
+        self._limits = limits or WorkerLimits()
         self._meta, self._job = meta, job
-        self._instead: list[Placement] = []
+        self._fallbacks: list[Placement] = []
         self._worker: Worker | None = None
         self._n_windows = 0
         self._deaths: list[int] = []
@@ -48,58 +46,52 @@ class Supervisor:
         """Where the model runs now."""
         return self._job.placement
 
-    def rely(self, patience: Patience, *instead: Placement) -> None:
-        """From now on bear so much; `instead` are tried when the placement is given up."""
-        self._patience, self._instead = patience, list(instead)
+    def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
+        """Set new limits, and the placements to try when the current one is abandoned."""
+        self._limits, self._fallbacks = limits, list(fallbacks)
 
     def new_window(self) -> None:
-        """Count a window: deaths long ago are forgiven."""
+        """Count a window, and forget workers that were lost too many windows ago."""
         self._n_windows += 1
-        since = self._n_windows - self._patience.windows
+        since = self._n_windows - self._limits.windows
         self._deaths = [window for window in self._deaths if window > since]
 
     def worker(self) -> Worker:
-        """The worker, started and loaded if need be.
+        """Return the worker, started and loaded if need be.
 
-        Raises
-        ------
-        EngineError
-            One after the other died, whatever the placement.
+        Raises `EngineError` if too many workers were lost, on every placement.
         """
         while self._worker is None:
             worker = Worker(self._job, self._meta)
             try:
                 worker.wait(
-                    lambda at: log.info("Core ML, %s: %s", self.placement, at),
-                    start_s=self._patience.start_s,
+                    lambda state: log.info("Core ML, %s: %s", self.placement, state),
+                    start_s=self._limits.start_s,
                 )
             except WorkerLostError as error:
                 self.lost(error)
             else:
                 self._worker = worker
-        self._worker.answer_s = self._patience.answer_s
+        self._worker.answer_s = self._limits.answer_s
         return self._worker
 
     def lost(self, error: WorkerLostError) -> None:
-        """Take note of a death; `worker` gives another one.
+        """Record the loss of the worker; `worker` then starts another one.
 
-        Raises
-        ------
-        EngineError
-            It was one too many.
+        Raises `EngineError` if it was one too many.
         """
         self._worker = None
         self._deaths.append(self._n_windows)
-        if len(self._deaths) < self._patience.deaths:
+        if len(self._deaths) < self._limits.deaths:
             log.warning("Core ML, %s: the worker %s; starting another", self.placement, error)
             return
-        if not self._instead:
+        if not self._fallbacks:
             raise EngineError(
                 f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
             ) from error
-        given_up, self._deaths = self.placement, []
-        self._job = replace(self._job, placement=self._instead.pop(0), quietly=False)
-        log.warning("Core ML, %s: the worker %s; now %s", given_up, error, self.placement)
+        abandoned, self._deaths = self.placement, []
+        self._job = replace(self._job, placement=self._fallbacks.pop(0), background=False)
+        log.warning("Core ML, %s: the worker %s; changing to %s", abandoned, error, self.placement)
 
     def close(self) -> None:
         """End the worker."""

@@ -1,156 +1,225 @@
-"""Brings a built model up while captions run: on the GPU first, then on the Neural Engine.
+"""Moves captions to Core ML while they run: to the GPU first, then to the Neural Engine.
 
-Compiling for the Neural Engine takes minutes, and whether it is then right, and faster, nobody can
-say beforehand. So each placement is loaded beside the engine that serves, is compared with the
-golden vectors, and then with the other one's time; only then does it take over, at the beginning of
-a window. What was found out is kept.
+Compiling for the Neural Engine takes minutes, and only then is it known whether it is right, and
+faster. So each placement is loaded beside the engine that serves, compared with the golden
+vectors, and then with the time of the current engine. Only then are windows switched to it. The
+outcome is kept for the next start. It holds for one built model, one build of macOS and one chip:
+another system may compile differently, or reject what the last one accepted.
 """
 
+import hashlib
 import logging
 import math
+import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
+from streamd.disk import discard, put_file
 from streamd.engine import Engine
-from streamd.engine.coreml.built import Built
-from streamd.engine.coreml.golden import against_golden, golden_vectors
+from streamd.engine.coreml.built import BuiltModel, against_golden, golden_vectors, is_close
+from streamd.engine.coreml.package import META
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.messages import Job
-from streamd.engine.coreml.runtime.placement import Placement, candidates, forms_here, gpu
-from streamd.engine.coreml.runtime.supervisor import Patience, Supervisor
-from streamd.engine.coreml.runtime.verdict import Trial, Verdict, forget, recall, remember
-from streamd.engine.relay import Relay
+from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
+from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.worker import Job
+from streamd.engine.switching import SwitchingEngine
 from streamd.errors import EngineError
 
 log = logging.getLogger(__name__)
 
 Wanted = Literal["auto", "ane", "gpu"]
-"""The best one, or whatever it is like this one, if it is right."""
+"""The fastest placement, or the first correct one on this unit, however slow."""
 
-FARTHEST = 0.02
-"""How far logits and alignment may be from the golden ones: half precision is worth 1e-3, and the
-Neural Engine adds up in half precision, too."""
-ON_PROBATION = Patience(start_s=3600.0, answer_s=120.0, deaths=1)
-"""Compiling takes what it takes; who dies before anybody needs him is not engaged."""
-_DEATHS = 2
-"""Of workers with the Neural Engine, until the GPU takes their place."""
+TRIAL_LIMITS = WorkerLimits(start_s=3600.0, answer_s=120.0, deaths=1)
+"""Compiling may take long; a placement that loses a worker during its trial is rejected."""
+_NEURAL_ENGINE_DEATHS = 2
+"""Workers on the Neural Engine that may be lost before the GPU replaces it."""
 _N_TIMES = 5
 _N_CTX = 384
 _N_TOKENS = 8
-"""The window of the time trial: about a step of ``--length 5000`` with a draft."""
+"""The window that is timed: about a step of ``--length 5000`` with a draft."""
+_COMPILED, _OUTCOME = "compiled-", "outcome.json"
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial: the time of a window in ms, or the error; placement None is the CPU."""
+
+    placement: Placement | None
+    window_ms: float | None = None
+    wrong: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The best placement, None if it is the CPU, and the trials that showed it."""
+
+    best: Placement | None
+    trials: tuple[Trial, ...]
+
+
+def compiled_folder(built: BuiltModel) -> Path:
+    """Return the folder for the compiled packages and the outcome on this machine.
+
+    It is beside the built model; building the model again deletes it.
+    """
+    parts = ((built.folder / META).read_bytes().hex(), *machine())
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return built.folder.with_name(f"{_COMPILED}{built.folder.name}-{key}")
+
+
+def make_compiled_folder(built: BuiltModel) -> Path:
+    """Return the same folder, created if need be; those of earlier macOS versions are deleted.
+
+    Raises `OSError` if it cannot be created.
+    """
+    folder = compiled_folder(built)
+    if not folder.is_dir():
+        for old in folder.parent.glob(f"{_COMPILED}{built.folder.name}-*"):
+            discard(old)
+        folder.mkdir(mode=0o700)
+    return folder
+
+
+def load_outcome(folder: Path) -> Outcome | None:
+    """Read the outcome that is kept in a folder of compiled packages, if there is one."""
+    try:
+        return msgspec.json.decode((folder / _OUTCOME).read_bytes(), type=Outcome)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def save_outcome(folder: Path, outcome: Outcome) -> None:
+    """Keep an outcome; if the folder cannot be written, the next start repeats the trials."""
+    with suppress(OSError):
+        put_file(folder / _OUTCOME, msgspec.json.format(msgspec.json.encode(outcome)))
+
+
+def delete_outcome(folder: Path) -> None:
+    """Delete an outcome that no longer holds."""
+    (folder / _OUTCOME).unlink(missing_ok=True)
+
+
+@cache
+def machine() -> tuple[str, str]:
+    """Return the chip and the build of the system."""
+    if sys.platform != "darwin":
+        return platform.processor() or platform.machine(), platform.version()
+    return _output("sysctl", "-n", "machdep.cpu.brand_string"), _output("sw_vers", "-buildVersion")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+# -- the takeover ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """A built model, and what it takes to bring it up.
+class Deployment:
+    """A built model, the folder for its compiled packages, and how it runs; see `Job`."""
 
-    `place`: the folder for compiled models and the verdict; `library`: see `Job`.
-    """
-
-    built: Built
-    place: Path
+    built: BuiltModel
+    compiled: Path
     library: str
-    patience: Patience = field(default_factory=Patience)
+    limits: WorkerLimits = field(default_factory=WorkerLimits)
 
 
 class Takeover:
-    """Lets the relay's engine be relieved by the built model, where that runs best."""
+    """Switches an engine to the best placement of a built model."""
 
     def __init__(
         self,
-        relay: Relay,
-        site: Site,
+        switching: SwitchingEngine,
+        deployment: Deployment,
         wanted: Wanted,
         *,
         window_ms: Callable[[Engine[Any]], float] | None = None,
     ) -> None:
-        """`window_ms`: how long an engine takes for a window; it is called several times."""
-        self._relay, self._site, self._wanted = relay, site, wanted
+        """`window_ms` measures a window on an engine; it is called several times."""
+        self._switching, self._deployment, self._wanted = switching, deployment, wanted
         self._window_ms = window_ms or _window_ms
-        self._forms = forms_here(site.built.meta.forms)
         self._trials: list[Trial] = []
         self._best: Placement | None = None
-        self._is_over = False
+        self._stopped = False
 
     def stop(self) -> None:
-        """The program ends, and its workers with it: nothing is found out by that."""
-        self._is_over = True
+        """Note that the program ends, and its workers with it, which is no outcome of a trial."""
+        self._stopped = True
 
     def run(self) -> None:
-        """Do it; slow, for a thread of its own. What goes wrong is logged, who serves goes on.
+        """Try the placements, or load the one that was best before; call it in a thread of its own.
 
-        Raises
-        ------
-        ModelError
-            The built model is damaged.
+        Failures are logged, and the current engine goes on.
+
+        Raises `ModelError` if the built model is damaged.
         """
-        if not self._forms:
-            log.warning(
-                "model %s is built for another version of macOS; build it again: "
-                "streamd models build NAME --engine coreml",
-                self._site.built.meta.name,
-            )
+        compiled = self._deployment.compiled
+        known = load_outcome(compiled) if self._wanted == "auto" else None
+        if known is not None:
+            self._repeat(known)
             return
-        verdict = recall(self._site.place) if self._wanted == "auto" else None
-        if verdict is not None:
-            self._follow(verdict)
-            return
-        tried = (gpu(self._forms), *(candidates(self._forms) if self._wanted != "gpu" else ()))
-        for placement in tried:
-            if not self._is_over:
+        for placement in (ON_GPU, *(ON_NEURAL_ENGINE if self._wanted != "gpu" else ())):
+            if not self._stopped:
                 self._try(placement)
-        if self._wanted == "auto" and not self._is_over:
-            remember(self._site.place, Verdict(best=self._best, trials=tuple(self._trials)))
+        if self._wanted == "auto" and not self._stopped:
+            save_outcome(compiled, Outcome(best=self._best, trials=tuple(self._trials)))
 
-    def _follow(self, verdict: Verdict) -> None:
-        """Do what was best before: the GPU serves until the rest is loaded."""
-        if verdict.best is None:
+    def _repeat(self, known: Outcome) -> None:
+        """Load what was best before; the GPU serves until it is loaded."""
+        if known.best is None:
             return
-        for placement in dict.fromkeys((gpu(self._forms), verdict.best)):
-            engine = self._proved(placement)
+        for placement in dict.fromkeys((ON_GPU, known.best)):
+            engine = self._load(placement)
             if engine is None:
-                if not self._is_over:
-                    forget(self._site.place)  # at the next start all is found out anew
+                if not self._stopped:
+                    delete_outcome(self._deployment.compiled)  # the next start repeats the trials
                 return
-            self._engage(engine)
+            self._activate(engine)
             log.info("Core ML: %s", placement)
 
-    def _engage(self, engine: CoreMLEngine) -> None:
-        """From now on it serves; who uses the Neural Engine is sooner given up, for the GPU."""
-        patience, instead = self._site.patience, gpu(self._forms)
-        if engine.placement == instead:
-            engine.rely(patience)
+    def _activate(self, engine: CoreMLEngine) -> None:
+        """Switch to an engine; the Neural Engine is abandoned sooner, for the GPU."""
+        limits = self._deployment.limits
+        if engine.placement == ON_GPU:
+            engine.configure(limits)
         else:
-            engine.rely(replace(patience, deaths=_DEATHS), instead)
-        self._relay.relieve(engine)
+            engine.configure(replace(limits, deaths=_NEURAL_ENGINE_DEATHS), ON_GPU)
+        self._switching.switch_to(engine)
 
     def _try(self, placement: Placement) -> None:
-        engine = self._proved(placement)
+        engine = self._load(placement)
         if engine is None:
             return
         try:
-            own_ms, other_ms = self._times(engine, self._relay.engine)
+            own_ms, other_ms = self._times(engine, self._switching.current)
         except EngineError as error:
-            self._refuse(placement, engine, str(error.__cause__ or error))
+            self._reject(placement, engine, str(error.__cause__ or error))
             return
-        if all(trial.placement for trial in self._trials):  # the CPU's is not there yet
+        if all(trial.placement for trial in self._trials):  # no trial of the CPU yet: this was it
             self._trials.append(Trial(placement=None, window_ms=other_ms))
         self._trials.append(Trial(placement=placement, window_ms=own_ms))
-        if own_ms < other_ms or self._must(placement):
+        if own_ms < other_ms or self._required(placement):
             self._best = placement
-            self._engage(engine)
-            log.info("Core ML: %s: %.0f ms a window, not %.0f", placement, own_ms, other_ms)
+            self._activate(engine)
+            log.info("Core ML: %s: %.0f ms a window instead of %.0f", placement, own_ms, other_ms)
         else:
             engine.close()
-            log.info("not %s: %.0f ms a window instead of %.0f", placement, own_ms, other_ms)
+            log.info("Core ML: not %s: %.0f ms a window, not %.0f", placement, own_ms, other_ms)
 
     def _times(self, *engines: Engine[Any]) -> list[float]:
-        """The time of a window on each of them, in turns, so that what else goes on hits all."""
+        """Measure a window on each engine, in turns, so that other load affects all of them."""
         best = [math.inf] * len(engines)
         for _ in range(_N_TIMES):
             best = [
@@ -158,34 +227,37 @@ class Takeover:
             ]
         return best
 
-    def _must(self, placement: Placement) -> bool:
-        """Whether the user wants it, however slow: the first one of the kind that was asked for."""
+    def _required(self, placement: Placement) -> bool:
+        """Whether the user asked for this placement: the first correct one on the wanted unit."""
         if self._wanted == "auto":
             return False
         return self._best is None or (self._best.encoder != placement.encoder == self._wanted)
 
-    def _proved(self, placement: Placement) -> CoreMLEngine | None:
-        """An engine that was loaded, and is right; or else None."""
-        site, is_new = self._site, placement.encoder == "ane"
-        job = Job(site.built.folder, site.place, placement, site.library, quietly=is_new)
-        engine = CoreMLEngine(site.built, Supervisor(site.built.meta, job, patience=ON_PROBATION))
-        if is_new:
-            log.info("Core ML: compiling for the Neural Engine, while captions go on")
+    def _load(self, placement: Placement) -> CoreMLEngine | None:
+        """Load an engine and compare it with the golden vectors; None if it fails."""
+        deployment, on_ane = self._deployment, placement.encoder == "ane"
+        built = deployment.built
+        job = Job(
+            built.folder, deployment.compiled, placement, deployment.library, background=on_ane
+        )
+        engine = CoreMLEngine(built, Supervisor(built.meta, job, limits=TRIAL_LIMITS))
+        if on_ane:
+            log.info("Core ML: compiling for the Neural Engine while captions continue")
         try:
-            numerics = against_golden(engine, golden_vectors(site.built))
+            numerics = against_golden(engine, golden_vectors(built))
         except EngineError as error:
-            self._refuse(placement, engine, str(error.__cause__ or error))
+            self._reject(placement, engine, str(error.__cause__ or error))
             return None
-        if not (numerics.logits <= FARTHEST and numerics.alignment <= FARTHEST):  # nor is NaN
+        if not is_close(numerics):
             off = f"logits {numerics.logits:.2g} off, alignment {numerics.alignment:.2g}"
-            self._refuse(placement, engine, off)
+            self._reject(placement, engine, off)
             return None
         return engine
 
-    def _refuse(self, placement: Placement, engine: CoreMLEngine, why: str) -> None:
+    def _reject(self, placement: Placement, engine: CoreMLEngine, why: str) -> None:
         engine.close()
-        if not self._is_over:
-            log.warning("not %s: %s", placement, why)
+        if not self._stopped:
+            log.warning("Core ML: not %s: %s", placement, why)
             self._trials.append(Trial(placement=placement, wrong=why))
 
 

@@ -1,53 +1,169 @@
-"""The process that runs Core ML: loads a built model, then does what it is told until told no more.
+"""The process that runs Core ML, and the handle that the supervisor has of it.
 
-It ends when its supervisor does, or closes the connection. Signals that are meant for the whole
-program (Ctrl-C, the end of a service) are the supervisor's to answer: what was said until then must
-still be decoded.
+Requests and replies go through a pipe, large arrays through memory that both processes share. That
+memory has no name, so it is freed when both processes have ended, however they end.
 """
 
+import atexit
+import logging
+import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from streamd.engine.coreml.built import open_built
-from streamd.engine.coreml.runtime.library import Library
-from streamd.engine.coreml.runtime.messages import Done, Encode, Failed, Job, Progress, Request
-from streamd.engine.coreml.runtime.programs import Programs
-from streamd.engine.coreml.runtime.shared import Memory, Shared
+from streamd.engine.coreml.package import MAX_TOKENS, Meta
+from streamd.engine.coreml.runtime.library import Array, Library, Placement
+from streamd.engine.coreml.runtime.programs import Programs, Step
 from streamd.errors import StreamdError
+from streamd.search import Alignment, Logits
+from streamd.types import Mel
 
+log = logging.getLogger(__name__)
+
+_NAME = "streamd-coreml"
+_REPORT_S = 20.0
+"""How often the log says that loading goes on."""
 _PRIO_DARWIN_PROCESS, _PRIO_DARWIN_BG = 4, 0x1000
-"""Of macOS's <sys/resource.h>. Unlike niceness, being in the background can be ended again."""
+"""From macOS's <sys/resource.h>. Unlike niceness, background priority can be given up again."""
+
+Memory = Any
+"""The shared bytes: a ctypes array of `multiprocessing`, which has no public name for its type."""
+
+
+# -- what is sent ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker is to run.
+
+    `folder` is the built model's, `compiled` the one for its compiled packages; `library` is the
+    module to import for Core ML: coremltools, or in tests a replacement. With `background` the
+    worker loads at background priority.
+    """
+
+    folder: Path
+    compiled: Path
+    placement: Placement
+    library: str
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Encode the first (n_mels, 2 * n_ctx) of the shared log-mel into a cache slot."""
+
+    cache_slot: int
+    n_ctx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The worker is still loading; `text` says what."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The worker has loaded, or has finished a request; results are in the shared arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Core ML raised an error; the worker ends."""
+
+    reason: str
+
+
+def new_memory(meta: Meta) -> Memory:
+    """Allocate the shared memory for a built model; all zeros."""
+    n_bytes = sum(math.prod(shape) for shape in _shapes(meta)) * np.dtype(np.float32).itemsize
+    return get_context("spawn").RawArray("B", n_bytes)
+
+
+class SharedArrays:
+    """Views of the shared memory as float32 arrays, each contiguous from its start."""
+
+    def __init__(self, memory: Memory, meta: Meta) -> None:
+        """`memory`: of `new_memory`; it must live as long as the arrays."""
+        sizes = [math.prod(shape) for shape in _shapes(meta)]
+        arrays = np.split(np.frombuffer(memory, np.float32), np.cumsum(sizes)[:-1])
+        self._mel, self._logits, self._alignment = arrays
+        self._n_mels, self._n_vocab = meta.dims.n_mels, meta.dims.n_vocab
+        self._n_heads = len(meta.alignment_heads)
+
+    def mel(self, n_ctx: int) -> Array:
+        """View the log-mel of a window, (n_mels, 2 * n_ctx)."""
+        return _first(self._mel, (self._n_mels, 2 * n_ctx))
+
+    def logits(self, n: int) -> Array:
+        """View the logits of the `n` wanted tokens of a pass, (n, n_vocab)."""
+        return _first(self._logits, (n, self._n_vocab))
+
+    def alignment(self, k: int, n_ctx: int) -> Array:
+        """View the alignment scores of all `k` tokens of a pass, (k, n_heads, n_ctx)."""
+        return _first(self._alignment, (k, self._n_heads, n_ctx))
+
+
+def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
+    """The largest shapes of log-mel, logits and alignment."""
+    dims = meta.dims
+    return (
+        (dims.n_mels, 2 * dims.n_audio_ctx),
+        (MAX_TOKENS, dims.n_vocab),
+        (MAX_TOKENS, len(meta.alignment_heads), dims.n_audio_ctx),
+    )
+
+
+def _first(array: Array, shape: tuple[int, ...]) -> Array:
+    return array[: math.prod(shape)].reshape(shape)
+
+
+# -- in the worker --------------------------------------------------------------------------------
 
 
 def main(job: Job, connection: Connection, memory: Memory) -> None:
-    """Serve the supervisor at the other end of the connection."""
+    """Load the model and answer requests until the supervisor ends or closes the connection.
+
+    Signals for the whole program (Ctrl-C, the end of a service) are left to the supervisor: audio
+    that was captured before them must still be decoded.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
         _serve(job, connection, memory)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # nobody is there any more
+        return  # the supervisor is gone
     except (RuntimeError, OSError, StreamdError) as error:
         connection.send(Failed(str(error).strip() or repr(error)))
 
 
 def _serve(job: Job, connection: Connection, memory: Memory) -> None:
     built = open_built(job.folder)
-    shared = Shared(memory, built.meta)
-    with _background(job.quietly):
+    shared = SharedArrays(memory, built.meta)
+    with _priority(background=job.background):
         library = Library(job.library, job.compiled)
         programs = Programs(
-            built, job.placement, library, told=lambda text: connection.send(Progress(text))
+            built, job.placement, library, lambda text: connection.send(Progress(text))
         )
     connection.send(Done())
     while True:
-        request: Request = connection.recv()
+        request: Encode | Step = connection.recv()
         if isinstance(request, Encode):
-            programs.encode(request.seat, shared.mel(request.n_ctx), request.n_ctx)
+            programs.encode(request.cache_slot, shared.mel(request.n_ctx), request.n_ctx)
         else:
             logits, alignment = programs.step(request)
             shared.logits(len(request.want))[...] = logits
@@ -56,16 +172,127 @@ def _serve(job: Job, connection: Connection, memory: Memory) -> None:
 
 
 @contextmanager
-def _background(quietly: bool) -> Iterator[None]:
-    """Leave the processor to others, as long as this lasts."""
-    if not quietly:
+def _priority(*, background: bool) -> Iterator[None]:
+    """Lower the priority of this process inside the block, if wanted."""
+    if not background:
         yield
         return
     if sys.platform == "darwin":
-        with suppress(OSError):  # then it is not so quiet
+        with suppress(OSError):  # then it loads at normal priority
             os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
         yield
         os.setpriority(_PRIO_DARWIN_PROCESS, 0, 0)
     else:
-        os.nice(10)  # for good: there is no Core ML here that would be slower for it
+        os.nice(10)  # permanent, but elsewhere only tests come here
         yield
+
+
+# -- in the program -------------------------------------------------------------------------------
+
+
+class WorkerLostError(Exception):
+    """The worker has ended, with all that it held; another one can replace it."""
+
+
+class Worker:
+    """A handle of a worker process.
+
+    `answer_s`: how long it may take for a window or a pass.
+    """
+
+    def __init__(self, job: Job, meta: Meta) -> None:
+        """Start the process; call `wait` before anything else."""
+        spawn = get_context("spawn")
+        memory = new_memory(meta)
+        ours, theirs = spawn.Pipe()
+        self.answer_s = math.inf
+        self._shared = SharedArrays(memory, meta)
+        self._placement = job.placement
+        self._connection: Connection = ours
+        self._process: BaseProcess = spawn.Process(
+            target=main, args=(job, theirs, memory), name=_NAME, daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def wait(self, on_progress: Callable[[str], None], *, start_s: float) -> None:
+        """Wait until the worker has loaded, which may take minutes.
+
+        `on_progress` is called every 20 seconds with what the worker is doing.
+
+        Raises `WorkerLostError` if it died, was not ready within `start_s`, or Core ML rejected the
+        model.
+        """
+        begun_s, state = time.monotonic(), "starting"
+        while True:
+            spent_s = time.monotonic() - begun_s
+            if spent_s >= start_s:
+                raise self._lost(f"was not ready within {start_s:g} s")
+            if not self._connection.poll(min(_REPORT_S, start_s - spent_s)):
+                on_progress(f"{state}, for {time.monotonic() - begun_s:.0f} s so far")
+                continue
+            reply = self._receive()
+            if isinstance(reply, Done):
+                return
+            state = reply.text
+            log.debug("%s: %s", self._placement, state)
+
+    def encode(self, cache_slot: int, mel: Mel) -> None:
+        """Encode (n_mels, 2 * n_ctx) log-mel into a cache slot.
+
+        Raises `WorkerLostError` if the worker died, did not answer in time, or Core ML failed.
+        """
+        n_ctx = mel.shape[1] // 2
+        self._shared.mel(n_ctx)[...] = mel
+        self._request(Encode(cache_slot, n_ctx))
+
+    def step(self, step: Step, n_ctx: int) -> tuple[Logits, Alignment]:
+        """Run a pass over a window of `n_ctx` positions, as `Decoder.step` does.
+
+        Raises `WorkerLostError` as `encode` does.
+        """
+        self._request(step)
+        logits = self._shared.logits(len(step.want)).copy()
+        return logits, self._shared.alignment(len(step.tokens), n_ctx).copy()
+
+    def close(self) -> None:
+        """Kill the process; nothing that it holds is needed any more."""
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+    def _request(self, request: Encode | Step) -> None:
+        try:
+            self._connection.send(request)
+        except OSError as error:
+            raise self._lost(self._exit()) from error
+        if not self._connection.poll(self.answer_s):
+            raise self._lost(f"did not answer within {self.answer_s:g} s")
+        self._receive()
+
+    def _receive(self) -> Progress | Done:
+        try:
+            reply: Progress | Done | Failed = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._lost(self._exit()) from error
+        if isinstance(reply, Failed):
+            raise self._lost(reply.reason)
+        return reply
+
+    def _lost(self, why: str) -> WorkerLostError:
+        self.close()
+        return WorkerLostError(why)
+
+    def _exit(self) -> str:
+        """Say how the process ended."""
+        self._process.join()
+        code = self._process.exitcode or 0
+        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
+@atexit.register
+def _kill_all() -> None:
+    # `multiprocessing` would ask them to end with SIGTERM, which they ignore, and wait for them.
+    for child in active_children():
+        if child.name == _NAME:
+            child.kill()

@@ -1,0 +1,304 @@
+"""Whisper's encoder and decoder as Core ML functions, and the packages that hold them.
+
+The decoder has neither gather nor scatter, and all shapes are static: the host looks up embeddings,
+a product with a one-hot matrix writes new keys into their columns, and masks say what each token
+sees. `Function` documents the tensors of each function; here is how they depend on each other.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+
+import coremltools as ct
+import numpy as np
+from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
+from coremltools.converters.mil.mil import Function as MilFunction
+from coremltools.converters.mil.mil import Program, Var, types
+from numpy.typing import NDArray
+
+from streamd.engine import Weights
+from streamd.engine.coreml.layers import (
+    Layers,
+    attend_all_heads,
+    attend_by_head,
+    concat,
+    cut,
+    gelu,
+    named,
+    query_scale,
+    split_heads,
+)
+from streamd.engine.coreml.package import Function, FunctionKind, Meta, logit_chunks, padded
+from streamd.engine.weights import OUTPUT
+
+Graph = Callable[[Function, Meta, Layers, Mapping[str, Var]], dict[str, Var]]
+
+TARGET = ct.target.iOS18
+"""macOS 15 and later, the first with states and with several functions in a package."""
+
+_CROSS = ("cross_k", "cross_v")
+_SELF = ("self_k", "self_v")
+_PASSES = (
+    "common::const_elimination",
+    "common::cast_optimization",
+    "common::dead_code_elimination",
+    "common::const_deduplication",
+    "common::dedup_op_and_var_names",
+)
+"""What coremltools does to the graphs. The rest of its ninety passes, which clean up after other
+frameworks, change nothing in graphs that were written for Core ML, and take five times as long."""
+
+
+# -- encoder --------------------------------------------------------------------------------------
+
+
+def _encode(
+    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
+) -> dict[str, Var]:
+    """Run the layers of one part; the first starts with the log-mel, the last ends with a norm.
+
+    Positions that the mask hides get numbers too, but no position attends to them.
+    """
+    part = meta.layers[function.part]
+    scale = query_scale(meta.dims.n_audio_state, meta.dims.n_audio_head)
+    x = _front(layers, inputs["mel"]) if function.part == 0 else inputs["hidden"]
+    for layer in part:
+        block = f"encoder.blocks.{layer}"
+        y = layers.layer_norm(x, f"{block}.attn_ln")
+        attended = attend_by_head(
+            layers.linear(y, f"{block}.attn.query", scale=scale),
+            layers.linear(y, f"{block}.attn.key"),
+            layers.linear(y, f"{block}.attn.value"),
+            n_head=meta.dims.n_audio_head,
+            mask=inputs["mask"],
+        )
+        x = mb.add(x=x, y=layers.linear(attended, f"{block}.attn.out"))
+        x = mb.add(x=x, y=layers.feed_forward(x, block))
+    if part.stop == meta.dims.n_audio_layer:
+        x = layers.layer_norm(x, "encoder.ln_post")
+    return {"encoded": x}
+
+
+def _front(layers: Layers, mel: Var) -> Var:
+    """Two convolutions, of which the second halves the rate, and the positional embedding."""
+    x = gelu(layers.convolution(mel, "encoder.conv1", stride=1))
+    x = gelu(layers.convolution(x, "encoder.conv2", stride=2))
+    n = x.shape[3]
+    embedding = _positions(layers.parameter("encoder.positional_embedding"), n)
+    return mb.add(x=x, y=layers.constant(f"encoder.positional_embedding.{n}", embedding))
+
+
+def _positions(table: NDArray[np.float32], n: int) -> NDArray[np.float32]:
+    """(1, n_state, 1, n), zeros beyond the trained context, where the mask hides the positions."""
+    known = table[:n]
+    return np.pad(known, ((0, n - len(known)), (0, 0))).T[None, :, None, :]
+
+
+# -- decoder --------------------------------------------------------------------------------------
+
+
+def _cross(
+    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
+) -> dict[str, Var]:
+    """Return cross-attention's keys and values of all layers for the encoder's output."""
+    keys_values = _projected(meta, layers, inputs["encoded"])
+    return {name: concat(each, axis=0) for name, each in zip(_CROSS, keys_values, strict=True)}
+
+
+def _load(
+    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
+) -> dict[str, Var]:
+    """Write the same into the states, followed by zeros, and clear the self-attention cache."""
+    encoded = inputs["encoded"]
+    n_more = meta.n_keys - encoded.shape[3]
+    for name, each in zip(_CROSS, _projected(meta, layers, encoded), strict=True):
+        value = concat(each, axis=0)
+        if n_more:
+            value = mb.pad(x=value, pad=[0] * 7 + [n_more], constant_val=np.float16(0))
+        mb.coreml_update_state(state=inputs[name], value=value)
+    for name in _SELF:
+        # A constant of zeros would add its size to the package.
+        empty = mb.mul(x=mb.read_state(input=inputs[name]), y=np.float16(0))
+        mb.coreml_update_state(state=inputs[name], value=empty)
+    return {"loaded": cut(cut(encoded, 1, 0, 1), 3, 0, 32)}  # a function must return something
+
+
+def _projected(meta: Meta, layers: Layers, encoded: Var) -> tuple[list[Var], list[Var]]:
+    names = [f"decoder.blocks.{layer}.cross_attn" for layer in range(meta.dims.n_text_layer)]
+    n_head = meta.dims.n_text_head
+    keys, values = (
+        [split_heads(layers.linear(encoded, f"{name}.{which}"), n_head) for name in names]
+        for which in ("key", "value")
+    )
+    return keys, values
+
+
+def _step(
+    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
+) -> dict[str, Var]:
+    """Run k tokens through all layers; an "align" returns no logits."""
+    states = {state.name for state in function.states}
+    caches = {
+        name: mb.read_state(input=inputs[name]) if name in states else inputs[name]
+        for name in (*_SELF, *_CROSS)
+    }
+    own = _StateCache(inputs["put"]) if "put" in inputs else _HostCache(function.k)
+    x, scores = inputs["x"], []
+    for layer in range(meta.dims.n_text_layer):
+        block = f"decoder.blocks.{layer}"
+        cached = {name: cut(cache, 0, layer, layer + 1) for name, cache in caches.items()}
+        y = layers.layer_norm(x, f"{block}.attn_ln")
+        query = _scaled_query(y, f"{block}.attn", layers)
+        keys = own.join(cached["self_k"], layers.linear(y, f"{block}.attn.key"), own.keys)
+        values = own.join(cached["self_v"], layers.linear(y, f"{block}.attn.value"), own.values)
+        attended, _ = attend_all_heads(query, keys, values, mask=inputs["mask"])
+        x = mb.add(x=x, y=layers.linear(attended, f"{block}.attn.out"))
+        y = layers.layer_norm(x, f"{block}.cross_attn_ln")
+        query = _scaled_query(y, f"{block}.cross_attn", layers)
+        attended, found = attend_all_heads(
+            query, cached["cross_k"], cached["cross_v"], mask=inputs["cross_mask"]
+        )
+        x = mb.add(x=x, y=layers.linear(attended, f"{block}.cross_attn.out"))
+        x = mb.add(x=x, y=layers.feed_forward(x, block))
+        scores += _alignment(found, [head for at, head in meta.alignment_heads if at == layer])
+    outputs: dict[str, Var] = {}
+    if function.kind == "step":
+        outputs |= _logits(layers.layer_norm(x, "decoder.ln"), layers)
+    outputs["alignment"] = concat(scores, axis=1)
+    for name, new in zip(_SELF, (own.keys, own.values), strict=True):
+        value = concat(new, axis=0)
+        if "put" in inputs:
+            mb.coreml_update_state(state=inputs[name], value=value)
+        else:
+            outputs[name.replace("self", "new")] = value
+    return outputs
+
+
+@dataclass(slots=True)
+class _StateCache:
+    """The cache is a state, which the graph rewrites with the new columns in their places."""
+
+    put: Var
+    keys: list[Var] = field(default_factory=list)
+    values: list[Var] = field(default_factory=list)
+    _kept: Var | None = None
+
+    def join(self, cache: Var, new: Var, out: list[Var]) -> Var:
+        """Put new (1, n_state, 1, k) into a layer's (1, n_head, d_head, T), which joins `out`."""
+        if (
+            self._kept is None
+        ):  # 1 for each column that no token is written to; the same in all layers
+            used = mb.reduce_sum(x=self.put, axes=[2], keep_dims=True)
+            self._kept = mb.sub(x=np.float16(1), y=used)
+        _, n_state, _, k = new.shape
+        rows = mb.reshape(x=new, shape=[1, 1, n_state, k])
+        moved = mb.reshape(x=mb.matmul(x=rows, y=self.put), shape=cache.shape)
+        joined = mb.add(x=mb.mul(x=cache, y=self._kept), y=moved)
+        out.append(joined)
+        return joined
+
+
+@dataclass(slots=True)
+class _HostCache:
+    """The cache is an input; new columns are appended for attention, and are outputs."""
+
+    k: int
+    keys: list[Var] = field(default_factory=list)
+    values: list[Var] = field(default_factory=list)
+
+    def join(self, cache: Var, new: Var, out: list[Var]) -> Var:
+        """Append new (1, n_state, 1, k) to a layer's cache, padded to T + 32; add it to `out`."""
+        new = split_heads(new, cache.shape[1])
+        out.append(new)
+        n_more = padded(self.k) - self.k
+        if not n_more:
+            return concat([cache, new], axis=3)
+        zeros = np.zeros((*new.shape[:3], n_more), np.float16)
+        return concat([cache, new, mb.const(val=zeros)], axis=3)
+
+
+def _scaled_query(y: Var, name: str, layers: Layers) -> Var:
+    n_head = layers.dims.n_text_head
+    scale = query_scale(layers.dims.n_text_state, n_head)
+    return split_heads(layers.linear(y, f"{name}.query", scale=scale), n_head)
+
+
+def _alignment(scores: Var, heads: Sequence[int]) -> list[Var]:
+    """Slice the scores (1, n_head, k, S) of ascending heads; neighbours share one slice."""
+    runs: list[list[int]] = []
+    for head in heads:
+        if runs and runs[-1][-1] + 1 == head:
+            runs[-1].append(head)
+        else:
+            runs.append([head])
+    return [cut(scores, 1, run[0], run[-1] + 1) for run in runs]
+
+
+def _logits(x: Var, layers: Layers) -> dict[str, Var]:
+    """Compute the logits in chunks of (1, k, 1, v): a token's logits are contiguous."""
+    name = OUTPUT if layers.has(OUTPUT) else "decoder.token_embedding.weight"
+    table = layers.parameter(name)
+    n, n_each = logit_chunks(len(table))
+    outputs = {}
+    for i in range(n):
+        rows = table[i * n_each : (i + 1) * n_each]
+        rows = np.pad(rows, ((0, n_each - len(rows)), (0, 0)))[:, :, None, None]
+        chunk = mb.conv(x=x, weight=layers.weight(f"{name}.{i}", rows), pad_type="valid")
+        outputs[f"logits{i}"] = mb.transpose(x=chunk, perm=[0, 3, 2, 1])
+    return outputs
+
+
+# -- packages -------------------------------------------------------------------------------------
+
+_GRAPHS: Mapping[FunctionKind, Graph] = {
+    "encode": _encode,
+    "cross": _cross,
+    "load": _load,
+    "step": _step,
+    "align": _step,
+}
+
+
+def save_package(path: Path, functions: Sequence[Function], meta: Meta, weights: Weights) -> None:
+    """Write one package with these functions, which share their weights.
+
+    Raises
+    ------
+    ModelError
+        float16 cannot hold a weight.
+    OSError
+        The package cannot be written.
+    """
+    layers = Layers(meta.dims, weights, meta.bits)
+    program = Program()
+    for function in functions:
+        program.add_function(function.name, mil_function(function, meta, layers))
+    program.default_function_name = functions[0].name
+    program.export_as_multifunction = True
+    # coremltools prints progress bars, and leaves its temporary folder to the garbage collector.
+    with redirect_stderr(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        ct.convert(
+            program,
+            convert_to="mlprogram",
+            minimum_deployment_target=TARGET,
+            compute_precision=ct.precision.FLOAT32,  # convert nothing: all is float16 already
+            pass_pipeline=ct.PassPipeline(list(_PASSES), "cleaning"),
+            skip_model_load=True,
+            package_dir=str(path),  # without it, a copy stays in the temporary folder
+        )
+
+
+def mil_function(function: Function, meta: Meta, layers: Layers) -> MilFunction:
+    """Make coremltools' form of a function, not yet part of a program."""
+    inputs = {t.name: mb.placeholder(t.shape, dtype=types.fp16) for t in function.inputs}
+    inputs |= {
+        t.name: mb.state_tensor_placeholder(t.shape, dtype=types.fp16) for t in function.states
+    }
+    with MilFunction(inputs, opset_version=TARGET) as made:
+        outputs = _GRAPHS[function.kind](function, meta, layers, made.inputs)
+        made.set_outputs(named(outputs))
+    return made

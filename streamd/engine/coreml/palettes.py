@@ -1,0 +1,119 @@
+"""Weights as packages hold them: in half precision, or as palettes of 2**bits values.
+
+A palette is chosen for each tensor by one-dimensional k-means (Lloyd 1982). A float16 tensor has at
+most 65536 different values, so k-means runs on their histogram, and a large tensor costs no more
+than a small one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engine import Weights
+from streamd.engine.coreml.package import Meta, logit_chunks
+from streamd.engine.weights import OUTPUT
+
+_N_ROUNDS = 50
+_LEAST_SIZE = 2048
+"""Smaller tensors are not compressed; coremltools' own limit."""
+_TOKENS = "decoder.token_embedding.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """`colours` (2**bits,) float16, ascending; `indices` into them, in the shape of the weights."""
+
+    colours: NDArray[np.float16]
+    indices: NDArray[np.uint8]
+
+
+def is_compressible(weight: NDArray[np.float16]) -> bool:
+    """Whether a tensor is large enough to be compressed."""
+    return weight.size > _LEAST_SIZE
+
+
+def palette(weight: NDArray[np.float16], bits: int) -> Palette:
+    """Return the palette of a finite tensor for `bits` bits per weight, at most 8."""
+    codes = (weight + np.float16(0)).view(np.uint16)  # adding 0 turns -0 into +0
+    counts = np.bincount(codes.ravel(), minlength=1 << 16)
+    used = np.flatnonzero(counts).astype(np.uint16)
+    values = used.view(np.float16).astype(np.float64)
+    order = np.argsort(values, kind="stable")
+    used, values = used[order], values[order]
+    centres = _centres(values, counts[used].astype(np.float64), 1 << bits)
+    colours = centres.astype(np.float16)
+    lookup = np.zeros(1 << 16, np.uint8)
+    lookup[used] = np.searchsorted(_borders(colours.astype(np.float64)), values)
+    return Palette(colours, lookup[codes])
+
+
+def _centres(
+    values: NDArray[np.float64], counts: NDArray[np.float64], n: int
+) -> NDArray[np.float64]:
+    """Return `n` ascending centres of ascending values; the last is repeated if n is too many."""
+    if len(values) <= n:
+        return np.pad(values, (0, n - len(values)), mode="edge")
+    mass = np.concatenate([[0.0], np.cumsum(counts)])
+    moment = np.concatenate([[0.0], np.cumsum(counts * values)])
+    # At first each centre stands for an equal part of the cube root of the density, which is the
+    # optimum for many centres (Panter and Dite 1951), so few rounds are needed.
+    share = np.cumsum(np.cbrt(counts * np.gradient(values) ** 2))
+    centres: NDArray[np.float64] = values[
+        np.searchsorted(share, share[-1] * (np.arange(n) + 0.5) / n)
+    ]
+    for _ in range(_N_ROUNDS):
+        cuts = np.concatenate([[0], np.searchsorted(values, _borders(centres)), [len(values)]])
+        inside = np.diff(mass[cuts])
+        moved = centres.copy()
+        np.divide(np.diff(moment[cuts]), inside, out=moved, where=inside > 0)
+        if np.array_equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def _borders(centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    borders: NDArray[np.float64] = (centres[1:] + centres[:-1]) / 2
+    return borders
+
+
+def weights_held(meta: Meta, weights: Weights) -> Weights:
+    """Return the weights that the packages of a built model hold, as float32.
+
+    A package agrees with the reference to the last digits only if the reference computes with the
+    same weights. The host's table embeds the tokens and is never compressed, so the output layer
+    may have weights of its own.
+    """
+    dims = meta.dims
+    scales = {
+        "encoder": np.float32((dims.n_audio_state // dims.n_audio_head) ** -0.5),
+        "decoder": np.float32(meta.d_head**-0.5),
+    }
+    held: dict[str, NDArray[np.float32]] = {}
+    for name, values in weights.items():
+        # Queries are stored scaled. Where the scale is no power of two, that rounds differently.
+        scale = scales[name.partition(".")[0]] if ".query." in name else np.float32(1)
+        half = (values * scale).astype(np.float16)
+        if half.ndim > 1 and "embedding" not in name and name != OUTPUT:
+            half = _looked_up(half, meta.bits)
+        found = half.astype(np.float32) / scale
+        held[name] = values if np.array_equal(found, values) else found  # keep no second copy
+    if meta.bits < 16:
+        held[OUTPUT] = _output(weights.get(OUTPUT, weights[_TOKENS]).astype(np.float16), meta.bits)
+    return held
+
+
+def _output(table: NDArray[np.float16], bits: int) -> NDArray[np.float32]:
+    """Return the output layer, which is compressed chunk by chunk."""
+    n, n_each = logit_chunks(len(table))
+    rows = np.pad(table, ((0, n * n_each - len(table)), (0, 0)))
+    chunks = [_looked_up(chunk, bits) for chunk in np.split(rows, n)]
+    return np.concatenate(chunks)[: len(table)].astype(np.float32)
+
+
+def _looked_up(half: NDArray[np.float16], bits: int) -> NDArray[np.float16]:
+    if bits == 16 or not is_compressible(half):
+        return half
+    found = palette(half, bits)
+    return found.colours[found.indices]
