@@ -32,7 +32,7 @@ def test_the_check_of_the_bundled_model_tells_all_and_succeeds(capsys):
     assert "million" in told["parameters"]
     assert "reads digits as the reference does" in told["openai-whisper"]
     for where in ("lamp at context 384", "digits at context 576", "digits at context 1500"):
-        assert f"against float32      {where}: KL 0.00" in out
+        assert f"against float32      {where}: KL 0.0" in out
     n_wrong = int(out.partition("wrong words ")[2].split()[0])
     assert n_wrong < 10
     assert f"{n_wrong} of 48 in int8" in out
