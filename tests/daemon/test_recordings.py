@@ -77,11 +77,11 @@ def test_only_the_clips_that_the_user_names(opened):
     [
         (
             {"word-timestamps": "false", "hallucination-silence-threshold-ms": "900"},
-            "--hallucination-silence-threshold-ms looks at words",
+            "--hallucination-silence-threshold-ms needs word timestamps",
         ),
         (
             {"word-timestamps": "false", "highlight-words": "true"},
-            "--highlight-words needs words",
+            "--highlight-words needs word timestamps",
         ),
         ({"clip-timestamps-ms": "0,900,800"}, "must not go back, got 0,900,800"),
     ],
