@@ -13,8 +13,8 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.engine import Engine
-from streamd.engine.catalog import dimensions
-from streamd.engine.model import Model, only_language, usual_heads
+from streamd.engine.catalog import dimensions, usual_heads
+from streamd.engine.model import Model, only_language
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 

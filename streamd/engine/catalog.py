@@ -1,19 +1,22 @@
-"""The Whisper models that have a short name, best first.
+"""Facts about Whisper models: names, sizes, where they are on the hub, alignment heads.
 
-The order is the one in which streamd prefers what is there when no model is named. It is that of
-accuracy, but that large-v3-turbo and distil-large-v3 come before the models that they were made
-from: they lose little and are several times as fast.
+`CATALOG` is in the order in which streamd prefers the models that are here when none is named. It
+is that of accuracy, but that large-v3-turbo and distil-large-v3 come before the models that they
+were made from: they lose little and are several times as fast.
 
 Sizes are those of ``model.safetensors`` and the small files in the repository, rounded; OpenAI's
 are float32 up to large-v2, float16 from large-v3 on. Sources: the repositories' file lists and
-model cards on huggingface.co. Licences are those of the cards.
+model cards on huggingface.co.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Outline
+from streamd.engine.model import Heads, Outline, have_heads
 from streamd.errors import ConfigError
 
 ENGLISH, MANY, MANY_AND_CANTONESE = 1, 99, 100
@@ -22,6 +25,26 @@ _WITH_CANTONESE = 51_866
 """Tokens of large-v3's vocabulary."""
 
 _MIN_SHORT_CTX = 64
+_N_AUDIO_CTX, _N_TEXT_CTX = 1500, 448
+
+_OFFICIAL_HEADS = {
+    "tiny.en": "1.0 2.0 2.5 3.0 3.1 3.2 3.3 3.4",
+    "tiny": "2.2 3.0 3.2 3.3 3.4 3.5",
+    "base.en": "3.3 4.7 5.1 5.5 5.7",
+    "base": "3.1 4.2 4.3 4.7 5.1 5.2 5.4 5.6",
+    "small.en": "6.6 7.0 7.3 7.8 8.2 8.5 8.7 9.0 9.4 9.8 9.10 10.0 10.1 10.2 10.3 10.6 10.11 11.2"
+    " 11.4",
+    "small": "5.3 5.9 8.0 8.4 8.7 8.8 9.0 9.7 9.9 10.5",
+    "medium.en": "11.4 14.1 14.12 14.14 15.4 16.0 16.4 16.9 17.12 17.14 18.7 18.10 18.15 20.0 20.3"
+    " 20.9 20.14 21.12",
+    "medium": "13.15 15.4 15.15 16.1 20.0 23.4",
+    "large-v1": "9.19 11.2 11.4 11.17 22.7 22.11 22.17 23.2 23.15",
+    "large-v2": "10.12 13.17 16.11 16.12 16.13 17.15 17.16 18.4 18.11 18.19 19.11 21.2 21.3 22.3"
+    " 22.9 22.12 23.5 23.7 23.13 25.5 26.1 26.12 27.15",
+    "large-v3": "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6",
+    "large-v3-turbo": "2.4 2.11 3.3 3.6 3.11 3.14",
+}
+"""Layer.head of the heads that follow the audio in OpenAI's models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +93,10 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """One model.
+    """A model on the hub.
 
-    `repository` is its ``owner/name`` on the hub; `n_bytes` about what is downloaded; one language
-    is English. `size` is that of its layers. `min_audio_ctx` is the shortest encoder context, in
+    `repository` is its ``owner/name`` there; `n_bytes` about what is downloaded; one language is
+    English. `size` is that of its layers. `min_audio_ctx` is the shortest encoder context, in
     frames, that it was trained for, or None for that of any Whisper.
     """
 
@@ -81,32 +104,27 @@ class CatalogModel:
     repository: str
     n_bytes: int
     n_languages: int
-    licence: str
     size: Size
     min_audio_ctx: int | None = None
 
 
-def _openai(
-    size: str, megabytes: int, n_languages: int, licence: str = "Apache-2.0"
-) -> CatalogModel:
+def _openai(size: str, megabytes: int, n_languages: int) -> CatalogModel:
     repository, n_bytes = f"openai/whisper-{size}", megabytes * 1_000_000
-    return CatalogModel(size, repository, n_bytes, n_languages, licence, _size(size))
+    return CatalogModel(size, repository, n_bytes, n_languages, _size(size))
 
 
 def _distilled(size: str, megabytes: int) -> CatalogModel:
     name = f"distil-{size}"
     repository, n_bytes = f"distil-whisper/{name}", megabytes * 1_000_000
-    return CatalogModel(name, repository, n_bytes, ENGLISH, "MIT", _size(name))
+    return CatalogModel(name, repository, n_bytes, ENGLISH, _size(name))
 
 
 def _short(size: str, megabytes: int, n_languages: int) -> CatalogModel:
     """Tuned for short encoder contexts: github.com/futo-org/whisper-acft."""
     repository = f"futo-org/acft-whisper-{size}"
     n_bytes = megabytes * 1_000_000
-    name, licence = f"acft-{size}", "Apache-2.0"
-    return CatalogModel(
-        name, repository, n_bytes, n_languages, licence, _size(size), _MIN_SHORT_CTX
-    )
+    name = f"acft-{size}"
+    return CatalogModel(name, repository, n_bytes, n_languages, _size(size), _MIN_SHORT_CTX)
 
 
 def _size(name: str) -> Size:
@@ -114,11 +132,11 @@ def _size(name: str) -> Size:
 
 
 CATALOG = (
-    _openai("large-v3-turbo", 1_621, MANY_AND_CANTONESE, "MIT"),
+    _openai("large-v3-turbo", 1_621, MANY_AND_CANTONESE),
     _distilled("large-v3", 1_515),
     _openai("large-v3", 3_090, MANY_AND_CANTONESE),
     _openai("large-v2", 6_176, MANY),
-    CatalogModel("large-v1", "openai/whisper-large", 6_176_000_000, MANY, "Apache-2.0", _LARGE),
+    CatalogModel("large-v1", "openai/whisper-large", 6_176_000_000, MANY, _LARGE),
     _distilled("large-v2", 1_515),
     _openai("medium.en", 3_058, ENGLISH),
     _openai("medium", 3_058, MANY),
@@ -198,13 +216,53 @@ def dimensions(name: str) -> ModelDimensions:
     n_vocab = {ENGLISH: 51_864, MANY: 51_865, MANY_AND_CANTONESE: _WITH_CANTONESE}
     return ModelDimensions(
         n_mels=size.n_mels,
-        n_audio_ctx=1500,
+        n_audio_ctx=_N_AUDIO_CTX,
         n_audio_state=size.n_audio_state,
         n_audio_head=n_head,
         n_audio_layer=size.n_audio_layer,
         n_vocab=n_vocab[found.n_languages],
-        n_text_ctx=448,
+        n_text_ctx=_N_TEXT_CTX,
         n_text_state=size.n_audio_state,
         n_text_head=n_head,
         n_text_layer=size.n_text_layer,
     )
+
+
+def heads(listed: Iterable[tuple[int, int]] | None, path: Path, dims: ModelDimensions) -> Heads:
+    """Return the alignment heads that the model's files list, or else the `usual_heads`.
+
+    Distilled models may come with the list of their teacher, whose decoder was deeper. A list of
+    the whole upper half of the decoder is what converters write that know none.
+    """
+    pairs = tuple(sorted(set(listed or ())))
+    known = pairs and have_heads(dims, pairs) and pairs != _upper_half(dims)
+    return pairs if known else usual_heads(path, dims)
+
+
+def usual_heads(path: Path, dims: ModelDimensions) -> Heads:
+    """Return the alignment heads of a model whose files list none.
+
+    A fine-tune keeps those of OpenAI's model of the same dimensions. Other models get, as in
+    openai-whisper, all heads in the upper half of the decoder. large-v1 and large-v2 have the same
+    dimensions: the name of `path` decides.
+    """
+    name = _official_name(path, dims)
+    if name in _OFFICIAL_HEADS:
+        pairs = (pair.split(".") for pair in _OFFICIAL_HEADS[name].split())
+        return tuple((int(layer), int(head)) for layer, head in pairs)
+    return _upper_half(dims)
+
+
+def _upper_half(dims: ModelDimensions) -> Heads:
+    layers = range(dims.n_text_layer // 2, dims.n_text_layer)
+    return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
+
+
+def _official_name(path: Path, dims: ModelDimensions) -> str | None:
+    """Return which of OpenAI's models has these dimensions."""
+    usual = replace(dims, n_audio_ctx=_N_AUDIO_CTX, n_text_ctx=_N_TEXT_CTX)
+    names = [name for name in _OFFICIAL_HEADS if dimensions(name) == usual]
+    if len(names) <= 1:
+        return names[0] if names else None
+    version = re.search(r"large-(v[12])(?![0-9])", path.name)
+    return f"large-{version[1]}" if version else None

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.catalog import dimensions
-from streamd.engine.model import Heads, have_heads, heads, usual_heads
+from streamd.engine.catalog import dimensions, heads, usual_heads
+from streamd.engine.model import Heads, have_heads
 from streamd.errors import ConfigError
 
 OFFICIAL = {

@@ -14,7 +14,7 @@ from streamd.disk import cache_folder, prune, put_file, put_folder
 from streamd.engine import prepared
 from streamd.engine.model import Model
 from streamd.engine.onnx import build
-from streamd.engine.prepared import identity, open_engine
+from streamd.engine.prepared import open_engine
 from streamd.engine.prepared.precision import choose_precision
 from streamd.engine.store import load_model
 from streamd.errors import EngineError, ModelError
@@ -56,11 +56,6 @@ def copy(small, tmp_path):
     return Path(shutil.copytree(small, tmp_path / "model"))
 
 
-@pytest.fixture(autouse=True)
-def _times_are_believed_at_once(monkeypatch):
-    monkeypatch.setattr(identity, "_SETTLED_NS", 0)
-
-
 def how(name, precision="float32") -> str:
     return open_engine(str(name), threads=1, precision=precision).how
 
@@ -95,12 +90,6 @@ def test_prepared_is_the_same_model(folder, loads, small, name, precision):
         np.testing.assert_array_equal(logits(opened.engine), logits(fresh))
 
 
-def test_the_same_content_elsewhere_is_the_same_model(folder, loads, copy, tmp_path):
-    assert how(copy) == "prepared now"
-    assert how(shutil.copytree(copy, tmp_path / "elsewhere" / copy.name)) == "prepared"
-    assert loads == [str(copy)]
-
-
 def test_another_name_is_another_model(folder, copy, tmp_path):
     """Whose alignment heads may follow from it."""
     how(copy)
@@ -133,18 +122,6 @@ def test_a_change_that_hides_behind_size_and_time_is_seen(folder, copy):
     assert how(copy) == "prepared now"
 
 
-def test_young_files_are_read_again(folder, copy, monkeypatch):
-    monkeypatch.setattr(identity, "_SETTLED_NS", 10**18)
-    reads = []
-    digest = identity._digest
-    monkeypatch.setattr(identity, "_digest", lambda path: reads.append(path) or digest(path))
-    assert [how(copy) for _ in range(3)] == ["prepared now", "prepared", "prepared"]
-    assert len(reads) == 3
-    monkeypatch.setattr(identity, "_SETTLED_NS", 0)
-    assert [how(copy) for _ in range(3)] == ["prepared"] * 3
-    assert len(reads) == 4, "an old file only once"
-
-
 def test_files_that_change_while_they_are_loaded_are_not_kept(folder, copy, monkeypatch):
     def changed_after(name):
         model = load_model(name)
@@ -160,7 +137,6 @@ def damages():
     yield "cut", lambda path: os.truncate(path, path.stat().st_size // 2)
     yield "empty", lambda path: path.write_bytes(b"")
     yield "gone", lambda path: path.unlink()
-    yield "zeros", lambda path: path.write_bytes(bytes(path.stat().st_size))
     yield "longer", lambda path: path.write_bytes(path.read_bytes() + b"x")
 
 
@@ -168,7 +144,7 @@ def damages():
     "file",
     [
         *("encoder.onnx", "encoder.onnx.weights", "decoder.onnx", "decoder.onnx.weights"),
-        *("model.msgpack", "checked.json"),
+        *("model.msgpack", "sizes.json"),
     ],
 )
 @pytest.mark.parametrize("damage", [damage for _, damage in damages()])
@@ -184,14 +160,14 @@ def test_damage_is_made_good(folder, small, file, damage):
 def test_a_runtime_that_refuses_what_was_prepared_gets_it_anew(folder, small, monkeypatch):
     how(small)
     refusals = [EngineError("no")]
-    read = prepared.entry.read
+    open_folder = prepared.open_folder
 
-    def refuse_once(place, *, threads):
+    def refuse_once(place, dims, *, threads):
         if refusals:
             raise refusals.pop()
-        return read(place, threads=threads)
+        return open_folder(place, dims, threads=threads)
 
-    monkeypatch.setattr(prepared.entry, "read", refuse_once)
+    monkeypatch.setattr(prepared, "open_folder", refuse_once)
     assert how(small) == "prepared now"
 
 
@@ -227,7 +203,7 @@ def test_a_full_disk_costs_only_time(folder, small, monkeypatch, caplog):
         (place / "tensors").write_bytes(b"part")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepared.entry, "write", full)
+    monkeypatch.setattr(prepared, "_write", full)
     assert how(small) == "not prepared"
     assert "No space left on device" in caplog.text
     assert entries(folder) == [], "nothing half-written"

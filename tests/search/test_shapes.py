@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import only_language, usual_heads
+from streamd.engine.catalog import usual_heads
+from streamd.engine.model import only_language
 from streamd.engine.onnx import OnnxEngine, OnnxFeatures, build
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes

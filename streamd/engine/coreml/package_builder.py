@@ -31,7 +31,7 @@ from streamd.engine.coreml.package import (
 )
 from streamd.engine.coreml.palettes import weights_held
 from streamd.engine.model import Model
-from streamd.engine.prepared.identity import Identity, called
+from streamd.engine.prepared import files_state
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
@@ -105,11 +105,10 @@ def _cached(name: str) -> Path | None:
     if folder is None or path is None:
         return None
     try:
-        digest = Identity(path, folder).known.digest
+        state = files_state(name, path)
     except (OSError, ModelError):  # the loader reports best what is wrong
         return None
-    parts = f"{digest}\n{called(name, path)}"
-    return folder / _FOLDER / hashlib.sha256(parts.encode()).hexdigest()[:40] / _code()
+    return folder / _FOLDER / hashlib.sha256(state.encode()).hexdigest()[:40] / _code()
 
 
 @cache

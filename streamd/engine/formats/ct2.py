@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamd.engine import ModelDimensions
+from streamd.engine.catalog import heads
 from streamd.engine.formats import huggingface
 from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile, present, read, read_json
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, heads, is_whisper
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, is_whisper
 from streamd.engine.model import only_language as language
 from streamd.engine.vocabulary import check_size, spelled
 from streamd.engine.weights import INT8_ROWS, OUTPUT, Stored, gather, shown

@@ -18,15 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
+from streamd.engine.catalog import usual_heads
 from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile
-from streamd.engine.model import (
-    MIN_AUDIO_CTX,
-    Model,
-    Outline,
-    is_whisper,
-    only_language,
-    usual_heads,
-)
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, is_whisper, only_language
 from streamd.engine.vocabulary import check_size, numbered
 from streamd.engine.weights import Stored, gather, shown
 from streamd.errors import ModelError

@@ -12,18 +12,11 @@ from pathlib import Path
 import msgspec
 
 from streamd.engine import ModelDimensions
+from streamd.engine.catalog import heads
 from streamd.engine.formats import safetensors
 from streamd.engine.formats.torch_zip import open_torch
 from streamd.engine.formats.untrusted import existing, present, read_json
-from streamd.engine.model import (
-    MIN_AUDIO_CTX,
-    Model,
-    Outline,
-    below,
-    heads,
-    is_whisper,
-    only_language,
-)
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, is_whisper, only_language
 from streamd.engine.vocabulary import check_size, openai_vocabulary, spelled
 from streamd.engine.weights import OUTPUT, Stored, gather
 from streamd.errors import ModelError

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamd.engine import ModelDimensions
+from streamd.engine.catalog import heads
 from streamd.engine.formats import safetensors
 from streamd.engine.formats.untrusted import open_zip, present, read_json, zip_entry
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, heads, is_whisper, only_language
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, is_whisper, only_language
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import Stored, gather, shown
 from streamd.errors import ModelError

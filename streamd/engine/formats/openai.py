@@ -10,15 +10,9 @@ from pathlib import Path
 import msgspec
 
 from streamd.engine import ModelDimensions
+from streamd.engine.catalog import usual_heads
 from streamd.engine.formats.torch_zip import TorchZip, open_torch
-from streamd.engine.model import (
-    MIN_AUDIO_CTX,
-    Model,
-    Outline,
-    is_whisper,
-    only_language,
-    usual_heads,
-)
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, is_whisper, only_language
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import Stored, gather
 from streamd.errors import ModelError

@@ -1,34 +1,36 @@
-"""A model is prepared once: its graphs are built, its weights laid out, then both are only mapped.
+"""Prepares a model once: its graphs are built, its weights laid out, then both are only mapped.
 
-What was prepared lies in the cache folder, under a key of all that it depends on: the content of
-the model's files (wherever they lie), the code of this package, ONNX Runtime, the processor and the
-precision. A folder that cannot be written, belongs to others, or is full costs the time, nothing
-else.
+What was prepared lies in the cache folder, under a key of all that it depends on: the model's
+files, the code of this package, ONNX Runtime, the processor and the precision. Beside the engine's
+files it holds whatever else is known of the model, so that its own files need not be read. If the
+folder cannot be written, belongs to others, or is full, the model is prepared in memory.
 """
 
 import hashlib
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from streamd.disk import cache_folder, discard, is_ours, prune, put_folder
+import msgspec
+
+from streamd.disk import cache_folder, discard, expanded, is_ours, prune, put_folder
 from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine, Precision, build
-from streamd.engine.prepared import entry
-from streamd.engine.prepared.identity import Identity, called
+from streamd.engine.onnx import FILES, OnnxEngine, Precision, build, open_folder, save
 from streamd.engine.prepared.precision import Choice, choose_precision, machine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
+from streamd.engine.store.layouts import layout_of
 from streamd.errors import EngineError, ModelError
 
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 8 << 30
 """Of all prepared models together; large-v3 takes 1.7 GB in int8."""
+_ABOUT, _SIZES = "model.msgpack", "sizes.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Opened:
 
 
 def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opened:
-    """Open a model by name, folder or file, as `load_model` finds it, and prepare it if need be.
+    """Open a model by name, folder or file, as `load_model` finds it, and prepare it if necessary.
 
     Raises
     ------
@@ -58,27 +60,45 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
     if folder is None or path is None:
         return _in_memory(load_model(name), threads, precision)
     try:
-        identity = Identity(path, folder)
-    except (OSError, ModelError):  # the loader says best what is wrong
+        state = files_state(name, path)
+        dims = layout_of(path).outline(path).dims
+    except (OSError, ModelError):  # `load_model` says better what is wrong
         return _in_memory(load_model(name), threads, precision)
-    if dims := identity.known.dims:
-        chosen = choose_precision(dims, precision, threads=threads).precision
-        place = _place(folder, identity.known.digest, called=called(name, path), precision=chosen)
-        if found := _read(place, threads):
-            identity.remember(dims)
-            return Opened(*found, chosen, "prepared")
+    chosen = choose_precision(dims, precision, threads=threads).precision
+    key = "\n".join((state, chosen, machine(), _code()))
+    place = folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
+    if found := _read(place, threads):
+        return Opened(*found, chosen, "prepared")
     model = load_model(name)
-    chosen = choose_precision(model.dims, precision, threads=threads).precision
-    if not identity.remember(model.dims):
-        return _in_memory(model, threads, chosen)  # somebody is changing the files
-    place = _place(folder, identity.known.digest, called=called(name, path), precision=chosen)
-    return _prepare(model, place, threads=threads, precision=chosen)
+    with suppress(OSError, ModelError):
+        if files_state(name, path) == state:
+            return _prepare(model, place, threads=threads, precision=chosen)
+    return _in_memory(model, threads, chosen)  # the files changed while they were loaded
+
+
+def files_state(name: str, path: Path) -> str:
+    """Return a text that is another one if the model's files at `path` may have changed.
+
+    It is made of what the file system says of them. That is enough for a cache: ``ctime`` cannot be
+    set back. The names count because a loader may conclude the alignment heads from them.
+
+    Raises
+    ------
+    OSError, ModelError
+        The files cannot be read, or are no model.
+    """
+    parts = ["" if expanded(name) == path else name, str(path.resolve())]
+    for file in sorted(layout_of(path).files(path)):
+        s = file.stat()
+        state = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+        parts.append(f"{file.name} {state}")
+    return "\n".join(parts)
 
 
 def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -> Opened:
     log.info("model %s: preparing it for this machine, once", model.name)
     try:
-        put_folder(place, lambda folder: entry.write(folder, model, precision))
+        put_folder(place, lambda folder: _write(folder, model, precision))
         prune(place.parent, keep=place, max_bytes=_MAX_BYTES)
     except (OSError, EngineError) as error:
         log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)
@@ -98,25 +118,31 @@ def _in_memory(model: Model, threads: int, precision: Choice) -> Opened:
     return Opened(model, engine, chosen, "not prepared")
 
 
+def _write(folder: Path, model: Model, precision: Precision) -> None:
+    heads = model.alignment_heads
+    save(folder, model.dims, model.weights, alignment_heads=heads, precision=precision)
+    (folder / _ABOUT).write_bytes(msgspec.msgpack.encode(replace(model, weights={})))
+    (folder / _SIZES).write_bytes(msgspec.json.encode(_sizes(folder)))
+
+
 def _read(place: Path, threads: int) -> tuple[Model, OnnxEngine] | None:
-    """What was prepared, if it is whole and of our own making; else there is nothing left of it."""
+    """Open what was prepared, or remove it if it is damaged or others may have changed it."""
     try:
-        found = entry.read(place, threads=threads) if is_ours(place) else None
-    except EngineError:
-        found = None  # damaged where it was not looked at
-    except OSError:
-        return None
-    if found is None:
+        if is_ours(place) and _sizes(place) == msgspec.json.decode((place / _SIZES).read_bytes()):
+            model = msgspec.msgpack.decode((place / _ABOUT).read_bytes(), type=Model)
+            engine = open_folder(place, model.dims, threads=threads)
+            with suppress(OSError):
+                os.utime(place)  # `prune` removes what was not used for longest
+            return model, engine
+    except (OSError, EngineError, msgspec.DecodeError) as error:
+        log.debug("%s: %s", place, error)
+    if os.path.lexists(place):
         discard(place)
-        return None
-    with suppress(OSError):
-        os.utime(place)  # in use: the last to be pruned
-    return found
+    return None
 
 
-def _place(folder: Path, digest: str, *, called: str, precision: Precision) -> Path:
-    parts = (digest, called, precision, machine(), _code())
-    return folder / "prepared" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_size for name in (*FILES, _ABOUT)}
 
 
 @cache

@@ -36,25 +36,27 @@ _N_TOKENS = 24
 _N_TIMES = 5
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The precision to use, and the times that spoke for it; None if nothing was measured."""
+class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The precision to use, and the measured times; these are None if nothing was measured."""
 
     precision: Precision
     float32_ms: float | None = None
     int8_ms: float | None = None
 
 
-def choose_precision(dims: ModelDimensions, choice: Choice = "auto", *, threads: int) -> Verdict:
+def choose_precision(
+    dims: ModelDimensions, choice: Choice = "auto", *, threads: int
+) -> ChosenPrecision:
     """The user's choice, or for "auto" what an earlier or a first measurement says."""
     if choice != "auto":
-        return Verdict(precision=choice)
+        return ChosenPrecision(precision=choice)
     if dims.n_audio_state < _LEAST_STATE:
-        return Verdict(precision="float32")
+        return ChosenPrecision(precision="float32")
     folder = cache_folder()
     kept = folder / "precision" / _key(dims, threads) if folder else None
     if kept:
         with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(kept.read_bytes(), type=Verdict)
+            return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
     verdict = _measure(dims, threads)
     if kept:
         with suppress(OSError):  # then it is measured again next time
@@ -81,7 +83,7 @@ def _key(dims: ModelDimensions, threads: int) -> str:
     return hashlib.sha256(f"{machine()} {threads} {shape}".encode()).hexdigest()[:40]
 
 
-def _measure(dims: ModelDimensions, threads: int) -> Verdict:
+def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
     """Time one layer of encoder and decoder in both precisions, in turns."""
     slice_of = replace(dims, n_audio_layer=1, n_text_layer=1, n_vocab=4 * dims.n_text_state)
     random = np.random.default_rng(0)
@@ -96,7 +98,7 @@ def _measure(dims: ModelDimensions, threads: int) -> Verdict:
             times[precision].append(_step_ms(engine))
     best = {precision: min(each) for precision, each in times.items()}
     wins = best["int8"] < _GAIN * best["float32"]
-    return Verdict(
+    return ChosenPrecision(
         precision="int8" if wins else "float32",
         float32_ms=round(best["float32"], 3),
         int8_ms=round(best["int8"], 3),
