@@ -27,6 +27,8 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 Message = dict[str, Any]
 KEEP_S = 120
 """Audio that is kept while the server is unreachable; with more than that, `send` waits."""
+FIRST_PAUSE_S = 0.1
+"""Before the first attempt to reconnect; doubles up to 5 s."""
 TEMPORARY = {"slow", "session_busy", "too_many_streams"}
 
 
@@ -90,7 +92,7 @@ class Speaker:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        pause_s, over = 0.1, False
+        pause_s, over = FIRST_PAUSE_S, False
         while not over:
             try:
                 address = f"{self._url}/v1/stream?{urlencode(self._query)}"
@@ -101,7 +103,7 @@ class Speaker:
                     ping_timeout=None,  # a server that is behind does not read, pings included
                     proxy=None,
                 ) as connection:
-                    pause_s = 0.1
+                    pause_s = FIRST_PAUSE_S
                     over = await self._talk(connection)
             except InvalidStatus as error:
                 if error.response.status_code < 500 and error.response.status_code != 429:

@@ -19,8 +19,8 @@ RAINBOW = (
     (78, 178, 101),
 )
 """Seven steps of Paul Tol's discrete rainbow, red to green, as in whisper.cpp."""
-_CUBE = (0, 95, 135, 175, 215, 255)
-"""Levels of the 6 x 6 x 6 colour cube in xterm's palette."""
+_RAINBOW_256 = (160, 166, 208, 215, 227, 114, 71)
+"""The nearest colours in xterm's palette of 256."""
 FAINT = "2"
 """SGR faint. Not italic: inside tmux and screen that often comes out as reverse video."""
 
@@ -59,14 +59,7 @@ def confidence_ramp(
         return ()
     if environ.get("COLORTERM") in ("truecolor", "24bit"):
         return tuple(f"38;2;{red};{green};{blue}" for red, green, blue in RAINBOW)
-    return tuple(f"38;5;{_nearest_of_256(color)}" for color in RAINBOW)
-
-
-def _nearest_of_256(color: tuple[int, int, int]) -> int:
-    red, green, blue = (
-        min(range(len(_CUBE)), key=lambda i: abs(_CUBE[i] - level)) for level in color
-    )
-    return 16 + 36 * red + 6 * green + blue
+    return tuple(f"38;5;{color}" for color in _RAINBOW_256)
 
 
 def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable[[int], str]:

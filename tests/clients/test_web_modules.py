@@ -81,3 +81,26 @@ def test_a_session_that_did_not_wait_goes_on_only_with_what_it_has_not_heard(
     console.log(JSON.stringify(audio));
     """)
     assert said == again
+
+
+def test_a_tone_comes_out_as_it_went_in():
+    worst, alias = node(f"""
+    const {{ Resampler }} = await import("{WEB / "resampler.js"}");
+    const resampler = new Resampler(44100, 16000);
+    let n = 0, worst = 0, alias = 0;
+    const high = new Resampler(44100, 16000);
+    for (let at = 0; at < 44100; at += 128) {{
+      const tone = (hz) => Float32Array.from({{length: 128}}, (_, i) =>
+        Math.sin(2 * Math.PI * hz * (at + i) / 44100));
+      for (const x of resampler.push(tone(1000))) {{
+        const wanted = Math.sin(2 * Math.PI * 1000 * n / 16000);
+        if (n > 100) worst = Math.max(worst, Math.abs(x - wanted));
+        n += 1;
+      }}
+      if (at > 4410) for (const x of high.push(tone(12000))) alias = Math.max(alias, Math.abs(x));
+      else high.push(tone(12000));
+    }}
+    console.log(JSON.stringify([worst, alias]));
+    """)
+    assert worst < 1e-4
+    assert alias < 1e-3
