@@ -1,8 +1,4 @@
-"""When a word becomes stable: the rules that commit words of a stream.
-
-`LocalAgreement` is the default, `AlignAtt` needs one hypothesis only, `Sliding` is whisper.cpp's
-``stream``. A new rule is a class with the interface of `CommitPolicy`.
-"""
+"""When a word becomes stable. Another rule is a class with the interface of `CommitPolicy`."""
 
 import unicodedata
 from collections import deque
@@ -15,14 +11,13 @@ from streamd.types import Word
 
 
 class CommitPolicy(Protocol):
-    """Decides how many words of a new hypothesis may be shown as committed."""
+    """Decides how many words of a new hypothesis will never change."""
 
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
-        """Count the leading words that will never change.
+        """Return how many of the leading words to commit; the next call gets only the others.
 
-        `words` are the uncommitted words of the newest hypothesis; `now` is the window's end and
-        `silence` the frames of silence the window ends with (0 while somebody speaks). The words
-        counted are taken out of what the next call gets.
+        `words` are the uncommitted words of the newest hypothesis, `now` is the end of its window,
+        and `silence` is how many frames of silence the window ends with (0 during speech).
         """
         ...
 
@@ -32,11 +27,11 @@ class CommitPolicy(Protocol):
 
 
 COMPLETE_AFTER = 15
-"""After so many frames (300 ms) of silence no word is half heard any more."""
+"""Frames of silence (300 ms) after which no word can be incomplete."""
 
 
 def normalised(text: str) -> str:
-    """The word without case, punctuation and blanks: "And," agrees with "and"."""
+    """The word without case, punctuation and blanks, so that "And," agrees with "and"."""
     letters = (c for c in text.casefold() if unicodedata.category(c)[0] not in "PZ")
     return "".join(letters) or text.strip()
 
@@ -53,12 +48,17 @@ def settled(words: Sequence[Word], before: int) -> int:
 
 
 class LocalAgreement:
-    """Commits the words on which the last hypotheses agree, once they are old enough."""
+    """Commits the words on which the last hypotheses agree, once they are old enough.
+
+    LocalAgreement-n of Liu et al. 2020 (arXiv 2005.11185) and Machacek et al. 2023 (arXiv
+    2307.14743). The age of the words is an addition: agreement alone commits words of which only
+    the beginning was in the audio.
+    """
 
     def __init__(self, options: AgreementOptions | None = None) -> None:
         self._options = options or AgreementOptions()
         self._history: deque[list[str]] = deque(maxlen=self._options.agree)
-        self._heard = 0  # the end of the newest window in the history
+        self._now = 0  # the end of the newest window in the history
 
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
@@ -76,15 +76,15 @@ class LocalAgreement:
     def reset(self) -> None:
         """Forget the hypotheses: a new utterance begins."""
         self._history.clear()
-        self._heard = 0
+        self._now = 0
 
     def _agreed(self, words: Sequence[Word], now: int) -> int:
         names = [normalised(word.text) for word in words]
-        if self._history and now - self._heard < self._options.min_progress:
+        if self._history and now - self._now < self._options.min_progress:
             self._history[-1] = names  # too soon to count as a second opinion
             return 0
         self._history.append(names)
-        self._heard = now
+        self._now = now
         if len(self._history) < self._options.agree:
             return 0
         return min(agreement(list(self._history)), settled(words, now - self._options.hold))
@@ -96,7 +96,12 @@ class LocalAgreement:
 
 
 class AlignAtt:
-    """Commits the words that end `frame_threshold` frames before the window's end."""
+    """Commits the words that end `frame_threshold` frames before the window's end.
+
+    The place of a word comes from the decoder's attention, and more audio would not improve a word
+    well before the edge; so one hypothesis is enough. Papi et al. 2023 (arXiv 2305.11408), for
+    Whisper: Simul-Whisper (arXiv 2406.10052) and SimulStreaming.
+    """
 
     def __init__(self, options: AlignAttOptions | None = None) -> None:
         self._options = options or AlignAttOptions()
@@ -105,7 +110,7 @@ class AlignAtt:
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
         if words and words[0].start < self._committed - self._options.rewind:
-            return 0
+            return 0  # the attention jumped back: the decoder has lost its place
         complete = silence >= COMPLETE_AFTER
         n = settled(words, now if complete else now - self._options.frame_threshold)
         if not complete:
@@ -120,11 +125,11 @@ class AlignAtt:
 
 
 class Sliding:
-    """Commits nothing before the line ends."""
+    """Commits nothing: lines of fixed length are final at their end (whisper.cpp's ``stream``)."""
 
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
-        """Commit no word (see `CommitPolicy`)."""
+        """Return 0."""
         return 0
 
     def reset(self) -> None:
-        """Do nothing: there is nothing to forget."""
+        """Do nothing."""

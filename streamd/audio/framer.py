@@ -1,9 +1,4 @@
-"""Audio in any form becomes whole 20 ms frames at 16 kHz.
-
-`PcmDecoder` turns raw bytes into samples, `Resampler` changes the rate (libsoxr), and `Framer` cuts
-samples of any rate, width and channel count into frames. Nothing here knows where the audio comes
-from.
-"""
+"""Audio in any form becomes whole 20 ms frames at 16 kHz."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +16,7 @@ Bytes = NDArray[np.uint8]
 
 
 def _packed_24(packed: Bytes) -> NDArray[np.int32]:
-    """Three-byte little-endian numbers as the upper bytes of 32-bit ones: same full scale."""
+    """Three-byte numbers become the upper bytes of 32-bit ones, with the same full scale."""
     wide = np.zeros((len(packed) // 3, 4), np.uint8)
     wide[:, 1:] = packed.reshape(-1, 3)
     return wide.view("<i4").reshape(-1)
@@ -37,16 +32,13 @@ _ENCODINGS: dict[str, tuple[int, Callable[[Bytes], Block]]] = {
     "f64le": (8, lambda packed: packed.view("<f8")),
 }
 ENCODINGS = tuple(_ENCODINGS)
-"""What `PcmDecoder` reads, under ffmpeg's names."""
+"""What `PcmDecoder` reads, by ffmpeg's names."""
 
 
 class PcmDecoder:
-    """Bytes of interleaved PCM, cut anywhere, become blocks of samples for the framer.
+    """Bytes of interleaved PCM, cut anywhere, become blocks of samples for `Framer`.
 
-    Raises
-    ------
-    SourceError
-        `encoding` is none of `ENCODINGS`.
+    Raises `SourceError` for an encoding that is not in `ENCODINGS`.
     """
 
     def __init__(self, encoding: str, channels: int) -> None:
@@ -58,10 +50,7 @@ class PcmDecoder:
         self._rest = b""
 
     def push(self, data: bytes) -> Block:
-        """Take any number of bytes; give the (n, channels) samples that are complete.
-
-        An incomplete one waits for the next bytes; at the end of the stream it is not audio.
-        """
+        """Return the (n, channels) samples that these bytes complete."""
         data = self._rest + data
         n_whole = len(data) - len(data) % self._stride
         self._rest = data[n_whole:]
@@ -74,16 +63,12 @@ MAX_RATE_HZ = 192_000
 
 
 class Resampler:
-    """A stream at `rate_hz` becomes the same stream at 16 kHz, in phase with it.
+    """Converts a stream to 16 kHz with libsoxr, in phase and without seams.
 
     The output does not depend on how the input was cut into blocks, bit for bit. After `flush`,
-    n samples in are ``n * 16000 / rate_hz`` samples out, rounded to a neighbour. soxr's quality
-    "HQ" holds back at most 40 ms of audio at 44.1 kHz and 115 ms at 8 kHz until more comes.
-
-    Raises
-    ------
-    SourceError
-        The rate is not one at which anybody records speech.
+    n samples have become ``n * 16000 / rate_hz``, rounded up or down. soxr's quality "HQ" holds
+    back at most 40 ms of audio at 44.1 kHz and 115 ms at 8 kHz until more comes. Raises
+    `SourceError` for a rate outside `MIN_RATE_HZ` to `MAX_RATE_HZ`.
     """
 
     def __init__(self, rate_hz: int) -> None:
@@ -95,16 +80,12 @@ class Resampler:
         )
 
     def push(self, samples: Samples) -> Samples:
-        """Take (n,) samples at the input rate; give what is ready at 16 kHz, possibly nothing."""
-        return self._resampled(samples, last=False)
+        """Take (n,) samples and return what is ready at 16 kHz, possibly nothing."""
+        return np.asarray(self._stream.resample_chunk(samples, last=False))
 
     def flush(self) -> Samples:
-        """Give what was held back. The stream ends here: no `push` may follow."""
-        return self._resampled(np.empty(0, np.float32), last=True)
-
-    def _resampled(self, samples: Samples, *, last: bool) -> Samples:
-        out: Samples = self._stream.resample_chunk(samples, last=last)
-        return out
+        """Return what was held back. No `push` may follow."""
+        return np.asarray(self._stream.resample_chunk(np.empty(0, np.float32), last=True))
 
 
 _SCALES = {
@@ -114,21 +95,16 @@ _SCALES = {
     ("f", 4): (0.0, 1.0),
     ("f", 8): (0.0, 1.0),
 }
-"""(kind, bytes) of a sample: its value at rest, and its distance from there to full scale."""
+"""By kind and bytes of a sample: the value of silence, and its distance to full scale."""
 
 
 class Framer:
-    """One stream of audio, cut into frames; not a sample is lost or doubled on the way.
+    """Cuts one stream of audio into frames; no sample is lost or doubled on the way.
 
     The frames do not depend on how the stream was cut into blocks, bit for bit. At 16 kHz, mono,
-    samples of up to 24 bits pass unchanged. Channels are averaged. What is not a number or infinite
-    becomes 0 and is counted in `n_invalid` (one NaN would silence every window that it is in);
-    louder than full scale is clipped to it.
-
-    Raises
-    ------
-    SourceError
-        The rate is outside 4000..192000 Hz.
+    samples of up to 24 bits pass unchanged. Channels are averaged. Samples beyond full scale are
+    clipped. NaN and infinity become 0 and are counted in `n_invalid`: one NaN would silence every
+    window that it is in. Raises `SourceError` as `Resampler` does.
     """
 
     def __init__(self, rate_hz: int, channels: int = 1) -> None:
@@ -137,24 +113,19 @@ class Framer:
         self._rest: Samples = np.empty(0, np.float32)
         self.n_invalid = 0
         self.n_padding = 0
-        """Zeros at the end of the last frame that are no audio, known after `flush`."""
+        """How many zeros were added to the last frame, known after `flush`."""
 
     def push(self, block: Block) -> Frames:
-        """Take the next samples and give the (n, 320) frames that they complete, n >= 0.
+        """Take the next samples and return the (n, 320) frames that they complete, n >= 0.
 
-        Parameters
-        ----------
-        block : (n, channels), or (n,) if there is one channel; uint8, int16, int32, float32 or
-            float64 of any byte order. 24-bit samples come as the upper bytes of int32.
+        `block` is (n, channels), or (n,) if there is one channel, of uint8, int16, int32, float32
+        or float64 in any byte order. 24-bit samples are the upper bytes of int32.
         """
         mono = self._mono(block)
         return self._cut(self._resampler.push(mono) if self._resampler else mono)
 
     def flush(self) -> Frames:
-        """Give the rest, the last frame padded with zeros. The stream ends here: no `push` after.
-
-        There may be none, and after resampling there may be several.
-        """
+        """Return the remaining frames, the last one padded with zeros. No `push` may follow."""
         frames = (
             self._cut(self._resampler.flush()) if self._resampler else self._cut(self._rest[:0])
         )
@@ -167,7 +138,6 @@ class Framer:
         return np.concatenate((frames, last))
 
     def _mono(self, block: Block) -> Samples:
-        """Average the channels, at full scale 1."""
         columns = block[:, np.newaxis] if block.ndim == 1 else block
         if columns.shape[1] != self._channels:
             raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
@@ -187,7 +157,7 @@ class Framer:
         return np.clip(np.where(valid, samples, 0), -1, 1)
 
     def _cut(self, samples: Samples) -> Frames:
-        # The resampler's filter rings a little beyond full scale.
+        # Clipped once more, since the resampler's filter overshoots.
         joined = np.concatenate((self._rest, np.clip(samples, -1, 1)))
         n_whole = len(joined) - len(joined) % FRAME
         self._rest = joined[n_whole:].copy()  # a view would keep the whole block alive

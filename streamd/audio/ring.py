@@ -1,22 +1,18 @@
-"""A stream's recent frames, held under the numbers that they have for good.
-
-Frame numbers count from the beginning of the stream and are never reused. The ring knows nothing of
-what is needed for how long: its owner says with `forget` what may go.
-"""
+"""A stream's recent frames, by their numbers since the beginning of the stream."""
 
 import numpy as np
 
 from streamd.types import FRAME, Frames, Samples
 
 _FIRST_CAPACITY = 512
-"""Frames: 10 s, 640 KiB. A session on a fast engine never needs more than its window."""
+"""Frames (10 s, 640 KiB): a session with a fast engine needs no more than its window."""
 
 
 class Ring:
-    """Frames `start` to `end` of a stream, `limit` of them at most.
+    """Frames `start` to `end` of a stream, at most `limit` of them; the owner calls `forget`.
 
-    Memory grows with what is held (1280 bytes a frame) and stays: an engine that stalled once may
-    stall again.
+    Memory grows with the frames held (1280 bytes each) and is never returned: an engine that
+    stalled once may stall again.
     """
 
     def __init__(self, limit: int) -> None:
@@ -34,16 +30,13 @@ class Ring:
 
     @property
     def end(self) -> int:
-        """Number that the next frame will get."""
+        """Number of the next frame."""
         return self._end
 
     def append(self, frames: Frames) -> int:
         """Take (n, 320) new frames, which get the numbers `end` to `end + n`.
 
-        Returns
-        -------
-        How many frames nobody had forgotten yet are gone because the limit was reached. They are
-        the oldest; when it is not 0, tell the listeners of a gap.
+        Returns how many of the oldest frames were overwritten because of the limit: a gap.
         """
         n_held = min(self._end - self._start + len(frames), self._limit)
         if n_held > len(self._frames):
@@ -59,10 +52,7 @@ class Ring:
     def read(self, start: int, end: int) -> Samples:
         """Copy the samples of frames `start` to `end`, ((end - start) * 320,).
 
-        Raises
-        ------
-        IndexError
-            Some of them are not held (not yet appended, forgotten or overwritten).
+        Raises `IndexError` if some of them are not held any more, or not yet.
         """
         if not self._start <= start <= end <= self._end:
             held = f"{self._start}..{self._end}"
@@ -75,18 +65,17 @@ class Ring:
         return np.concatenate(parts).reshape(-1)
 
     def forget(self, before: int) -> None:
-        """Free all frames before number `before`; numbers already forgotten do not matter."""
+        """Free all frames before number `before`."""
         self._start = max(self._start, min(before, self._end))
 
     def _grow(self, n_held: int) -> None:
-        """Make room for at least `n_held` frames, at least doubling so that growth stays cheap."""
+        """Make room for `n_held` frames, and at least double it, so that growth stays cheap."""
         kept = self.read(self._start, self._end).reshape(-1, FRAME)
         capacity = min(self._limit, max(n_held, 2 * len(self._frames)))
         self._frames = np.empty((capacity, FRAME), np.float32)
         self._write(self._start, kept)
 
     def _write(self, number: int, frames: Frames) -> None:
-        """Store frames from `number` on; not more than there is room for."""
         capacity = len(self._frames)
         first = number % capacity
         n_to_edge = min(len(frames), capacity - first)

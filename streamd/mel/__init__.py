@@ -1,8 +1,8 @@
 """Log-mel spectrogram as openai-whisper computes it, in numpy.
 
-It takes two stages: `log10_mel` is local (a column depends on its own 400 samples), `normalise` is
-not (it clamps to the loudest column of the call). `streamd.mel.windows` keeps the result of the
-first stage and repeats the second. Source: openai/whisper ``audio.log_mel_spectrogram``.
+`log10_mel` is local (a column depends on its own 400 samples), `normalise` is not (it clamps to the
+loudest column). `streamd.mel.windows` keeps the result of the first and repeats the second. Source:
+openai/whisper ``audio.log_mel_spectrogram``.
 """
 
 from functools import cache
@@ -14,26 +14,27 @@ from numpy.typing import NDArray
 from streamd.types import SAMPLE_RATE, Mel, Samples
 
 N_FFT = 400
-"""Samples that one column sees: 25 ms."""
+"""Samples (25 ms) of one column."""
 
 _HZ_PER_MEL = 200 / 3
 _LOG_FROM_HZ = 1000.0
 _LOG_FROM_MEL = _LOG_FROM_HZ / _HZ_PER_MEL
 _LOG_STEP = np.log(6.4) / 27
-"""27 mels for each factor of 6.4 above 1 kHz (Slaney, Auditory Toolbox)."""
+"""27 mels for each factor of 6.4 above 1 kHz; linear below it (Slaney, Auditory Toolbox)."""
 
 
 def hz_from_mel(mel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Frequencies of points on Slaney's mel scale."""
+    """Frequencies (Hz) of points on Slaney's mel scale."""
     above = _LOG_FROM_HZ * np.exp(_LOG_STEP * (mel - _LOG_FROM_MEL))
     return np.where(mel < _LOG_FROM_MEL, mel * _HZ_PER_MEL, above)
 
 
 @cache
 def mel_filters(n_mels: int) -> NDArray[np.float32]:
-    """Weights (n_mels, 201) from the power at the FFT's frequencies to mel bands.
+    """Weights (n_mels, 201) from the power at the FFT's frequencies to mel bands; read-only.
 
-    The array is shared by all callers and cannot be written to.
+    Triangles of equal area, evenly spaced on the mel scale, as in ``librosa.filters.mel(sr=16000,
+    n_fft=400, n_mels=n)`` and in openai/whisper's ``mel_filters.npz``.
     """
     nyquist = SAMPLE_RATE / 2
     top = _LOG_FROM_MEL + np.log(nyquist / _LOG_FROM_HZ) / _LOG_STEP
@@ -49,20 +50,20 @@ def mel_filters(n_mels: int) -> NDArray[np.float32]:
 
 
 HOP = 160
-"""Samples between columns: 10 ms."""
+"""Samples (10 ms) between columns."""
 REACH = N_FFT // 2
-"""Samples that a column sees to either side of its centre."""
+"""Samples of a column to either side of its centre."""
 SILENCE = np.float32(-10.0)
-"""log10 of the smallest power that is told apart: 1e-10."""
+"""log10 of the smallest power: everything below it is the same."""
 
 _BLOCK = 8
-"""Columns multiplied at once: so few that BLAS stays in this thread. On a busy machine waiting for
-its helpers took 24 ms where the product takes 0.1."""
+"""Columns multiplied at once: few enough for BLAS to stay in this thread. On a busy machine,
+waiting for its other threads took 24 ms, the product 0.1 ms."""
 
 
 @cache
 def hann_window() -> NDArray[np.float64]:
-    """Hann window of period (not length) 400, as for spectral analysis."""
+    """Hann window with a period of 400, as for spectral analysis; read-only."""
     window = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(N_FFT) / N_FFT)
     window.setflags(write=False)
     return window
@@ -76,7 +77,7 @@ def reflect(samples: Samples) -> Samples:
 def log10_mel(reflected: Samples, first: int, last: int, *, n_mels: int) -> Mel:
     """Columns `first` to `last` (exclusive) of the unnormalised log10 mel power.
 
-    The transform runs in double precision: the quietest bands that survive the clamp lie 80 dB
+    The transform runs in double precision: the quietest bands that survive the clamp are 80 dB
     below the loudest, where float32 would leave two digits.
     """
     if first >= last:
@@ -91,10 +92,7 @@ def log10_mel(reflected: Samples, first: int, last: int, *, n_mels: int) -> Mel:
 
 
 def normalise(columns: Mel, peak: np.float32 | None = None) -> Mel:
-    """Clamp to 80 dB below the loudest band, then scale to about [-1, 1].
-
-    `peak`: the loudest band of the whole, if these columns are only a part of it.
-    """
+    """Clamp to 80 dB below the loudest band (or `peak`), then scale to about [-1, 1]."""
     loudest = columns.max() if peak is None else peak
     clamped = np.maximum(columns, loudest - np.float32(8.0))
     normal: Mel = (clamped + np.float32(4.0)) / np.float32(4.0)
@@ -102,19 +100,10 @@ def normalise(columns: Mel, peak: np.float32 | None = None) -> Mel:
 
 
 def log_mel(samples: Samples, n_mels: int = 80) -> Mel:
-    """Log-mel spectrogram, as Whisper was trained on.
+    """Log-mel spectrogram (n_mels, n // 160) of (n,) samples, n >= 160.
 
-    Parameters
-    ----------
-    samples : (n,) float32, 16 kHz, in [-1, 1], at least one column (160 samples)
-    n_mels : 80, or 128 for large-v3
-
-    Returns
-    -------
-    (n_mels, n // 160) float32, one column per 10 ms
-
-    Equal to openai/whisper's within 1e-5, but for a few faint values, where its float32 transform
-    is off by up to 5e-5. The clamp is relative to the loudest column of this call: a part of a
+    It equals openai/whisper's within 1e-5, but for a few faint values, where its float32 transform
+    is off by up to 5e-5. The clamp is relative to the loudest column of this call, so a part of a
     recording differs slightly from the same part of the whole.
     """
     n_columns = len(samples) // HOP

@@ -1,7 +1,6 @@
 """The log-mel of windows: of a stream, whose windows overlap, and of a whole recording.
 
-Both compute each column once. `MelCache` finds the columns of earlier windows of a stream,
-`RecordingMel` keeps those of a recording while its audio arrives.
+Either way each column is computed once.
 """
 
 from bisect import bisect_right
@@ -15,12 +14,12 @@ from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
 
 _HOPS = FRAME // HOP
 _EDGE = -(-REACH // HOP)
-"""Columns at an end of the audio that see beyond it."""
+"""Columns at an end of the audio that depend on what is beyond it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CachedWindow:
-    """A window's own columns, without padding; `start` in frames of the stream."""
+    """The columns of a window's own audio; `start` is a frame of its stream."""
 
     start: int
     samples: Samples
@@ -32,52 +31,42 @@ class _CachedWindow:
 
 
 class MelCache:
-    """Gives log-mels of zero-padded windows; remembers the last few windows.
+    """Computes log-mels of zero-padded windows, reusing columns of the last few. Not thread-safe.
 
-    Not thread-safe: it belongs to the recognizer that calls it.
+    A column depends on 400 samples, so it can be reused where two windows share all of them. That
+    is established by comparing samples: streams that share a cache cannot be mixed up.
     """
 
     def __init__(self, n_mels: int, *, n_windows: int = 8) -> None:
-        """`n_windows`: how many streams can take turns before a window finds nothing to reuse."""
+        """`n_windows`: how many streams can take turns and still find their last window."""
         self.n_mels = n_mels
         self._entries: deque[_CachedWindow] = deque(maxlen=n_windows)
 
     def log_mel(self, samples: Samples, *, start: int, n_ctx: int) -> Mel:
-        """Log-mel of a window whose audio is padded with zeros to the encoder's context.
+        """Return the log-mel (n_mels, 2 * n_ctx) of a window, padded to `n_ctx` encoder positions.
 
-        Parameters
-        ----------
-        samples : (n * 320,) the window's audio, at most `n_ctx` frames
-        start : the window's first frame in its stream
-        n_ctx : encoder positions
-
-        Returns
-        -------
-        (n_mels, 2 * n_ctx), equal to `log_mel` of the padded audio up to float32 rounding
-
-        Raises
-        ------
-        ValueError
-            The audio is longer than the context.
+        It equals `log_mel` of the padded audio up to float32 rounding. `samples` are (n * 320,)
+        from frame `start` of the stream on. Raises `ValueError` if they exceed the context.
         """
         room = n_ctx * FRAME - len(samples)
         if room < 0:
             raise ValueError(f"{len(samples)} samples do not fit into {n_ctx} frames")
         reflected = reflect(np.pad(samples, (0, room)))
-        heard = min(2 * n_ctx, -(-(len(samples) + REACH) // HOP))
+        n_audible = min(2 * n_ctx, -(-(len(samples) + REACH) // HOP))
         columns = np.full((self.n_mels, _HOPS * n_ctx), SILENCE, np.float32)
         first, last = self._reuse(samples, start, columns)
         columns[:, :first] = log10_mel(reflected, 0, first, n_mels=self.n_mels)
-        columns[:, last:heard] = log10_mel(reflected, last, heard, n_mels=self.n_mels)
+        columns[:, last:n_audible] = log10_mel(reflected, last, n_audible, n_mels=self.n_mels)
         own = columns[:, : len(samples) // HOP].copy()
         self._entries.append(_CachedWindow(start, samples.copy(), own))
         return normalise(columns)
 
     def _reuse(self, samples: Samples, start: int, columns: Mel) -> tuple[int, int]:
-        """Copy what an earlier window has of these samples; which columns are done now."""
+        """Copy the columns that an earlier window has; return which they are."""
         for entry in reversed(self._entries):
             shared_start = max(start, entry.start)
             shared_end = min(start + len(samples) // FRAME, entry.end)
+            # At either end of what is shared, a column depends on samples beyond it.
             first, last = _HOPS * shared_start + _EDGE, _HOPS * shared_end - _EDGE + 1
             if first >= last:
                 continue
@@ -91,24 +80,28 @@ class MelCache:
             columns[:, first - here_at : last - here_at] = entry.columns[
                 :, first - there_at : last - there_at
             ]
-            self._entries.remove(entry)
+            self._entries.remove(entry)  # the new window replaces it
             return first - here_at, last - here_at
         return 0, 0
 
 
 _AFTER = 3
-"""Columns behind the audio that still see some of it."""
+"""Columns after the end of the audio that still depend on some of it."""
 _BLOCK = 30 * SAMPLE_RATE
-"""Samples transformed at once, at most: the transform takes 40 times their memory."""
+"""Samples transformed at once: the transform takes 40 times their memory."""
 
 
 class RecordingMel:
-    """Call `append` as the audio comes, `finish` at its end, then `window` as often as you like."""
+    """Call `append` as audio arrives, `finish` at its end, then `window` as often as needed.
+
+    openai/whisper clamps a file to the loudest of its columns, so there is no window before its
+    end. Until then the columns are kept (115 MB an hour with 80 bands), not the samples (230 MB).
+    """
 
     def __init__(self, n_mels: int) -> None:
         self.n_mels = n_mels
         self.n_columns = 0
-        """10 ms each, of audio; a rest of less than a column does not count."""
+        """Columns of audio, 10 ms each; an incomplete one does not count."""
         self._n_samples = 0
         self._waiting: Samples = np.empty(0, np.float32)
         self._mirrored = False
@@ -118,26 +111,22 @@ class RecordingMel:
         self._peak = SILENCE
 
     def append(self, samples: Samples) -> None:
-        """Take in the next samples, (n,) float32 at 16 kHz."""
+        """Take the next samples, (n,)."""
         self._n_samples += len(samples)
         self.n_columns = self._n_samples // HOP
         for at in range(0, len(samples), _BLOCK):
             self._push(samples[at : at + _BLOCK])
 
     def finish(self, *, n_padding: int = 0) -> None:
-        """Say that the recording ends here, or `n_padding` samples of silence ago.
-
-        The columns behind the end are the same either way, as openai/whisper pads with silence too,
-        but they are not part of the recording.
-        """
+        """End the recording, whose last `n_padding` samples are padding and do not count."""
         self.n_columns = max(0, self._n_samples - n_padding) // HOP
         self._push(np.zeros(REACH + _AFTER * HOP, np.float32))
 
     def window(self, first: int, n_columns: int, *, width: int) -> Mel:
-        """Columns from `first` on as the model wants them, (n_mels, width).
+        """Return `n_columns` from `first` on, normalised by the whole recording: (n_mels, width).
 
-        Clamped and scaled by the whole recording; there is silence behind its end, and zeros behind
-        the `n_columns` that were asked for, as in openai/whisper.
+        As in openai/whisper, silence follows the end of the recording, and zeros follow the
+        `n_columns`.
         """
         columns = np.full((self.n_mels, n_columns), SILENCE, np.float32)
         at = max(0, bisect_right(self._starts, first) - 1)

@@ -1,13 +1,13 @@
 """One stream of audio: frames in, windows out, hypotheses in, events out.
 
-The session owns all state of a stream and does no I/O, knows no clock and starts no thread. It
-never pushes work: whoever has a free engine *asks* for the window most worth transcribing
-(`next_window`) and brings the hypothesis back (`accept`). Steps that were missed while the engine
-was busy are thereby merged, and no audio is ever dropped.
+The session owns all state of a stream, without I/O, clock or thread. It never pushes work: the
+owner of a free engine *asks* for the most urgent window (`next_window`) and brings back the
+hypothesis (`accept`). So steps that were missed while the engine was busy merge into one.
 
-Three promises: committed text never changes; utterances and their finals depend on the audio (and
-on what the recognizer says about it), not on the speed of the engine or on how the audio was cut
-into blocks; every frame that the gate lets through lies in a window that was accepted.
+It keeps three promises. Committed text never changes. Utterances and finals depend on the audio and
+on what the recognizer makes of it, not on the engine's speed or on how the audio was cut into
+blocks. Every frame that passes the gate is in a window that was accepted, unless it is reported as
+lost. The states of an utterance are those of `streamd.vad.utterance`.
 """
 
 from collections.abc import Sequence
@@ -17,32 +17,29 @@ import numpy as np
 
 from streamd.audio.ring import Ring
 from streamd.commit import COMPLETE_AFTER, CommitPolicy
-from streamd.events import Gap, GapReason, SessionEvent
+from streamd.events import Gap, GapReason, Lag, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
 from streamd.session.context import ContextFloor
 from streamd.session.language import Language
 from streamd.session.segment import Segment, usable
-from streamd.session.timeline import Timeline, lag
+from streamd.session.timeline import Timeline
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Suspect, Window, Word, ms_from_frames
 from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
 from streamd.vad.utterance import State, Trigger
 
-__all__ = ["Session", "SessionOptions"]
-
 LONG_GAP = 250
-"""Of a longer gap (frames) only so much is taken for silence, and what ends any utterance."""
+"""Frames of silence that stand for a longer gap, besides those that end any utterance."""
 LONG_SILENCE = 150
-"""After more frames than this without speech, the text before them is no longer a prompt."""
+"""Frames without speech after which the text before them is no longer a prompt."""
 
 
 class Session:
-    """The pull-driven core; see the module's docstring.
+    """One stream, with a gate, segmenter and commit policy of its own.
 
-    `gate`, `segmenter` and `policy` belong to this session alone. Call order: `feed` whenever
-    frames arrive, and whenever the engine is free `next_window`, `accept`, again until None. At the
-    end `flush`, then the same.
+    Call `feed` whenever frames arrive, and whenever the engine is free `next_window` and `accept`,
+    until there is no window. At the end call `flush`, then the same.
     """
 
     def __init__(
@@ -61,7 +58,7 @@ class Session:
         self._language, self._floor = Language(self._options.language_after), ContextFloor()
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
-        self._heard = 0  # the end of the newest accepted window
+        self._transcribed = 0  # the end of the newest accepted window
         self._final_until = 0  # audio before this frame is in a final
 
     def resume(self, began_ms: int, seg: int) -> None:
@@ -74,33 +71,33 @@ class Session:
 
     @property
     def now(self) -> int:
-        """Frames heard so far."""
+        """Frames fed so far."""
         return self._ring.end
 
     @property
     def now_ms(self) -> int:
-        """Time of the session: its audio and its gaps."""
+        """Duration of the session, its gaps included."""
         return self._timeline.true_ms(ms_from_frames(self.now))
 
     @property
     def backlog(self) -> int:
-        """Frames of speech that wait for their first window."""
+        """Frames of speech that were in no window yet."""
         utterances = self._segmenter.utterances
-        return self.now - max(utterances[0].start, self._heard) if utterances else 0
+        return self.now - max(utterances[0].start, self._transcribed) if utterances else 0
 
     @property
     def idle(self) -> bool:
-        """Whether everything said so far is final."""
+        """Whether all speech so far is final."""
         return not self._segmenter.utterances
 
     @property
     def settled_ms(self) -> int:
-        """Audio before this time is in finals, or nobody spoke: it will not be needed again."""
+        """Time before which all audio is silence or in finals, so that it is not needed again."""
         settled = max(self._segmenter.oldest, self._final_until)
         return self._timeline.true_ms(ms_from_frames(settled))
 
     def feed(self, frames: Frames) -> list[SessionEvent]:
-        """Take in audio, (n, 320) float32 at 16 kHz; what it tells at once."""
+        """Take the next (n, 320) frames, and return the events that need no window."""
         events: list[SessionEvent] = []
         lost = self._ring.append(frames)
         for frame in frames:
@@ -109,12 +106,12 @@ class Session:
             events += self._settle()
         if lost:
             events.append(self._lose(lost))
-        events += self._give_up()
+        events += self._skip_lost()
         self._forget()
         return self._timeline.correct(events)
 
     def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
-        """Audio of this length was lost before it got here: silence takes its place in time."""
+        """Note that audio of this length was lost before it got here; it counts as silence."""
         t_ms = self._timeline.true_ms(ms_from_frames(self.now))
         gap = Gap(t_ms=t_ms, duration_ms=duration_ms, why=why)
         pre_roll = self._segmenter.options.pre_roll
@@ -122,31 +119,25 @@ class Session:
         n_frames = min(round(duration_ms / FRAME_MS), n_most)
         silence = np.zeros((n_frames, FRAME), np.float32)
         events = self.feed(silence[pre_roll:])
-        # The next utterance reaches back behind the jump, where it really began.
+        # The rest of the gap is no frames but a jump in time. It comes before the last frames of
+        # the silence: the pre-roll of the next utterance belongs to the time after the gap.
         if duration_ms > ms_from_frames(n_frames + 1):
             self._timeline.jump(ms_from_frames(self.now), duration_ms - ms_from_frames(n_frames))
         return [gap, *events, *self.feed(silence[:pre_roll])]
 
     def flush(self) -> list[SessionEvent]:
-        """End the utterance here; afterwards pull windows until there are none.
-
-        Then everything said so far is final. The stream may go on.
-        """
+        """End the utterance here. Everything is final when `next_window` has no window any more."""
         events: list[SessionEvent] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
         return self._timeline.correct(events + self._settle())
 
     @property
     def due(self) -> bool:
-        """Whether `next_window` would give one out; it may give a longer one later."""
+        """Whether `next_window` would return one."""
         segment = None if self._pending else self._current()
         return bool(segment and segment.due(self._segmenter, self._options.step))
 
     def next_window(self) -> Window | None:
-        """The audio most worth transcribing now, or None while nothing is due.
-
-        Call it whenever the engine is free. Steps missed meanwhile are merged, not queued. Every
-        window returned must come back through `accept` before the next call.
-        """
+        """Return the most urgent window, which must come back through `accept`, or None."""
         if self._pending is not None:
             raise RuntimeError("the last window has not come back through accept()")
         segment = self._current()
@@ -155,7 +146,7 @@ class Session:
         end, last = due
         if not last:
             segment.next_due = end + self._options.step
-        end = max(end, segment.anchor)
+        end = max(end, segment.anchor)  # audio that was lost may reach beyond the utterance
         window = Window(
             start=segment.anchor,
             end=end,
@@ -172,15 +163,15 @@ class Session:
         return window
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """Take in what the recognizer heard in the window that `next_window` gave out."""
+        """Take the hypothesis of the window that `next_window` returned."""
         if self._pending is None or window is not self._pending[0]:
-            raise RuntimeError("this window was not given out by next_window()")
+            raise RuntimeError("this window did not come from next_window()")
         segment, self._pending = self._pending[1], None
-        self._heard = max(self._heard, window.end)
+        self._transcribed = max(self._transcribed, window.end)
         segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         self._floor.learn(window, hypothesis)
-        events = lag(window, now=self.now, step=self._options.step)
+        events = self._lag(window)
         if not window.last:
             pause = segment.utterance.pause
             silence = 0 if pause is None else max(0, window.end - pause)
@@ -189,7 +180,7 @@ class Session:
             events += self._finalise(segment, window.end, hypothesis)
         else:
             events += self._hold(segment, window.end, hypothesis)
-        events += self._give_up()
+        events += self._skip_lost()
         self._forget()
         return self._timeline.correct(events)
 
@@ -205,10 +196,16 @@ class Session:
             self._language.begin()
         return self._segment
 
+    def _lag(self, window: Window) -> list[SessionEvent]:
+        """Report if more than two steps (at least a second) of audio arrived during a window."""
+        late = self.now - window.end
+        report = not window.last and late >= max(2 * self._options.step, 50)
+        return [Lag(lag_ms=ms_from_frames(late))] if report else []
+
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
     ) -> list[SessionEvent]:
-        """Commit what the policy is sure of; the rest is the new tail."""
+        """Commit the words that the policy is sure of; the others are the new tail."""
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
@@ -221,7 +218,7 @@ class Session:
         return segment.show(self._seg, end, self.now, hide=self._options.mask_words)
 
     def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """Keep the hypothesis of a pause: it is the final if the silence lasts."""
+        """Keep the hypothesis of a pause: it becomes the final if the silence lasts."""
         segment.held = (end, hypothesis)
         events: list[SessionEvent] = []
         if segment.utterance.pause == end - self._segmenter.options.tail:
@@ -247,14 +244,14 @@ class Session:
         return []  # it was cut elsewhere, and will be transcribed up to there
 
     def _resume(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """There was speech after the pause: the hypothesis counts as one of a partial."""
+        """Take the hypothesis of a pause for that of a partial, since there was speech again."""
         tail, gap = self._segmenter.options.tail, segment.utterance.gap
         pause = end - tail
         # The gap is that of another pause if the hypothesis came so late that one followed.
         resumed = gap[1] if gap is not None and gap[0] == pause else end
         events = self._revise(segment, end, hypothesis, silence=resumed - pause)
-        # After a long pause every word is committed, and the window may begin within the silence:
-        # but not if the engine was suspected of having missed something there.
+        # After a long pause every word is committed, so the window may begin within the silence,
+        # unless the recognizer may have missed something there.
         if resumed - pause >= COMPLETE_AFTER and not segment.tail and not hypothesis.suspect:
             cut = min(end, max(pause, resumed - tail))
             if segment.prefix or end - segment.anchor > self._options.length:
@@ -262,23 +259,23 @@ class Session:
         return events
 
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """The utterance is over: everything is committed."""
+        """Commit everything; publish the final, or retract the partials if there is no text."""
         self._segmenter.utterances.popleft().on(Trigger.PUBLISH)
         self._segment = None
         segment.revise(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
-        self._final_until = max(end, min(last, self._heard))
+        self._final_until = max(end, min(last, self._transcribed))
         self._remember(segment.committed[segment.n_left :], hypothesis)
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
-            taken_back = segment.show(self._seg, end, self.now)
-            self._rev = segment.rev  # the next utterance gets this one's number
-            return taken_back
+            retraction = segment.show(self._seg, end, self.now)
+            self._rev = segment.rev  # the next utterance reuses this one's number
+            return retraction
         self._seg, self._rev = self._seg + 1, 0
         return [final]
 
     def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:
-        """Add words that the window leaves behind to the prompt of the next."""
+        """Add words that precede the next window to its prompt."""
         self._prompt.remember(
             [token for word in words for token in word.tokens],
             language=hypothesis.language,
@@ -287,19 +284,19 @@ class Session:
         )
 
     def _lose(self, n_lost: int) -> Gap:
-        """The engine is so far behind that audio was overwritten before it was transcribed.
+        """Report audio that was overwritten before it was transcribed.
 
-        More is given up than must be: one gap a minute instead of fifty a second.
+        More is dropped than necessary, for one gap a minute instead of fifty a second.
         """
         n_more = min(self._options.backlog // 10, self._ring.end - self._ring.start)
         self._ring.forget(start := self._ring.start + n_more)
         lost_ms = ms_from_frames(n_lost + n_more)
         return Gap(t_ms=ms_from_frames(start) - lost_ms, duration_ms=lost_ms, why=GapReason.ENGINE)
 
-    def _give_up(self) -> list[SessionEvent]:
-        """Go on behind audio that was overwritten; what was heard of it becomes final.
+    def _skip_lost(self) -> list[SessionEvent]:
+        """Continue after audio that was overwritten; the words found in it so far are final.
 
-        Not while a window is out: its hypothesis may still tell what was said there.
+        This waits for a window that is out: its hypothesis may still bring words of that audio.
         """
         events: list[SessionEvent] = []
         start = self._ring.start
@@ -317,7 +314,7 @@ class Session:
         return events
 
     def _forget(self) -> None:
-        """Free the audio that no window will need again."""
+        """Free the audio that no window will need."""
         oldest = self._segmenter.oldest if self._segment is None else self._segment.anchor
         self._ring.forget(oldest)
         self._segmenter.forget(oldest - 2)

@@ -1,22 +1,21 @@
-"""What a session knows about the utterance that is being transcribed.
+"""The text of the utterance that is being transcribed, and which of a hypothesis to believe.
 
-Its words are committed (they never change) or belong to the tail of the newest hypothesis. The
-window begins at `anchor`; committed words inside the window are its prefix, those before it its
-prompt.
+Words are committed (they never change) or belong to the tail of the newest hypothesis. The window
+begins at `anchor`; committed words inside the window are its prefix, those before it its prompt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
+from streamd.commit import normalised
 from streamd.events import Final, Partial, SessionEvent, timed
-from streamd.session.hallucinations import believable
-from streamd.types import Hypothesis, Word, ms_from_frames, text_of
+from streamd.types import Hypothesis, Suspect, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter
 from streamd.vad.utterance import State, Utterance
 
 FORCE_AFTER, FORCE_AGE = 400, 100
-"""When nothing could be committed for so long, words of this age are committed unseen twice."""
+"""Frames: in a window longer than the first, words older than the second are committed anyway."""
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class Segment:
     """Where the next window for a partial may end."""
     committed: list[Word] = field(default_factory=list)
     n_left: int = 0
-    """How many committed words the window has left behind."""
+    """How many committed words are before the window."""
     tail: Sequence[Word] = ()
     """The uncommitted words of the last hypothesis; the draft of the next."""
     held: tuple[int, Hypothesis] | None = None
@@ -38,7 +37,7 @@ class Segment:
     newest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     rev: int = 0
-    """How many partials the segment's number has had; an utterance without words leaves its own."""
+    """Partials with the segment's number so far; an utterance without words hands its own on."""
     _shown: tuple[str, int] = ("", 0)
 
     @property
@@ -52,46 +51,41 @@ class Segment:
         return tuple(token for word in self.tail for token in word.tokens)
 
     def last_end(self, segmenter: Segmenter) -> int | None:
-        """Where the utterance ended, or will if the pause that it is in lasts; else None."""
+        """Where the utterance ended, or would end if its pause lasts, or None."""
         utterance = self.utterance
         if utterance.state is State.ASKED and utterance.pause is not None:
             return utterance.pause + segmenter.options.tail
         return utterance.end
 
     def due(self, segmenter: Segmenter, step: int) -> tuple[int, bool] | None:
-        """Up to where audio should be transcribed now, if any, and whether that is the last."""
+        """The end of the window that is due, if any, and whether it is the utterance's last."""
         last_end = self.last_end(segmenter)
         if last_end is not None:
             return last_end, True
         now = segmenter.cursor
         if step == 0 or now < self.next_due or self.utterance.state is not State.OPEN:
             return None
-        end = now - (now - self.next_due) % step  # the newest boundary: missed steps merge
+        end = now - (now - self.next_due) % step  # the newest step; missed ones merge
         return (end, False) if end > self.anchor else None
 
     def overdue(self, words: Sequence[Word], end: int, length: int) -> int:
-        """How many of the newest words, heard up to frame `end`, cannot wait for agreement."""
+        """How many words of a window that ends at `end` must be committed without agreement."""
         if end - self.anchor <= max(FORCE_AFTER, length * 3 // 2):
             return 0
         return sum(1 for word in words if word.end <= end - FORCE_AGE)
 
     def revise(self, words: Sequence[Word], n: int) -> None:
-        """Commit the first `n` of the newest words; the others are the new tail."""
+        """Commit the first `n` of the words; the others are the new tail."""
         self.committed += words[:n]
         self.tail = words[n:]
 
     @property
     def words(self) -> list[Word]:
-        """All that was heard so far."""
+        """The committed and the tentative words."""
         return [*self.committed, *self.tail]
 
     def skip(self, frame: int) -> list[Word]:
-        """The audio before this frame is gone: what was heard of it is committed.
-
-        Returns
-        -------
-        The committed words that the window leaves behind
-        """
+        """Commit the words of lost audio before a frame; return those that leave the window."""
         gone = lambda word: word.start + word.end < 2 * frame  # noqa: E731 - used twice, here
         self.revise(self.tail, sum(1 for _ in takewhile(gone, self.tail)))
         before, inside = self.n_left, self.committed[self.n_left :]
@@ -100,34 +94,27 @@ class Segment:
         return self.committed[before : self.n_left]
 
     def trim(self, segmenter: Segmenter, end: int) -> list[Word]:
-        """Move the window's start behind the committed words, into the quietest place near by.
+        """Let the next window begin after the committed words, where it is quietest.
 
-        `end` is where the newest window ended: what comes after it was not heard yet.
-
-        Returns
-        -------
-        The committed words that the window leaves behind
+        `end` is where the newest window ended. Returns the committed words that leave the window.
         """
         if len(self.committed) == self.n_left:
             return []
         last = self.committed[-1].end
         next_word = self.tail[0].start if self.tail else last
-        # Word times are rough; but a word that ends with the window may go on behind it.
+        # Word times are rough: five frames either way. A word that ends with the window may go on.
         latest = min(max(last, next_word) + 5, end)
         earliest = min(max(self.anchor, last - 5 if last < end else last), latest)
         return self.cut(segmenter.quietest(earliest, latest, near=last))
 
     def cut(self, frame: int) -> list[Word]:
-        """Let the window begin here, behind all committed words; return those that it leaves."""
+        """Let the next window begin at a frame; return the committed words that leave it."""
         left = self.committed[self.n_left :]
         self.anchor, self.n_left = max(frame, self.anchor), len(self.committed)
         return left
 
     def show(self, seg: int, end: int, now: int, *, hide: int = 0) -> list[SessionEvent]:
-        """A partial of the audio up to frame `end`, if there is something new to see.
-
-        `hide`: how many of the newest tentative words are kept back, since they change most.
-        """
+        """A partial of the audio up to `end`, without the `hide` newest words, if it is new."""
         words = [*self.committed, *self.tail[: max(0, len(self.tail) - hide)]]
         text, stable = text_of(words), len(text_of(self.committed))
         if (text, stable) == self._shown:
@@ -148,7 +135,7 @@ class Segment:
         ]
 
     def final(self, seg: int, end: int, hypothesis: Hypothesis) -> Final | None:
-        """The utterance's final, or None if nothing was said."""
+        """The utterance's final, or None if there is no text."""
         text = text_of(self.committed)
         if not text:
             return None
@@ -164,8 +151,42 @@ class Segment:
         )
 
 
+MOST_VOICED = 0.2
+"""From this share of voiced frames on, words are believed: somebody may well thank for watching."""
+
+HALLUCINATIONS = frozenset(
+    {
+        "thank you for watching",
+        "thanks for watching",
+        "please subscribe to my channel",
+        "subtitles by the amaraorg community",
+        "untertitel der amaraorg community",
+        "sous titres réalisés par la communauté damaraorg",
+        "sottotitoli creati dalla comunità amaraorg",
+        "продолжение следует",
+        "ご視聴ありがとうございました",
+    }
+)
+"""What Whisper learnt from the ends of subtitled videos, each word as `normalised` returns it."""
+
+
+def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]) -> Hypothesis:
+    """The hypothesis, without its words if they are a hallucination in silence.
+
+    `voiced_share` returns the share of voiced frames between two frames. In speech, a suspected
+    hallucination is believed: improbable words are often right.
+    """
+    words, suspected = hypothesis.words, hypothesis.suspect is Suspect.HALLUCINATION
+    text = " ".join(normalised(word.text) for word in words)
+    if not suspected and text not in HALLUCINATIONS:
+        return hypothesis
+    if words and voiced_share(words[0].start, words[-1].end) < MOST_VOICED:
+        return replace(hypothesis, words=(), tokens=(), suspect=Suspect.HALLUCINATION)
+    return replace(hypothesis, suspect=None) if suspected else hypothesis
+
+
 def usable(hypothesis: Hypothesis, final_until: int, segmenter: Segmenter) -> Hypothesis:
-    """Leave out blanks, hallucinations, and words from audio that is final already (overlaps)."""
+    """Leave out blanks, hallucinations, and words in audio that is final already (overlaps)."""
     words = tuple(
         word
         for word in hypothesis.words

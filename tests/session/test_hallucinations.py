@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from streamd.events import Final
-from streamd.session.hallucinations import HALLUCINATIONS, believable
+from streamd.session.segment import HALLUCINATIONS, believable
 from streamd.types import Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
