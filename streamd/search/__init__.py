@@ -1,9 +1,9 @@
-"""From logits to words: what turns a decoder into a transcript.
+"""From logits to words: everything that turns a decoder into a transcript.
 
 The decoder's key/value cache is a pool of *slots*: a hypothesis is a path of slots, and `visible`
-says which slots each query of a pass may attend to. Greedy is one query at a time, draft
-verification a chain of queries, beam search one query per beam on a shared tree, prompt prefill one
-pass. No cache is ever copied or reordered, and every backend shares every line of the search.
+says which slots each query of a pass attends to. Greedy search is one query at a time, a draft is
+verified by a chain of queries, beam search is one query per beam on a shared tree, and a prompt is
+one pass. No cache is copied or reordered, and all backends share the whole search.
 """
 
 from typing import Protocol
@@ -18,15 +18,12 @@ Alignment = NDArray[np.float32]
 
 
 class Decoder(Protocol):
-    """A model's decoder, bound to the features of one window.
-
-    A new decoder has no live slots. It is used by one search, from one thread, then dropped.
-    """
+    """A model's decoder with the features of one window; for one search, from one thread."""
 
     n_vocab: int
     n_text_ctx: int
     n_slots: int
-    """How many slots the pool has; slot numbers are 0..n_slots-1."""
+    """Slots in the pool, 0..n_slots-1; all of them are free at first."""
 
     def step(
         self,
@@ -42,14 +39,13 @@ class Decoder(Protocol):
         ----------
         tokens : (k,) token ids
         positions : (k,) places in the text context, 0-based
-        slots : (k,) distinct free slots into which this pass writes keys and values
-        visible : (k, n_slots), True where a query attends; includes the query's own slot, and the
-            slots of earlier queries of the same pass where it continues them
-        want : (m,) which of the k rows to project to logits (the vocabulary is the dear part)
+        slots : (k,) distinct free slots, into which the pass writes keys and values
+        visible : (k, n_slots), True where a query attends: its past, its own slot, and the slots of
+            earlier queries of the same pass that it continues
+        want : (m,) which of the k rows to project to logits (the vocabulary is most of the work)
 
         Returns
         -------
         logits (m, n_vocab) float32 in the order of `want`, alignment (k, n_heads, n_ctx) float32;
-        both are the caller's to keep
+        the caller may keep both
         """
-        ...

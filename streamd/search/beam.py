@@ -1,7 +1,7 @@
 """Beam search on a shared tree, and the choice among finished hypotheses.
 
-All beams take one pass per token; those that share a past share its slots. Source: openai/whisper
-``decoding.py`` (`BeamSearchDecoder`, `MaximumLikelihoodRanker`); patience: Kasai et al. 2022.
+All beams take one pass per token. Source: openai/whisper ``decoding.py`` (`BeamSearchDecoder`,
+`MaximumLikelihoodRanker`); patience: Kasai et al. 2022.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,10 @@ def beam_search(
     patience: float,
     max_tokens: int,
 ) -> list[Path]:
-    """Follow the `beam_size` likeliest hypotheses until enough of them have ended.
+    """Follow the `beam_size` most probable hypotheses until enough of them have ended.
 
-    `prefill.logits` are (1, n_vocab), what follows the given tokens. Returns the finished
-    hypotheses and, if they are fewer than `beam_size`, the likeliest unfinished ones, of which none
-    has `ended`; `best` chooses among them.
+    `prefill.logits` are (1, n_vocab). Returns the finished hypotheses and, if they are fewer than
+    `beam_size`, the most probable unfinished ones; `best` chooses among them.
     """
     enough = max(1, round(beam_size * patience))
     beams, rows = [prefill.path], prefill.logits
@@ -34,6 +33,7 @@ def beam_search(
         candidates = [
             candidate
             for path, row in zip(beams, rows, strict=True)
+            # One of them may be end-of-text, and beam_size of them must go on.
             for candidate in _continuations(path, row, rules=rules, n=beam_size + 1)
         ]
         candidates.sort(key=lambda path: path.sum_logprob, reverse=True)
@@ -63,9 +63,10 @@ def best(paths: Sequence[Path], length_penalty: float | None) -> Path:
 
 
 def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
-    """The path with each of its `n` likeliest next tokens, likeliest first."""
+    """The path with each of its `n` most probable next tokens, the most probable first."""
     logprobs = log_softmax(rules(row, path.tokens))
     probs = np.exp(log_softmax(row[: rules.eot]))
+    # Sorted before the stable sort, so that of equal tokens the first wins, as in torch.topk.
     top = np.sort(np.argpartition(-logprobs, n)[:n])
     top = top[np.argsort(-logprobs[top], kind="stable")]
     continued = []
@@ -81,7 +82,7 @@ def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
 
 
 def _best_open(candidates: Sequence[Path], beam_size: int) -> tuple[list[Path], list[Path]]:
-    """The first `beam_size` candidates that go on, and those before the last of them that ended."""
+    """The first `beam_size` open candidates, and the ended ones before the last of them."""
     beams: list[Path] = []
     ended: list[Path] = []
     for path in candidates:

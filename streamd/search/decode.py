@@ -1,7 +1,7 @@
 """One window from encoder features to tokens, decoded again where the result is poor.
 
-Everything comes out of the passes that the search makes anyway: the probability of silence from the
-start-of-transcript row of the first pass, confidences from the logits, alignment from the scores.
+Everything comes from the passes of the search: the probability of silence from the row of
+start-of-transcript, confidences from the logits, alignment from the scores.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,9 @@ from streamd.search.tokenizer import Tokenizer
 
 
 def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
-    """The probability of each language that the model knows, likeliest first.
+    """The probability of each language, the most probable first (openai/whisper ``decoding.py``).
 
-    One pass over start-of-transcript. `decoder` must be new, with at least one slot, and may be
-    handed to `decode` afterwards.
+    One pass over start-of-transcript. `decoder` is new and may be used again.
     """
     _, logits = Cache(decoder).prefill((tokenizer.sot,), (0,))
     first = tokenizer.sot + 1
@@ -33,10 +32,7 @@ def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
 
 
 def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) -> str:
-    """The likeliest language, if it is clear that it is no longer the one spoken `before`.
-
-    `probs` are likeliest first; `before` is a code, or empty if nothing is known.
-    """
+    """The most probable language, unless it is not clear that it is no longer the one `before`."""
     likeliest = next(iter(probs))
     if before not in probs:
         return likeliest
@@ -48,17 +44,16 @@ def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) ->
 
 
 _N_START = 5
-"""The most special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
+"""Special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What is known before a decode.
 
-    `prompt`: text before the window; `prefix`: forced beginning of the transcript; `draft`: a guess
-    of what follows it, used by greedy decoding only; `max_tokens`: the most that may be sampled;
-    `language`: code of the spoken language; `hotwords`: words to expect, which stand before the
-    prompt and make it give way.
+    `prompt` is the text before the window, `prefix` the forced beginning of the transcript, and
+    `draft` a guess of what follows, for greedy decoding. `hotwords`, words to expect, precede the
+    prompt and shorten it. At most `max_tokens` are sampled.
     """
 
     max_tokens: int
@@ -71,7 +66,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A transcript of one window, behind its prefix.
+    """A transcript of one window, after its prefix.
 
     Attributes
     ----------
@@ -79,12 +74,12 @@ class Decoded:
     token_probs : each text token's probability among the text tokens, a timestamp's under the rules
     avg_logprob : mean log probability under the rules, end-of-text included
     no_speech_prob : probability that the window holds no speech
-    blank : the decoder would have ended at once, had the rules let it
+    blank : the decoder would have ended at once if the rules allowed it
     alignment : (n, n_heads, n_ctx) scores of the queries from start-of-transcript on; the row that
-        chose a token is the one before its own. The last token's own row is there if `ended`.
-    n_given : rows of `alignment` before those of `tokens`: `prefix` and what stands before it
+        chose a token is the one before its own. The last token has a row of its own if `ended`.
+    n_given : rows of `alignment` before those of `tokens`
     frames : the frame that was attended to most when each token was chosen
-    ended : the decoder said that the text ends, rather than being stopped
+    ended : the decoder ended the text, and was not stopped
     loop : how many tokens to keep because the rest repeats, or None
     """
 
@@ -106,7 +101,7 @@ class Decoded:
 
 
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
-    """How many cache slots `decode` may use at once, at any temperature, for such a context."""
+    """How many cache slots `decode` may need at any temperature."""
     width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
     known = (context.hotwords, context.prompt, context.prefix)
     n_given = min(n_text_ctx, sum(map(len, known)) + _N_START)
@@ -133,7 +128,7 @@ def decode(
     Raises
     ------
     ValueError
-        The prefix leaves no room in the decoder's text context, or sampling has no generator.
+        The prefix fills the decoder's text context, or there is no `rng` to sample with.
     """
     sampler = None
     if temperature > 0.0:
@@ -144,7 +139,7 @@ def decode(
 
 
 class _Search:
-    """One decode: the given tokens, the cache that holds them, and the rules for what follows."""
+    """The state of one decode."""
 
     def __init__(
         self,
@@ -226,7 +221,7 @@ class _Search:
         return [path]
 
     def _frames(self, path: Path) -> tuple[int, ...]:
-        """The frame that was attended to most when each token was chosen: one row earlier."""
+        """See `Decoded.frames`: the row that chose a token is the one before its own."""
         return path.frames[self._n_given - 1 :][: len(path.tokens)]
 
     def _loop(self, path: Path) -> int | None:
@@ -241,10 +236,10 @@ class _Search:
 def _given(
     context: Context, tokenizer: Tokenizer, timestamps: bool, n_text_ctx: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The prompt with its mark, cut to what fits, and what starts the transcript.
+    """The prompt, cut to what fits, and what starts the transcript.
 
-    Behind a long prompt fewer than `max_tokens` may be sampled, as in openai-whisper, but never
-    less than almost half of the text context.
+    A long prompt leaves room for fewer than `max_tokens`, as in openai-whisper, but for almost half
+    of the text context.
     """
     start = tokenizer.sot_sequence_for(context.language)
     if not timestamps:
@@ -260,7 +255,7 @@ def _given(
 
 
 def _possible(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:
-    """The draft up to its first token that no transcript can hold."""
+    """The draft up to the first token that no transcript can contain."""
     possible = 0
     for token in draft:
         is_timestamp = tokenizer.timestamp_begin <= token < tokenizer.n_vocab
@@ -271,11 +266,10 @@ def _possible(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> t
 
 
 def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:
-    """Whether the decoder doubts both that there is speech and the text that it wrote.
+    """Whether there is probably no speech, and the text is a guess (openai/whisper).
 
-    Text that it wrote only because it may not be silent counts as doubtful, too, unless the options
-    say otherwise: what is then left to choose from can look probable. Source: openai/whisper
-    ``transcribe.py`` (`no_speech_threshold`).
+    If the options say so, text that was only written because the decoder may not be silent is a
+    guess, too: what is left to choose from can look probable.
     """
     guess = decoded.avg_logprob <= options.logprob_threshold
     guess = guess or (decoded.blank and options.blank_is_guess)

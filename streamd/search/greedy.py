@@ -1,9 +1,9 @@
 """Greedy decoding that verifies a draft, and sampling.
 
-The draft is run together with what is given, in one pass. Greedy decoding then goes over its
-positions one by one as it would anyway: while the token it picks is the draft's, the next logits
-are there already; at the first other token the rest of the draft is dropped from the cache and
-decoding goes on step by step. The tokens are those of greedy decoding without a draft, always.
+The given tokens and the draft are run in one pass. Greedy decoding then picks token after token: as
+long as it picks the draft's, the next logits are there already. At the first other token the rest
+of the draft is dropped, and decoding goes on step by step. So the tokens are always those of greedy
+decoding without a draft.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,7 @@ from streamd.search.rules import Row, Rules
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """How to sample: the temperature above 0, how many transcripts, and the source of chance.
-
-    Each step takes `n_paths` numbers from `rng`, one for each transcript, ended or not, as
-    openai-whisper does: with the same numbers the tokens are the same.
-    """
+    """How to sample: the temperature (above 0), the number of transcripts, and a generator."""
 
     temperature: float
     n_paths: int
@@ -41,15 +37,15 @@ def greedy(
 
     Parameters
     ----------
-    prefill : the given tokens and then `draft`, run in one pass, with the logits of what follows
-        the given tokens and each token of the draft: (1 + len(draft), n_vocab)
-    stop : asked after each token, with the path behind it; True ends the decode
+    prefill : the given tokens and `draft`, with the logits (1 + len(draft), n_vocab) after the last
+        given token and after each one of the draft
+    stop : called with the path after each token; True ends the decode
     stability : take the draft's token if its probability is at least 1 - stability of the best
         one's; 0 is exactly greedy
 
     Returns
     -------
-    the path, which has not `ended` if `stop` ended it, and how many tokens of the draft it kept
+    the path, which has not `ended` if `stop` stopped it, and how many tokens of the draft it kept
     """
     run, logits = prefill
     n_given = len(run.slots) - len(draft)
@@ -62,6 +58,7 @@ def greedy(
         if path.ended or stop(path):
             return path, accepted
         if as_drafted:
+            # The draft's next token was run already: take its slot, row and frame.
             known = run.cut(n_given + accepted)
             path = replace(path, slots=known.slots, rows=known.rows, frames=known.frames)
             row = logits[accepted]
@@ -79,14 +76,13 @@ def sample(
     sampler: Sampler,
     max_tokens: int,
 ) -> list[Path]:
-    """Draw independent transcripts.
-
-    `prefill.logits` are (1, n_vocab), what follows the given tokens.
-    """
+    """Draw independent transcripts; `prefill.logits` are (1, n_vocab)."""
     alive = dict.fromkeys(range(sampler.n_paths), prefill.path)
     rows = np.repeat(prefill.logits, sampler.n_paths, axis=0)
     done: list[Path] = []
     while alive:
+        # As in openai-whisper, a transcript that ended takes its number too: with the same numbers
+        # the tokens are the same.
         uniform = sampler.rng.random(sampler.n_paths)
         drawn: dict[int, Path] = {}
         for (i, path), row in zip(alive.items(), rows, strict=True):
@@ -115,8 +111,8 @@ def _pick(path: Path, row: Row, *, rules: Rules, drafted: int | None, stability:
     allowed = rules(row, path.tokens)
     token = int(allowed.argmax())
     if drafted is not None and stability > 0.0:
-        behind = float(allowed[token] - allowed[drafted])
-        if np.exp(-behind) >= 1.0 - stability:
+        difference = float(allowed[token] - allowed[drafted])
+        if np.exp(-difference) >= 1.0 - stability:
             token = drafted
     return _take(path, row, allowed, token, rules=rules)
 

@@ -1,10 +1,8 @@
 """Signs that a decoder repeats itself or hallucinates.
 
-Whisper that has lost the audio says the same thing again and again. Three signs, none of which
-digits read aloud show ("eight eight eight seven"): a run of repeated words, many tokens that attend
-to one spot, and text that compresses too well. The rules are WhisperLiveKit's, with the run itself
-counted, SimulStreaming's observation and WhisperKit's window of 60 tokens.
-
+A decoder that has lost the audio repeats itself. There are three signs, none of which digits that
+are read aloud show ("eight eight eight seven"): a run of repeated words (WhisperLiveKit), many
+tokens that attend to one spot (SimulStreaming), and text that compresses too well (WhisperKit).
 Words that it invents are improbable, too short or too long (openai/whisper ``transcribe.py``,
 `word_anomaly_score` and `is_segment_anomaly`).
 """
@@ -39,7 +37,7 @@ def compression_ratio(text: str) -> float:
 
 
 def tail_entropy(tokens: Sequence[int]) -> float:
-    """Entropy of which tokens the last 32 are, in nats; infinite if there are no more than those.
+    """Entropy of the last 32 tokens in nats; infinite if there are no more than those.
 
     Source: whisper.cpp (`whisper_sequence_score`).
     """
@@ -57,12 +55,12 @@ def find_loop(
     language: str,
     limits: LoopLimits = USUAL,
 ) -> int | None:
-    """How many of `tokens` to keep because those behind them repeat, or None.
+    """How many of `tokens` to keep because the others repeat (one instance is kept), or None.
 
-    `frames` are the most attended ones, per token. One instance of what is repeated is kept.
+    `frames` are those that the tokens attend to most.
     """
     if len(tokens) < min(limits.stuck_tokens, limits.word_repeats, limits.phrase_words):
-        return None  # asked after each token, and most windows of a stream add only a few
+        return None  # this runs after each token, and most windows of a stream add few
     stuck = find_stuck(frames, limits)
     if stuck is not None:
         return stuck + 1
@@ -77,7 +75,7 @@ def find_loop(
 
 
 def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | None:
-    """How many words to keep so that the first loop among them is said once, or None.
+    """How many words to keep so that their first loop appears once, or None.
 
     Case and punctuation do not count.
     """
@@ -87,6 +85,7 @@ def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | N
         repeats = max(REPEATS_OF_MANY, -(-limits.phrase_words // period))
         if period == 1:
             repeats = limits.word_repeats
+        # Counts the words in a row that equal the word one period earlier.
         matched = 0
         for at in range(period, len(spoken)):
             matched = matched + 1 if spoken[at][1] == spoken[at - period][1] else 0
@@ -111,15 +110,14 @@ def _normal(word: str) -> str:
 
 IMPROBABLE = 0.15
 SHORTEST_MS = 133
-"""A shorter word is an anomaly."""
 LONGEST_MS = 2000
-"""So is a longer one."""
+"""Shorter and longer words are an anomaly."""
 ANOMALOUS = 3.0
 N_FIRST = 8
-"""The first words of a segment decide."""
+"""Only the first words of a segment count."""
 
 _SHORT_COST, _LONG_COST = 0.015, 0.001
-"""For each millisecond."""
+"""Per millisecond."""
 
 
 class TimedText(Protocol):
@@ -127,18 +125,15 @@ class TimedText(Protocol):
 
     @property
     def text(self) -> str:
-        """The word, punctuation included."""
-        ...
+        """The word with its punctuation."""
 
     @property
     def prob(self) -> float:
         """0..1."""
-        ...
 
     @property
     def duration_ms(self) -> int:
-        """How long it lasts."""
-        ...
+        """Duration."""
 
 
 def word_anomaly(word: TimedText) -> float:
@@ -149,7 +144,7 @@ def word_anomaly(word: TimedText) -> float:
 
 
 def is_anomalous(words: Sequence[TimedText]) -> bool:
-    """Whether the words of one segment are probably a hallucination; False if there are none."""
+    """Whether the words of one segment are probably a hallucination."""
     if not words:
         return False
     first = [word for word in words if word.text not in PREPENDED + APPENDED][:N_FIRST]

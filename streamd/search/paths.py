@@ -1,8 +1,7 @@
 """Hypotheses as paths of cache slots.
 
-The decoder's cache is a pool of slots; here is the book-keeping of who holds which. A path never
-copies keys or values: paths that share a beginning share its slots, and slots that no living path
-holds are given out again. Source of the layout: tree attention, as in SpecInfer (Miao et al. 2023).
+Paths that share a beginning share its slots; slots that no path needs any more are reused. The
+layout is that of tree attention, as in SpecInfer (Miao et al. 2023).
 """
 
 import math
@@ -19,13 +18,12 @@ from streamd.search.rules import Row
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One hypothesis: what it sampled, and where its past lies in the cache.
+    """One hypothesis: what it sampled, and where its past is in the cache.
 
-    `slots`, `rows` (alignment scores, (n_heads, n_ctx) each) and `frames` (the one each attends to
-    most) cover every token that was run: those that were given, and `tokens` except perhaps the
-    last. A row shows where the decoder listened when it chose the *next* token. `logprobs` are
-    under the rules and have one more entry than `tokens`, end-of-text, if the path `ended`; `probs`
-    are those of `token_prob`.
+    `slots`, `rows` (alignment scores, (n_heads, n_ctx) each) and `frames` (the one that each
+    attends to most) cover every token that was run: the given ones, and `tokens` except perhaps the
+    last. A row belongs to the choice of the *next* token. `logprobs` are under the rules; if the
+    path `ended`, they have one more entry, for end-of-text. `probs` are those of `token_prob`.
     """
 
     slots: tuple[int, ...] = ()
@@ -37,7 +35,7 @@ class Path:
     ended: bool = False
 
     def append(self, token: int, logprob: float, prob: float) -> "Path":
-        """The path with one more token sampled."""
+        """The path with one more sampled token."""
         return replace(
             self,
             tokens=(*self.tokens, token),
@@ -46,7 +44,7 @@ class Path:
         )
 
     def end(self, logprob: float) -> "Path":
-        """The path with end-of-text sampled, which is not among its tokens."""
+        """The path with end-of-text sampled, which does not count as one of its tokens."""
         return replace(self, logprobs=(*self.logprobs, logprob), ended=True)
 
     def cut(self, n_run: int) -> "Path":
@@ -62,14 +60,14 @@ class Path:
 
 
 class Prefill(NamedTuple):
-    """What was given, run in one pass, and the logits (m, n_vocab) of the positions asked for."""
+    """The path of the given tokens, and the logits (m, n_vocab) that were asked for."""
 
     path: Path
     logits: Logits
 
 
 class Cache:
-    """A decoder and the slots of its cache that are taken."""
+    """A decoder and the slots of its cache that are in use."""
 
     def __init__(self, decoder: Decoder) -> None:
         """`decoder` must be new: all of its slots count as free."""
@@ -77,7 +75,7 @@ class Cache:
         self._free = np.ones(decoder.n_slots, np.bool_)
 
     def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
-        """Run given tokens in one pass, with logits of the positions in `want`, in that order."""
+        """Run given tokens in one pass; return the logits of the positions in `want`."""
         slots = self._take(len(tokens))
         pasts = [tuple(slots[: i + 1]) for i in range(len(slots))]
         logits, alignment = self._step(tokens, slots, pasts, want)
@@ -87,7 +85,7 @@ class Cache:
     def extend(self, paths: Sequence[Path]) -> tuple[list[Path], Logits]:
         """Run the last token of each path, which was sampled but not run, in one pass.
 
-        Returns the paths with their new slots, and the logits (n_paths, n_vocab) of what follows.
+        Returns the longer paths, and the logits (n_paths, n_vocab) of what follows.
         """
         slots = self._take(len(paths))
         pasts = [(*path.slots, slot) for path, slot in zip(paths, slots, strict=True)]
@@ -102,7 +100,7 @@ class Cache:
         return extended, logits
 
     def keep(self, paths: Iterable[Path]) -> None:
-        """Give the slots of all other paths free."""
+        """Free the slots of all other paths."""
         self._free[:] = True
         for path in paths:
             self._free[list(path.slots)] = False
@@ -110,7 +108,7 @@ class Cache:
     def _take(self, n: int) -> list[int]:
         slots: list[int] = np.flatnonzero(self._free)[:n].tolist()
         if len(slots) < n:
-            raise RuntimeError(f"{n} cache slots wanted, {len(slots)} of {len(self._free)} free")
+            raise RuntimeError(f"{n} cache slots needed, {len(slots)} of {len(self._free)} free")
         self._free[slots] = False
         return slots
 
@@ -134,7 +132,7 @@ class Cache:
 
 
 def attended_frames(alignment: Alignment) -> list[int]:
-    """For each query of (k, n_heads, n_ctx) scores the frame that gets most of its attention."""
+    """The frame that each query of (k, n_heads, n_ctx) scores attends to most."""
     weights = np.exp(alignment - alignment.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     frames: list[int] = weights.sum(axis=1).argmax(axis=-1).tolist()
@@ -149,9 +147,8 @@ def log_softmax(row: Row) -> NDArray[np.float32]:
 
 
 def token_prob(probs: Row, token: int, logprob: float) -> float:
-    """A text token's share of `probs`, those among the text tokens alone; any other's own.
+    """A text token's probability among the text tokens (`probs`), or any other's under the rules.
 
-    A word's confidence is the mean of these, as in openai/whisper ``timing.py``: the rules and the
-    end of text do not count. `logprob` is under the rules.
+    A word's confidence is the mean of these, as in openai/whisper ``timing.py``.
     """
     return float(probs[token]) if token < len(probs) else math.exp(logprob)

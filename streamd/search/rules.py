@@ -1,8 +1,8 @@
 """Which tokens may come next: Whisper's logit rules.
 
-Each rule is a function of one row of logits and the tokens sampled so far, so a draft can be
-checked position by position exactly as if it had been sampled. Source: openai/whisper
-``decoding.py`` (`SuppressBlank`, `SuppressTokens`, `ApplyTimestampRules`).
+The rules depend on one row of logits and the tokens so far, so a draft is checked exactly as if it
+had been sampled. Source: openai/whisper ``decoding.py`` (`SuppressBlank`, `SuppressTokens`,
+`ApplyTimestampRules`).
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,10 @@ REFUSED = np.float32(-np.inf)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules in force for one decode.
+    """The rules of one decode.
 
-    `blank`: refused as long as nothing was said (a blank and end-of-text), or empty; `suppressed`:
-    always refused; `timestamps`: timestamp tokens are sampled;
-    `max_initial_timestamp`: the latest first timestamp in frames, or None; `text_only`: no special
-    token is sampled but end-of-text and wanted timestamps.
+    `blank` are tokens that may not come first (a blank and end-of-text), `suppressed` those that
+    are never sampled. The other fields are those of `DecodingOptions`.
     """
 
     eot: int
@@ -39,10 +37,7 @@ class Rules:
     text_only: bool
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
-        """A copy of `logits` with -inf where a token may not follow `tokens`.
-
-        `tokens` are those behind the start-of-transcript sequence and the forced prefix.
-        """
+        """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""
         row = logits.copy()
         if not tokens:
             row[list(self.blank)] = REFUSED
@@ -56,7 +51,7 @@ class Rules:
         return row
 
     def _pair_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
-        """Timestamps come in pairs (end, start), but for the first and the one before the end."""
+        """Timestamps come in pairs (end, start), except the first one and one before the end."""
         begin = self.timestamp_begin
         row[begin - 1] = REFUSED  # <|notimestamps|>
         if tokens and tokens[-1] >= begin:
@@ -66,7 +61,7 @@ class Rules:
                 row[: self.eot] = REFUSED
 
     def _order_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
-        """Timestamps never go back, and no segment has length zero; the first token is one."""
+        """Timestamps never decrease, no segment has length zero, and the first token is one."""
         begin = self.timestamp_begin
         earlier = [token for token in tokens if token >= begin]
         if earlier:
@@ -78,7 +73,7 @@ class Rules:
                 row[begin + self.max_initial_timestamp + 1 :] = REFUSED
 
     def _prefer_timestamps(self, row: Row) -> None:
-        """A timestamp it is, if all of them together are likelier than any text token."""
+        """Allow only timestamps if together they are more probable than any text token."""
         begin = self.timestamp_begin
         top = row.max()
         with np.errstate(divide="ignore"):
@@ -90,10 +85,10 @@ class Rules:
 def make_rules(
     tokenizer: Tokenizer, options: DecodingOptions, *, something_said: bool = False
 ) -> Rules:
-    """Put the rules together; `something_said`: a forced prefix speaks already.
+    """The rules of a decode; `something_said`: it has a forced prefix.
 
-    With a prefix the transcript may end at once. OpenAI refuses that too, which would make a stream
-    whose window holds nothing new invent a word.
+    After a prefix the transcript may end at once. openai-whisper refuses that, too, but then a
+    stream would invent a word whenever a window holds nothing new.
     """
     special = (
         *(tokenizer.transcribe, tokenizer.translate, tokenizer.sot),

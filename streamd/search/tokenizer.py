@@ -1,8 +1,7 @@
-"""Text <-> token ids, and which id means what.
+"""Text to token ids and back, by tiktoken on the model's own byte-pair ranks.
 
-A thin layer over tiktoken, built from the model's own byte-pair ranks. The special tokens follow
-the text tokens in OpenAI's order, so all of them are derived from two counts. It knows nothing of
-probabilities. Source: openai/whisper ``tokenizer.py``.
+The special tokens follow the text tokens in OpenAI's order, so they follow from two counts. Source:
+openai/whisper ``tokenizer.py``.
 """
 
 import codecs
@@ -33,19 +32,16 @@ _ANNOTATING = """
 << >> <<< >>> -- --- -( -[ (' (" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪
 """
 _MUSIC = tuple("♩♪♫♬♭♮♯")
-"""Perhaps several tokens each; the first is then enough, since U+2640..267F share two bytes."""
+"""The first token of each is enough, since the symbols U+2640..267F share two bytes."""
 _REPLACEMENT = "\ufffd"
 
 
 class Tokenizer:
-    """A model's vocabulary for one language and task.
+    """A model's vocabulary for one language and task, with OpenAI's names for special tokens.
 
-    Attributes
-    ----------
-    eot, sot, translate, transcribe, startoflm, startofprev, nospeech, notimestamps : int
-    timestamp_begin : the token of 0.00 s; each following one is 20 ms later
-    non_speech_tokens : those that annotate: speaker tags, brackets, music notes
-    sot_sequence : what every transcript starts with: (sot,), or (sot, language, task)
+    `timestamp_begin` is 0.00 s, and each token after it is 20 ms later. `non_speech_tokens` are
+    annotations: speaker tags, brackets, music notes. A transcript starts with `sot_sequence`:
+    (sot,), or (sot, language, task).
     """
 
     def __init__(
@@ -57,22 +53,15 @@ class Tokenizer:
         language: str = "en",
         task: str = "transcribe",
     ) -> None:
-        """Build from the text tokens' bytes and ranks and the model's whole vocabulary size.
+        """Build from the ranks of the text tokens' bytes and the size of the whole vocabulary.
 
-        `language`: code of the language spoken, or of the only one that a model knows which is not
-        `multilingual`; such a model has no use for `task` either.
-
-        Raises
-        ------
-        ConfigError
-            The language or the task is unknown to this model.
-        ModelError
-            The counts do not belong together.
+        Raises `ConfigError` for a language or task that the model does not know, and `ModelError`
+        if the counts do not fit each other.
         """
         n_text = len(ranks)
         n_languages = n_vocab - n_text - _N_TIMESTAMPS - _N_OTHER_SPECIALS
         if not 0 <= n_languages <= len(LANGUAGES):
-            raise ModelError(f"{n_vocab} tokens, {n_text} of text: no Whisper vocabulary")
+            raise ModelError(f"{n_vocab} tokens, {n_text} of text: not a Whisper vocabulary")
         self.n_vocab = n_vocab
         self.languages = LANGUAGES[:n_languages]
         self.multilingual = multilingual
@@ -93,13 +82,7 @@ class Tokenizer:
         self.sot_sequence = self.sot_sequence_for(language)
 
     def sot_sequence_for(self, language: str) -> tuple[int, ...]:
-        """Tokens that a transcript in `language` starts with.
-
-        Raises
-        ------
-        ConfigError
-            The model does not know the language.
-        """
+        """The tokens that a transcript in `language` starts with. Raises `ConfigError`."""
         if not self.multilingual:
             return (self.sot,)
         if language not in self.languages:
@@ -108,24 +91,24 @@ class Tokenizer:
         return (self.sot, self.sot + 1 + self.languages.index(language), self._task_token)
 
     def written(self, language: str) -> str:
-        """The language that text is in when `language` is spoken."""
+        """The language of the text when `language` is spoken."""
         return "en" if self._translates else language
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; nothing in it is taken for a special token."""
+        """Token ids of `text`, none of them special."""
         return self._encoding.encode_ordinary(text)
 
     def encode_prompt(self, text: str) -> tuple[int, ...]:
-        """Token ids of `text` as the beginning of a sentence; nothing for nothing."""
+        """Token ids of `text` as the beginning of a sentence."""
         text = text.strip()
         return tuple(self.encode(f" {text}")) if text else ()
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of the text tokens among `tokens`; bytes that are no UTF-8 become U+FFFD."""
+        """Text of the text tokens among `tokens`, with U+FFFD for invalid UTF-8."""
         return self._bytes(tokens).decode("utf-8", errors="replace")
 
     def whole(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """`tokens` without those at the end that belong to a character not yet complete."""
+        """`tokens` without an incomplete character at the end."""
         kept = tuple(tokens)
         while kept:
             decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -136,7 +119,7 @@ class Tokenizer:
         return kept
 
     def _annotations(self) -> tuple[int, ...]:
-        """Common punctuation is not among them; hyphen and apostrophe at a word's start are."""
+        """Not common punctuation, but hyphens and apostrophes at the beginning of a word."""
         refused = {self.encode(" -")[0], self.encode(" '")[0]}
         for symbol in (*_ANNOTATING.split(), *_MUSIC):
             for tokens in (self.encode(symbol), self.encode(" " + symbol)):
@@ -147,9 +130,9 @@ class Tokenizer:
     def split_words(
         self, tokens: Sequence[int], language: str | None = None
     ) -> list[tuple[str, tuple[int, ...]]]:
-        """Cut text tokens into words, each with its text and tokens; `language` is the spoken one.
+        """Cut text tokens into words, each with its text and tokens.
 
-        At blanks and punctuation; in a language without blanks, at every whole character.
+        They are cut at blanks and punctuation; in a language without blanks, at every character.
         """
         characters = self._split_characters(tokens)
         if self.written(language or self.language) in SPACELESS:

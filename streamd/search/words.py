@@ -1,9 +1,9 @@
 """Words with their times and confidences, from what a decode left behind.
 
-The decoder's alignment heads look at the audio that they write down. Their scores, cut to the real
+Some heads of the decoder attend to the audio that they transcribe. Their scores, cut to the real
 frames, are normalised and smoothed, and dynamic time warping finds the monotonic path of tokens
-through the frames. `find_words` needs no second pass over the decoder; `align` is openai-whisper's,
-whose normalisation sees one row more, that of end-of-text. Source: openai/whisper ``timing.py``.
+through the frames. `find_words` needs no second pass over the decoder; `align` is openai-whisper's
+way, which also normalises over the row of end-of-text. Source: openai/whisper ``timing.py``.
 """
 
 from collections.abc import Sequence
@@ -22,26 +22,19 @@ from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Samples, Word
 
 PADDING_SLACK = 10
-"""Frames behind the audio in which a last word may still be looked for: 200 ms."""
+"""Frames (200 ms) after the audio that the last word may still attend to."""
 QUIET = 0.05
-"""Of a word's loudest frame: 26 dB below it there is no speech, but perhaps its pause."""
+"""Frames 26 dB below a word's loudest one are not speech."""
 _MEDIAN_WIDTH = 7
 
 
 def find_words(
     decoded: Decoded, tokenizer: Tokenizer, *, prefix: Sequence[int], n_frames: int
 ) -> list[Word]:
-    """The words behind the prefix, with times in frames of the window.
+    """The words after the forced `prefix`, with times in frames of the window.
 
-    Parameters
-    ----------
-    prefix : the tokens that were forced; their rows take part in the alignment
-    n_frames : frames of the window that hold audio
-
-    Returns
-    -------
-    words whose times do not overlap and never go back. An incomplete character at the end is left
-    out.
+    `n_frames` of the window hold audio. Times do not overlap and never decrease. An incomplete
+    character at the end is left out.
     """
     sequence = (*prefix, *decoded.tokens)
     text_at = [i for i, token in enumerate(sequence) if token < tokenizer.eot]
@@ -49,6 +42,7 @@ def find_words(
     text = tokenizer.whole([sequence[i] for i in text_at[n_before:]])
     if not text:
         return []
+    # The row that chose a token is the one before its own; the prefix is aligned, too.
     first_row = decoded.n_given - len(prefix) - 1
     rows = [first_row + i for i in (*text_at, text_at[-1] + 1)]
     starts = token_starts(decoded.alignment, rows, n_frames)
@@ -65,16 +59,10 @@ def align(
     language: str,
     n_frames: int,
 ) -> list[Word]:
-    """The words of a text that is known, with times in frames of the window.
+    """The words of the text `tokens`, with times in frames of the window.
 
-    Equal to openai/whisper ``find_alignment``: a pass of its own over the text, its end included.
-    Punctuation stands alone; `merge_punctuation` comes next.
-
-    Parameters
-    ----------
-    decoder : a new one, with at least ``len(tokens) + 5`` slots
-    tokens : text tokens only
-    n_frames : frames of the window that hold audio
+    A pass of its own over the text and its end, as in openai/whisper ``find_alignment``.
+    Punctuation stands alone. The new `decoder` has at least ``len(tokens) + 5`` slots.
     """
     if not tokens:
         return []
@@ -92,8 +80,8 @@ def align(
 def token_starts(alignment: Alignment, rows: Sequence[int], n_frames: int) -> NDArray[np.int64]:
     """The frame at which each token starts, and the one at which the last one ends.
 
-    `rows` of `alignment` are those that chose each token, and the one behind the last token; if
-    that was never run, the last token lasts to the end of the audio.
+    `rows` of `alignment` chose each token and what follows the last one; if that was never run, the
+    last token lasts to the end of the audio.
     """
     known = [row for row in rows if row < len(alignment)]
     at, frames = warp(-attention(alignment, n_frames)[known])
@@ -102,15 +90,13 @@ def token_starts(alignment: Alignment, rows: Sequence[int], n_frames: int) -> ND
 
 
 def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
-    """How much each token stands out in each of the real frames, (n, n_frames).
-
-    The scores are cut before the softmax: what the padding gets is nobody's.
-    """
+    """How much each token stands out in each of the real frames, (n, n_frames)."""
+    # Cut before the softmax, so that attention to the padding does not count.
     scores = alignment[:, :, :n_frames]
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     spread = weights.std(axis=0, keepdims=True)
-    spread[spread == 0] = 1.0  # all look away alike: nothing stands out there
+    spread[spread == 0] = 1.0  # all tokens attend to it equally: none stands out
     weights = (weights - weights.mean(axis=0, keepdims=True)) / spread
     reach = _MEDIAN_WIDTH // 2
     if n_frames > reach:
@@ -122,7 +108,7 @@ def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
 
 
 def merge_punctuation(words: Sequence[Word]) -> list[Word]:
-    """Join opening punctuation to the word behind it and closing punctuation to the one before."""
+    """Join opening punctuation to the word after it, and closing punctuation to the one before."""
     return [
         replace(
             words[group.main],
@@ -134,7 +120,7 @@ def merge_punctuation(words: Sequence[Word]) -> list[Word]:
 
 
 class Group(NamedTuple):
-    """Words `first` to `last` (exclusive) that are one, with the times of `main`."""
+    """Words `first` to `last` (exclusive) become one, with the times of `main`."""
 
     first: int
     last: int
@@ -144,7 +130,7 @@ class Group(NamedTuple):
 def with_punctuation(
     texts: Sequence[str], *, prepended: str = PREPENDED, appended: str = APPENDED
 ) -> list[Group]:
-    """Which words of a text are joined: `prepended` marks to the next, `appended` to the last."""
+    """The words to join: `prepended` marks to the next word, `appended` ones to the last."""
     groups: list[Group] = []
     for i, text in reversed(list(enumerate(texts))):
         if groups and text.startswith(" ") and text.strip() in prepended:
@@ -165,7 +151,7 @@ def with_punctuation(
 
 
 def n_attended(decoded: Decoded, n_frames: int) -> int:
-    """How many tokens are left without those at the end that attend to the padding."""
+    """The number of tokens without those at the end that attend to the padding."""
     n = len(decoded.tokens)
     while n and decoded.frames[n - 1] >= n_frames + PADDING_SLACK:
         n -= 1
@@ -173,10 +159,7 @@ def n_attended(decoded: Decoded, n_frames: int) -> int:
 
 
 def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:
-    """Move the words' times inwards over quiet frames, such as the pause before a word.
-
-    `samples` are the window's, in whose frames the words' times are.
-    """
+    """Move the words' times inwards over quiet frames, such as the pause before a word."""
     loudness = np.sqrt(np.square(samples.reshape(-1, FRAME)).mean(axis=1))
     tight = []
     for word in words:
@@ -194,7 +177,6 @@ def _timed(
     starts: NDArray[np.int64],
     probs: Sequence[float],
 ) -> list[Word]:
-    """Words from their texts and tokens, and each token's start and probability."""
     words = []
     at = 0
     for text, tokens in parts:
@@ -206,12 +188,10 @@ def _timed(
 
 
 def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the path from the first to the last cell of a cost matrix (n, m), both at least 1.
+    """Dynamic time warping: rows and columns of the cheapest path through a cost matrix (n, m).
 
-    Returns
-    -------
-    the path's rows and columns, each (length,): from one cell to the next the row, the column or
-    both grow by one
+    From one cell to the next the row, the column or both grow by one. Costs add up in float64 and
+    the path prefers later columns, as in openai/whisper ``timing.py``, so that times are the same.
     """
     total = cumulative(cost)
     i, j = cost.shape
@@ -232,7 +212,8 @@ def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int6
 def cumulative(cost: NDArray[np.floating]) -> NDArray[np.float64]:
     """The cost of the cheapest path to each cell, (n + 1, m + 1) with a border of infinity.
 
-    One step down an anti-diagonal is m cells in the flat table, and m - 1 in the flat costs.
+    Cells on an anti-diagonal do not depend on each other, so numpy fills one diagonal at a time.
+    One step down it is m cells in the flat table, and m - 1 in the flat costs.
     """
     n, m = cost.shape
     added = np.ascontiguousarray(cost, np.float64).ravel()
