@@ -31,7 +31,7 @@ def test_impossible_choices_name_the_possible_ones():
         Tokenizer(vocabulary(), 256 + 1608, multilingual=True, language="yue")
     with pytest.raises(ConfigError, match="unknown task 'sing'; use transcribe or translate"):
         Tokenizer(vocabulary(), N_VOCAB, multilingual=True, task="sing")
-    with pytest.raises(ModelError, match="no Whisper vocabulary"):
+    with pytest.raises(ModelError, match="not a Whisper vocabulary"):
         Tokenizer(vocabulary(), 2000, multilingual=True)
 
 
