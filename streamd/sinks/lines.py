@@ -1,5 +1,6 @@
 """Transcripts with one line or paragraph for each final: txt, jsonl, csv, tsv, html."""
 
+from collections.abc import Callable
 from html import escape
 
 from msgspec import UNSET
@@ -54,10 +55,7 @@ class Csv:
 
     def append(self, event: Event) -> str:
         """Return the final's row."""
-        if not isinstance(event, Final) or not event.text:
-            return ""
-        quoted = _cell(event.text).replace('"', '""')
-        return f'{event.start_ms},{event.end_ms},"{quoted}"\n'
+        return _row(event, ",", lambda text: '"' + text.replace('"', '""') + '"')
 
 
 class Tsv:
@@ -68,15 +66,16 @@ class Tsv:
 
     def append(self, event: Event) -> str:
         """Return the final's row."""
-        if not isinstance(event, Final) or not event.text:
-            return ""
-        return f"{event.start_ms}\t{event.end_ms}\t{_cell(event.text)}\n"
+        return _row(event, "\t", lambda text: text)
 
 
-def _cell(text: str) -> str:
-    """Return the text on one line; a leading blank keeps spreadsheets from reading a formula."""
-    line = clean(text)
-    return f" {line}" if line.lstrip()[:1] in "=+-@" else line
+def _row(event: Event, separator: str, quoted: Callable[[str], str]) -> str:
+    if not isinstance(event, Final) or not event.text:
+        return ""
+    # A leading blank keeps spreadsheets from reading a formula.
+    line = clean(event.text)
+    text = f" {line}" if line.lstrip()[:1] in "=+-@" else line
+    return separator.join((str(event.start_ms), str(event.end_ms), quoted(text))) + "\n"
 
 
 _RULES = "\n".join(

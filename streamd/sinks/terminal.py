@@ -83,18 +83,19 @@ class Region:
         return _CURSOR_OFF + _WRAP_OFF + "\r\n".join(self._rows) + _WRAP_ON + "\r" + up
 
 
-class Captions:
-    """Turns events into what to write to the terminal. It is pure but for `size`."""
+class TerminalSink:
+    """Shows live captions on the terminal of `stream`, whose `size` is asked by default."""
 
-    def __init__(self, look: Look, size: Size) -> None:
+    def __init__(self, stream: TextIO, look: Look, *, size: Size | None = None) -> None:
+        self._stream = stream
         self._look = look
-        self._size = size
+        self._size = size or (lambda: terminal_size(stream))
         self._region = Region()
         self._partial: Partial | None = None
         self._behind_s = 0
 
-    def feed(self, event: Event) -> str:
-        """Return what to write for `event`; empty if the screen stays as it is."""
+    def write(self, event: Event) -> None:
+        """Show `event` at once."""
         above = ""
         if isinstance(event, Partial):
             self._partial = event
@@ -108,7 +109,7 @@ class Captions:
             above = gap_notice(event.duration_ms, event.why) + "\r\n"
         elif isinstance(event, Fault):
             above = f"[{clean(event.message)}]\r\n"
-        return self._region.draw(self._rows(), above)
+        self._put(self._region.draw(self._rows(), above))
 
     def _final(self, final: Final) -> str:
         if self._partial is not None and self._partial.seg <= final.seg:
@@ -128,17 +129,26 @@ class Captions:
         # made half as wide, rows that wrap must not push the region's first one off the screen.
         return _laid_out(spans, columns)[-max(1, lines // 2) :]
 
-    def hide(self) -> str:
-        """Return what removes the partial until `redraw`."""
-        return self._region.draw([])
+    def redraw(self) -> None:
+        """Fit the partial to the terminal's present size: call it on SIGWINCH."""
+        self._put(self._region.draw(self._rows()) or self._region.redraw())
 
-    def redraw(self) -> str:
-        """Return what draws the partial again for the terminal's present size."""
-        return self._region.draw(self._rows()) or self._region.redraw()
+    @contextmanager
+    def above(self) -> Iterator[None]:
+        """Keep whole lines that are written to the same terminal inside above the partial."""
+        self._put(self._region.draw([]))
+        try:
+            yield
+        finally:
+            self.redraw()
 
-    def finish(self) -> str:
-        """Return what ends the display; words that never became final stay visible."""
-        return self._region.leave()
+    def close(self) -> None:
+        """Leave the cursor, visible, below everything; words that never became final stay."""
+        self._put(self._region.leave())
+
+    def _put(self, text: str) -> None:
+        if text:
+            put(self._stream, text)
 
 
 def _laid_out(spans: list[Span], columns: int) -> list[str]:
@@ -153,39 +163,6 @@ def _laid_out(spans: list[Span], columns: int) -> list[str]:
             rows[-1].append(Span(chunk, span.sgr))
             used += width(chunk)
     return [paint(row) for row in rows] if spans else []
-
-
-class TerminalSink:
-    """Shows live captions on the terminal of `stream`, whose `size` is asked by default."""
-
-    def __init__(self, stream: TextIO, look: Look, *, size: Size | None = None) -> None:
-        self._stream = stream
-        self._captions = Captions(look, size or (lambda: terminal_size(stream)))
-
-    def write(self, event: Event) -> None:
-        """Show `event` at once."""
-        self._put(self._captions.feed(event))
-
-    def redraw(self) -> None:
-        """Fit the partial to the terminal's present size: call it on SIGWINCH."""
-        self._put(self._captions.redraw())
-
-    @contextmanager
-    def above(self) -> Iterator[None]:
-        """Keep whole lines that are written to the same terminal inside above the partial."""
-        self._put(self._captions.hide())
-        try:
-            yield
-        finally:
-            self.redraw()
-
-    def close(self) -> None:
-        """Leave the cursor, visible, below everything."""
-        self._put(self._captions.finish())
-
-    def _put(self, text: str) -> None:
-        if text:
-            put(self._stream, text)
 
 
 def open_captions(

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import re
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,28 +34,6 @@ _UNKNOWN_SIZE = 0x7FFF_F000
 """Programs that write a file through a pipe state such a size, since they cannot seek back."""
 
 _log = logging.getLogger(__name__)
-
-
-class Clock(Protocol):
-    """The clock of a file that is played in real time."""
-
-    def now_ms(self) -> float:
-        """Return the time in milliseconds; it never goes back."""
-
-    async def sleep_ms(self, duration_ms: float) -> None:
-        """Wait for `duration_ms`."""
-
-
-class LoopClock:
-    """The event loop's own clock."""
-
-    def now_ms(self) -> float:
-        """Return the loop's monotonic time in milliseconds."""
-        return asyncio.get_running_loop().time() * 1000
-
-    async def sleep_ms(self, duration_ms: float) -> None:
-        """Wait without blocking the loop."""
-        await asyncio.sleep(duration_ms / 1000)
 
 
 class SoundDecoder(Protocol):
@@ -97,17 +77,22 @@ class FileSource:
     path : the file or address (`streamd.sources.ffmpeg.is_url`)
     realtime : deliver each block when a microphone would have, counted from the first one asked
         for. A consumer that was late gets all blocks that are due at once, so nothing drifts.
-    clock : real time
+    now_s, sleep : the clock of real time
     """
 
     def __init__(
-        self, path: str | Path, *, realtime: bool = False, clock: Clock | None = None
+        self,
+        path: str | Path,
+        *,
+        realtime: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.name = str(path)
         self.live = realtime
         self.duration_ms: int | None = None
-        self._clock = clock or LoopClock()
-        self._started_ms: float | None = None
+        self._now_s, self._sleep = now_s, sleep
+        self._started_s: float | None = None
         self._n_delivered = 0
         self._stopped = False
         self._decoder: SoundDecoder | None = None
@@ -164,12 +149,12 @@ class FileSource:
 
     async def _until_due(self, n: int) -> None:
         """Wait until a microphone would have captured the next `n` samples."""
-        now_ms = self._clock.now_ms()
-        if self._started_ms is None:
-            self._started_ms = now_ms
-        due_ms = self._started_ms + (self._n_delivered + n) * 1000 / self._rate_hz
-        if due_ms > now_ms and not self._stopped:
-            await self._clock.sleep_ms(due_ms - now_ms)
+        now_s = self._now_s()
+        if self._started_s is None:
+            self._started_s = now_s
+        due_s = self._started_s + (self._n_delivered + n) / self._rate_hz
+        if due_s > now_s and not self._stopped:
+            await self._sleep(due_s - now_s)
 
     def _read(self) -> Block:
         """Return the next samples, none at the end. Runs in a thread."""

@@ -41,8 +41,7 @@ class StdinSource:
         read and which stays open; or the path of a named pipe
     encoding : one of `streamd.audio.framer.ENCODINGS`, or "auto"
 
-    Raises `SourceError` if at once for an unknown encoding or an unsupported rate; on entering for
-    a terminal.
+    Raises `SourceError` for an unknown encoding or rate, and on entering for a terminal.
     """
 
     def __init__(self, file: BinaryIO | str, pcm: PcmOptions | None = None) -> None:

@@ -9,7 +9,7 @@ from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
 from streamd.options import CueLayout
 from streamd.sinks.formats import StreamSink
 from streamd.sinks.look import Look, confidence_ramp
-from streamd.sinks.terminal import Captions, TerminalSink, open_captions
+from streamd.sinks.terminal import TerminalSink, open_captions
 from tests.support.emulator import Emulator, plain_rows
 
 WIDTHS = (30, 60, 80, 120)
@@ -27,6 +27,19 @@ def final(text, *, seg=1, **fields):
 def terminal(columns=80, lines=24, look=None):
     emulator = Emulator(columns, lines)
     return emulator, TerminalSink(emulator, look or Look(), size=emulator.size)
+
+
+def on_paper(columns=80):
+    """A function that returns what a terminal is sent for an event."""
+    stream = io.StringIO()
+    sink = TerminalSink(stream, Look(), size=lambda: (columns, 24))
+
+    def written(event):
+        at = stream.tell()
+        sink.write(event)
+        return stream.getvalue()[at:]
+
+    return written
 
 
 words = st.text("abcdefgh", min_size=1, max_size=9) | st.sampled_from(
@@ -160,14 +173,14 @@ def test_the_screen_that_is_too_small_shows_the_end_of_the_partial():
 
 
 def test_only_what_changes_is_written():
-    captions = Captions(Look(), lambda: (80, 24))
-    assert captions.feed(partial("hello"))
-    assert not captions.feed(partial("hello"))
-    assert not captions.feed(Lag(lag_ms=400))
-    assert not captions.feed(Vad(speech=False, t_ms=1000))
-    assert captions.feed(Lag(lag_ms=2100))
-    assert not captions.feed(Lag(lag_ms=2900))
-    assert not captions.feed(Eos(seq=0, reason="stop"))
+    written = on_paper()
+    assert written(partial("hello"))
+    assert not written(partial("hello"))
+    assert not written(Lag(lag_ms=400))
+    assert not written(Vad(speech=False, t_ms=1000))
+    assert written(Lag(lag_ms=2100))
+    assert not written(Lag(lag_ms=2900))
+    assert not written(Eos(seq=0, reason="stop"))
 
 
 def test_being_behind_is_shown_until_a_partial_is_in_time():
@@ -182,8 +195,8 @@ def test_being_behind_is_shown_until_a_partial_is_in_time():
 
 
 def test_the_tentative_end_is_faint():
-    captions = Captions(Look(), lambda: (80, 24))
-    drawn = captions.feed(partial("committed tentative", stable=9))
+    written = on_paper()
+    drawn = written(partial("committed tentative", stable=9))
     assert "committed\x1b[2m tentative\x1b[m" in drawn
 
 
@@ -209,8 +222,8 @@ def test_an_escape_sequence_in_a_transcript_does_nothing():
 
 def test_joined_emoji_never_break_the_rows():
     # Width of the family is 2 to one terminal and 6 to another; wrapping is off meanwhile.
-    captions = Captions(Look(), lambda: (30, 24))
-    drawn = captions.feed(partial("👩‍👩‍👧 " * 10))
+    written = on_paper(30)
+    drawn = written(partial("👩‍👩‍👧 " * 10))
     rows = drawn.split("\x1b[?7l")[1].split("\x1b[?7h")[0].split("\r\n")
     assert [row.count("👩‍👩‍👧") for row in rows] == [4, 4, 2]
     assert drawn.endswith("\r\x1b[2A")

@@ -85,18 +85,15 @@ async def test_what_libsndfile_cannot_read(made, speech, name):
 
 
 async def test_as_if_it_were_spoken_now(made, speech):
-    class Clock:
-        waited_ms = 0.0
+    waited_s = 0.0
 
-        def now_ms(self) -> float:
-            return self.waited_ms
+    async def wait(duration_s: float) -> None:
+        nonlocal waited_s
+        waited_s += duration_s
 
-        async def sleep_ms(self, duration_ms: float) -> None:
-            self.waited_ms += duration_ms
-
-    source = FileSource(made("a.m4a"), realtime=True, clock=Clock())
+    source = FileSource(made("a.m4a"), realtime=True, now_s=lambda: waited_s, sleep=wait)
     assert_is_speech(await samples_of(source), speech)
-    assert abs(source._clock.waited_ms - SECONDS * 1000) < 200
+    assert abs(waited_s - SECONDS) < 0.2
 
 
 @pytest.mark.parametrize(
