@@ -176,11 +176,11 @@ export class Sending {
    * whether there is no such audio and `stop` was called.
    */
   #beginAgain(heardMs) {
-    const heard = (heardMs * RATE) / 1000;
-    this.#acknowledged(heard);
-    if (this.#blocks.length > 0 && this.#first < heard) {
-      this.#blocks[0] = this.#blocks[0].subarray(heard - this.#first);
-      this.#n -= heard - this.#first;
+    const received = (heardMs * RATE) / 1000;
+    this.#acknowledged(received);
+    if (this.#blocks.length > 0 && this.#first < received) {
+      this.#blocks[0] = this.#blocks[0].subarray(received - this.#first);
+      this.#n -= received - this.#first;
     }
     this.#session = this.#epoch = null;
     this.#first = 0;

@@ -69,7 +69,7 @@ class Auth:
     Raises `ConfigError` if other machines could connect, and there is no token.
     """
 
-    def __init__(self, bind: BindOptions, pages: Mapping[str, Page] | None = None) -> None:
+    def __init__(self, bind: BindOptions, pages: Mapping[str, Page]) -> None:
         host, token = bind.host, bind.token
         if token is not None and not token.strip():
             raise ConfigError("the token is empty: put one into the --token-file")
@@ -80,7 +80,7 @@ class Auth:
             )
         self._bind = bind
         self._token = token
-        self._pages = pages or {}
+        self._pages = pages
 
     def with_token(self, token: str | None) -> "Auth":
         """Return the same checks with another token; raises as the constructor does."""

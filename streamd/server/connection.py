@@ -224,7 +224,7 @@ class Connection:
             if self._error is not None:
                 await refuse(self._socket, self._error)
         except ConnectionClosed:
-            pass  # the reader is told, too
+            pass  # the reader gets the same
         except StuckError:
             self._stuck = True
         finally:

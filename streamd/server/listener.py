@@ -45,7 +45,7 @@ class ConnectionRegistry:
         self._authorized: dict[ws.ServerConnection, str] = {}
 
     def __iter__(self) -> Iterator[ws.ServerConnection]:
-        """All open connections; the registry may change meanwhile."""
+        """All open connections; the registry may change during the iteration."""
         return iter([*self._pending, *self._authorized])
 
     @property

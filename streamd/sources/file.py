@@ -66,7 +66,7 @@ class FileSource:
     """The audio of a file or an address, in any format that libsndfile or ffmpeg reads.
 
     libsndfile reads what it can, except mp3 where ffmpeg is installed: its mp3 decoder prints notes
-    about damaged files to standard error, and cannot be told not to.
+    about damaged files to standard error, which cannot be turned off.
 
     A damaged file yields what can be decoded, then raises `SourceError`. So does a file that is
     cut off, if only its decoder can tell; where the header shows it (wav, aiff, au and ogg), there

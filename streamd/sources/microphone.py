@@ -29,8 +29,8 @@ QUEUE_LIMIT_MS = 600_000
 _BLOCKS_PER_S = 50
 _DRIVER_BUFFER_S = 0.1
 """The callback needs Python's interpreter lock; it may be late by this much without a loss."""
-_TIMEOUT_MS = 10_000
-"""A working device delivers blocks even in silence; Bluetooth takes seconds to begin."""
+TIMEOUT_MS = 10_000
+"""A device that delivers nothing for this long is gone: a working one delivers silence, too."""
 _N_BEFORE = 50
 """Blocks (1 s) from which `OverflowMeter` knows when the stream began."""
 
@@ -136,8 +136,6 @@ class Microphone:
     Parameters
     ----------
     device : number, name or part of the name; None for the system's default
-    queue_limit_ms : audio that may wait to be consumed; later audio is `Lost`
-    timeout_ms : a device that delivers nothing for this long counts as gone
     refresh : look for devices that were plugged in since the process started; none may be open
     """
 
@@ -145,16 +143,12 @@ class Microphone:
         self,
         device: int | str | None = None,
         *,
-        queue_limit_ms: int = QUEUE_LIMIT_MS,
-        timeout_ms: int = _TIMEOUT_MS,
         refresh: bool = False,
     ) -> None:
         self.name = "microphone"
         self.live = True
         self.duration_ms: int | None = None
         self._wanted = device
-        self._queue_limit_ms = queue_limit_ms
-        self._timeout_ms = timeout_ms
         self._refresh = refresh
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
@@ -202,10 +196,10 @@ class Microphone:
         while (item := self._backlog.take()) is None:
             self._arrival.clear()
             try:
-                async with asyncio.timeout(self._timeout_ms / 1000):
+                async with asyncio.timeout(TIMEOUT_MS / 1000):
                     await self._arrival.wait()
             except TimeoutError:
-                self._put(Ended(self._gone(f"delivered nothing for {self._timeout_ms} ms")))
+                self._put(Ended(self._gone(f"delivered nothing for {TIMEOUT_MS} ms")))
         return item
 
     def _open(self) -> None:
@@ -238,7 +232,7 @@ class Microphone:
     def _prepare(self, rate_hz: int, channels: int) -> None:
         self._meter = OverflowMeter(rate_hz)
         self._rate_hz = rate_hz
-        limit = self._queue_limit_ms * rate_hz // 1000
+        limit = QUEUE_LIMIT_MS * rate_hz // 1000
         self._backlog = Backlog(limit=limit, rate_hz=rate_hz)
         self._frames = FrameStream(Framer(rate_hz, channels), self._next_block, name=self.name)
 

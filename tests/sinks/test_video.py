@@ -102,8 +102,13 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("layout", [CueLayout(), CueLayout(line_cells=500, max_lines=10)])
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        *((text, CueLayout()) for text in HOSTILE),
+        ("W" * 200, CueLayout(line_cells=500, max_lines=10)),
+    ],
+)
 def test_any_text_lies_inside_the_picture(ffmpeg, tmp_path, sound, text, layout):
     # What takes longer than a cue may is cut into several: these are short, and so is the video.
     said = final(text, end_ms=600)

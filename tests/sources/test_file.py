@@ -26,7 +26,7 @@ class ManualClock:
     def now_s(self):
         return self.time_ms / 1000
 
-    async def sleep(self, duration_s):
+    async def wait(self, duration_s):
         assert duration_s > 0
         self.time_ms += duration_s * 1000
 
@@ -79,7 +79,7 @@ async def test_no_sample_is_lost_or_doubled(ramp_file, suffix, realtime, work_ms
     def work():
         clock.time_ms += work_ms
 
-    source = FileSource(ramp_file(suffix), realtime=realtime, now_s=clock.now_s, sleep=clock.sleep)
+    source = FileSource(ramp_file(suffix), realtime=realtime, now_s=clock.now_s, sleep=clock.wait)
     assert is_ramp(await consume(source, work))
     assert source.duration_ms == 3750
     assert source.live is realtime
@@ -111,7 +111,7 @@ async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate
     soundfile.write(path, noise, rate, subtype=subtype)
     whole, _ = soundfile.read(path, dtype="float32")
     clock = ManualClock()
-    realtime = FileSource(path, realtime=True, now_s=clock.now_s, sleep=clock.sleep)
+    realtime = FileSource(path, realtime=True, now_s=clock.now_s, sleep=clock.wait)
     async with realtime:
         blocks = []
         while not isinstance(block := await realtime._next_block(), Ended):
@@ -135,7 +135,7 @@ def test_real_time_neither_runs_ahead_nor_drifts(tmp_path_factory, work_ms):
 
     async def play():
         n_frames = 0
-        async with FileSource(path, realtime=True, now_s=clock.now_s, sleep=clock.sleep) as source:
+        async with FileSource(path, realtime=True, now_s=clock.now_s, sleep=clock.wait) as source:
             clock.time_ms += 3000
             started_ms = clock.time_ms  # when it is first asked for
             async for frames in source:

@@ -88,8 +88,9 @@ async def test_without_a_clock_an_overflow_is_one_block(fake):
     assert [item.duration_ms for item in items if isinstance(item, Lost)] == [20]
 
 
-async def test_beyond_the_limit_the_newest_is_lost_and_said_to_be(fake):
-    async with Microphone(queue_limit_ms=1000) as microphone:
+async def test_beyond_the_limit_the_newest_is_lost_and_said_to_be(fake, monkeypatch):
+    monkeypatch.setattr("streamd.sources.microphone.QUEUE_LIMIT_MS", 1000)
+    async with Microphone() as microphone:
         for k in range(90):
             fake.streams[0].deliver(np.full(320, k / 100))
         items = await drain(microphone)
@@ -108,8 +109,9 @@ async def test_a_device_that_disappears_gives_what_it_had(fake):
     assert fake.streams[0].closed
 
 
-async def test_a_device_that_falls_silent_counts_as_gone(fake):
-    async with Microphone(timeout_ms=1) as microphone:
+async def test_a_device_that_falls_silent_counts_as_gone(fake, monkeypatch):
+    monkeypatch.setattr("streamd.sources.microphone.TIMEOUT_MS", 1)
+    async with Microphone() as microphone:
         fake.streams[0].deliver(np.full(320, 0.5))
         captured = []
         with pytest.raises(SourceError, match="'Mic' delivered nothing for 1 ms: connect it"):
