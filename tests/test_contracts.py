@@ -161,8 +161,9 @@ def _literals(path: Path) -> list[str]:
 
 def test_the_messages_of_the_troubleshooting_page_are_streamds() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    rows = page.partition("## Messages")[2].partition("## ")[0].splitlines()
-    quoted = [text for row in rows[4:] for text in re.findall("`(.+?)`", row.partition(" | ")[0])]
+    section = page.partition("## Messages")[2].partition("## ")[0]
+    messages = re.findall(r"^- (`.+?`): ", section, re.M)
+    quoted = [text for message in messages for text in re.findall("`(.+?)`", message)]
     parts = [part.strip() for text in quoted for part in text.split("...") if part.strip()]
     assert len(parts) >= 15
     literals = "\n".join(literal for path in MODULES for literal in _literals(path))
