@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 
 
 @cache
-def document() -> dict[str, Any]:
-    """golden.json: decoding, tokenizer, word times, languages."""
-    return json.loads((HERE / "golden.json").read_text())
+def document(name: str = "golden") -> dict[str, Any]:
+    """golden.json, shapes.json, longform.json or scripted.json; see README.md."""
+    return json.loads((HERE / f"{name}.json").read_text())
 
 
 @cache
