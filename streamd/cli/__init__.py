@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streamd.cli.command import Command
+    from streamd.cli.arguments import Command
 
 INTERRUPTED = 130
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None, *, commands: "Sequence[Command] | No
     """
     try:
         # Imported here, because a Ctrl-C during the import is to be answered like any other.
-        from streamd.cli.program import run
+        from streamd.cli.commands import run
 
         return run(argv, commands)
     except KeyboardInterrupt:

@@ -1,17 +1,26 @@
-"""The commands of the program.
+"""The commands of the program, and how one is run: from the command line to an exit code.
 
 Each imports what it runs when it runs: ``streamd --help`` and a mistyped option are to be answered
 at once, not after numpy and the inference runtime have been loaded.
 """
 
+import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from streamd import stdio
-from streamd.cli.command import Command
-from streamd.config import OPTIONS, Config, Option, suggestion
-from streamd.errors import ConfigError
+from streamd import __version__, stdio
+from streamd.cli.arguments import Command, Request, parse
+from streamd.cli.help import help_text
+from streamd.config import OPTIONS, Config, Option, as_toml, load, suggestion
+from streamd.errors import ConfigError, SourceError, StreamdError
+from streamd.stdio import log_to
+
+if TYPE_CHECKING:
+    from streamd.sources.microphone import Device
 
 
 def _live(config: Config, operands: tuple[str, ...]) -> int:
@@ -35,25 +44,38 @@ def _transcribe(config: Config, operands: tuple[str, ...]) -> int:
 def _watch(config: Config, operands: tuple[str, ...]) -> int:
     import asyncio
 
-    from streamd.cli.watching import show
+    from streamd.cli.viewing import show
 
     asyncio.run(show(config, *operands))
     return 0
 
 
 def _export(config: Config, operands: tuple[str, ...]) -> int:
-    from streamd.cli.exporting import export
+    from streamd.cli.viewing import export
 
     export(config, *operands or ("",))
     return 0
 
 
 def _devices(config: Config, operands: tuple[str, ...]) -> int:
-    from streamd.cli.devices import table
     from streamd.sources.microphone import list_devices
 
-    stdio.put(sys.stdout, table(list_devices()))
+    stdio.put(sys.stdout, device_table(list_devices()))
     return 0
+
+
+def device_table(devices: "Sequence[Device]") -> str:
+    """Return one line for each microphone; a star marks the default.
+
+    Raises `SourceError` if there is none.
+    """
+    if not devices:
+        raise SourceError("no microphone found: plug one in, or name a sound file")
+    return "".join(
+        f"{'*' if device.default else ' '} {device.index:>2}  {device.name}  "
+        f"({device.host_api}, channels: {device.channels}, {device.rate_hz} Hz)\n"
+        for device in devices
+    )
 
 
 def _models(config: Config, operands: tuple[str, ...]) -> int:
@@ -157,7 +179,7 @@ _OF_OTHERS = ("longform", "building")
 MODELS = (
     Command(
         name="models list",
-        summary="what is on this machine, and what else has a short name",
+        summary="list the models here, and others that can be had by name",
         run=_models_list,
         options=_options("language", "task", *_LOG),
     ),
@@ -177,7 +199,7 @@ MODELS = (
     ),
     Command(
         name="models check",
-        summary="whether a model computes what it should on this machine, and how fast",
+        summary="check what a model computes on this machine, and how fast",
         run=_models_check,
         operand="NAME",
         options=_options("language", "threads", "precision", "engine", *_LOG),
@@ -218,7 +240,7 @@ COMMANDS = (
     ),
     Command(
         name="transcribe",
-        summary="write files down, fast, as openai-whisper does",
+        summary="transcribe files, fast, as openai-whisper does",
         run=_transcribe,
         operand="FILE...",
         options=_options(*("input", "vad", "decoding", "longform", "output"), without=_ONLY_LIVE),
@@ -226,14 +248,14 @@ COMMANDS = (
     ),
     Command(
         name="watch",
-        summary="show the captions of a streamd that runs elsewhere",
+        summary="show the captions of another streamd",
         run=_watch,
         operand="URL",
         options=_options("output", "token-file"),
     ),
     Command(
         name="export",
-        summary="write a session of the journal down, or list them",
+        summary="write a session of the journal, or list all",
         run=_export,
         operand="[SESSION]",
         options=_options("output", "journal"),
@@ -255,7 +277,7 @@ COMMANDS = (
     ),
     Command(
         name="doctor",
-        summary="what streamd lacks on this machine, and the cure",
+        summary="check this machine, and tell how to fix problems",
         run=_doctor,
         options=_options(
             *("source", "model", "threads", "precision", "engine", "compute", "host", "port"),
@@ -264,10 +286,51 @@ COMMANDS = (
     ),
     Command(
         name="models",
-        summary="the models on this machine, and where to get more",
+        summary="list, download, check and remove models",
         run=_models,
         operand="|".join(command.name.split()[1] for command in MODELS),
     ),
     *MODELS,
 )
 """The first one is meant where none is named."""
+
+
+READER_LEFT = 141
+"""What a shell reports of a program that SIGPIPE ended."""
+
+
+def run(argv: Sequence[str] | None, commands: Sequence[Command] | None) -> int:
+    """Run the program; see `streamd.cli.main`."""
+    commands = commands or COMMANDS
+    stdio.open_missing()
+    try:
+        return _run(parse(sys.argv[1:] if argv is None else argv, commands), commands)
+    except StreamdError as error:
+        with suppress(OSError):  # stderr may be on the full disk that this is about
+            sys.stderr.write(f"streamd: {' '.join(str(error).splitlines())}\n")
+        return error.exit_code
+    except BrokenPipeError:
+        return READER_LEFT
+    finally:
+        stdio.settle()
+
+
+def _run(request: Request, commands: Sequence[Command]) -> int:
+    if request.action in ("help", "help-all"):
+        full = request.action == "help-all"
+        stdio.put(sys.stdout, help_text(request.command, commands, full=full))
+        return 0
+    if request.action == "version":
+        stdio.put(sys.stdout, f"streamd {__version__}\n")
+        return 0
+    config_file, operands = request.config_file, request.operands
+    if request.command.writes_config:
+        operands = (config_file,)
+        config_file = config_file if Path(config_file).exists() else ""
+    config = load(request.given, os.environ, config_file=config_file)
+    if request.action == "print-config":
+        stdio.put(sys.stdout, as_toml(config))
+        return 0
+    output = config.output
+    log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)
+    return request.command.run(config, operands)

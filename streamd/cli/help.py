@@ -6,8 +6,7 @@ from textwrap import fill
 
 from msgspec import inspect
 
-from streamd.cli.arguments import ACTIONS
-from streamd.cli.command import Command
+from streamd.cli.arguments import ACTIONS, Command
 from streamd.config import SECTIONS, SET, Option
 
 WIDTH = 80

@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 import pytest
 
 from streamd.cli import main
-from streamd.cli.watching import show
+from streamd.cli.viewing import show
 from streamd.config import Config
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final

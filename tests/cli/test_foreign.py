@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from streamd.cli.elsewhere import ELSEWHERE, refuse_foreign
+from streamd.cli.arguments import FOREIGN, refuse_foreign
 from streamd.config import OPTIONS
 from streamd.errors import ConfigError
 
 RECIPES = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
 PAGE = RECIPES.partition("## Coming from")[2]
 OURS = {"--set", *(flag for option in OPTIONS.values() for flag in option.every_flag)}
-ROWS = [(program, *row) for program, rows in ELSEWHERE.items() for row in rows.items()]
+ROWS = [(program, *row) for program, rows in FOREIGN.items() for row in rows.items()]
 
 
 @pytest.mark.parametrize(("program", "flags", "cure"), ROWS)
@@ -40,7 +40,7 @@ def test_what_the_page_calls_the_same_is_there():
         named = set(re.findall(r"`(--?[a-z][a-z-]*)`", line))
         assert len(named) >= 14
         assert named <= OURS
-    assert len(lines) == len(ELSEWHERE)
+    assert len(lines) == len(FOREIGN)
 
 
 def test_our_own_words_pass():

@@ -1,17 +1,22 @@
-"""``streamd watch``: here, the captions of a streamd that runs somewhere else."""
+"""``streamd watch`` and ``streamd export``: captions that this process does not make.
+
+They come from the server of another streamd, or from the journal.
+"""
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import datetime
 
+from streamd import stdio
 from streamd.client import watch
 from streamd.config import Config, read_token
 from streamd.display import open_display, open_files
+from streamd.journal import AUTO, Run, place, runs, transcript
 from streamd.sinks import Sink
 from streamd.stdio import lines_inside
 
@@ -57,3 +62,39 @@ async def _follow(
         async for event in events:
             for sink in sinks:
                 await loop.run_in_executor(drawing, sink.write, event)
+
+
+def export(config: Config, session: str) -> None:
+    """Write the last run of a session, or list what there is if no session is named.
+
+    Raises
+    ------
+    StreamdError
+        there is no such session, or its journal is damaged; a file that cannot be written
+    BrokenPipeError
+        nobody reads standard output any more
+    """
+    folder = place(config.journal.folder or AUTO, os.environ)
+    known = runs(folder)
+    if not session:
+        stdio.put(sys.stdout, table(known))
+        return
+    events = transcript(folder, session)  # raises before a file is made
+    started = max((run.started for run in known if run.session == session), default=datetime.min)
+    screen = open_display(config, sys.stdout, os.environ, started=started)
+    sinks = (screen, *open_files(config, whole=True))
+    try:
+        for event in events:
+            for sink in sinks:
+                sink.write(event)
+    finally:
+        for sink in sinks:
+            sink.close()
+
+
+def table(known: Iterable[Run]) -> str:
+    """One line for each session that ever was, oldest first."""
+    return "".join(
+        f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}\n"
+        for run in sorted(known, key=lambda run: run.started)
+    )
