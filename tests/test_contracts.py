@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,30 @@ def test_no_test_sleeps() -> None:
     tests = [path for path in tracked("tests") if path.suffix == ".py"]
     guilty = [path for path in tests if path != Path(__file__) and sleep.search(path.read_text())]
     assert guilty == []
+
+
+def test_no_name_stands_for_two_things() -> None:
+    # a search, a traceback or a log line names a class or a module without its path
+    modules = [path.stem for path in MODULES if path.stem != "__init__"]
+    assert [name for name, count in Counter(modules).items() if count > 1] == []
+    classes = [
+        node.name.lstrip("_")
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= 60
+    ]
+    assert long == []
 
 
 # -- the paper -------------------------------------------------------------------------------

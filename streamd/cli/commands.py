@@ -125,7 +125,7 @@ def _models_check(config: Config, operands: tuple[str, ...]) -> int:
     if engine == "coreml":
         from streamd.cli.packages import report
     else:
-        from streamd.cli.check import report
+        from streamd.cli.model_check import report
 
     (name,) = operands
     decoding = replace(config.decoding, model=name, engine=engine, compute="auto")

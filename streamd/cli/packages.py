@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from streamd.cli.check import line
+from streamd.cli.model_check import line
 from streamd.config import Config
 from streamd.daemon.opening import LIBRARY
 from streamd.disk import expanded, megabytes

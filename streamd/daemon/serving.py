@@ -12,7 +12,7 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 
 from streamd import __version__
 from streamd.config import Config, read_token
-from streamd.daemon.stream import Storage
+from streamd.daemon.stream import SessionStorage
 from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def storage(config: Config) -> Iterator[Storage]:
+def storage(config: Config) -> Iterator[SessionStorage]:
     """Open the folders for journals and recordings; nothing is written to them after the context.
 
     Raises
@@ -38,10 +38,10 @@ def storage(config: Config) -> Iterator[Storage]:
     options = config.journal
     recordings = Path(options.record).expanduser() if options.record else None
     if not options.folder:
-        yield Storage(None, recordings)
+        yield SessionStorage(None, recordings)
         return
     with Folder(place(options.folder, os.environ), JournalPolicy(options)) as folder:
-        yield Storage(folder, recordings)
+        yield SessionStorage(folder, recordings)
 
 
 def metrics(config: Config) -> Metrics:

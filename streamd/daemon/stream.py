@@ -23,7 +23,7 @@ _N_RECENT = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class SessionStorage:
     """The folders for journals and recordings; None: nothing is stored."""
 
     journal: Folder | None = None

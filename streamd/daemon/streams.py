@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from streamd.daemon.inference import InferenceThread, WindowRecognizer, trim
-from streamd.daemon.stream import SessionOutput, Storage, Stream
+from streamd.daemon.stream import SessionOutput, SessionStorage, Stream
 from streamd.errors import StreamdError, WireError
 from streamd.events import EndReason, Fault
 from streamd.hub import Hub
@@ -47,13 +47,13 @@ class Streams:
         room: int,
         max_ingest: int,
         deadline_s: float = 0.0,
-        storage: Storage | None = None,
+        storage: SessionStorage | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self.metrics = metrics or Metrics(version="", model="")
         self._new_session = new_session
         self._room, self._max_ingest, self._deadline_s = room, max_ingest, deadline_s
-        self._storage = storage or Storage()
+        self._storage = storage or SessionStorage()
         self._is_loaded = False
         self._busy_s = 0.0  # of the engine, in this second
         self._untrimmed_s = 0  # since memory was returned, if the engine was busy

@@ -13,8 +13,8 @@ import pytest
 
 from streamd.bench.step import StepBench, StepTimes
 from streamd.cli import main
-from streamd.cli.check import judged
 from streamd.cli.doctor import examine
+from streamd.cli.model_check import judged
 from streamd.config import load
 from streamd.engine.check import Compared, GoldenClip, Numerics, Peak
 from streamd.errors import ModelError

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from streamd.cli.check import line
+from streamd.cli.model_check import line
 from streamd.cli.packages import facts, open_packages
 from streamd.disk import expanded
 from streamd.engine.check import FLOAT16_MAX, clips, forward, mel_of, numerics

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamd.daemon.inference import trim
-from streamd.daemon.stream import Storage
+from streamd.daemon.stream import SessionStorage
 from streamd.daemon.streams import MAX_ENDED, Streams
 from streamd.journal import Folder
 from streamd.options import BindOptions
@@ -79,7 +79,7 @@ async def counted(n_tasks: int) -> Counter[str]:
 @pytest.mark.parametrize("journal", [True, False])
 async def test_of_sessions_and_subscribers_nothing_is_left(tmp_path, journal):
     with Folder(tmp_path) as folder:
-        places = Storage(folder if journal else None)
+        places = SessionStorage(folder if journal else None)
         streams = Streams(scripted_session, room=500, max_ingest=4, storage=places)
         transcribing = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
         async with serve(BindOptions(port=0), sessions=streams, info=INFO) as server:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.daemon.stream import Storage, Stream
+from streamd.daemon.stream import SessionStorage, Stream
 from streamd.daemon.streams import Streams
 from streamd.errors import StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Partial
@@ -23,7 +23,10 @@ class Daemon:
     def __init__(self, path, *, recordings=None) -> None:
         self.folder = Folder(path)
         self.streams = Streams(
-            scripted_session, room=500, max_ingest=8, storage=Storage(self.folder, recordings)
+            scripted_session,
+            room=500,
+            max_ingest=8,
+            storage=SessionStorage(self.folder, recordings),
         )
         self.task = asyncio.create_task(self.streams.transcribe(ScriptedRecognizer()))
 
