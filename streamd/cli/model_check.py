@@ -112,42 +112,51 @@ def _as_whisper(name: str, full: Compared) -> Iterator[str]:
 def judged(
     name: str, rows: Sequence[Compared], peaks: Sequence[Peak], precision: str
 ) -> Iterator[str]:
-    """The comparison with the reference in words. Raises `ModelError` if it is too far away."""
-    for row in rows:
-        found = row.numerics
-        yield line(
-            "against float32",
-            f"{row.clip.name} at context {row.n_ctx}: KL {found.kl:.2g}, logits {found.logits:.2g},"
-            f" alignment {found.alignment:.2g}; {found.agreed:.0%} of the tokens the same",
-        )
+    """Describe the comparison with the reference.
+
+    Raises
+    ------
+    ModelError
+        The engine is too far from the reference.
+    """
+    yield from map(_described, rows)
     off = average([row.numerics for row in rows])
     yield line("mean", f"KL {off.kl:.2g} nats per token, logits {off.logits:.2g}")
     whole = [row for row in rows if row.clip.n_frames <= row.n_ctx]
     n_words = sum(len(spoken(row.clip.text)) for row in whole)
-    n_found, n_expected = (
-        sum(_n_wrong(row.clip, text) for row, text in zip(whole, texts, strict=True))
-        for texts in ([row.found for row in whole], [row.expected for row in whole])
-    )
+    n_found = sum(_n_wrong(row.clip, row.found) for row in whole)
+    n_expected = sum(_n_wrong(row.clip, row.expected) for row in whole)
     if whole:
         yield line(
             "wrong words", f"{n_found} of {n_words} in {precision}, {n_expected} in the reference"
         )
-    cure = "use --precision float32" if precision == "int8" else "try another onnxruntime"
+    fix = "use --precision float32" if precision == "int8" else "try another onnxruntime"
     if not off.acceptable(precision):
-        measured, limit = (
-            (f"KL {off.kl:.2g}", MAX_KL)
-            if precision == "int8"
-            else (f"relative distance {off.logits:.2g}", MAX_DISTANCE)
-        )
+        measured = f"relative distance {off.logits:.2g}, more than {MAX_DISTANCE:g}"
+        if precision == "int8":
+            measured = f"KL {off.kl:.2g}, more than {MAX_KL:g}"
         raise ModelError(
             f"{name} fails its check: what it computes in {precision} is too far from the "
-            f"reference ({measured}, more than {limit:g}); {cure}"
+            f"reference ({measured}); {fix}"
         )
     if n_found - n_expected > _MAX_WORSE * n_words:
         raise ModelError(
             f"{name} fails its check: {n_found} of {n_words} words are wrong in {precision}, "
-            f"{n_expected} in the reference; {cure}"
+            f"{n_expected} in the reference; {fix}"
         )
+    yield from _largest(peaks)
+
+
+def _described(row: Compared) -> str:
+    found = row.numerics
+    return line(
+        "against float32",
+        f"{row.clip.name} at context {row.n_ctx}: KL {found.kl:.2g}, logits {found.logits:.2g},"
+        f" alignment {found.alignment:.2g}; {found.agreed:.0%} of the tokens the same",
+    )
+
+
+def _largest(peaks: Sequence[Peak]) -> Iterator[str]:
     for part in ("encoder", "decoder"):
         top = max((p for p in peaks if p.where.startswith(part)), key=lambda peak: peak.value)
         yield line(f"largest in {part}", f"{top.value:.4g} in {top.where}")

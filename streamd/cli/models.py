@@ -12,7 +12,7 @@ from streamd.cli.downloading import download
 from streamd.config import Config
 from streamd.disk import expanded, megabytes
 from streamd.engine import store
-from streamd.engine.catalog import CATALOG, entry, languages
+from streamd.engine.catalog import CATALOG, CatalogModel, entry, languages
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.download import look_up
@@ -128,38 +128,40 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _rows(here: StorePaths, default: str) -> Iterator[Row]:
-    """A name stands there once: for the model that `find` gives for it."""
+    """Give each name once: for the model that `find` gives for it."""
     imported = dict(imports.every(here.imported))
     downloaded = {str(repository): snapshot for repository, snapshot in cache.whispers(here.cache)}
-    bundled = {name: asset(name) for name in store.BUNDLED if name not in imported}
+    for name in store.BUNDLED:
+        known = entry(name)
+        if name not in imported and not (known and known.repository in downloaded):
+            files, origin = asset(name), "ships with streamd"
+            yield Row(name, _size(files), _known(files), "bundled", origin, name == default)
+    for name, files in imported.items():
+        yield Row(name, _size(files), _known(files), "imported", "", name == default)
     for each in CATALOG:
-        if each.repository in downloaded:
-            bundled.pop(each.name, None)
-    for name, path in bundled.items():
-        yield Row(name, _size(path), _known(path), "bundled", "ships with streamd", name == default)
-    for name, path in imported.items():
-        yield Row(name, _size(path), _known(path), "imported", "", name == default)
-    for each in CATALOG:
-        snapshot = downloaded.pop(each.repository, None)
-        if snapshot is None and (each.name in bundled or each.name in imported):
-            continue
-        name = each.repository if each.name in imported else each.name
-        size = _size(snapshot) if snapshot else megabytes(each.n_bytes)
-        state = "downloaded" if snapshot else ""
-        yield Row(name, size, _told(each.n_languages), state, each.repository, name == default)
-    for name, path in downloaded.items():
-        yield Row(name, _size(path), _known(path), "downloaded", here.host)
+        path = downloaded.pop(each.repository, None)
+        if path or each.name not in {*imported, *store.BUNDLED}:
+            name = each.repository if each.name in imported else each.name
+            yield _catalog_row(each, name, path, default=name == default)
+    for name, files in downloaded.items():
+        yield Row(name, _size(files), _known(files), "downloaded", here.host)
+
+
+def _catalog_row(model: CatalogModel, name: str, path: Path | None, *, default: bool) -> Row:
+    size = _size(path) if path else megabytes(model.n_bytes)
+    state = "downloaded" if path else ""
+    return Row(name, size, _languages(model.n_languages), state, model.repository, default)
 
 
 def _known(model: Path) -> str:
     """The languages of a model whose files are here."""
     try:
-        return _told(languages(layout_of(model).outline(model)))
+        return _languages(languages(layout_of(model).outline(model)))
     except ModelError:
         return ""
 
 
-def _told(n_languages: int) -> str:
+def _languages(n_languages: int) -> str:
     return "English" if n_languages == 1 else str(n_languages)
 
 

@@ -53,7 +53,7 @@ def read_tiktoken(path: Path) -> dict[bytes, int]:
         except ValueError as error:
             raise ModelError(f"{path}:{number + 1}: not a token and its id") from error
         if not in_order:
-            raise ModelError(f"{path}:{number + 1}: tokens are missing or twice there")
+            raise ModelError(f"{path}:{number + 1}: tokens are missing or duplicated")
     return numbered(path, tokens)
 
 
@@ -65,14 +65,14 @@ def numbered(path: Path, tokens: Sequence[bytes]) -> dict[bytes, int]:
     Raises
     ------
     ModelError
-        A token is twice there, or a byte is not there.
+        A token is duplicated, or a byte is missing.
     """
     if _EOT in tokens:
         tokens = tokens[: tokens.index(_EOT)]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     complete = all(bytes([byte]) in vocabulary for byte in range(256))
     if not complete or len(vocabulary) != len(tokens):
-        raise ModelError(f"{path}: tokens are missing or twice there; get the model's files again")
+        raise ModelError(f"{path}: tokens are missing or duplicated; get the model's files again")
     return vocabulary
 
 
@@ -82,7 +82,7 @@ def spelled(path: Path, texts: Sequence[str]) -> dict[bytes, int]:
     Raises
     ------
     ModelError
-        A token is twice there, a byte is not there, or a letter stands for no byte.
+        A token is duplicated, a byte is missing, or a letter stands for no byte.
     """
     letters = _letters()
     eot = texts.index(_EOT.decode()) if _EOT.decode() in texts else len(texts)

@@ -157,7 +157,7 @@ def test_other_files_in_the_cache_are_not_models(serving, capsys):
         ("import nowhere", "nowhere: no such file or folder"),
         (f"import {SOUND}", f"{SOUND}: no model; streamd reads Hugging Face's safetensors"),
         (f"import {ROOT}/tests/golden base", f"{ROOT}/tests/golden: holds no model; streamd"),
-        (f"import {ROOT}/models/tiny.en ../x", "'../x' is no name for a model: letters, digits,"),
+        (f"import {ROOT}/models/tiny.en ../x", "'../x' is not a valid name: use letters, digits,"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(words, expected, serving, capsys):

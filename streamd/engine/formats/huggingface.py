@@ -273,5 +273,5 @@ def read_vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
     in_order = sorted(ids, key=ids.__getitem__)
     eot = ids.get("<|endoftext|>", len(in_order))
     if [ids[text] for text in in_order[:eot]] != list(range(min(eot, len(ids)))):
-        raise ModelError(f"{path}: tokens are missing or twice there; get the model's files again")
+        raise ModelError(f"{path}: tokens are missing or duplicated; get the model's files again")
     return spelled(path, in_order)

@@ -1,9 +1,9 @@
 """The decoder of one window on ONNX Runtime, with its cache of slots.
 
-The cache is memory of ours that the graph reads and writes in place. The graph writes a pass's keys
-and values into slots that follow each other, and reads none behind them: that is what greedy search
-and draft verification ask for. For any other pass the slots behind all that were ever used lend
-themselves, and what the pass wrote there is moved to where it belongs.
+The graph reads and writes the cache in place, in memory that this module owns. It writes the keys
+and values of a pass into consecutive slots and reads none after them, which is what greedy search
+and draft verification need. Any other pass is written after all slots that were ever used, and then
+moved to the slots that it belongs in.
 """
 
 from typing import Any
@@ -18,12 +18,11 @@ from streamd.engine.onnx.sessions import RUNTIME_FAILURES, engine_error
 _POOL_STEP = 64
 """Slots by which the memory grows: most windows need no second step."""
 _LEAST_ROWS = 2
-"""A single token is run twice over, the second time into the void.
+"""A single token is run as two rows, of which the second is ignored.
 
-ONNX Runtime multiplies one row on another path than several, which sums in another order, and what
-differs in the last bit becomes visible behind the next rounding to int8. With two rows a token's
-logits are, bit for bit, those that it gets in a pass of many: a verified draft is the text that
-decoding step by step would have given.
+ONNX Runtime multiplies a single row in another order than several rows. The difference in the last
+bit grows with the next rounding to int8. With two rows, a token's logits are bit for bit those of a
+pass of many tokens, so a verified draft is the text that decoding step by step would have given.
 """
 
 
@@ -67,21 +66,26 @@ class OnnxDecoder:
         EngineError
             ONNX Runtime failed.
         """
+        # The graph writes the pass at `first` and after: see the module's docstring.
         k, first = len(slots), int(slots[0])
         rows = max(k, _LEAST_ROWS)
         n_used = max(self._n_used, int(slots.max()) + 1)
         in_place = bool((np.diff(slots) == 1).all()) and not visible[:, first + k :].any()
         if not in_place:
-            first = n_used
+            first = n_used  # scratch slots after all others; moved below
         self._grow(max(n_used, first + rows))
         self._n_used = n_used
         seen = np.zeros((rows, first + rows), np.bool_)
         seen[:k, :first] = visible[:, :first]
         if not in_place:
-            seen[:, slots] = False  # what these slots held is dead, the pass replaces it
+            # `visible` speaks of the slots after this pass, but until its rows are moved there they
+            # still hold old keys. The new ones are read from the scratch slots instead.
+            seen[:, slots] = False
         seen[:k, first : first + k] = visible[:, slots]
-        seen[k:, first + k :] = True  # rows that fill up see themselves
-        behind = self._pool[..., first + k : first + rows, :].copy()
+        # The row that is ignored must see something: a softmax over nothing would be NaN.
+        seen[k:, first + k :] = True
+        # It also writes a slot, which may be in use: keep what is there.
+        overwritten = self._pool[..., first + k : first + rows, :].copy()
         inputs: dict[str, NDArray[Any]] = {
             "tokens": np.resize(tokens, rows),
             "positions": np.resize(positions, rows),
@@ -93,7 +97,7 @@ class OnnxDecoder:
         logits = np.empty((len(want), self.n_vocab), np.float32)
         alignment = np.empty((rows, self._n_heads, self._n_ctx), np.float32)
         self._run(inputs, {"logits": logits, "alignment": alignment})
-        self._pool[..., first + k : first + rows, :] = behind
+        self._pool[..., first + k : first + rows, :] = overwritten
         if not in_place:
             self._pool[..., slots, :] = self._pool[..., first : first + k, :]
         return logits, alignment[:k]
@@ -111,7 +115,7 @@ class OnnxDecoder:
             raise engine_error(error) from error
 
     def _grow(self, n_slots: int) -> None:
-        """Have memory for the first `n_slots` slots."""
+        """Make the memory large enough for the first `n_slots` slots."""
         n_pool = self._pool.shape[-2]
         if n_slots <= n_pool:
             return

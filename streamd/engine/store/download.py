@@ -244,8 +244,8 @@ class _Download:
         if _digest(partial, file) != file.digest:
             partial.unlink()
             raise ModelError(
-                f"{self._hub.repository}: {file.name} came damaged (its checksum is not the one "
-                f"that {self._hub.here.host} lists) and was deleted; try again"
+                f"{self._hub.repository}: {file.name} is corrupt: checksum mismatch; it was "
+                "deleted, try again"
             )
         flush(partial)
         partial.replace(blob)

@@ -50,8 +50,8 @@ def add(models: Path, source: Path, name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise ModelError(
-            f"{name!r} is no name for a model: letters, digits, dots, dashes and underscores; "
-            "say another, streamd models import PATH NAME"
+            f"{name!r} is not a valid name: use letters, digits, dots, dashes and underscores; "
+            "streamd models import PATH NAME"
         )
     try:
         with locked(models / _LOCK, "importing a model"):

@@ -5,7 +5,7 @@ listing can make us write anywhere else; one that tries is refused as a whole.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -142,24 +142,26 @@ def _refuse_path(repository: Repository, name: str) -> None:
         )
 
 
-def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> Iterable[RemoteFile]:
-    if CONFIG not in files:
-        raise _lacks(repository, CONFIG)
-    vocabulary = next((name for name in VOCABULARIES if name in files), None)
-    if vocabulary is None:
-        raise _lacks(repository, " or ".join(VOCABULARIES))
-    small = [CONFIG, *(name for name in (GENERATION,) if name in files), vocabulary]
-    weights = [WEIGHTS]
-    if WEIGHTS not in files:
-        weights = sorted(name for name in files if _SHARD.fullmatch(name))
-        small.append(INDEX)
-        if INDEX not in files or not weights:
-            raise _lacks(repository, f"{WEIGHTS} (weights in any other form are not downloaded)")
-    for name in small:
-        if files[name].n_bytes > MAX_BYTES:
-            raise ModelError(f"{repository}: {name} is larger than any model's; not downloaded")
+def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> list[RemoteFile]:
+    """Choose the files to download: the configuration first, the weights last."""
+    vocabularies = [name for name in VOCABULARIES if name in files]
+    if CONFIG not in files or not vocabularies:
+        missing = " or ".join(VOCABULARIES) if CONFIG in files else CONFIG
+        raise ModelError(f"{repository}: not a Whisper model: {missing} is missing")
+    weights = _weights(repository, files)
+    generation = [GENERATION] if GENERATION in files else []
+    small = [CONFIG, *generation, vocabularies[0], *([INDEX] if weights != [WEIGHTS] else [])]
+    if large := [name for name in small if files[name].n_bytes > MAX_BYTES]:
+        raise ModelError(f"{repository}: {large[0]} is larger than any model's; not downloaded")
     return [files[name] for name in (*small, *weights)]
 
 
-def _lacks(repository: Repository, name: str) -> ModelError:
-    return ModelError(f"{repository}: has no {name}: it is no Whisper model that streamd can load")
+def _weights(repository: Repository, files: Mapping[str, RemoteFile]) -> list[str]:
+    if WEIGHTS in files:
+        return [WEIGHTS]
+    shards = sorted(filter(_SHARD.fullmatch, files))
+    if INDEX not in files or not shards:
+        raise ModelError(
+            f"{repository}: {WEIGHTS} is missing; weights in any other form are not downloaded"
+        )
+    return shards
