@@ -1,9 +1,8 @@
 """Turns a window into a hypothesis, with any engine.
 
-Log-mel of the padded window, encoder, decoder with search, words with times; and the guards that
-keep what a confused decoder writes from being believed. It knows nothing of streams: windows of
-several may come in any order. Sources of the guards: openai/whisper ``transcribe.py`` and the
-streaming systems that `streamd.search.guards` names.
+A recognizer computes the log-mel of the padded window, runs encoder and search, and finds the words
+and their times. Guards mark what a confused decoder writes as suspect. Windows of several streams
+may come in any order.
 """
 
 import math
@@ -31,26 +30,24 @@ from streamd.search.words import find_words, n_attended, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word
 
 _CTX_STEP = 64
-"""Encoder contexts are multiples of this: few shapes for a runtime to plan."""
+"""Encoder contexts are multiples of this, so that a runtime plans for few shapes."""
 _SPARE_TOKENS = 8
 _ENGLISH, _OTHERS = 6.5, 13.0
-"""Tokens that a second may have: see `DecodingOptions.tokens_per_second`."""
+"""Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
 
 
 @dataclass(slots=True)
 class Counters:
     """What a recognizer did so far.
 
-    `retries`: windows that were encoded again at full context because the short one failed;
-    `mended`: those of them with which that helped, so that the context is to blame;
-    `fallbacks`: decodes beyond a window's first temperature; `drafted`, `accepted`: tokens.
+    `retries` are windows that were encoded again at full context, `fallbacks` decodes beyond a
+    window's first temperature, `drafted` and `accepted` tokens.
     """
 
     windows: int = 0
     encodes: int = 0
     encoded_frames: int = 0
     retries: int = 0
-    mended: int = 0
     fallbacks: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -68,10 +65,10 @@ class Recognizer(Generic[FeaturesT]):
         initial_prompt: str = "",
         hotwords: str = "",
     ) -> None:
-        """For windows of streams.
+        """Prepare for windows of streams.
 
-        `initial_prompt`: text that could have been said before each window; the oldest of it gives
-        way to what was said. `hotwords`: words and names to expect, which never do.
+        `initial_prompt` is text before each window, which is cut as the transcript grows.
+        `hotwords` are words and names to expect, which are not.
         """
         options = options or DecodingOptions()
         self._initial_prompt = tokenizer.encode_prompt(initial_prompt)
@@ -86,17 +83,12 @@ class Recognizer(Generic[FeaturesT]):
         self._mels = MelCache(engine.dims.n_mels)
 
     def recognize(self, window: Window) -> Hypothesis:
-        """What is said in the window, behind its prefix.
+        """Return the words in the window after its prefix. Raises `EngineError`.
 
-        A window that is not `last` is decoded once, greedily, verifying its draft; a `last` one
-        with beam search and temperature fallback as the options say. If a short encoder context
-        does not work out, the window is encoded once more at full context, without the prompt and
-        the draft, which may be what misled the decoder. What still looks wrong is marked `suspect`.
-
-        Raises
-        ------
-        EngineError
-            The inference runtime failed.
+        A window that is not `last` is decoded once, greedily, with its draft; a `last` one with
+        beam search and temperature fallback as the options say. If a short encoder context fails,
+        the window is encoded again at full context, without prompt and draft: these may have misled
+        the decoder. What still looks wrong is marked as suspect.
         """
         self.counters.windows += 1
         options = self._thorough if window.last else self._quick
@@ -108,10 +100,9 @@ class Recognizer(Generic[FeaturesT]):
         failed_ctx = 0
         if n_ctx < n_full and self._fails(decoded, window):
             self.counters.retries += 1
-            view = self._view(replace(window, draft=()), n_full, told=False)
+            view = self._view(replace(window, draft=()), n_full, with_prompt=False)
             decoded = self._decode(view, options, options.temperatures[0], rng)
             if not self._fails(decoded, window):
-                self.counters.mended += 1
                 failed_ctx = n_ctx
 
         def again(temperature: float) -> Decoded:
@@ -121,7 +112,7 @@ class Recognizer(Generic[FeaturesT]):
         hypothesis = self._hypothesis(window, with_fallback(again, options, first=decoded))
         return replace(hypothesis, language_prob=view.language_prob, failed_ctx=failed_ctx)
 
-    def _view(self, window: Window, n_ctx: int, *, told: bool = True) -> "_View[FeaturesT]":
+    def _view(self, window: Window, n_ctx: int, *, with_prompt: bool = True) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start, n_ctx=n_ctx)
         features = self._engine.encode(mel, n_ctx)
         self.counters.encodes += 1
@@ -134,8 +125,8 @@ class Recognizer(Generic[FeaturesT]):
         most = math.ceil(len(window.samples) / SAMPLE_RATE * rate) + _SPARE_TOKENS
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
-            hotwords=self._hotwords if told else (),
-            prompt=(*self._initial_prompt, *window.prompt) if told else (),
+            hotwords=self._hotwords if with_prompt else (),
+            prompt=(*self._initial_prompt, *window.prompt) if with_prompt else (),
             prefix=_prefix(window, n_text_ctx),
             draft=window.draft,
             language=language,
@@ -143,7 +134,7 @@ class Recognizer(Generic[FeaturesT]):
         return _View(features, context, language_prob)
 
     def _language(self, window: Window, features: FeaturesT) -> tuple[str, float]:
-        """The language spoken in the window, and its probability if the audio had to say it."""
+        """The window's language, and its probability, which is 1 unless it is detected."""
         tokenizer, options = self._tokenizer, self._quick
         if not tokenizer.multilingual:
             return tokenizer.language, 1.0
@@ -177,7 +168,7 @@ class Recognizer(Generic[FeaturesT]):
         return decoded
 
     def _fails(self, decoded: Decoded, window: Window) -> bool:
-        """Whether the context was too short, by the signs that it leaves."""
+        """Whether the result looks as after a context that is too short."""
         options = self._quick
         return not is_silence(decoded, options) and (
             not decoded.ended
@@ -208,7 +199,7 @@ class Recognizer(Generic[FeaturesT]):
         )
 
     def _words(self, window: Window, decoded: Decoded) -> tuple[Word, ...]:
-        """Words in the stream's frames, without those that repeat or that were never heard."""
+        """Words in frames of the stream, without repetitions or any after the end of the audio."""
         n_frames = window.end - window.start
         prefix = _prefix(window, self._engine.dims.n_text_ctx)
         words = find_words(decoded, self._tokenizer, prefix=prefix, n_frames=n_frames)
@@ -233,9 +224,9 @@ class Recognizer(Generic[FeaturesT]):
 def encoder_positions(
     n_frames: int, options: DecodingOptions, longest: int, *, floor: int = 0
 ) -> int:
-    """Encoder positions for so many frames; enough silence behind them to see that they end.
+    """Encoder positions for so many frames, with enough silence after them to show that they end.
 
-    A context that the options fix stays as it is; `floor` is for those that go by the length.
+    `floor` does not apply to a context that the options fix.
     """
     n_ctx = options.audio_ctx
     if n_ctx == 0:
@@ -246,7 +237,7 @@ def encoder_positions(
 
 @dataclass(frozen=True, slots=True)
 class _View(Generic[FeaturesT]):
-    """A window as it was encoded, and what its decoder is told."""
+    """A window's features, and the context of its decode."""
 
     features: FeaturesT
     context: Context
@@ -254,5 +245,5 @@ class _View(Generic[FeaturesT]):
 
 
 def _prefix(window: Window, n_text_ctx: int) -> tuple[int, ...]:
-    """The newest part of the prefix that leaves half of the text context to what is new."""
+    """The newest part of the prefix that leaves half of the text context free."""
     return window.prefix[-(n_text_ctx // 2) :]

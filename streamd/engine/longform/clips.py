@@ -1,4 +1,4 @@
-"""Which parts of a recording are transcribed: those that the user names, or those with speech."""
+"""Which parts of a recording are transcribed: those that the user chose, or those with speech."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,31 +12,22 @@ from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
 
 MERGED_PAUSE = 200
-"""Columns (2 s): a longer silence is left out; within a window Whisper copes with shorter ones."""
+"""Columns (2 s): longer silence is left out; Whisper copes with shorter silence in a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Columns of log-mel from `start` to `end`, exclusive.
-
-    `silent_end`: there is a pause behind it, so that a text which reaches its end is complete.
-    """
+    """Columns `start` to `end`, exclusive; text that reaches a `silent_end` is complete."""
 
     start: int
     end: int
     silent_end: bool = False
 
 
-def whole(n_columns: int) -> list[Clip]:
-    """All of a recording."""
-    return clips_at((), n_columns)
-
-
 def clips_at(points_ms: Sequence[int], n_columns: int) -> list[Clip]:
-    """The clips between pairs of points, as far as the recording goes.
+    """The clips between pairs of points: start, end, start, end, ... (``clip_timestamps``).
 
-    `points_ms` are start, end, start, end, ...; the last end may be missing, all of them are the
-    whole recording. Source: openai/whisper ``transcribe.py`` (``clip_timestamps``).
+    The last end may be missing, and no points at all mean the whole recording.
     """
     points = [min(column_at(ms / 1000), n_columns) for ms in points_ms] or [0]
     if len(points) % 2:
@@ -48,8 +39,8 @@ def clips_at(points_ms: Sequence[int], n_columns: int) -> list[Clip]:
 class SpeechClips:
     """Finds speech while a recording is read: `feed` all of its frames, then ask for `clips`.
 
-    `gate` and `segmenter` belong to it alone; the segmenter's pauses must all have one length, as
-    nobody is there yet who could tell it the text.
+    `gate` and `segmenter` belong to it alone. The text is not known yet, so all pauses of the
+    segmenter must have one length.
     """
 
     def __init__(self, gate: Gate, segmenter: Segmenter) -> None:
@@ -59,7 +50,7 @@ class SpeechClips:
         self._voiced = bytearray()
 
     def feed(self, frames: Frames) -> None:
-        """Take in the next (n, 320) frames."""
+        """Take the next (n, 320) frames."""
         for frame in frames:
             level = level_db(frame)
             silence = self._gate.update(frame, level)
@@ -69,20 +60,20 @@ class SpeechClips:
 
     @property
     def voiced(self) -> Voiced:
-        """For each frame that was fed, whether the gate was open."""
+        """For each frame, whether the gate was open."""
         return np.frombuffer(self._voiced, np.bool_)
 
     def clips(self, n_columns: int, *, longest: int) -> list[Clip]:
-        """The speech in what was fed, which ends here.
+        """The clips of speech; the recording ends here.
 
-        Neighbours that a short pause separates are one clip if it is not longer than `longest`
-        columns: fewer windows, and more context for each (as in m-bain/whisperX).
+        Clips with a short pause between them are merged, up to `longest` columns: fewer windows,
+        and more context for each (as in m-bain/whisperX).
         """
         self._segmenter.flush(doubtful=self._gate.doubtful)
         clips: list[Clip] = []
         for utterance in self._segmenter.utterances:
             if utterance.pause == utterance.start:
-                continue  # it was cut in the pause that ended it
+                continue  # the silent rest of an utterance that was cut
             start, end = (COLUMNS_PER_FRAME * at for at in (utterance.start, utterance.end or 0))
             if clips and start - clips[-1].end <= MERGED_PAUSE and end - clips[-1].start <= longest:
                 start = clips.pop().start

@@ -1,9 +1,6 @@
-"""From the tokens of one window to segments, and to where the next window starts.
+"""From the tokens of a window to segments and their words, and to where the next window starts.
 
-Inside these modules times are seconds since the recording began, as floats, and computed in
-openai-whisper's order: words often last exactly as long as a rule allows, and then its rounding
-decides. To everybody else they are whole milliseconds. Knows nothing of models. Source:
-openai/whisper ``transcribe.py``.
+Source: openai/whisper ``transcribe.py`` and ``timing.py`` (`add_word_timestamps`), rule for rule.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,32 +18,39 @@ from streamd.search.words import with_punctuation
 from streamd.types import FRAME, SAMPLE_RATE, Word
 
 COLUMNS_PER_S = SAMPLE_RATE // HOP
-"""Columns of log-mel, in which windows are placed."""
 COLUMNS_PER_FRAME = FRAME // HOP
+FRAMES_PER_S = SAMPLE_RATE // FRAME
 FRAME_S = FRAME / SAMPLE_RATE
-"""One timestamp."""
+"""Resolution of timestamps."""
+_SENTENCE_ENDS = ".。!！?？"
+_LONGEST_MEDIAN_S = 0.7
+_FAR_S = 0.5
+"""Words that reach further out of their segment than this are too long."""
+
+Align = Callable[[Sequence[int]], list[Word]]
+"""Aligns text tokens with the window: words with times in its frames, punctuation apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What one window shows: `n_columns` of log-mel from column `seek` on."""
+    """The audio of one window: `n_columns` from column `seek` on."""
 
     seek: int
     n_columns: int
 
     @property
     def end(self) -> int:
-        """The column behind it."""
+        """The first column after it."""
         return self.seek + self.n_columns
 
     @property
     def start_s(self) -> float:
-        """When it begins."""
+        """Start."""
         return self.seek * HOP / SAMPLE_RATE
 
     @property
     def length_s(self) -> float:
-        """Return how long it is."""
+        """Length."""
         return self.n_columns * HOP / SAMPLE_RATE
 
 
@@ -61,17 +65,17 @@ class SpokenWord:
 
     @property
     def start_ms(self) -> int:
-        """When it starts."""
+        """Start."""
         return round(1000 * self.start_s)
 
     @property
     def end_ms(self) -> int:
-        """When it ends."""
+        """End."""
         return round(1000 * self.end_s)
 
     @property
     def duration_ms(self) -> int:
-        """How long it lasts."""
+        """Duration."""
         return self.end_ms - self.start_ms
 
 
@@ -79,8 +83,8 @@ class SpokenWord:
 class TimedSegment:
     """A stretch of text between two timestamps, or all of a window.
 
-    `seek` is the first column of its window; `tokens`, each with its probability in `probs`, may
-    contain timestamps; the numbers from `temperature` on are those of the whole window.
+    `seek` is the first column of its window. `tokens`, whose probabilities are `probs`, may contain
+    timestamps. The fields from `temperature` on are those of the window.
     """
 
     seek: int
@@ -98,22 +102,22 @@ class TimedSegment:
 
     @property
     def seek_ms(self) -> int:
-        """When its window begins."""
+        """Start of its window."""
         return ms_of(self.seek)
 
     @property
     def start_ms(self) -> int:
-        """When it starts."""
+        """Start."""
         return round(1000 * self.start_s)
 
     @property
     def end_ms(self) -> int:
-        """When it ends."""
+        """End."""
         return round(1000 * self.end_s)
 
 
 class Split(NamedTuple):
-    """A window's segments; the column to go on at; whether nothing is said behind the last one."""
+    """A window's segments, the next column to decode, and whether no text follows the segments."""
 
     segments: list[TimedSegment]
     seek: int
@@ -123,8 +127,8 @@ class Split(NamedTuple):
 def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     """Cut a window's text where one timestamp follows another.
 
-    Text behind the last pair belongs to the next window, unless a timestamp ends it. Without a pair
-    all of it is one segment.
+    Text after the last pair belongs to the next window, unless a timestamp ends it. Without a pair,
+    all text is one segment.
     """
     tokens, begin = decoded.tokens, tokenizer.timestamp_begin
     complete = [token >= begin for token in tokens[-2:]] == [False, True]
@@ -156,7 +160,7 @@ def _cuts(tokens: Sequence[int], begin: int) -> list[int]:
 
 
 def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
-    """When the last word ends; without words, when the last segment does."""
+    """The end of the last word or, without words, of the last segment."""
     for segment in reversed(segments):
         if segment.words:
             return segment.words[-1].end_s
@@ -164,12 +168,12 @@ def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
 
 
 def column_at(seconds: float) -> int:
-    """The column at a time, which may lie between two."""
+    """The column nearest to a time."""
     return round(seconds * COLUMNS_PER_S)
 
 
 def ms_of(column: int) -> int:
-    """When a column begins."""
+    """Start of a column."""
     return column * 1000 // COLUMNS_PER_S
 
 
@@ -181,7 +185,7 @@ def _segment(
     span: tuple[int, int],
     seconds: tuple[float, float],
 ) -> TimedSegment:
-    """The tokens of `span`, said from `seconds` to `seconds` after the window's beginning."""
+    """The tokens of `span`, at `seconds` (start, end) after the beginning of the window."""
     tokens = decoded.tokens[slice(*span)]
     return TimedSegment(
         seek=stretch.seek,
@@ -198,17 +202,6 @@ def _segment(
     )
 
 
-_PER_SECOND = 50
-"""Frames."""
-_SENTENCE_ENDS = ".。!！?？"
-_LONGEST_MEDIAN_S = 0.7
-_FAR_S = 0.5
-"""A word that sticks out of its segment by more is too long."""
-
-Align = Callable[[Sequence[int]], list[Word]]
-"""Aligns text tokens with the window: words with times in its frames, punctuation apart."""
-
-
 def with_words(
     segments: Sequence[TimedSegment],
     align: Align,
@@ -220,15 +213,13 @@ def with_words(
 ) -> list[TimedSegment]:
     """Give the segments of one window their words and better times.
 
-    Parameters
-    ----------
-    eot : end-of-text; smaller tokens are text
-    origin_s : when the window begins
-    last_speech_s : when the last word before the window ended
+    Word times come from attention and are worst around pauses, where a word seems to last for
+    seconds; timestamps know better where a segment starts and ends. The window begins at
+    `origin_s`, the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
     """
     texts = [[token for token in segment.tokens if token < eot] for segment in segments]
     aligned = align(list(chain.from_iterable(texts)))
-    times = [(word.start / _PER_SECOND, word.end / _PER_SECOND) for word in aligned]
+    times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
     median_s = _median(times)
     times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
     groups = with_punctuation(
@@ -256,13 +247,13 @@ def with_words(
 def _spoken(
     parts: Sequence[Word], main: Word, seconds: tuple[float, float], origin_s: float
 ) -> SpokenWord:
-    """A word with the punctuation around it; the times are those of the word itself."""
+    """A word with its punctuation, at the times of the word alone."""
     start_s, end_s = (round(origin_s + at_s, 2) for at_s in seconds)
     return SpokenWord("".join(word.text for word in parts), start_s, end_s, main.prob)
 
 
 def _median(times: Sequence[tuple[float, float]]) -> float:
-    """Of the durations of words that have one, in seconds."""
+    """Median duration of the words that have one."""
     durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
     return min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
 
@@ -270,7 +261,7 @@ def _median(times: Sequence[tuple[float, float]]) -> float:
 def _cut_at_sentence_ends(
     words: Sequence[Word], times: list[tuple[float, float]], longest_s: float
 ) -> list[tuple[float, float]]:
-    """Take the pause between two sentences from the full stop, or from the word behind it."""
+    """Take the pause between two sentences from the full stop, or from the word after it."""
     cut = times[:1]
     for i in range(1, len(words)):
         start_s, end_s = times[i]
@@ -299,7 +290,7 @@ def _shorten_first(words: list[SpokenWord], median_s: float, last_speech_s: floa
 
 
 def _agreed(segment: TimedSegment, words: list[SpokenWord], median_s: float) -> TimedSegment:
-    """The segment with its words; where they are far apart, its own times are believed."""
+    """The segment with its words; where their times differ much, those of the segment count."""
     start_s, end_s = segment.start_s, segment.end_s
     first = words[0]
     if start_s < first.end_s and start_s - _FAR_S > first.start_s:

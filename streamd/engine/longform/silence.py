@@ -7,13 +7,13 @@ goes on; then the times of the words are compared with what the voice detector f
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine.longform.segments import (
     COLUMNS_PER_FRAME,
+    FRAMES_PER_S,
     Split,
     Stretch,
     TimedSegment,
@@ -21,57 +21,59 @@ from streamd.engine.longform.segments import (
     end_of_words_s,
 )
 from streamd.search.guards import is_anomalous
-from streamd.types import FRAME, SAMPLE_RATE
 
 _NEAR_S = 2.0
-"""A segment this close to an end of its window may stand in silence that is not seen."""
+"""Beyond an end of its window that is closer than this, a segment may have silence."""
 _LEAST_STEP_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """What is known about the silence around a window's words.
+def without_hallucinations(
+    split: Split,
+    stretch: Stretch,
+    longest_s: float,
+    *,
+    last_speech_s: float,
+    full_end_s: float,
+    end_s: float,
+) -> Split | int:
+    """Drop hallucinations in silence from a window's segments, which have their words.
 
-    `longest_s`: more of it is passed over; `last_speech_s`: when the last word before the window
-    ended; `full_end_s`: the end of the window if it were full; `end_s`: the recording's.
-    """
-
-    longest_s: float
-    last_speech_s: float
-    full_end_s: float
-    end_s: float
-
-
-def without_hallucinations(split: Split, stretch: Stretch, silence: Silence) -> Split | int:
-    """What is left of a window's segments, which have their words, and where to go on.
-
-    A column instead: the window began with silence and a hallucination; decode again from there.
+    More silence than `longest_s` is skipped. The last word before the window ended at
+    `last_speech_s`, the window would end at `full_end_s` if it were full, and the recording ends at
+    `end_s`. Returns the rest, or the column to decode from, if the window begins with silence and a
+    hallucination.
     """
     seek = split.seek
-    spoken_until_s = end_of_words_s(split.segments)
-    if not split.complete and spoken_until_s is not None and spoken_until_s > stretch.start_s:
-        rest_s = silence.full_end_s - spoken_until_s
-        seek = column_at(spoken_until_s) if rest_s > silence.longest_s else stretch.end
+    words_end_s = end_of_words_s(split.segments)
+    if not split.complete and words_end_s is not None and words_end_s > stretch.start_s:
+        rest_s = full_end_s - words_end_s
+        seek = column_at(words_end_s) if rest_s > longest_s else stretch.end
     first = _next_with_words(split.segments)
     if first is not None and is_anomalous(first.words):
         gap_s = first.start_s - stretch.start_s
-        if gap_s > silence.longest_s:
+        if gap_s > longest_s:
             return stretch.seek + column_at(gap_s)
-    n_kept = _n_before_hallucination(split.segments, stretch, silence)
+    n_kept = _n_before_hallucination(
+        split.segments, stretch, longest_s, last_end_s=last_speech_s, full_end_s=full_end_s
+    )
     if n_kept == len(split.segments):
         return split._replace(seek=seek)
     invented = split.segments[n_kept]
     seek = column_at(max(stretch.start_s + _LEAST_STEP_S, invented.start_s))
-    if silence.end_s - invented.end_s < silence.longest_s:
-        seek = column_at(silence.end_s)
+    if end_s - invented.end_s < longest_s:
+        seek = column_at(end_s)
     return Split(split.segments[:n_kept], seek, split.complete)
 
 
 def _n_before_hallucination(
-    segments: Sequence[TimedSegment], stretch: Stretch, silence: Silence
+    segments: Sequence[TimedSegment],
+    stretch: Stretch,
+    longest_s: float,
+    *,
+    last_end_s: float,
+    full_end_s: float,
 ) -> int:
     """How many segments come before a hallucination, amid silence or other hallucinations."""
-    last_end_s = silence.last_speech_s
     for i, segment in enumerate(segments):
         if not segment.words:
             continue
@@ -81,16 +83,16 @@ def _n_before_hallucination(
             if following is not None:
                 next_s = following.words[0].start_s
             silence_before = (
-                segment.start_s - last_end_s > silence.longest_s
-                or segment.start_s < silence.longest_s
+                segment.start_s - last_end_s > longest_s
+                or segment.start_s < longest_s
                 or segment.start_s - stretch.start_s < _NEAR_S
             )
-            silence_behind = (
-                next_s - segment.end_s > silence.longest_s
+            silence_after = (
+                next_s - segment.end_s > longest_s
                 or (following is not None and is_anomalous(following.words))
-                or silence.full_end_s - segment.end_s < _NEAR_S
+                or full_end_s - segment.end_s < _NEAR_S
             )
-            if silence_before and silence_behind:
+            if silence_before and silence_after:
                 return i
         last_end_s = segment.end_s
     return len(segments)
@@ -101,35 +103,33 @@ def _next_with_words(segments: Sequence[TimedSegment]) -> TimedSegment | None:
 
 
 Voiced = NDArray[np.bool_]
-"""For each frame of a recording, whether somebody speaks."""
+"""For each frame of a recording, whether there is speech."""
 
 _MOST_MISSED = 250
-"""Frames (5 s): more voice than this without a word is speech that was passed over."""
+"""Voiced frames (5 s): more of them without a word are speech that was missed."""
 _LEAST_CHANGE = 50
-"""Frames (1 s): a window that begins or ends so near to the one before would show the same."""
+"""Frames (1 s) by which a window must differ from the one before to be worth decoding."""
 
 
 def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
-    """Keep a window's segments up to the first hole with speech in it; go on from there.
+    """Keep a window's segments up to the first missed speech, where the next window begins.
 
-    A hole in the first second is left as it is, so that each window gets on by a second at least.
+    That is at least a second after this one.
     """
-    begin = heard = stretch.seek // COLUMNS_PER_FRAME
+    begin = done = stretch.seek // COLUMNS_PER_FRAME
     for n_before, segment in enumerate(found.segments):
-        kept = heard
+        kept = done
         for start, end in _spans(segment):
-            if kept - begin >= _LEAST_CHANGE and _is_speech(voiced[heard:start]):
+            if kept - begin >= _LEAST_CHANGE and _is_speech(voiced[done:start]):
                 return Split(found.segments[:n_before], COLUMNS_PER_FRAME * kept, complete=False)
-            heard = max(heard, end)
-    if heard - begin >= _LEAST_CHANGE and _is_speech(
-        voiced[heard : found.seek // COLUMNS_PER_FRAME]
-    ):
-        return found._replace(seek=COLUMNS_PER_FRAME * heard, complete=False)
+            done = max(done, end)
+    if done - begin >= _LEAST_CHANGE and _is_speech(voiced[done : found.seek // COLUMNS_PER_FRAME]):
+        return found._replace(seek=COLUMNS_PER_FRAME * done, complete=False)
     return found
 
 
 def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:
-    """Return the part of a window before its first word if speech in it was passed over."""
+    """The part of a window before its first word, if speech in it was missed."""
     if not found.segments:
         return None
     begin, (first, _) = stretch.seek // COLUMNS_PER_FRAME, _spans(found.segments[0])[0]
@@ -139,11 +139,10 @@ def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | No
 
 
 def _spans(segment: TimedSegment) -> list[tuple[int, int]]:
-    """Return the first and the last frame of each word, or of a segment without words."""
+    """Start and end of each word in frames, or of a segment without words."""
     times = [(word.start_s, word.end_s) for word in segment.words]
     times = times or [(segment.start_s, segment.end_s)]
-    per_second = SAMPLE_RATE // FRAME
-    return [(round(start * per_second), round(end * per_second)) for start, end in times]
+    return [(round(start * FRAMES_PER_S), round(end * FRAMES_PER_S)) for start, end in times]
 
 
 def _is_speech(voiced: Voiced) -> bool:

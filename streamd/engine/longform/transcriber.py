@@ -20,7 +20,6 @@ from streamd.engine.longform.segments import (
     with_words,
 )
 from streamd.engine.longform.silence import (
-    Silence,
     Voiced,
     before_missed,
     missed_first,
@@ -45,12 +44,12 @@ from streamd.search.words import align
 from streamd.types import Word
 
 LEAST_SILENT_REST = 100
-"""Columns (1 s): less of a clip that ends in silence is no window of its own."""
+"""Columns (1 s): a shorter rest of a clip that ends in silence is not decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranscribedWindow:
-    """What one window gave: its segments, and up to where the recording is done."""
+    """The segments of one window, and up to where the recording is transcribed."""
 
     segments: tuple[TimedSegment, ...]
     reached_ms: int
@@ -75,7 +74,7 @@ class Transcriber(Generic[FeaturesT]):
         self._options = options or LongformOptions()
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
-        """The language spoken behind column `first`: the one of the options, or the likeliest."""
+        """The language after column `first`: that of the options, or the most probable one."""
         if not self._tokenizer.multilingual:
             return self._tokenizer.language
         if self._decoding.language is not None:
@@ -93,15 +92,10 @@ class Transcriber(Generic[FeaturesT]):
         language: str,
         voiced: Voiced | None = None,
     ) -> Iterator[TranscribedWindow]:
-        """Write the clips of a finished recording down, window by window, while it is asked.
+        """Transcribe the clips of a finished recording, window by window as they are asked for.
 
-        `voiced`: for each frame whether somebody speaks; where more than 5 s of speech have no
-        word, the next window begins there, other than in openai-whisper. None: it does not matter.
-
-        Raises
-        ------
-        EngineError
-            The inference runtime failed.
+        `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
+        word, the next window begins there, unlike in openai-whisper. Raises `EngineError`.
         """
         reading = _RecordingState(
             self._engine, self._tokenizer, self._decoding, self._options, voiced
@@ -113,14 +107,14 @@ class Transcriber(Generic[FeaturesT]):
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, mel.n_columns - seek, clip.end - seek))
                 segments, following = reading.window(mel, stretch, clip, language)
-                # openai-whisper would look at the same window for ever
+                # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
-                heard = _within(segments, audible / COLUMNS_PER_S)
-                yield TranscribedWindow(heard, ms_of(min(seek, clip.end)))
+                audible_segments = _within(segments, audible / COLUMNS_PER_S)
+                yield TranscribedWindow(audible_segments, ms_of(min(seek, clip.end)))
 
 
 class _RecordingState(Generic[FeaturesT]):
-    """The state of one recording between its windows."""
+    """What is known of one recording between its windows."""
 
     def __init__(
         self,
@@ -130,9 +124,8 @@ class _RecordingState(Generic[FeaturesT]):
         options: LongformOptions,
         voiced: Voiced | None,
     ) -> None:
-        self._engine, self._tokenizer = engine, tokenizer
+        self._engine, self._tokenizer, self._voiced = engine, tokenizer, voiced
         self._decoding, self._options = decoding, options
-        self._voiced = voiced
         self._hotwords = tokenizer.encode_prompt(options.hotwords)
         self._prefix = tokenizer.encode_prompt(options.prefix)[: engine.dims.n_text_ctx // 2 - 1]
         self._prompt = Prompt(
@@ -146,7 +139,7 @@ class _RecordingState(Generic[FeaturesT]):
     def window(
         self, mel: RecordingMel, stretch: Stretch, clip: Clip, language: str
     ) -> tuple[list[TimedSegment], int]:
-        """The segments of one window of a clip, and the column to go on at."""
+        """The segments of one window of a clip, and the column where the next one begins."""
         n_ctx = encoder_positions(
             -(-stretch.n_columns // 2), self._decoding, self._engine.dims.n_audio_ctx
         )
@@ -158,7 +151,7 @@ class _RecordingState(Generic[FeaturesT]):
             return [], stretch.end
         found = split(decoded, self._tokenizer, stretch)
         if clip.silent_end and found.seek >= clip.end:
-            found = found._replace(complete=True)  # though its last word may end before
+            found = found._replace(complete=True)  # even if its last word ends earlier
         if self._options.word_timestamps:
             timed = self._timed(found, features, stretch, language)
             kept = self._without_hallucinations(timed, stretch, mel.n_columns)
@@ -174,7 +167,7 @@ class _RecordingState(Generic[FeaturesT]):
         return self._remember(found, decoded), found.seek
 
     def _remember(self, found: Split, decoded: Decoded) -> list[TimedSegment]:
-        """Note what the next window needs of this one, and give its segments that have text."""
+        """Keep what the next window needs of this one; return the segments that have text."""
         if self._options.word_timestamps:
             end_s = end_of_words_s(found.segments)
             self._last_speech_s = self._last_speech_s if end_s is None else end_s
@@ -188,7 +181,7 @@ class _RecordingState(Generic[FeaturesT]):
         return segments
 
     def _decode(self, features: FeaturesT, language: str) -> Decoded:
-        """Decode at one temperature after the other until the text is good enough."""
+        """Decode until the text passes the thresholds."""
         options, n_text_ctx = self._decoding, self._engine.dims.n_text_ctx
         context = Context(
             max_tokens=options.max_tokens or n_text_ctx // 2,
@@ -212,7 +205,7 @@ class _RecordingState(Generic[FeaturesT]):
         return with_fallback(attempt, options)
 
     def _timed(self, found: Split, features: FeaturesT, stretch: Stretch, language: str) -> Split:
-        """The segments with their words; the next window begins behind the last one."""
+        """Add words to the segments; the next window begins after the last of them."""
 
         def aligned(tokens: Sequence[int]) -> list[Word]:
             if stretch.n_columns < 2:  # not one frame
@@ -241,17 +234,18 @@ class _RecordingState(Generic[FeaturesT]):
         if not longest_ms:
             return found
         full_end = stretch.seek + 2 * self._engine.dims.n_audio_ctx
-        silence = Silence(
-            longest_s=longest_ms / 1000,
+        return without_hallucinations(
+            found,
+            stretch,
+            longest_ms / 1000,
             last_speech_s=self._last_speech_s,
             full_end_s=full_end / COLUMNS_PER_S,
             end_s=n_columns / COLUMNS_PER_S,
         )
-        return without_hallucinations(found, stretch, silence)
 
 
 def _within(segments: Sequence[TimedSegment], end_s: float) -> tuple[TimedSegment, ...]:
-    """What can have been heard: the model may place text into the padding behind the audio."""
+    """Leave out text that the model placed after the end of the audio."""
     return tuple(
         replace(
             segment,
