@@ -103,7 +103,7 @@ def core_ml(
     on_trial = Supervisor(built.meta, job, limits=replace(limits, answer_s=PATIENT.answer_s))
     engine = CoreMLEngine(built, on_trial)
     try:
-        engine.start()
+        engine.with_worker(lambda worker: None)
         engine.configure(limits, *fallbacks)
         yield engine
     finally:

@@ -129,11 +129,6 @@ class Golden:
     logits: NDArray[np.float32]
     alignment: NDArray[np.float32]
 
-    @property
-    def n_ctx(self) -> int:
-        """Encoder positions."""
-        return int(self.mel.shape[1]) // 2
-
 
 def golden_vectors(built: BuiltModel) -> Golden:
     """Read the golden vectors of a built model. Raises `ModelError` if they are damaged."""

@@ -51,10 +51,7 @@ class Layers:
         return self._weights[name]
 
     def constant(self, name: str, values: NDArray[Any]) -> Var:
-        """Add a float16 tensor; within a package, a `name` stands for the same values everywhere.
-
-        Raises `ModelError` if float16 cannot hold the values.
-        """
+        """Add a float16 tensor; those of one name are stored once. Raises `ModelError`."""
         return _shared(name, self._half(name, values))
 
     def weight(self, name: str, values: NDArray[Any]) -> Var:
@@ -179,15 +176,8 @@ def query_scale(n_state: int, n_head: int) -> float:
 def attend_by_head(q: Var, k: Var, v: Var, *, n_head: int, mask: Var) -> Var:
     """Attend head by head, with at most 512 queries at a time.
 
-    Parameters
-    ----------
-    q : (1, n_state, 1, n)
-    k, v : (1, n_state, 1, m)
-    mask : (1, m, 1, 1), added to the scores
-
-    Returns
-    -------
-    (1, n_state, 1, n)
+    `q` is (1, n_state, 1, n), `k` and `v` (1, n_state, 1, m); `mask` (1, m, 1, 1) is added to the
+    scores. Returns (1, n_state, 1, n).
     """
     n = q.shape[3]
     ks = _split(mb.transpose(x=k, perm=[0, 3, 2, 1]), n_head, axis=3)
@@ -220,15 +210,9 @@ def split_heads(x: Var, n_head: int) -> Var:
 def attend_all_heads(q: Var, k: Var, v: Var, *, mask: Var) -> tuple[Var, Var]:
     """Attend with all heads at once.
 
-    Parameters
-    ----------
-    q : (1, n_head, d_head, n)
-    k, v : (1, n_head, d_head, m)
-    mask : (1, 1, n or 1, m), added to the scores
-
-    Returns
-    -------
-    (1, n_state, 1, n) the attention's result, (1, n_head, n, m) the scores without the mask
+    `q` is (1, n_head, d_head, n), `k` and `v` (1, n_head, d_head, m); `mask` (1, 1, n or 1, m) is
+    added to the scores. Returns the result (1, n_state, 1, n) and the scores (1, n_head, n, m)
+    without the mask.
     """
     _, n_head, d_head, n = q.shape
     scores = mb.matmul(x=q, y=k, transpose_x=True)

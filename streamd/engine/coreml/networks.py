@@ -265,12 +265,7 @@ _GRAPHS: Mapping[FunctionKind, Graph] = {
 def save_package(path: Path, functions: Sequence[Function], meta: Meta, weights: Weights) -> None:
     """Write one package with these functions, which share their weights.
 
-    Raises
-    ------
-    ModelError
-        float16 cannot hold a weight.
-    OSError
-        The package cannot be written.
+    Raises `ModelError` if float16 cannot hold a weight, `OSError` if it cannot be written.
     """
     layers = Layers(meta.dims, weights, meta.bits)
     program = Program()

@@ -58,10 +58,7 @@ class Plan:
 
 
 def built_model(name: str) -> BuiltModel | None:
-    """Return what was built of the model of that name, path or file; None if nothing was.
-
-    Raises `ModelError` if it is damaged.
-    """
+    """Return what was built of a model, if anything. Raises `ModelError` if it is damaged."""
     folder = _cached(name)
     return open_built(folder) if folder and (folder / META).exists() else None
 
@@ -127,12 +124,8 @@ def write(
 ) -> None:
     """Write all packages and tables into an empty folder; ``meta.json`` comes last.
 
-    Raises
-    ------
-    ModelError
-        coremltools is missing, float16 cannot hold a weight, or the model has no such context.
-    OSError
-        The folder cannot be written.
+    Raises `ModelError` if coremltools is missing, float16 cannot hold a weight, or the model has no
+    such context; `OSError` if the folder cannot be written.
     """
     tools = coremltools()
     from streamd.engine.coreml.networks import save_package  # imports coremltools

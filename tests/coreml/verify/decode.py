@@ -17,7 +17,8 @@ def decode(built: BuiltModel, golden: Golden, *, half: bool) -> tuple[Array, Arr
     ModelError
         A package is damaged.
     """
-    form, n_ctx = FORMS[0], built.context(golden.n_ctx)
+    form, n_audio = FORMS[0], golden.mel.shape[1] // 2
+    n_ctx = built.context(n_audio)
     function = built.find("step", form, k=32)
     state = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in function.states}
 
@@ -29,12 +30,12 @@ def decode(built: BuiltModel, golden: Golden, *, half: bool) -> tuple[Array, Arr
     for part in built.encoder(form, n_ctx):
         first, mask = (np.zeros(tensor.shape, np.float32) for tensor in part.inputs)
         first[0, :, 0, : x.shape[1]] = x
-        mask[:, golden.n_ctx :] = MASKED
+        mask[:, n_audio:] = MASKED
         names = (tensor.name for tensor in part.inputs)
         encoded = run(part, dict(zip(names, (first, mask), strict=True)), {})["encoded"]
         x = encoded[0, :, 0]
     inputs = Tree.chain(golden.tokens, n_slots=function.n_slots).inputs(
-        function, built, n_audio=golden.n_ctx
+        function, built, n_audio=n_audio
     )
     if form == "state":
         run(built.find("load", form, n_ctx=n_ctx), {"encoded": encoded}, state)
@@ -50,4 +51,4 @@ def decode(built: BuiltModel, golden: Golden, *, half: bool) -> tuple[Array, Arr
     n = len(golden.tokens)
     chunks = [found[name][0, :n, 0] for name in function.logits]
     logits = np.concatenate(chunks, axis=1)[:, : built.meta.dims.n_vocab]
-    return logits, found["alignment"][0, :, :n, : golden.n_ctx].swapaxes(0, 1)
+    return logits, found["alignment"][0, :, :n, :n_audio].swapaxes(0, 1)

@@ -137,7 +137,7 @@ def test_a_package_that_is_gone_is_an_engine_error(built, tmp_path):
 
 def test_signals_for_the_program_leave_the_worker_alone(built, tmp_path):
     with core_ml(built, tmp_path / "compiled") as engine:
-        engine.start()
+        engine.with_worker(lambda worker: None)
         before = workers()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(before[0], number)
@@ -147,7 +147,7 @@ def test_signals_for_the_program_leave_the_worker_alone(built, tmp_path):
 
 def test_a_worker_ends_with_its_engine(built, tmp_path):
     with core_ml(built, tmp_path / "compiled") as engine:
-        engine.start()
+        engine.with_worker(lambda worker: None)
         assert len(workers()) == 1
     assert workers() == []
 
@@ -160,7 +160,7 @@ from streamd.engine.coreml.built import open_built
 
 if __name__ == "__main__":
     with core_ml(open_built(Path(sys.argv[1])), Path(sys.argv[2])) as engine:
-        engine.start()
+        engine.with_worker(lambda worker: None)
         print("ready", flush=True)
         sys.stdin.read()
 """

@@ -52,7 +52,7 @@ class CoreMLFeatures:
         """
 
         def try_with(worker: Worker) -> tuple[Logits, Alignment]:
-            cache_slot = self._engine.cache_slot(worker, self, decoder)
+            cache_slot = self._engine.cache_slots.take(worker, self, decoder)
             return attempt(cache_slot, lambda step: worker.step(step, self.n_ctx))
 
         return self._engine.with_worker(try_with)
@@ -66,17 +66,13 @@ class CoreMLEngine:
         self.dims = built.meta.dims
         self._supervisor = supervisor
         self._lock = threading.RLock()
-        self._cache_slots = CacheSlots()
+        self.cache_slots = CacheSlots()
         self._end = finalize(self, supervisor.close)
 
     @property
     def placement(self) -> Placement:
         """Where the model runs now."""
         return self._supervisor.placement
-
-    def start(self) -> None:
-        """Load the model now, not with the first window. Raises `EngineError` as `encode` does."""
-        self.with_worker(lambda worker: None)
 
     def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
         """Set limits and fallbacks as `Supervisor.configure` does."""
@@ -90,19 +86,15 @@ class CoreMLEngine:
     def encode(self, mel: Mel, n_ctx: int) -> CoreMLFeatures:
         """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
 
-        Raises
-        ------
-        EngineError
-            Core ML failed too often.
-        ValueError
-            The log-mel does not have the shape that `n_ctx` demands.
+        Raises `EngineError` if Core ML failed too often, `ValueError` for a log-mel of another
+        shape than `n_ctx` demands.
         """
         if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
             raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
         features = CoreMLFeatures(self, np.array(mel, np.float32))
         with self._lock:
             self._supervisor.new_window()
-            self.with_worker(lambda worker: self.cache_slot(worker, features))
+            self.with_worker(lambda worker: self.cache_slots.take(worker, features))
         return features
 
     def decoder(self, features: CoreMLFeatures, n_slots: int) -> "CoreMLDecoder":
@@ -110,22 +102,13 @@ class CoreMLEngine:
         return CoreMLDecoder(self.dims, features, n_slots)
 
     def with_worker(self, attempt: Callable[[Worker], ResultT]) -> ResultT:
-        """Do something with the worker; if it is lost, do all of it again with another one.
-
-        Raises `EngineError` if too many workers were lost.
-        """
+        """Call `attempt` with a worker until none is lost in it. Raises `EngineError` as above."""
         with self._lock:
             while True:
                 try:
                     return attempt(self._supervisor.worker())
                 except WorkerLostError as error:
                     self._supervisor.lost(error)
-
-    def cache_slot(
-        self, worker: Worker, window: CoreMLFeatures, decoder: "CoreMLDecoder | None" = None
-    ) -> int:
-        """Return the window's cache slot, as `CacheSlots.take` does."""
-        return self._cache_slots.take(worker, window, decoder)
 
 
 @dataclass(slots=True)
@@ -208,10 +191,7 @@ class CoreMLDecoder:
         visible: NDArray[np.bool_],
         want: _Indices,
     ) -> tuple[Logits, Alignment]:
-        """Run k tokens as the protocol says, in passes of what Core ML takes at once.
-
-        Raises `EngineError` if Core ML failed too often.
-        """
+        """Run k tokens as the protocol says, in passes. Raises `EngineError` as `encode` does."""
         self._tokens[slots], self._positions[slots] = tokens, positions
         self._seen[slots] = visible
         return self._window.decode(

@@ -102,12 +102,7 @@ class Library:
     ) -> None:
         """Compile the packages of these functions that are not compiled yet.
 
-        Raises
-        ------
-        OSError
-            The compiled models cannot be written.
-        RuntimeError
-            Core ML rejects a package.
+        Raises `OSError` if they cannot be written, `RuntimeError` if Core ML rejects a package.
         """
         packages = sorted({built.path(function) for function in functions})
         missing = [path for path in packages if not self._compiled_path(path).is_dir()]
@@ -125,10 +120,7 @@ class Library:
         return loaded
 
     def plan(self, package: Path, unit: Unit) -> dict[str, list[Operation]]:
-        """Return the operations of each function of a compiled package, with their devices.
-
-        Raises `RuntimeError` if Core ML has no plan.
-        """
+        """Return the operations of each function. Raises `RuntimeError` if Core ML has no plan."""
         plan = self._module.models.compute_plan.MLComputePlan.load_from_path(
             str(self._compiled_path(package)), compute_units=self._module.ComputeUnit[_UNITS[unit]]
         )

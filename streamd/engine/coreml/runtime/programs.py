@@ -54,12 +54,7 @@ class Programs:
     ) -> None:
         """Load everything that the placement needs; `on_progress` gets a line for each long step.
 
-        Raises
-        ------
-        OSError
-            The model's files, or the compiled ones, cannot be read or written.
-        RuntimeError
-            Core ML rejects the model.
+        Raises `OSError` if files cannot be read or written, `RuntimeError` if Core ML rejects one.
         """
         self._built, self._form = built, placement.form
         functions = [f for f in built.functions if placement.form in f.forms]

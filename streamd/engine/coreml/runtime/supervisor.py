@@ -57,10 +57,7 @@ class Supervisor:
         self._deaths = [window for window in self._deaths if window > since]
 
     def worker(self) -> Worker:
-        """Return the worker, started and loaded if need be.
-
-        Raises `EngineError` if too many workers were lost, on every placement.
-        """
+        """Return the worker, loaded. Raises `EngineError` if too many were lost, as `lost` does."""
         while self._worker is None:
             worker = Worker(self._job, self._meta)
             try:

@@ -80,10 +80,7 @@ def compiled_folder(built: BuiltModel) -> Path:
 
 
 def make_compiled_folder(built: BuiltModel) -> Path:
-    """Return the same folder, created if need be; those of earlier macOS versions are deleted.
-
-    Raises `OSError` if it cannot be created.
-    """
+    """Create that folder, and delete those of earlier macOS versions. Raises `OSError`."""
     folder = compiled_folder(built)
     if not folder.is_dir():
         for old in folder.parent.glob(f"{_COMPILED}{built.folder.name}-*"):

@@ -18,7 +18,7 @@ from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -69,23 +69,26 @@ class Encode:
     n_ctx: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The worker is still loading; `text` says what."""
-
-    text: str
+Reply = tuple[Literal["progress", "done", "failed"], str]
+"""``progress`` while the worker loads, and what it does; ``done`` when it has loaded or answered a
+request; ``failed`` with Core ML's error, after which the worker ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The worker has loaded, or has finished a request; results are in the shared arrays."""
+class SharedArrays(NamedTuple):
+    """Float32 arrays that both processes see, of the largest sizes there are."""
+
+    mel: Array
+    logits: Array
+    alignment: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Core ML raised an error; the worker ends."""
-
-    reason: str
+def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
+    dims, n_heads = meta.dims, len(meta.alignment_heads)
+    return (
+        (dims.n_mels, 2 * dims.n_audio_ctx),
+        (MAX_TOKENS, dims.n_vocab),
+        (MAX_TOKENS, n_heads, dims.n_audio_ctx),
+    )
 
 
 def new_memory(meta: Meta) -> Memory:
@@ -94,42 +97,12 @@ def new_memory(meta: Meta) -> Memory:
     return get_context("spawn").RawArray("B", n_bytes)
 
 
-class SharedArrays:
-    """Views of the shared memory as float32 arrays, each contiguous from its start."""
-
-    def __init__(self, memory: Memory, meta: Meta) -> None:
-        """`memory`: of `new_memory`; it must live as long as the arrays."""
-        sizes = [math.prod(shape) for shape in _shapes(meta)]
-        arrays = np.split(np.frombuffer(memory, np.float32), np.cumsum(sizes)[:-1])
-        self._mel, self._logits, self._alignment = arrays
-        self._n_mels, self._n_vocab = meta.dims.n_mels, meta.dims.n_vocab
-        self._n_heads = len(meta.alignment_heads)
-
-    def mel(self, n_ctx: int) -> Array:
-        """View the log-mel of a window, (n_mels, 2 * n_ctx)."""
-        return _first(self._mel, (self._n_mels, 2 * n_ctx))
-
-    def logits(self, n: int) -> Array:
-        """View the logits of the `n` wanted tokens of a pass, (n, n_vocab)."""
-        return _first(self._logits, (n, self._n_vocab))
-
-    def alignment(self, k: int, n_ctx: int) -> Array:
-        """View the alignment scores of all `k` tokens of a pass, (k, n_heads, n_ctx)."""
-        return _first(self._alignment, (k, self._n_heads, n_ctx))
-
-
-def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
-    """The largest shapes of log-mel, logits and alignment."""
-    dims = meta.dims
-    return (
-        (dims.n_mels, 2 * dims.n_audio_ctx),
-        (MAX_TOKENS, dims.n_vocab),
-        (MAX_TOKENS, len(meta.alignment_heads), dims.n_audio_ctx),
-    )
-
-
-def _first(array: Array, shape: tuple[int, ...]) -> Array:
-    return array[: math.prod(shape)].reshape(shape)
+def shared_arrays(memory: Memory, meta: Meta) -> SharedArrays:
+    """Return the arrays in memory of `new_memory`, which must outlive them."""
+    shapes = _shapes(meta)
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    parts = np.split(np.frombuffer(memory, np.float32), ends[:-1])
+    return SharedArrays(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
 # -- in the worker --------------------------------------------------------------------------------
@@ -148,27 +121,28 @@ def main(job: Job, connection: Connection, memory: Memory) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the supervisor is gone
     except (RuntimeError, OSError, StreamdError) as error:
-        connection.send(Failed(str(error).strip() or repr(error)))
+        connection.send(("failed", str(error).strip() or repr(error)))
 
 
 def _serve(job: Job, connection: Connection, memory: Memory) -> None:
     built = open_built(job.folder)
-    shared = SharedArrays(memory, built.meta)
+    shared = shared_arrays(memory, built.meta)
     with _priority(background=job.background):
         library = Library(job.library, job.compiled)
         programs = Programs(
-            built, job.placement, library, lambda text: connection.send(Progress(text))
+            built, job.placement, library, lambda text: connection.send(("progress", text))
         )
-    connection.send(Done())
+    connection.send(("done", ""))
     while True:
         request: Encode | Step = connection.recv()
         if isinstance(request, Encode):
-            programs.encode(request.cache_slot, shared.mel(request.n_ctx), request.n_ctx)
+            mel = shared.mel[:, : 2 * request.n_ctx]
+            programs.encode(request.cache_slot, mel, request.n_ctx)
         else:
             logits, alignment = programs.step(request)
-            shared.logits(len(request.want))[...] = logits
-            shared.alignment(*alignment.shape[::2])[...] = alignment
-        connection.send(Done())
+            shared.logits[: len(logits)] = logits
+            shared.alignment[: len(alignment), :, : alignment.shape[2]] = alignment
+        connection.send(("done", ""))
 
 
 @contextmanager
@@ -206,7 +180,7 @@ class Worker:
         memory = new_memory(meta)
         ours, theirs = spawn.Pipe()
         self.answer_s = math.inf
-        self._shared = SharedArrays(memory, meta)
+        self._shared = shared_arrays(memory, meta)
         self._placement = job.placement
         self._connection: Connection = ours
         self._process: BaseProcess = spawn.Process(
@@ -231,10 +205,9 @@ class Worker:
             if not self._connection.poll(min(_REPORT_S, start_s - spent_s)):
                 on_progress(f"{state}, for {time.monotonic() - begun_s:.0f} s so far")
                 continue
-            reply = self._receive()
-            if isinstance(reply, Done):
+            kind, state = self._receive()
+            if kind == "done":
                 return
-            state = reply.text
             log.debug("%s: %s", self._placement, state)
 
     def encode(self, cache_slot: int, mel: Mel) -> None:
@@ -243,17 +216,14 @@ class Worker:
         Raises `WorkerLostError` if the worker died, did not answer in time, or Core ML failed.
         """
         n_ctx = mel.shape[1] // 2
-        self._shared.mel(n_ctx)[...] = mel
+        self._shared.mel[:, : 2 * n_ctx] = mel
         self._request(Encode(cache_slot, n_ctx))
 
     def step(self, step: Step, n_ctx: int) -> tuple[Logits, Alignment]:
-        """Run a pass over a window of `n_ctx` positions, as `Decoder.step` does.
-
-        Raises `WorkerLostError` as `encode` does.
-        """
+        """Run a pass over a window of `n_ctx` positions. Raises `WorkerLostError` as `encode`."""
         self._request(step)
-        logits = self._shared.logits(len(step.want)).copy()
-        return logits, self._shared.alignment(len(step.tokens), n_ctx).copy()
+        alignment = self._shared.alignment[: len(step.tokens), :, :n_ctx]
+        return self._shared.logits[: len(step.want)].copy(), alignment.copy()
 
     def close(self) -> None:
         """Kill the process; nothing that it holds is needed any more."""
@@ -270,13 +240,13 @@ class Worker:
             raise self._lost(f"did not answer within {self.answer_s:g} s")
         self._receive()
 
-    def _receive(self) -> Progress | Done:
+    def _receive(self) -> Reply:
         try:
-            reply: Progress | Done | Failed = self._connection.recv()
+            reply: Reply = self._connection.recv()
         except (EOFError, OSError) as error:
             raise self._lost(self._exit()) from error
-        if isinstance(reply, Failed):
-            raise self._lost(reply.reason)
+        if reply[0] == "failed":
+            raise self._lost(reply[1])
         return reply
 
     def _lost(self, why: str) -> WorkerLostError:
