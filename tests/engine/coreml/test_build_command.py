@@ -65,6 +65,7 @@ def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
     assert built_model(small) is None
 
 
+@pytest.mark.coreml
 def test_building_again_replaces_what_was_built(cache, small):
     for bits in ("16", "6"):
         options = ["-q", "--audio-contexts", "64", "--set", f"build.weight_bits={bits}"]
@@ -78,6 +79,7 @@ def test_building_again_replaces_what_was_built(cache, small):
     assert in_cache(cache) == [built.folder / "meta.json"]
 
 
+@pytest.mark.coreml
 def test_a_folder_of_the_users_own(cache, small, tmp_path, capsys):
     folder = tmp_path / "deep" / "built"
     command = ["models", "build", small, "-q", "--build-to", str(folder)]
@@ -88,7 +90,10 @@ def test_a_folder_of_the_users_own(cache, small, tmp_path, capsys):
     assert capsys.readouterr().err == (f"streamd: {folder} exists already; name a new folder\n")
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [pytest.param(signal.SIGKILL, -9, marks=pytest.mark.coreml), (signal.SIGINT, 130)],
+)
 def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, cache, small):
     command = [sys.executable, "-m", "streamd.cli", "models", "build", small]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

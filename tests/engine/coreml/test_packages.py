@@ -75,6 +75,7 @@ def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):
     assert [": ! logits " in line for line in wrong] == [True, True]
 
 
+@pytest.mark.coreml
 def test_a_model_that_is_wrong_everywhere_fails_its_check(here, tmp_path):
     with faulty(tmp_path / "faults") as faults:
         faults.add("fail", at="load", once=False)

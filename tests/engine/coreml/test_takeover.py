@@ -129,6 +129,7 @@ def test_who_is_wrong_or_dies_on_trial_is_not_engaged(deployment, faults, caplog
     assert n_workers() == 1
 
 
+@pytest.mark.coreml
 def test_who_dies_in_the_trial_of_times_is_not_engaged_either(deployment, faults):
     faults.add("kill", unit="CPU_AND_NE", function="ctx", after=2, once=False)
     switching = bring_up(deployment, encodes=True, cpu=100, gpu=50, mixed=20, ane=20)
@@ -137,6 +138,7 @@ def test_who_dies_in_the_trial_of_times_is_not_engaged_either(deployment, faults
     assert wrong == {None: "", GPU: "", MIXED: "ended by SIGKILL", ANE: "ended by SIGKILL"}
 
 
+@pytest.mark.coreml
 def test_the_cpu_goes_on_where_it_is_the_fastest(deployment, faults):
     switching = bring_up(deployment, cpu=10, gpu=50, mixed=20, ane=20)
     assert switching.placements == []
@@ -149,6 +151,7 @@ def test_the_cpu_goes_on_where_it_is_the_fastest(deployment, faults):
     assert len(faults.done()) == n_calls
 
 
+@pytest.mark.coreml
 def test_what_is_asked_for_is_used_though_it_is_slow(deployment, faults):
     assert bring_up(deployment, "gpu", cpu=1, gpu=50).placements == [GPU]
     assert loaded(faults) == {"CPU_AND_GPU"}
@@ -172,6 +175,7 @@ def test_nothing_is_found_out_by_workers_that_end_with_the_program(deployment, f
     assert load_outcome(deployment.compiled) is None
 
 
+@pytest.mark.coreml
 def test_a_verdict_that_does_not_hold_is_found_out_again(deployment, faults):
     bring_up(deployment, cpu=100, gpu=50, mixed=60, ane=20)
     faults.add("fail", at="load", unit="CPU_AND_NE")
