@@ -25,14 +25,7 @@ _VIDEO = "mp4"
 def open_display(
     config: Config, stream: TextIO, environ: Mapping[str, str], *, started: datetime
 ) -> CaptionSink:
-    """Return the sink for standard output.
-
-    Parameters
-    ----------
-    stream : standard output
-    environ : for ``TERM``, ``COLORTERM`` and ``NO_COLOR``
-    started : the time at which the stream began, for time stamps
-    """
+    """Return the sink for standard output, `stream`; time stamps count from `started`."""
     output = config.output
     ramp = confidence_ramp(output.colors, environ, is_terminal=is_terminal(stream, environ))
     look = Look(
@@ -46,11 +39,8 @@ def open_display(
 def open_files(config: Config, file: str = "", *, whole: bool = False) -> list[Sink]:
     """Return the sinks of the transcript files.
 
-    Parameters
-    ----------
-    file : the sound file that is transcribed, ``-`` for standard input; empty for anything else
-    whole : the files appear when they are complete, rather than grow line by line
-
+    `file` is the sound file that is transcribed, ``-`` for standard input, or empty for other
+    sources. With `whole` the files appear when they are complete rather than grow line by line.
     Raises `ConfigError` if one cannot be made, or would replace the sound.
     """
     output = config.output

@@ -36,10 +36,8 @@ def open_missing() -> None:
 def put(stream: TextIO, text: str) -> None:
     """Write to standard output and flush.
 
-    Raises
-    ------
-    BrokenPipeError : the reader has gone, which is a reason to end quietly
-    StreamdError : it cannot be written, for example on a full disk
+    Raises `BrokenPipeError` if the reader has gone, which is a reason to end quietly, and
+    `StreamdError` for any other failure, such as a full disk.
     """
     try:
         stream.write(text)
@@ -71,13 +69,9 @@ class LogHandler(logging.StreamHandler[TextIO]):
         self.share()
 
     def share(self, room: Room = nullcontext, submit: Submit = _at_once) -> None:
-        """Write each line inside `room()`, through `submit`, from now on.
+        """Write each line inside `room()`, which makes room on the terminal, from now on.
 
-        Parameters
-        ----------
-        room : makes room on the terminal where captions are drawn
-        submit : runs a function in the thread that draws them, such as an executor's method; lines
-            come from any thread
+        Lines come from any thread; `submit` runs a function in the one that draws the captions.
         """
         self._room = room
         self._submit = submit
@@ -119,11 +113,8 @@ def log_to(
 ) -> LogHandler:
     """Send all log messages of the process to `stream`, and nowhere else.
 
-    Parameters
-    ----------
-    form : lines for people or for programs
-    verbose : 0 for information, 1 for details, 2 for the libraries' messages, too
-    quiet : errors only, whatever `verbose` is
+    `verbose` is 0 for information, 1 for details, 2 for the libraries' messages, too; `quiet`
+    leaves only errors.
     """
     handler = LogHandler(stream)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())

@@ -114,7 +114,7 @@ class _Scribe:
             await pump(source, recording, self._control)
         except SourceError as error:
             damage = error
-        recording.n_padding = source.n_padding
+        recording.n_padding = aiter(source).n_padding
         if not self._control.stopped.is_set() or source.duration_ms is None:
             await self._tell(writer, recording, hub, screen)
         if damage is not None:

@@ -1,7 +1,6 @@
-"""The messages of streamd.v1 besides the events, its error codes and its JSON schema.
+"""The messages of streamd.v1 besides the events, and its error codes (docs/protocol.md).
 
-Server and client use them; docs/protocol.md describes them. Unknown fields are ignored, so that a
-newer client can talk to an older server.
+Unknown fields are ignored, so that a newer client can talk to an older server.
 """
 
 import re

@@ -99,14 +99,8 @@ class FileSink:
     until a session without finals ends normally; a session that fails or is stopped before leaves
     no trace.
 
-    Parameters
-    ----------
-    path : the file; its folder must exist
-    form : the format
-    whole : the file appears only when it is closed; until then it is ``.NAME.part`` beside it. This
-        does not apply to what is not a regular file, such as a named pipe.
-
-    Raises `ConfigError` if the file cannot be written.
+    With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
+    beside it. Raises `ConfigError` if the file cannot be written.
     """
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:

@@ -4,21 +4,12 @@ A source delivers whole frames in order, every sample once, and reports audio th
 Audio from the network comes through the server instead.
 """
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from streamd.events import GapReason
-from streamd.types import Frames
+from streamd.sources.frames import FrameStream, Lost
 
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """`duration_ms` of audio were lost just before the frames that follow."""
-
-    duration_ms: int
-    why: GapReason
+__all__ = ["Lost", "Source"]
 
 
 class Source(Protocol):
@@ -37,10 +28,6 @@ class Source(Protocol):
     live: bool
     duration_ms: int | None
 
-    @property
-    def n_padding(self) -> int:
-        """Samples of padding at the end of the last frame, known once iterating has ended."""
-
     async def __aenter__(self) -> Self:
         """Open it; a live source captures from here on. Raises `SourceError`."""
 
@@ -49,7 +36,7 @@ class Source(Protocol):
     ) -> None:
         """Close it and drop what was not consumed."""
 
-    def __aiter__(self) -> AsyncIterator[Frames | Lost]:
+    def __aiter__(self) -> FrameStream:
         """Iterate over the frames; it ends after `stop`, or at the end of the audio."""
 
     def stop(self) -> None:

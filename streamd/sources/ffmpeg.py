@@ -96,12 +96,8 @@ class _Messages:
 class Ffmpeg:
     """An ffmpeg process that decodes one input; raises `SourceError` if ffmpeg is not installed.
 
-    Parameters
-    ----------
-    name : the input's name in messages
-    path : a file or an address (`is_url`), or empty to write the input into `stdin`
-    stdin : as in `subprocess.Popen`
-    rate_hz, channels : the format to decode to
+    `name` is for messages. `path` is a file or an address (`is_url`), or empty to write the input
+    into `stdin`, which is as in `subprocess.Popen`.
     """
 
     def __init__(

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
-from streamd.sources import Lost, ffmpeg
+from streamd.sources import ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
-from streamd.sources.frames import Background, Ended, FrameStream
+from streamd.sources.frames import Background, Ended, FrameStream, Lost
 
 _PACED_BLOCK_MS = 40
 _BLOCK_MS = 1000
@@ -110,11 +110,6 @@ class FileSource:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self._close()
-
-    @property
-    def n_padding(self) -> int:
-        """Samples of padding at the end of the last frame, known once iterating has ended."""
-        return self._frames.n_padding
 
     def __aiter__(self) -> FrameStream:
         return self._frames

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
-from streamd.sources import Lost
+from streamd.events import GapReason
 from streamd.types import Frames
 
 _FAR_BEYOND = 4.0
@@ -48,6 +48,14 @@ class Background(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """`duration_ms` of audio were lost just before the frames that follow."""
+
+    duration_ms: int
+    why: GapReason
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The end of the blocks, with a `failure` unless the audio ended normally."""
 
@@ -71,7 +79,8 @@ class FrameStream:
         self._framer = framer
         self._next_block = next_block
         self._ended: Ended | None = None
-        self._check = _SampleCheck(name)
+        self._name = name
+        self._found_invalid = self._found_loud = False
 
     @property
     def n_padding(self) -> int:
@@ -90,7 +99,7 @@ class FrameStream:
                 self._ended = block
                 frames = self._framer.flush()
             else:
-                self._check.look(block)
+                self._check(block)
                 frames = self._framer.push(block)
             if len(frames):
                 return frames
@@ -98,16 +107,8 @@ class FrameStream:
             raise self._ended.failure
         raise StopAsyncIteration
 
-
-class _SampleCheck:
-    """Warns, once each, of samples that no recording has; `Framer` silences or clips them."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._found_invalid = self._found_loud = False
-
-    def look(self, block: Block) -> None:
-        """Check the next samples; only floating-point numbers can be wrong."""
+    def _check(self, block: Block) -> None:
+        """Warn, once each, of samples that no recording has; `Framer` silences or clips them."""
         if block.dtype.kind != "f" or not len(block):
             return
         finite = np.isfinite(block)

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
-from streamd.sources import Lost
-from streamd.sources.frames import Background, Ended, FrameStream
+from streamd.sources.frames import Background, Ended, FrameStream, Lost
 from streamd.types import SAMPLE_RATE
 
 QUEUE_LIMIT_MS = 600_000
@@ -172,11 +171,6 @@ class Microphone:
         if self._stopping is not None:
             await asyncio.wait([self._stopping])
         await asyncio.to_thread(self._close)
-
-    @property
-    def n_padding(self) -> int:
-        """Samples of padding at the end of the last frame, known once iterating has ended."""
-        return self._frames.n_padding
 
     def __aiter__(self) -> FrameStream:
         return self._frames

@@ -17,10 +17,9 @@ import numpy as np
 from streamd.audio.framer import Block, Framer, PcmDecoder
 from streamd.errors import SourceError
 from streamd.options import PcmOptions
-from streamd.sources import Lost
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
-from streamd.sources.frames import Background, Ended, FrameStream
+from streamd.sources.frames import Background, Ended, FrameStream, Lost
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20
@@ -33,13 +32,8 @@ class StdinSource:
     """Sound from a descriptor until its end: raw PCM, or a container.
 
     The writer waits while nothing is read: its pipe is the buffer. An incomplete sample at the end
-    is dropped.
-
-    Parameters
-    ----------
-    file : a file with a descriptor, for example ``sys.stdin.buffer``, from which nothing has been
-        read and which stays open; or the path of a named pipe
-    encoding : one of `streamd.audio.framer.ENCODINGS`, or "auto"
+    is dropped. `file` has a descriptor from which nothing has been read and stays open, or it is
+    the path of a named pipe.
 
     Raises `SourceError` for an unknown encoding or rate, and on entering for a terminal.
     """
@@ -96,11 +90,6 @@ class StdinSource:
         os.close(self._waker)
         if isinstance(self._file, str):
             os.close(self._descriptor)
-
-    @property
-    def n_padding(self) -> int:
-        """Samples of padding at the end of the last frame, known once iterating has ended."""
-        return self._frames.n_padding
 
     def __aiter__(self) -> FrameStream:
         return self._frames

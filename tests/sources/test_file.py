@@ -67,7 +67,7 @@ async def test_the_padding_of_the_last_frame_is_known(tmp_path, n):
     soundfile.write(tmp_path / "a.wav", RAMP[: 320 + n], SAMPLE_RATE)
     source = FileSource(tmp_path / "a.wav")
     frames = np.concatenate(await consume(source))
-    assert frames.size - source.n_padding == 320 + n
+    assert frames.size - aiter(source).n_padding == 320 + n
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])

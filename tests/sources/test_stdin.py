@@ -96,7 +96,7 @@ async def test_the_padding_of_the_last_frame_is_known(n):
     with piped() as (file, into), writing(into, RAMP[:n].tobytes(), size=1_001):
         async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
             samples = await collect(source)
-    assert len(samples) - source.n_padding == n
+    assert len(samples) - aiter(source).n_padding == n
 
 
 async def test_a_fifo(tmp_path):
