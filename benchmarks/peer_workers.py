@@ -168,7 +168,7 @@ class Streamd:
         from streamd.bench.step import ScriptedRecognizer, Steps
         from streamd.config import load
         from streamd.daemon import build
-        from streamd.daemon.longform import Writer
+        from streamd.daemon.offline import FileTranscriber
         from streamd.daemon.opening import open_model
 
         given = {"threads": str(threads), "model": str(folder / "hf"), "language": "en"}
@@ -176,7 +176,7 @@ class Streamd:
         model, self._engine = open_model(config)
         tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
         self._steps = Steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
-        self._writer = Writer(config, model, self._engine)
+        self._writer = FileTranscriber(config, model, self._engine)
         n_ctx = model.dims.n_audio_ctx
         self._mel = np.zeros((model.dims.n_mels, 2 * n_ctx), np.float32), n_ctx
         self.about = f"precision {config.decoding.precision}"

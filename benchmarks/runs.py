@@ -23,7 +23,7 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.capture import pump
 from streamd.daemon.control import Control
-from streamd.daemon.longform import Recording, Writer
+from streamd.daemon.offline import AudioFile, FileTranscriber
 from streamd.daemon.opening import open_model
 from streamd.engine.recognizer import Recognizer
 from streamd.events import Final
@@ -147,7 +147,7 @@ class Run:
         )
 
     def _offline(self, sound: Sound) -> Trace:
-        writer = Writer(*self._open())
+        writer = FileTranscriber(*self._open())
         begun_s = time.process_time()
         recording = read_whole(writer, sound.path)
         finals = finals_of(writer, recording)
@@ -163,9 +163,9 @@ class Run:
         )
 
 
-def read_whole(writer: Writer, path: Path) -> Recording:
+def read_whole(writer: FileTranscriber, path: Path) -> AudioFile:
     """A sound file, as ``streamd transcribe`` reads it; raises `SourceError`."""
-    recording = writer.recording(lambda gap: None)
+    recording = writer.new_file(lambda gap: None)
 
     async def read() -> None:
         async with FileSource(str(path), realtime=False) as source:
@@ -175,7 +175,7 @@ def read_whole(writer: Writer, path: Path) -> Recording:
     return recording
 
 
-def finals_of(writer: Writer, recording: Recording) -> list[Final]:
+def finals_of(writer: FileTranscriber, recording: AudioFile) -> list[Final]:
     """What is said in a recording, without the details of its tokens."""
     segments = (each for heard in writer.transcribe(recording) for each in heard.segments)
     finals = (writer.final(segment, seg) for seg, segment in enumerate(segments, 1))

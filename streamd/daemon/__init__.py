@@ -20,8 +20,8 @@ from streamd.daemon import build, serving
 from streamd.daemon.capture import OpenSource, follow, pump
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.inference import HangError
+from streamd.daemon.offline import transcribe_files
 from streamd.daemon.opening import open_model
-from streamd.daemon.recordings import write_down
 from streamd.daemon.screen import show
 from streamd.daemon.stream import Stream
 from streamd.daemon.streams import Streams
@@ -78,7 +78,7 @@ async def transcribe(config: Config) -> int:
     Returns and raises as `run` does.
     """
     check_files(config, config.input.files)
-    await write_down(config, build.own_sources(config))
+    await transcribe_files(config, build.own_sources(config))
     return 0
 
 

@@ -13,7 +13,7 @@ import soundfile
 
 from streamd.config import load
 from streamd.daemon import transcribe
-from streamd.daemon.longform import Writer, check
+from streamd.daemon.offline import FileTranscriber, check
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Gap
@@ -28,8 +28,8 @@ def opened():
 
 
 def finals(opened, **given: str):
-    writer = Writer(load({"model": "tiny.en", **given}, {}), *opened)
-    recording = writer.recording(pytest.fail)
+    writer = FileTranscriber(load({"model": "tiny.en", **given}, {}), *opened)
+    recording = writer.new_file(pytest.fail)
     recording.feed(recorded.frames(recorded.three_sentences()))
     heard = list(writer.transcribe(recording))
     segments = [segment for window in heard for segment in window.segments]
@@ -92,8 +92,8 @@ def test_options_that_contradict_each_other(given, says):
 
 
 def test_lost_audio_is_told_and_silence_takes_its_place(opened):
-    writer, told = Writer(load({"model": "tiny.en"}, {}), *opened), []
-    recording = writer.recording(told.append)
+    writer, told = FileTranscriber(load({"model": "tiny.en"}, {}), *opened), []
+    recording = writer.new_file(told.append)
     frames = recorded.frames(recorded.samples())
     recording.feed(frames[:20])
     recording.gap(100_010, "paused")

@@ -1,0 +1,316 @@
+"""``streamd transcribe``: whole files in, transcripts out, one after the other."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.capture import pump
+from streamd.daemon.control import Control, until_first_error
+from streamd.daemon.opening import open_model
+from streamd.daemon.screen import Screen, show
+from streamd.display import open_files
+from streamd.engine import Engine
+from streamd.engine.longform import (
+    SpeechClips,
+    TimedSegment,
+    TranscribedWindow,
+    Transcriber,
+    clips_at,
+)
+from streamd.engine.model import MIN_AUDIO_CTX, Model
+from streamd.errors import ConfigError, SourceError, StreamdError
+from streamd.events import Details, EndReason, Fault, Final, Gap, GapReason, TimedWord, Token
+from streamd.hub import Hub
+from streamd.mel.windows import RecordingMel
+from streamd.options import DecodingOptions, EndpointOptions
+from streamd.server import LIVE
+from streamd.sinks.progress import ProgressBar, transcription_line
+from streamd.sinks.terminal import is_terminal
+from streamd.sources import Source
+from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
+from streamd.vad.segmenter import Segmenter
+
+_SILENT_FRAMES = 1_500
+"""Lost audio becomes silence in pieces of this length, because a gap may be long."""
+_HISTORY = 1_000_000
+"""Finals kept for a slow sink: all of them."""
+
+log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+
+async def transcribe_files(config: Config, sources: Sequence[Source]) -> None:
+    """Transcribe the sources, which belong to the configuration's files.
+
+    Of several files those that cannot be read are reported, and the others are transcribed.
+
+    Raises
+    ------
+    StreamdError, BrokenPipeError : as `streamd.daemon.run`
+    SourceError : a file could not be read, or not to its end
+    """
+    check(config)
+    control = Control()
+    with control.signals(), ThreadPoolExecutor(1, thread_name_prefix="inference") as thread:
+        batch = _Batch(config, control, thread)
+        failures: list[SourceError] = []
+        for file, source in zip(config.input.files, sources, strict=True):
+            if control.stopped.is_set():
+                break
+            try:
+                await until_first_error(batch.transcribe(file, source))
+            except SourceError as error:
+                if len(sources) == 1:
+                    raise
+                log.error("%s", error)  # noqa: TRY400  # an error of the user's needs no traceback
+                failures.append(error)
+    control.check()
+    if failures:
+        raise SourceError(f"{len(failures)} of {len(sources)} files failed, see above")
+
+
+def check(config: Config) -> None:
+    """Refuse options that contradict each other. Raises `ConfigError`."""
+    longform = config.longform
+    if not longform.word_timestamps:
+        for flag, wanted in (
+            ("--hallucination-silence-threshold-ms", longform.hallucination_silence_ms),
+            ("--highlight-words", config.cues.highlight),
+        ):
+            if wanted:
+                raise ConfigError(f"{flag} needs word timestamps: drop --no-word-timestamps")
+    points = longform.clip_timestamps_ms
+    if list(points) != sorted(points):
+        shown = ",".join(map(str, points))
+        raise ConfigError(f"--clip-timestamps-ms must not go back, got {shown}")
+
+
+class AudioFile:
+    """One file while it is read: its log-mel and where speech is in it.
+
+    Without `speech` that does not matter; `report` gets each gap. When everything was fed, set
+    `n_padding`, the samples at the end of the last frame that are no audio.
+    """
+
+    def __init__(
+        self, mel: RecordingMel, speech: SpeechClips | None, report: Callable[[Gap], object]
+    ) -> None:
+        self.mel, self.speech = mel, speech
+        self.n_padding = 0
+        self._report = report
+        self._n_frames = 0
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        self._n_frames += len(frames)
+        self.mel.append(frames.reshape(-1))
+        if self.speech is not None:
+            self.speech.feed(frames)
+
+    def gap(self, duration_ms: int, why: GapReason) -> None:
+        """Report lost audio, and put silence in its place."""
+        self._report(Gap(t_ms=self.duration_ms, duration_ms=duration_ms, why=why))
+        n_frames = frames_from_ms(duration_ms)
+        for first in range(0, n_frames, _SILENT_FRAMES):
+            self.feed(np.zeros((min(_SILENT_FRAMES, n_frames - first), FRAME), np.float32))
+
+    @property
+    def duration_ms(self) -> int:
+        """Duration of what was read."""
+        return self._n_frames * FRAME_MS
+
+    async def flush(self) -> None:
+        """Nothing is final before the end."""
+
+    async def room(self) -> None:
+        """There is always room."""
+
+
+class FileTranscriber:
+    """A model that transcribes files with the configured options.
+
+    Raises
+    ------
+    ConfigError : the model does not know the language or the task
+    """
+
+    def __init__(self, config: Config, model: Model, engine: Engine[Any]) -> None:
+        self._config = config
+        self._n_mels = model.dims.n_mels
+        self._tokenizer = build.tokenizer(config, model)
+        self._short = model.min_audio_ctx < MIN_AUDIO_CTX
+        options = replace(
+            config.longform,
+            initial_prompt=config.decoding.prompt,
+            hotwords=config.decoding.hotwords,
+        )
+        self._transcriber = Transcriber(engine, self._tokenizer, self._decoding(model), options)
+
+    def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
+        """Return an empty `AudioFile` to read a file into."""
+        config = self._config
+        speech = None
+        if config.vad.detector != "off" and not config.longform.clip_timestamps_ms:
+            speech = SpeechClips(build.gate(config), Segmenter(_endpoint_options(config)))
+        return AudioFile(RecordingMel(self._n_mels), speech, report)
+
+    def transcribe(self, file: AudioFile) -> Iterator[TranscribedWindow]:
+        """Transcribe a file that was read to its end, a window each time it is asked for one.
+
+        Raises
+        ------
+        EngineError : the runtime failed
+        """
+        mel = file.mel
+        mel.finish(n_padding=file.n_padding)
+        speech, voiced, first = file.speech, None, 0
+        if speech is None:
+            clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)
+        else:
+            # Short windows cost a model that was trained for them less, and gain others nothing.
+            clips = speech.clips(mel.n_columns, longest=0 if self._short else 2 * N_AUDIO_CTX)
+            voiced, first = speech.voiced, clips[0].start if clips else 0
+        if clips:
+            language = self._transcriber.language(mel, first)
+            yield from self._transcriber.transcribe(mel, clips, language=language, voiced=voiced)
+
+    def final(self, segment: TimedSegment, seg: int) -> Final:
+        """Return the event of a segment, the file's `seg`-th."""
+        tokens = tuple(
+            Token(id=token, text=self._text_of(token), prob=round(prob, 4))
+            for token, prob in zip(segment.tokens, segment.probs, strict=True)
+        )
+        words = tuple(
+            TimedWord(
+                text=text,
+                start_ms=word.start_ms,
+                end_ms=word.end_ms,
+                prob=round(word.prob, 3),
+                final=True,
+            )
+            for word in segment.words
+            if (text := word.text.strip())
+        )
+        return Final(
+            seg=seg,
+            start_ms=segment.start_ms,
+            end_ms=segment.end_ms,
+            text=segment.text.strip(),
+            language=segment.language,
+            words=words,
+            avg_logprob=segment.avg_logprob,
+            no_speech_prob=segment.no_speech_prob,
+            details=Details(
+                seek_ms=segment.seek_ms,
+                tokens=tokens,
+                temperature=segment.temperature,
+                compression_ratio=segment.compression_ratio,
+            ),
+        )
+
+    def _text_of(self, token: int) -> str:
+        """Return a token's text; timestamps look as in openai-whisper."""
+        begin = self._tokenizer.timestamp_begin
+        if token < begin:
+            return self._tokenizer.decode([token])
+        return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
+
+    def _decoding(self, model: Model) -> DecodingOptions:
+        options = build.decoding_options(self._config, model)
+        all_positions = 0 if self._short else model.dims.n_audio_ctx
+        return replace(
+            options,
+            timestamps=not self._config.longform.without_timestamps,
+            audio_ctx=options.audio_ctx or all_positions,
+        )
+
+
+class _Batch:
+    """Transcribes one file after the other with one model.
+
+    The model is loaded and runs in `thread`. A file is read to its end, when its log-mel is
+    complete, and then transcribed window by window. The first interrupt ends a pipe, of which all
+    that was read is transcribed; it ends a file after the current window.
+    """
+
+    def __init__(self, config: Config, control: Control, thread: ThreadPoolExecutor) -> None:
+        self._config, self._control, self._thread = config, control, thread
+        self._transcriber: FileTranscriber | None = None
+
+    async def transcribe(self, name: str, source: Source) -> None:
+        """Read a file and publish its text; raises `StreamdError` after what it has published."""
+        terminal = is_terminal(sys.stderr, os.environ)
+        line = partial(transcription_line, source.name)
+        bar = ProgressBar(sys.stderr, line) if terminal else None
+        hub, failure = Hub(LIVE, _HISTORY), None
+        async with asyncio.TaskGroup() as tasks:
+            sinks = open_files(self._config, name, whole=True)
+            screen = show(self._config, hub, self._control, tasks, sinks=sinks, bar=bar)
+            try:
+                with self._control.stopping(source.stop):  # opening may take long, too
+                    async with source:
+                        await self._run(source, hub, screen)
+            except StreamdError as error:
+                failure = error
+                code = "source" if isinstance(error, SourceError) else "engine"
+                hub.publish(Fault(code=code, message=str(error), fatal=True))
+            stopped = EndReason.STOP if self._control.stopped.is_set() else EndReason.END
+            hub.close(EndReason.ERROR if failure else stopped)
+        if failure is not None:
+            raise failure
+
+    async def _run(self, source: Source, hub: Hub, screen: Screen) -> None:
+        if self._transcriber is None:
+            self._transcriber = await self._in_thread(_open, self._config)
+        transcriber = self._transcriber
+        screen.reached(0, source.duration_ms or 0)
+        file, damage = transcriber.new_file(hub.publish), None
+        try:
+            await pump(source, file, self._control)
+        except SourceError as error:
+            damage = error  # what came before the damage is transcribed
+        file.n_padding = aiter(source).n_padding
+        if not self._control.stopped.is_set() or source.duration_ms is None:
+            await self._publish(transcriber, file, hub, screen)
+        if damage is not None:
+            raise damage
+
+    async def _publish(
+        self, transcriber: FileTranscriber, file: AudioFile, hub: Hub, screen: Screen
+    ) -> None:
+        enough = asyncio.Event()
+        windows, seg = transcriber.transcribe(file), 0
+        with self._control.stopping(enough.set):
+            while not enough.is_set():
+                window = await self._in_thread(next, windows, None)
+                if window is None:
+                    return
+                for segment in window.segments:
+                    seg += 1
+                    hub.publish(transcriber.final(segment, seg))
+                screen.reached(window.reached_ms, file.duration_ms)
+
+    async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+
+
+def _open(config: Config) -> FileTranscriber:
+    return FileTranscriber(config, *open_model(config))
+
+
+def _endpoint_options(config: Config) -> EndpointOptions:
+    """Utterances that end with a pause of one length, with as much audio after as before them."""
+    options = config.endpoint
+    pause, around = options.plain, options.pre_roll
+    return replace(options, pre_final=around, sentence=pause, unfinished=pause, empty=pause)
