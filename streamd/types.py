@@ -53,11 +53,6 @@ class Word:
     prob: float
     tokens: tuple[int, ...] = ()
 
-    @property
-    def duration_ms(self) -> int:
-        """How long it lasts."""
-        return ms_from_frames(self.end - self.start)
-
 
 @dataclass(frozen=True, slots=True)
 class Window:

@@ -27,7 +27,7 @@ from streamd.search.decode import (
 from streamd.search.guards import is_anomalous
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_attended, tighten
-from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word
+from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word, ms_from_frames
 
 _CTX_STEP = 64
 """Encoder contexts are multiples of this, so that a runtime plans for few shapes."""
@@ -185,7 +185,8 @@ class Recognizer(Generic[FeaturesT]):
         elif not decoded.ended:
             suspect = Suspect.NO_END
         words = () if suspect is Suspect.NO_SPEECH else self._words(window, decoded)
-        if suspect is None and is_anomalous(words):
+        timed = [(word.text, word.prob, ms_from_frames(word.end - word.start)) for word in words]
+        if suspect is None and is_anomalous(timed):
             suspect = Suspect.HALLUCINATION
         return Hypothesis(
             words=words,

@@ -15,7 +15,7 @@ from streamd.search.beam import beam_search, best
 from streamd.search.greedy import Sampler, greedy, sample
 from streamd.search.guards import compression_ratio, find_loop, tail_entropy
 from streamd.search.paths import Cache, Path, Prefill, log_softmax
-from streamd.search.rules import make_rules
+from streamd.search.rules import Rules
 from streamd.search.tokenizer import Tokenizer
 
 
@@ -164,7 +164,7 @@ class _Search:
             draft = _possible(context.draft, tokenizer, options.timestamps)
             self._draft = draft[: self._max_tokens]
         self._cache = Cache(decoder)
-        self._rules = make_rules(tokenizer, options, something_said=bool(context.prefix))
+        self._rules = Rules(tokenizer, options, something_said=bool(context.prefix))
         self._n_accepted = 0
 
     def run(self) -> Decoded:

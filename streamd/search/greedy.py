@@ -33,19 +33,12 @@ def greedy(
     stop: Callable[[Path], bool],
     stability: float = 0.0,
 ) -> tuple[Path, int]:
-    """Take the likeliest token until the end of text.
+    """Take the most probable token until the end of text, or until `stop` says so of the path.
 
-    Parameters
-    ----------
-    prefill : the given tokens and `draft`, with the logits (1 + len(draft), n_vocab) after the last
-        given token and after each one of the draft
-    stop : called with the path after each token; True ends the decode
-    stability : take the draft's token if its probability is at least 1 - stability of the best
-        one's; 0 is exactly greedy
-
-    Returns
-    -------
-    the path, which has not `ended` if `stop` stopped it, and how many tokens of the draft it kept
+    `prefill` are the given tokens and `draft`, with the logits (1 + len(draft), n_vocab) after the
+    last given token and after each one of the draft. A draft's token is taken if its probability is
+    at least 1 - `stability` of the best one's. Returns the path, and how many tokens of the draft
+    it kept.
     """
     run, logits = prefill
     n_given = len(run.slots) - len(draft)
@@ -69,12 +62,7 @@ def greedy(
 
 
 def sample(
-    cache: Cache,
-    prefill: Prefill,
-    *,
-    rules: Rules,
-    sampler: Sampler,
-    max_tokens: int,
+    cache: Cache, prefill: Prefill, *, rules: Rules, sampler: Sampler, max_tokens: int
 ) -> list[Path]:
     """Draw independent transcripts; `prefill.logits` are (1, n_vocab)."""
     alive = dict.fromkeys(range(sampler.n_paths), prefill.path)

@@ -12,7 +12,6 @@ import string
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 from streamd.options import APPENDED, PREPENDED, LoopLimits
 from streamd.search.tokenizer import Tokenizer
@@ -120,33 +119,17 @@ _SHORT_COST, _LONG_COST = 0.015, 0.001
 """Per millisecond."""
 
 
-class TimedText(Protocol):
-    """A word with its probability and its duration."""
-
-    @property
-    def text(self) -> str:
-        """The word with its punctuation."""
-
-    @property
-    def prob(self) -> float:
-        """0..1."""
-
-    @property
-    def duration_ms(self) -> int:
-        """Duration."""
-
-
-def word_anomaly(word: TimedText) -> float:
+def word_anomaly(prob: float, duration_ms: int) -> float:
     """Score a word: 0 if it is ordinary, 1 if it is improbable, more by its odd duration."""
-    score = 1.0 if word.prob < IMPROBABLE else 0.0
-    score += max(0, SHORTEST_MS - word.duration_ms) * _SHORT_COST
-    return score + max(0, word.duration_ms - LONGEST_MS) * _LONG_COST
+    score = 1.0 if prob < IMPROBABLE else 0.0
+    score += max(0, SHORTEST_MS - duration_ms) * _SHORT_COST
+    return score + max(0, duration_ms - LONGEST_MS) * _LONG_COST
 
 
-def is_anomalous(words: Sequence[TimedText]) -> bool:
-    """Whether the words of one segment are probably a hallucination."""
+def is_anomalous(words: Sequence[tuple[str, float, int]]) -> bool:
+    """Whether a segment's words (text, probability, duration) are probably a hallucination."""
     if not words:
         return False
-    first = [word for word in words if word.text not in PREPENDED + APPENDED][:N_FIRST]
-    score = sum(word_anomaly(word) for word in first)
+    first = [word for word in words if word[0] not in PREPENDED + APPENDED][:N_FIRST]
+    score = sum(word_anomaly(prob, duration_ms) for _, prob, duration_ms in first)
     return score >= ANOMALOUS or score + 0.01 >= len(first)

@@ -6,7 +6,6 @@ had been sampled. Source: openai/whisper ``decoding.py`` (`SuppressBlank`, `Supp
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,31 +19,41 @@ Row = NDArray[np.float32]
 REFUSED = np.float32(-np.inf)
 
 
-@dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one decode.
+    """The rules of one decode."""
 
-    `blank` are tokens that may not come first (a blank and end-of-text), `suppressed` those that
-    are never sampled. The other fields are those of `DecodingOptions`.
-    """
+    def __init__(
+        self, tokenizer: Tokenizer, options: DecodingOptions, *, something_said: bool = False
+    ) -> None:
+        """`something_said`: there is a forced prefix, so the transcript may end at once.
 
-    eot: int
-    timestamp_begin: int
-    blank: tuple[int, ...]
-    suppressed: tuple[int, ...]
-    timestamps: bool
-    max_initial_timestamp: int | None
-    text_only: bool
+        openai-whisper refuses that even then, but a stream would invent a word whenever a window
+        holds nothing new.
+        """
+        self.eot, self._begin = tokenizer.eot, tokenizer.timestamp_begin
+        self._options = options
+        special = (
+            *(tokenizer.transcribe, tokenizer.translate, tokenizer.sot),
+            *(tokenizer.startofprev, tokenizer.startoflm, tokenizer.nospeech),
+        )
+        suppressed = {token for token in (*special, *options.suppress_tokens) if token >= 0}
+        if -1 in options.suppress_tokens:
+            suppressed.update(tokenizer.non_speech_tokens)
+        self._suppressed = sorted(suppressed)
+        self._blank: list[int] = []
+        if options.suppress_blank and not something_said:
+            blank = options.begin_suppress_tokens
+            self._blank = [*tokenizer.encode(" "), tokenizer.eot] if blank is None else [*blank]
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
         """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""
         row = logits.copy()
         if not tokens:
-            row[list(self.blank)] = REFUSED
-        row[list(self.suppressed)] = REFUSED
-        if self.text_only:
-            row[self.eot + 1 : self.timestamp_begin if self.timestamps else None] = REFUSED
-        if self.timestamps:
+            row[self._blank] = REFUSED
+        row[self._suppressed] = REFUSED
+        if self._options.text_only:
+            row[self.eot + 1 : self._begin if self._options.timestamps else None] = REFUSED
+        if self._options.timestamps:
             self._pair_timestamps(row, tokens)
             self._order_timestamps(row, tokens)
             self._prefer_timestamps(row)
@@ -52,7 +61,7 @@ class Rules:
 
     def _pair_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
         """Timestamps come in pairs (end, start), except the first one and one before the end."""
-        begin = self.timestamp_begin
+        begin = self._begin
         row[begin - 1] = REFUSED  # <|notimestamps|>
         if tokens and tokens[-1] >= begin:
             if len(tokens) < 2 or tokens[-2] >= begin:
@@ -62,51 +71,21 @@ class Rules:
 
     def _order_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
         """Timestamps never decrease, no segment has length zero, and the first token is one."""
-        begin = self.timestamp_begin
+        begin = self._begin
         earlier = [token for token in tokens if token >= begin]
         if earlier:
             ends_segment = tokens[-1] >= begin and not (len(tokens) < 2 or tokens[-2] >= begin)
             row[begin : earlier[-1] + (0 if ends_segment else 1)] = REFUSED
         if not tokens:
             row[:begin] = REFUSED
-            if self.max_initial_timestamp is not None:
-                row[begin + self.max_initial_timestamp + 1 :] = REFUSED
+            if self._options.max_initial_timestamp is not None:
+                row[begin + self._options.max_initial_timestamp + 1 :] = REFUSED
 
     def _prefer_timestamps(self, row: Row) -> None:
         """Allow only timestamps if together they are more probable than any text token."""
-        begin = self.timestamp_begin
+        begin = self._begin
         top = row.max()
         with np.errstate(divide="ignore"):
             together = np.log(np.exp(row[begin:] - top).sum()) + top
         if together > row[:begin].max():
             row[:begin] = REFUSED
-
-
-def make_rules(
-    tokenizer: Tokenizer, options: DecodingOptions, *, something_said: bool = False
-) -> Rules:
-    """The rules of a decode; `something_said`: it has a forced prefix.
-
-    After a prefix the transcript may end at once. openai-whisper refuses that, too, but then a
-    stream would invent a word whenever a window holds nothing new.
-    """
-    special = (
-        *(tokenizer.transcribe, tokenizer.translate, tokenizer.sot),
-        *(tokenizer.startofprev, tokenizer.startoflm, tokenizer.nospeech),
-    )
-    suppressed = {token for token in (*special, *options.suppress_tokens) if token >= 0}
-    if -1 in options.suppress_tokens:
-        suppressed.update(tokenizer.non_speech_tokens)
-    blank = options.begin_suppress_tokens
-    if blank is None:
-        blank = (*tokenizer.encode(" "), tokenizer.eot)
-    refuse_blank = options.suppress_blank and not something_said
-    return Rules(
-        eot=tokenizer.eot,
-        timestamp_begin=tokenizer.timestamp_begin,
-        blank=blank if refuse_blank else (),
-        suppressed=tuple(sorted(suppressed)),
-        timestamps=options.timestamps,
-        max_initial_timestamp=options.max_initial_timestamp,
-        text_only=options.text_only,
-    )

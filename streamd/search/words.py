@@ -52,12 +52,7 @@ def find_words(
 
 
 def align(
-    decoder: Decoder,
-    tokenizer: Tokenizer,
-    tokens: Sequence[int],
-    *,
-    language: str,
-    n_frames: int,
+    decoder: Decoder, tokenizer: Tokenizer, tokens: Sequence[int], *, language: str, n_frames: int
 ) -> list[Word]:
     """The words of the text `tokens`, with times in frames of the window.
 
@@ -173,9 +168,7 @@ def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:
 
 
 def _timed(
-    parts: Sequence[tuple[str, tuple[int, ...]]],
-    starts: NDArray[np.int64],
-    probs: Sequence[float],
+    parts: Sequence[tuple[str, tuple[int, ...]]], starts: NDArray[np.int64], probs: Sequence[float]
 ) -> list[Word]:
     words = []
     at = 0

@@ -68,11 +68,7 @@ class Trigger(Enum):
 
 TRANSITIONS = {
     State.OPEN: {Trigger.SILENCE: State.PAUSE, Trigger.END: State.ENDED},
-    State.PAUSE: {
-        Trigger.SPEECH: State.OPEN,
-        Trigger.ASK: State.ASKED,
-        Trigger.END: State.ENDED,
-    },
+    State.PAUSE: {Trigger.SPEECH: State.OPEN, Trigger.ASK: State.ASKED, Trigger.END: State.ENDED},
     State.ASKED: {
         Trigger.SPEECH: State.OPEN,
         Trigger.ANSWER: State.ANSWERED,

@@ -17,7 +17,7 @@ from streamd.search.decode import (
     slots_needed,
     with_fallback,
 )
-from streamd.search.rules import make_rules
+from streamd.search.rules import Rules
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align, find_words
 from tests.golden import load
@@ -30,7 +30,7 @@ MODELS = DOCUMENTS["golden"]
 def check_decode(model: Subject, case: dict[str, Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Right after a prefix openai-whisper forbids a blank and the end of text; we do not.
-        patch.setattr("streamd.search.decode.make_rules", lambda *given, **_: make_rules(*given))
+        patch.setattr("streamd.search.decode.Rules", lambda *given, **_: Rules(*given))
         found = model.decode(case)
     assert list(found.tokens) == case["tokens"]
     assert found.language == case.get("language", found.language)

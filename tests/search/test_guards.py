@@ -20,7 +20,6 @@ from streamd.search.guards import (
     word_anomaly,
 )
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import Word
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
 
@@ -131,8 +130,8 @@ def test_a_stuck_decoder_keeps_its_first_token():
     assert find_loop(tokens, frames, tokenizer, language="en") == 2
 
 
-def word(n_frames: int, prob: float = 0.9, text: str = " a") -> Word:
-    return Word(text, 40, 40 + n_frames, prob)
+def word(n_frames: int, prob: float = 0.9, text: str = " a") -> tuple[str, float, int]:
+    return text, prob, 20 * n_frames
 
 
 def openai_score(seconds: float, probability: float) -> float:
@@ -149,7 +148,7 @@ def openai_score(seconds: float, probability: float) -> float:
 
 @given(st.integers(0, 1500), st.floats(0.0, 1.0))
 def test_a_word_s_score_is_openai_s(n_frames, prob):
-    ours = word_anomaly(word(n_frames, prob))
+    ours = word_anomaly(prob, 20 * n_frames)
     assert ours == pytest.approx(openai_score(n_frames / 50, prob), abs=1e-9)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.options import DecodingOptions
-from streamd.search.rules import make_rules
+from streamd.search.rules import Rules
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import EOT, N_TEXT, N_VOCAB, NOSPEECH, SOT, TIMESTAMP_BEGIN, vocabulary
 
@@ -18,7 +18,7 @@ BLANK = ord(" ")
 
 
 def allowed(tokens, options=None, *, row=None, something_said=False) -> set[int]:
-    rules = make_rules(TOKENIZER, options or DecodingOptions(), something_said=something_said)
+    rules = Rules(TOKENIZER, options or DecodingOptions(), something_said=something_said)
     row = np.zeros(N_VOCAB, np.float32) if row is None else row
     before = row.copy()
     after = rules(row, tokens)
@@ -58,7 +58,7 @@ def test_only_text_is_written_unless_openai_s_rules_are_wanted():
 def test_timestamps_come_in_pairs_and_never_go_back(seed, latest):
     rng = np.random.default_rng(seed)
     options = DecodingOptions(timestamps=True, max_initial_timestamp=latest, suppress_tokens=())
-    rules = make_rules(TOKENIZER, options)
+    rules = Rules(TOKENIZER, options)
     bias = rng.choice([-6.0, 0.0, 6.0])
     tokens: list[int] = []
     while len(tokens) < 40:

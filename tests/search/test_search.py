@@ -16,7 +16,7 @@ from streamd.search.beam import beam_search, best
 from streamd.search.decode import Context, Decoded, decode, slots_needed
 from streamd.search.greedy import Sampler, draw, sample
 from streamd.search.paths import Cache, Path, log_softmax
-from streamd.search.rules import Rules, make_rules
+from streamd.search.rules import Rules
 from streamd.search.tokenizer import Tokenizer
 from tests.golden import load
 from tests.support.decoders import (
@@ -95,7 +95,7 @@ def test_a_timestamp_s_probability_is_the_one_it_was_chosen_by():
     predict = hashed(5)
     found = decode(ContextDecoder(predict, 600), TOKENIZER, options=options, context=Context(30))
     row, _ = predict(TOKENIZER.sot_sequence)
-    chosen = np.exp(log_softmax(make_rules(TOKENIZER, options)(row, ())))
+    chosen = np.exp(log_softmax(Rules(TOKENIZER, options)(row, ())))
     assert found.tokens[0] >= TOKENIZER.timestamp_begin
     assert found.token_probs[0] == pytest.approx(float(chosen[found.tokens[0]]))
     assert 0 < found.token_probs[0] < 1
@@ -116,7 +116,7 @@ def test_stability_keeps_what_is_nearly_as_likely(seed, stability):
     draft = tuple(np.random.default_rng(seed).integers(0, 256, 6).tolist())
     options = DecodingOptions(suppress_tokens=(), stability=stability)
     found = run(predict, Context(6, draft=draft), options)
-    rules = make_rules(TOKENIZER, options)
+    rules = Rules(TOKENIZER, options)
     for n in range(found.accepted_draft + 1):
         row, _ = predict((SOT, NOTIMESTAMPS, *draft[:n]))
         probs = np.exp(log_softmax(rules(row, draft[:n])))
@@ -170,7 +170,7 @@ def test_beam_search_is_the_textbook_s(seed, beam_size, prefix, length_penalty, 
     options = DecodingOptions(
         beam_size=beam_size, length_penalty=length_penalty, suppress_tokens=()
     )
-    rules = make_rules(TOKENIZER, options, something_said=bool(prefix))
+    rules = Rules(TOKENIZER, options, something_said=bool(prefix))
     expected = textbook_beam_search(
         lambda sequence: predict((SOT, NOTIMESTAMPS, *prefix, *sequence))[0],
         rules,
@@ -204,7 +204,7 @@ def test_a_beam_of_one_is_greedy(seed, prefix, eot_bias):
     given_tokens = (SOT, NOTIMESTAMPS, *prefix)
     cache = Cache(ContextDecoder(predict, 40))
     prefill = cache.prefill(given_tokens, [len(given_tokens) - 1])
-    rules = make_rules(TOKENIZER, GREEDY)
+    rules = Rules(TOKENIZER, GREEDY)
     (path,) = beam_search(cache, prefill, rules=rules, beam_size=1, patience=1.0, max_tokens=12)
     assert path.tokens == greedy.tokens
     assert path.ended == greedy.ended
@@ -237,7 +237,7 @@ def test_samples_are_drawn_from_the_softmax():
     drawn = [
         run(predict, context, options, temperature=temperature, rng=rng).tokens[0] for _ in range(n)
     ]
-    rules = make_rules(TOKENIZER, options)
+    rules = Rules(TOKENIZER, options)
     expected = np.exp(log_softmax(rules(predict((SOT, NOTIMESTAMPS))[0], ()) / temperature))
     likely = np.argsort(-expected)[:8]
     counts = np.bincount(drawn, minlength=N_VOCAB)[likely]
@@ -279,7 +279,7 @@ def test_a_sample_s_luck_does_not_depend_on_how_long_the_others_are():
         cache = Cache(ContextDecoder(hashed(7, eot_bias=5.0), 200))
         prefill = cache.prefill((SOT, NOTIMESTAMPS), [1])
         sampler = Sampler(1.0, numbers.shape[1], Luck(numbers))
-        rules = make_rules(TOKENIZER, GREEDY)
+        rules = Rules(TOKENIZER, GREEDY)
         paths = sample(cache, prefill, rules=rules, sampler=sampler, max_tokens=12)
         return sorted(path.tokens for path in paths)
 
@@ -408,7 +408,7 @@ def test_beam_search_on_a_model_is_the_textbook_s(name, beam_size):
     start = (*tokenizer.sot_sequence, tokenizer.notimestamps)
     expected = textbook_beam_search(
         lambda sequence: full_forward(engine.decoder(features, 60), (*start, *sequence))[0],
-        make_rules(tokenizer, options),
+        Rules(tokenizer, options),
         beam_size=beam_size,
         max_tokens=12,
         length_penalty=None,

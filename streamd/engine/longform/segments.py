@@ -73,11 +73,6 @@ class SpokenWord:
         """End."""
         return round(1000 * self.end_s)
 
-    @property
-    def duration_ms(self) -> int:
-        """Duration."""
-        return self.end_ms - self.start_ms
-
 
 @dataclass(frozen=True, slots=True)
 class TimedSegment:

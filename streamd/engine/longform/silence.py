@@ -49,7 +49,7 @@ def without_hallucinations(
         rest_s = full_end_s - words_end_s
         seek = column_at(words_end_s) if rest_s > longest_s else stretch.end
     first = _next_with_words(split.segments)
-    if first is not None and is_anomalous(first.words):
+    if first is not None and _is_anomalous(first):
         gap_s = first.start_s - stretch.start_s
         if gap_s > longest_s:
             return stretch.seek + column_at(gap_s)
@@ -77,7 +77,7 @@ def _n_before_hallucination(
     for i, segment in enumerate(segments):
         if not segment.words:
             continue
-        if is_anomalous(segment.words):
+        if _is_anomalous(segment):
             following = _next_with_words(segments[i + 1 :])
             next_s = stretch.start_s + stretch.length_s
             if following is not None:
@@ -89,13 +89,17 @@ def _n_before_hallucination(
             )
             silence_after = (
                 next_s - segment.end_s > longest_s
-                or (following is not None and is_anomalous(following.words))
+                or (following is not None and _is_anomalous(following))
                 or full_end_s - segment.end_s < _NEAR_S
             )
             if silence_before and silence_after:
                 return i
         last_end_s = segment.end_s
     return len(segments)
+
+
+def _is_anomalous(segment: TimedSegment) -> bool:
+    return is_anomalous([(w.text, w.prob, w.end_ms - w.start_ms) for w in segment.words])
 
 
 def _next_with_words(segments: Sequence[TimedSegment]) -> TimedSegment | None:

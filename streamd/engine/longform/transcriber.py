@@ -66,23 +66,23 @@ class Transcriber(Generic[FeaturesT]):
         options: LongformOptions | None = None,
     ) -> None:
         """For openai-whisper's results, `decoding` has timestamps and all encoder positions."""
-        self._engine, self._tokenizer = engine, tokenizer
+        self.engine, self.tokenizer = engine, tokenizer
         # openai-whisper has none of these guards of live captions.
-        self._decoding = replace(
+        self.decoding = replace(
             decoding, loops=None, entropy_threshold=0.0, blank_is_guess=False, best_attempt=False
         )
-        self._options = options or LongformOptions()
+        self.options = options or LongformOptions()
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
         """The language after column `first`: that of the options, or the most probable one."""
-        if not self._tokenizer.multilingual:
-            return self._tokenizer.language
-        if self._decoding.language is not None:
-            return self._decoding.language
-        n_ctx = self._engine.dims.n_audio_ctx
-        features = self._engine.encode(mel.window(first, 2 * n_ctx, width=2 * n_ctx), n_ctx)
-        probs = detect_language(self._engine.decoder(features, n_slots=1), self._tokenizer)
-        return spoken(probs, "", self._decoding)
+        if not self.tokenizer.multilingual:
+            return self.tokenizer.language
+        if self.decoding.language is not None:
+            return self.decoding.language
+        n_ctx = self.engine.dims.n_audio_ctx
+        features = self.engine.encode(mel.window(first, 2 * n_ctx, width=2 * n_ctx), n_ctx)
+        probs = detect_language(self.engine.decoder(features, n_slots=1), self.tokenizer)
+        return spoken(probs, "", self.decoding)
 
     def transcribe(
         self,
@@ -97,16 +97,14 @@ class Transcriber(Generic[FeaturesT]):
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
         word, the next window begins there, unlike in openai-whisper. Raises `EngineError`.
         """
-        reading = _RecordingState(
-            self._engine, self._tokenizer, self._decoding, self._options, voiced
-        )
-        n_full = 2 * self._engine.dims.n_audio_ctx
+        state = _RecordingState(self, language, voiced)
+        n_full = 2 * self.engine.dims.n_audio_ctx
         for clip in clips:
             seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
             audible = clip.end if clip.silent_end else mel.n_columns
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, mel.n_columns - seek, clip.end - seek))
-                segments, following = reading.window(mel, stretch, clip, language)
+                segments, following = state.window(mel, stretch, clip)
                 # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
                 audible_segments = _within(segments, audible / COLUMNS_PER_S)
@@ -117,15 +115,13 @@ class _RecordingState(Generic[FeaturesT]):
     """What is known of one recording between its windows."""
 
     def __init__(
-        self,
-        engine: Engine[FeaturesT],
-        tokenizer: Tokenizer,
-        decoding: DecodingOptions,
-        options: LongformOptions,
-        voiced: Voiced | None,
+        self, transcriber: Transcriber[FeaturesT], language: str, voiced: Voiced | None
     ) -> None:
-        self._engine, self._tokenizer, self._voiced = engine, tokenizer, voiced
-        self._decoding, self._options = decoding, options
+        engine = self._engine = transcriber.engine
+        tokenizer = self._tokenizer = transcriber.tokenizer
+        options = self._options = transcriber.options
+        decoding = self._decoding = transcriber.decoding
+        self._language, self._voiced = language, voiced
         self._hotwords = tokenizer.encode_prompt(options.hotwords)
         self._prefix = tokenizer.encode_prompt(options.prefix)[: engine.dims.n_text_ctx // 2 - 1]
         self._prompt = Prompt(
@@ -137,7 +133,7 @@ class _RecordingState(Generic[FeaturesT]):
         self._last_speech_s = 0.0
 
     def window(
-        self, mel: RecordingMel, stretch: Stretch, clip: Clip, language: str
+        self, mel: RecordingMel, stretch: Stretch, clip: Clip
     ) -> tuple[list[TimedSegment], int]:
         """The segments of one window of a clip, and the column where the next one begins."""
         n_ctx = encoder_positions(
@@ -145,7 +141,7 @@ class _RecordingState(Generic[FeaturesT]):
         )
         shown = mel.window(stretch.seek, stretch.n_columns, width=2 * n_ctx)
         features = self._engine.encode(shown, n_ctx)
-        decoded = self._decode(features, language)
+        decoded = self._decode(features)
         prefix, self._prefix = self._prefix, ()
         if is_silence(decoded, self._decoding):
             return [], stretch.end
@@ -153,7 +149,7 @@ class _RecordingState(Generic[FeaturesT]):
         if clip.silent_end and found.seek >= clip.end:
             found = found._replace(complete=True)  # even if its last word ends earlier
         if self._options.word_timestamps:
-            timed = self._timed(found, features, stretch, language)
+            timed = self._timed(found, features, stretch)
             kept = self._without_hallucinations(timed, stretch, mel.n_columns)
             if isinstance(kept, int):
                 return [], kept
@@ -162,7 +158,7 @@ class _RecordingState(Generic[FeaturesT]):
             hole = missed_first(found, stretch, self._voiced)
             if hole is not None:
                 self._prefix = prefix
-                return self.window(mel, hole, clip, language)
+                return self.window(mel, hole, clip)
             found = before_missed(found, stretch, self._voiced)
         return self._remember(found, decoded), found.seek
 
@@ -174,20 +170,20 @@ class _RecordingState(Generic[FeaturesT]):
         segments = [s for s in found.segments if s.start_s != s.end_s and s.text.strip()]
         self._prompt.remember(
             [token for segment in segments for token in segment.tokens],
-            language=decoded.language,
+            language=self._language,
             temperature=decoded.temperature,
             doubtful=not self._options.condition_on_previous_text,
         )
         return segments
 
-    def _decode(self, features: FeaturesT, language: str) -> Decoded:
+    def _decode(self, features: FeaturesT) -> Decoded:
         """Decode until the text passes the thresholds."""
         options, n_text_ctx = self._decoding, self._engine.dims.n_text_ctx
         context = Context(
             max_tokens=options.max_tokens or n_text_ctx // 2,
             prompt=self._prompt.tokens,
             prefix=self._prefix,
-            language=language,
+            language=self._language,
             hotwords=() if self._prefix else self._hotwords,
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
@@ -204,7 +200,7 @@ class _RecordingState(Generic[FeaturesT]):
 
         return with_fallback(attempt, options)
 
-    def _timed(self, found: Split, features: FeaturesT, stretch: Stretch, language: str) -> Split:
+    def _timed(self, found: Split, features: FeaturesT, stretch: Stretch) -> Split:
         """Add words to the segments; the next window begins after the last of them."""
 
         def aligned(tokens: Sequence[int]) -> list[Word]:
@@ -212,7 +208,9 @@ class _RecordingState(Generic[FeaturesT]):
                 return []
             decoder = self._engine.decoder(features, len(tokens) + 5)
             n_frames = stretch.n_columns // 2
-            return align(decoder, self._tokenizer, tokens, language=language, n_frames=n_frames)
+            return align(
+                decoder, self._tokenizer, tokens, language=self._language, n_frames=n_frames
+            )
 
         segments = with_words(
             found.segments,
