@@ -64,14 +64,14 @@ def options_page() -> str:
 
 def _section(name: str, options: list[Option]) -> str:
     rows = "".join(map(_row, options))
-    return f"## [{name}]\n\n{SECTIONS[name].title}.\n\n{_TABLE}{rows}"
+    return f"## [{name}]\n\n{SECTIONS[name]}.\n\n{_TABLE}{rows}"
 
 
 _TABLE = "option and default | allowed | meaning\n---|---|---\n"
 
 
 def _row(option: Option) -> str:
-    flags = [*option.shown_flags, *(flag for flag, _ in option.opt.short_for)]
+    flags = [*option.shown_flags, *option.value_flags]
     default = "" if option.is_switch else f" `{_shown(option.field)}`"
     name = ", ".join(f"`{flag}`" for flag in flags) or "FILE..."
     return f"{name}{default} | {_allowed(option.field)} | {option.opt.help}\n"

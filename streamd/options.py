@@ -21,6 +21,8 @@ DERIVED = "derived"
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Span = Annotated[int, Meta(ge=0, le=1_500), FRAMES]
 """A time within the 30 s that Whisper takes at once."""
+WholeSpan = Annotated[int, Meta(ge=0, le=1_500, multiple_of=1), FRAMES]
+"""The same, if only whole frames are allowed; other times are rounded down to them."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
 Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|lrc|csv|tsv|json|jsonl|html|mp4)\Z")]
 FormatName = Literal[
@@ -56,9 +58,9 @@ class PcmOptions:
 class SessionOptions:
     """How often a stream is transcribed, and how far back."""
 
-    step: Span = 25
+    step: WholeSpan = 25
     """New audio after which the next partial is due; 0: only finals (whisper.cpp's VAD mode)."""
-    length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 250
+    length: Annotated[int, Meta(ge=1, le=1_500, multiple_of=1), "frames"] = 250
     """A longer window is trimmed to its uncommitted part."""
     mask_words: Annotated[int, Meta(ge=0, le=10)] = 0
     """How many of the newest tentative words are hidden during speech, against flicker."""
@@ -77,7 +79,7 @@ class CommitOptions:
     """The rule by which words of a stream become final."""
 
     rule: Literal["local-agreement", "align-att", "sliding"] = "local-agreement"
-    keep: Span = 10
+    keep: WholeSpan = 10
     """Audio from the previous line that the next one repeats, for the rule sliding."""
 
 

@@ -152,7 +152,9 @@ def _parser(command: Command) -> _Parser:
 
 
 def _add(parser: _Parser, option: Option) -> None:
-    constants = [(flag, value) for value, flags in option.short_for.items() for flag in flags]
+    constants = [
+        (flag, value) for value, flags in option.opt.short_for.items() for flag in flags.split()
+    ]
     if option.is_switch:
         constants += [(flag, "true") for flag in option.flags]
         constants += [(flag, "false") for flag in option.off_flags]

@@ -7,7 +7,7 @@ from textwrap import fill
 from msgspec import inspect
 
 from streamd.cli.arguments import ACTIONS, Command
-from streamd.config import SECTIONS, SET, Option
+from streamd.config import COMMON, SECTIONS, SET, Option
 
 WIDTH = 80
 _INDENT = 30
@@ -40,14 +40,16 @@ def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _options(command: Command, *, full: bool) -> Iterator[str]:
-    shown = [option for option in command.options if option.flags and (full or option.opt.common)]
+    shown = [
+        option for option in command.options if option.flags and (full or option.name in COMMON)
+    ]
     if not full and shown:
         yield "Common options:"
         yield from map(_common_option, shown)
         yield ""
         return
     for group, options in groupby(shown, lambda option: option.group):
-        yield f"{SECTIONS[group].title}:"
+        yield f"{SECTIONS[group]}:"
         for option in options:
             yield from _option(option)
         yield ""
@@ -55,15 +57,15 @@ def _options(command: Command, *, full: bool) -> Iterator[str]:
 
 def _common_option(option: Option) -> str:
     """One line if possible: an option that has flags for its values is shown by these."""
-    if option.opt.short_for:
-        return _row(", ".join(flag for flag, _ in option.opt.short_for), option.opt.help)
+    if option.value_flags:
+        return _row(", ".join(option.value_flags), option.opt.help)
     return _long_row(option)
 
 
 def _option(option: Option) -> Iterator[str]:
     yield _long_row(option)
-    for value, shorts in option.short_for.items():
-        yield _row(", ".join(shorts), f"the same as --{option.name} {value}")
+    for value, flags in option.opt.short_for.items():
+        yield _row(", ".join(flags.split()), f"the same as --{option.name} {value}")
 
 
 def _long_row(option: Option) -> str:

@@ -5,9 +5,10 @@ The daemon hands each part its own dataclass of the `Config`; no part sees the w
 
 from streamd.config.load import SET, as_toml, load, read_token, value_of
 from streamd.config.option import Option, suggestion
-from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor
+from streamd.config.table import COMMON, OPTIONS, SECTIONS, SETTINGS, Config, successor
 
 __all__ = [
+    "COMMON",
     "OPTIONS",
     "SECTIONS",
     "SET",

@@ -1,12 +1,13 @@
-"""From command line, environment and TOML file to one `Config`.
+"""Makes one `Config` of the command line, the environment and a TOML file.
 
-The command line beats the environment, the environment beats the file, the file beats the defaults.
+The command line takes precedence over the environment, and the environment over the file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,9 +24,10 @@ SET = "set"
 """Flag, variable and section for the fields without an option."""
 SET_VARIABLE = f"{PREFIX}SET"
 
+_Words = str | Sequence[str]
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+
+class _Value(NamedTuple):
     """The value of a field, and the words that say where it was set."""
 
     field: Field
@@ -33,35 +35,36 @@ class _Value:
     culprit: str
 
 
+def _read(field: Field, found: object, culprit: str, *, typed: bool = False) -> _Value:
+    return _Value(field, field.read(found, culprit, typed=typed), culprit)
+
+
 def load(
-    given: Mapping[str, str | Sequence[str]], environ: Mapping[str, str], *, config_file: str = ""
+    given: Mapping[str, _Words], environ: Mapping[str, str], *, config_file: str = ""
 ) -> Config:
     """Return the effective configuration.
 
     Parameters
     ----------
-    given : option names and what the command line says about them, a list where an option may
-        repeat; under "set" a list of NAME=VALUE
+    given : the values on the command line by option, lists for those that repeat; under "set" a
+        list of NAME=VALUE
     environ : the environment; an empty variable counts as not set
-    config_file : path of a TOML file, or empty for the one that ``STREAMD_CONFIG`` names, if any
+    config_file : path of a TOML file; empty for the one that ``STREAMD_CONFIG`` names, if any
 
     Raises
     ------
     ConfigError
-        one line about the first value that is impossible
+        a value is not allowed; the message is one line about the first of these
     """
     values: dict[str, _Value] = {}
     if path := config_file or environ.get(CONFIG_VARIABLE, ""):
         values.update(_from_file(path, "--config" if config_file else CONFIG_VARIABLE))
     values.update(_from_environment(environ))
     values.update(_from_command_line(given))
-    parts: dict[str, dict[str, object]] = {}
-    for each in values.values():
-        parts.setdefault(each.field.part, {})[each.field.attribute] = each.value
-    default = Config()
-    config = replace(
-        default, **{name: replace(getattr(default, name), **part) for name, part in parts.items()}
-    )
+    config = Config()
+    for field, value, _ in values.values():
+        part = replace(getattr(config, field.part), **{field.attribute: value})
+        config = replace(config, **{field.part: part})
     _check(config, values)
     return config
 
@@ -85,9 +88,11 @@ def as_toml(config: Config) -> str:
             if option.group == group
         ]
     lines += ["", f"[{SET}]"]
-    for name, field in SETTINGS.items():
-        if (value := value_of(config, field)) != field.default:
-            lines.append(f"{name} = {_toml_value(field.written(value))}")
+    lines += [
+        f"{name} = {_toml_value(field.written(value_of(config, field)))}"
+        for name, field in SETTINGS.items()
+        if value_of(config, field) != field.default
+    ]
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -121,12 +126,12 @@ def _from_file(path: str, culprit: str) -> Iterator[tuple[str, _Value]]:
         if group == SET:
             for name, value in _flat(keys):
                 yield name, _set(name, value, f"{path}: {SET}.{name}")
-            continue
-        if group not in SECTIONS:
-            known = [*SECTIONS, SET]
-            raise ConfigError(f"{path}: unknown section [{group}]{suggestion(group, known)}")
-        for name, value in keys.items():
-            yield name, _from_key(path, group, name, value)
+        elif group in SECTIONS:
+            for name, value in keys.items():
+                yield name, _from_key(path, group, name, value)
+        else:
+            hint = suggestion(group, [*SECTIONS, SET])
+            raise ConfigError(f"{path}: unknown section [{group}]{hint}")
 
 
 def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
@@ -139,15 +144,14 @@ def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _from_key(path: str, group: str, name: str, value: object) -> _Value:
-    option = OPTIONS.get(name)
+    culprit, option = f"{path}: {group}.{name}", OPTIONS.get(name)
+    if option is None and (setting := successor(name)):
+        raise ConfigError(f"{path}: {name} in [{group}] is now {setting} in [{SET}]")
     if option is None or option.group != group:
-        if option is None and (setting := successor(name)):
-            raise ConfigError(f"{path}: {name} in [{group}] is now {setting} in [{SET}]")
         here = (other.name for other in OPTIONS.values() if other.group == group)
         hint = _home(name) or suggestion(name, here)
         raise ConfigError(f"{path}: unknown key {name} in [{group}]{hint}")
-    culprit = f"{path}: {group}.{name}"
-    return _Value(option.field, option.field.from_value(value, culprit), culprit)
+    return _read(option.field, value, culprit, typed=True)
 
 
 def _home(name: str) -> str:
@@ -156,16 +160,13 @@ def _home(name: str) -> str:
 
 
 def _set(name: str, value: object, culprit: str) -> _Value:
-    """Read a value for a field without an option; a text is read as from the command line."""
-    setting = SETTINGS.get(name)
-    if setting is None:
-        for option in OPTIONS.values():
-            if name == option.field.name:
-                raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
-        raise ConfigError(f"{culprit}: no such setting{suggestion(name, SETTINGS)}")
-    if isinstance(value, str):
-        return _Value(setting, setting.from_text(value, culprit), culprit)
-    return _Value(setting, setting.from_value(value, culprit), culprit)
+    """Read a value for a field without an option."""
+    if name in SETTINGS:
+        return _read(SETTINGS[name], value, culprit)
+    for option in OPTIONS.values():
+        if name == option.field.name:
+            raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
+    raise ConfigError(f"{culprit}: no such setting{suggestion(name, SETTINGS)}")
 
 
 def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[tuple[str, _Value]]:
@@ -184,10 +185,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Value]
     yield from _from_pairs(ours.pop(SET_VARIABLE, "").split(), SET_VARIABLE)
     for variable, text in ours.items():
         if option := known.get(variable):
-            yield (
-                option.name,
-                _Value(option.field, option.field.from_text(text, variable), variable),
-            )
+            yield option.name, _read(option.field, text, variable)
             continue
         stem = variable.removeprefix(PREFIX)
         if setting := successor(stem.lower().replace("_", "-")):
@@ -199,18 +197,12 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Value]
             raise ConfigError(f"unknown variable {variable}; did you mean {PREFIX}{close}?")
 
 
-def _from_command_line(
-    given: Mapping[str, str | Sequence[str]],
-) -> Iterator[tuple[str, _Value]]:
+def _from_command_line(given: Mapping[str, _Words]) -> Iterator[tuple[str, _Value]]:
     for name, raw in given.items():
         if name == SET:
             yield from _from_pairs([raw] if isinstance(raw, str) else raw, f"--{SET}")
-            continue
-        field, culprit = OPTIONS[name].field, f"--{name}"
-        if isinstance(raw, str):
-            yield name, _Value(field, field.from_text(raw, culprit), culprit)
         else:
-            yield name, _Value(field, field.from_value(raw, culprit), culprit)
+            yield name, _read(OPTIONS[name].field, raw, f"--{name}")
 
 
 def _check(config: Config, values: Mapping[str, _Value]) -> None:

@@ -5,7 +5,7 @@ Here values are read and refused. `table` lists the options, `load` knows where 
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from types import NoneType
@@ -25,34 +25,30 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Opt:
-    """How a field is offered to people.
+    """What the table says about an option.
 
     Parameters
     ----------
-    field : PART.FIELD of the configuration
+    path : PART.FIELD of the configuration
     help : one line; for a switch it describes the flag that changes the default
     name : key in the TOML file and long flag; by default the field's name
-    flags : further names on the command line, mostly whisper.cpp's
+    flags : further flags, separated by spaces, mostly whisper.cpp's
     off : flags that turn a switch off, in place of ``--no-NAME``
-    short_for : flags without a value, each with the value that it stands for
-    common : listed by ``--help``, not only by ``--help-all``
+    short_for : values that flags of their own stand for, with those flags
     allowed : what values are allowed, where the type cannot say it
     metavar : stands for a text in the help
     positional : has no flag
-    exact : a time that must be a whole number of frames; others are rounded down
     """
 
-    field: str
+    path: str
     help: str
     name: str = ""
-    flags: tuple[str, ...] = ()
-    off: tuple[str, ...] = ()
-    short_for: tuple[tuple[str, str], ...] = ()
-    common: bool = False
+    flags: str = ""
+    off: str = ""
+    short_for: Mapping[str, str] = field(default_factory=dict)
     allowed: str = ""
     metavar: str = "TEXT"
     positional: bool = False
-    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,27 +99,24 @@ class Field:
         text = self.allowed_text or _allowed(self.type, self.unit)
         return f"{text}, or {NONE}" if self.is_optional else text
 
-    def from_text(self, text: str, culprit: str) -> object:
-        """Read a value from a command line or a variable; lists are separated by commas.
+    def read(self, found: object, culprit: str, *, typed: bool = False) -> object:
+        """Return the value that was found somewhere, as the program has it.
+
+        A text may stand for a value of any type, with commas in lists, unless values are `typed`
+        there, as in a TOML file.
 
         Raises
         ------
         ConfigError
             naming `culprit`, what is allowed and what was found
         """
-        is_list = isinstance(self.type, inspect.VarTupleType)
-        raw = (text.split(",") if text else []) if is_list else text
-        return self._convert(raw, text, culprit, strict=False)
-
-    def from_value(self, value: object, culprit: str) -> object:
-        """Read a value that has its type already, as in a TOML file; raises like `from_text`."""
-        return self._convert(value, value, culprit, strict=True)
-
-    def _convert(self, raw: object, found: object, culprit: str, *, strict: bool) -> object:
-        if raw == NONE and self.is_optional:
+        if found == NONE and self.is_optional:
             return None
+        raw, is_text = found, isinstance(found, str) and not typed
+        if is_text and isinstance(self.type, inspect.VarTupleType):
+            raw = str(found).split(",") if found else []
         try:
-            value = msgspec.convert(raw, self.annotation, strict=strict)
+            value = msgspec.convert(raw, self.annotation, strict=not is_text)
         except msgspec.ValidationError:
             plain = isinstance(found, str) and found.isprintable() and found.strip() == found != ""
             shown = found if plain else json.dumps(found, ensure_ascii=False, default=str)
@@ -139,12 +132,17 @@ class Field:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: `name` is its key in section `group` of the TOML file, and the long flag."""
+    """An option, which is a key in the section `group` of the TOML file."""
 
     group: str
-    name: str
     field: Field
     opt: Opt
+
+    @property
+    def name(self) -> str:
+        """The key in the TOML file, and the long flag without its dashes."""
+        unit = "-ms" if self.field.in_frames else ""
+        return self.opt.name or self.field.attribute.replace("_", "-") + unit
 
     @property
     def variable(self) -> str:
@@ -170,57 +168,40 @@ class Option:
         )
 
     @property
-    def flags(self) -> tuple[str, ...]:
+    def flags(self) -> list[str]:
         """Flags that take a value, or turn a switch on; the long one is last."""
-        return () if self.opt.positional else (*self.opt.flags, f"--{self.name}")
+        return [] if self.opt.positional else [*self.opt.flags.split(), f"--{self.name}"]
 
     @property
-    def off_flags(self) -> tuple[str, ...]:
+    def off_flags(self) -> list[str]:
         """Flags that turn a switch off; the long one is last."""
-        return (self.opt.off or (f"--no-{self.name}",)) if self.is_switch else ()
+        return (self.opt.off or f"--no-{self.name}").split() if self.is_switch else []
 
     @property
-    def shown_flags(self) -> tuple[str, ...]:
+    def shown_flags(self) -> list[str]:
         """The flags to show: of a switch, those that change its default."""
         return self.off_flags if self.default is True else self.flags
 
     @property
-    def short_for(self) -> Mapping[str, tuple[str, ...]]:
-        """Values that flags of their own stand for, with those flags."""
-        values = dict.fromkeys(value for _, value in self.opt.short_for)
-        return {
-            value: tuple(flag for flag, stands_for in self.opt.short_for if stands_for == value)
-            for value in values
-        }
+    def value_flags(self) -> list[str]:
+        """Flags that stand for a value."""
+        return " ".join(self.opt.short_for.values()).split()
 
     @property
-    def every_flag(self) -> tuple[str, ...]:
+    def every_flag(self) -> list[str]:
         """All words of the command line that set this option."""
-        return (*self.flags, *self.off_flags, *(flag for flag, _ in self.opt.short_for))
+        return [*self.flags, *self.off_flags, *self.value_flags]
 
 
 def make_field(
-    part: str, attribute: str, annotation: object, default: object, opt: Opt | None = None
+    part: str, attribute: str, annotation: object, default: object, opt: Opt | None
 ) -> Field:
-    """Return a field as users see it.
-
-    Parameters
-    ----------
-    annotation : the type in the dataclass
-    opt : of the option that sets the field, if there is one
-    """
+    """Return a field as users see it, given its type in the dataclass and its option, if any."""
     unit = _unit(annotation)
-    in_frames = unit == FRAMES
-    exact = opt is not None and opt.exact
-    return Field(
-        part=part,
-        attribute=attribute,
-        annotation=_in_ms(annotation, exact=exact) if in_frames else annotation,
-        default=default,
-        unit="ms" if in_frames else unit,
-        in_frames=in_frames,
-        allowed_text=opt.allowed if opt else "",
-    )
+    allowed = opt.allowed if opt else ""
+    if unit != FRAMES:
+        return Field(part, attribute, annotation, default, unit, False, allowed)
+    return Field(part, attribute, _in_ms(annotation), default, "ms", True, allowed)
 
 
 def _unit(annotation: object) -> str:
@@ -231,36 +212,34 @@ def _unit(annotation: object) -> str:
     return next((mark for mark in marks if isinstance(mark, str)), "")
 
 
-def _in_ms(annotation: object, *, exact: bool) -> object:
+def _in_ms(annotation: object) -> object:
     """The type for milliseconds of a time in frames, which may be optional."""
     if get_origin(annotation) is not Annotated:
         (span,) = (each for each in get_args(annotation) if each is not NoneType)
-        milliseconds: Any = _in_ms(span, exact=exact)
+        milliseconds: Any = _in_ms(span)
         return milliseconds | None
     (limits,) = (mark for mark in get_args(annotation) if isinstance(mark, Meta))
     low, high = (int(bound or 0) * FRAME_MS for bound in (limits.ge, limits.le))
-    return Annotated[int, Meta(ge=low, le=high, multiple_of=FRAME_MS if exact else None)]
+    return Annotated[
+        int, Meta(ge=low, le=high, multiple_of=FRAME_MS if limits.multiple_of else None)
+    ]
 
 
 def _allowed(kind: inspect.Type, unit: str) -> str:
     match kind:
         case inspect.BoolType():
             return "true or false"
+        case inspect.IntType(multiple_of=int(step)):
+            return f"a multiple of {step} {unit}{_range(kind)}"
         case inspect.IntType() | inspect.FloatType():
-            return _number(kind, unit)
+            noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+            return noun + (f" of {unit}" if unit else "") + _range(kind)
         case inspect.VarTupleType(item_type=inspect.IntType() as item):
             return f"whole numbers{_range(item)}, separated by commas"
         case inspect.VarTupleType(item_type=inspect.FloatType() as item):
             return f"numbers{_range(item)}, separated by commas"
         case _:
             return "text"
-
-
-def _number(kind: inspect.IntType | inspect.FloatType, unit: str) -> str:
-    if kind.multiple_of:
-        return f"a multiple of {kind.multiple_of} {unit}{_range(kind)}"
-    noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
-    return noun + (f" of {unit}" if unit else "") + _range(kind)
 
 
 def _range(kind: inspect.IntType | inspect.FloatType) -> str:
