@@ -28,7 +28,8 @@ from lab.random_model import random_model
 from streamd.bench.machine import machine
 from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.package import FORMS
-from streamd.engine.coreml.package_builder import Plan, write
+from streamd.engine.coreml.package_builder import write
+from streamd.options import BuildOptions
 
 _MB = 1e6
 
@@ -49,7 +50,7 @@ class Row:
     operations: tuple[int, int]
 
 
-def measure(dims: str, plan: Plan) -> Row:
+def measure(dims: str, plan: BuildOptions) -> Row:
     """Build in this process, which should have done nothing else."""
     model = random_model(dims)
     for values in model.weights.values():
@@ -66,7 +67,7 @@ def measure(dims: str, plan: Plan) -> Row:
             sizes[name.partition("/")[0]] += size
         return Row(
             dims=dims,
-            bits=plan.bits,
+            bits=int(plan.weight_bits),
             seconds=round(seconds, 1),
             cpu_seconds=round(cpu_seconds, 1),
             peak_mb=round(peak / _MB),
@@ -114,7 +115,7 @@ def main() -> None:
     parser.add_argument("--contexts", nargs="+", type=int, default=[])
     parser.add_argument("--alone", action="store_true", help="one build in this process")
     args = parser.parse_args()
-    plans = [Plan(tuple(args.contexts), bits) for bits in args.bits]
+    plans = [BuildOptions(tuple(args.contexts), weight_bits=str(bits)) for bits in args.bits]
     if args.alone:
         print(json.dumps(asdict(measure(args.dims[0], plans[0]))))
         return
@@ -128,12 +129,16 @@ def main() -> None:
                 "--dims",
                 dims,
                 "--bits",
-                str(plan.bits),
+                str(plan.weight_bits),
             ]
-            command += ["--contexts", *map(str, plan.contexts)] if plan.contexts else []
+            command += ["--contexts", *map(str, plan.audio_contexts)] if plan.audio_contexts else []
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             rows.append(Row(**json.loads(done.stdout)))
-            print(f"{dims}, {plan.bits} bits: {rows[-1].seconds} s", file=sys.stderr, flush=True)
+            print(
+                f"{dims}, {plan.weight_bits} bits: {rows[-1].seconds} s",
+                file=sys.stderr,
+                flush=True,
+            )
     print(table(rows))
     told = {"builds": [asdict(row) for row in rows], "machine": msgspec.to_builtins(machine())}
     print(json.dumps(told))

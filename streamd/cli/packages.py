@@ -19,8 +19,8 @@ from streamd.engine.coreml.built import (
     is_close,
     open_built,
 )
-from streamd.engine.coreml.package import FORMS, META, Bits
-from streamd.engine.coreml.package_builder import Plan, build_model, built_model
+from streamd.engine.coreml.package import FORMS, META
+from streamd.engine.coreml.package_builder import build_model, built_model
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import (
     ON_GPU,
@@ -44,7 +44,6 @@ from streamd.errors import ConfigError, EngineError, ModelError
 
 log = logging.getLogger(__name__)
 
-_BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
 _FEW = 3
 """Kinds of operations to name for each device."""
 
@@ -60,16 +59,14 @@ def build(config: Config, name: str) -> None:
     engine = config.decoding.engine
     if engine not in ("auto", "coreml"):
         raise ConfigError(f"--engine {engine} needs no packages; only coreml does")
-    wanted = config.build
-    options = Plan(contexts=wanted.audio_contexts, bits=_BITS[wanted.weight_bits])
     begun_s = time.perf_counter()
 
     def progress(done: int, n_all: int, what: str) -> None:
         if what:
             log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
 
-    folder = expanded(wanted.folder) if wanted.folder else None
-    built = build_model(name, options, progress, to=folder)
+    folder = expanded(config.build.folder) if config.build.folder else None
+    built = build_model(name, config.build, progress, to=folder)
     size = megabytes(sum(built.meta.sizes.values()))
     took_s = time.perf_counter() - begun_s
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)

@@ -23,15 +23,16 @@ from streamd.engine.coreml.package import (
     Meta,
     TensorSpec,
 )
-from streamd.engine.coreml.package_builder import Plan, write
+from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.palettes import palette
+from streamd.options import BuildOptions
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.verify import verify
 from tests.support import coreml_odd as odd
 
 PLANS = {
-    "new": Plan((odd.SHORT,)),
-    "6 bits": Plan((odd.DIMS.n_audio_ctx,), bits=6),
+    "new": BuildOptions((odd.SHORT,)),
+    "6 bits": BuildOptions((odd.DIMS.n_audio_ctx,), weight_bits="6"),
 }
 META = Meta(
     name="odd",

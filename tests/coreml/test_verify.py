@@ -9,8 +9,9 @@ from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody ca
 
 from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.package import Function, TensorSpec
-from streamd.engine.coreml.package_builder import Plan, write
+from streamd.engine.coreml.package_builder import write
 from streamd.mel import log_mel
+from streamd.options import BuildOptions
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.programs import Changed, saved
 from tests.coreml.verify import EXACT, compare, verify
@@ -35,7 +36,7 @@ def mels():
 def small(tmp_path_factory) -> BuiltModel:
     """The random model: its heads' scale is no power of two."""
     folder = tmp_path_factory.mktemp("small")
-    write(folder, load.model("random"), Plan(contexts=(N_CTX,)))
+    write(folder, load.model("random"), BuildOptions(audio_contexts=(N_CTX,)))
     return open_built(folder)
 
 

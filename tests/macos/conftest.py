@@ -15,8 +15,9 @@ import pytest
 import streamd
 from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import LIBRARY
-from streamd.engine.coreml.package_builder import Plan, build_model
+from streamd.engine.coreml.package_builder import build_model
 from streamd.engine.coreml.runtime.takeover import machine
+from streamd.options import BuildOptions
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
 MODEL = os.environ.get("MODEL", "tiny.en")
@@ -82,4 +83,4 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="session")
 def built(cache) -> BuiltModel:
     """The model built for Core ML."""
-    return build_model(MODEL, Plan(), lambda done, n, what: None)
+    return build_model(MODEL, BuildOptions(), lambda done, n, what: None)

@@ -65,10 +65,7 @@ class BuiltModel:
 
     def context(self, n_ctx: int) -> int:
         """Return the smallest context of at least `n_ctx` positions. Raises `ValueError`."""
-        for context in self.meta.contexts:
-            if n_ctx <= context:
-                return context
-        raise ValueError(f"{n_ctx} encoder positions, built for {self.meta.contexts[-1]}")
+        return min(context for context in self.meta.contexts if n_ctx <= context)
 
     def encoder(self, form: Form, n_ctx: int) -> tuple[Function, ...]:
         """Return the parts of the encoder for a context, in order."""

@@ -36,19 +36,10 @@ class Layers:
     """A model's layers, for the functions of one package."""
 
     def __init__(self, dims: ModelDimensions, weights: Weights, bits: Bits = 16) -> None:
-        self.dims = dims
-        self._weights = weights
+        self.dims, self.weights = dims, weights
         self._bits = bits
         self._halves: dict[str, Half] = {}
         self._palettes: dict[str, dict[str, NDArray[Any]]] = {}
-
-    def has(self, name: str) -> bool:
-        """Whether the model has such a parameter."""
-        return name in self._weights
-
-    def parameter(self, name: str) -> NDArray[np.float32]:
-        """Return a parameter as the model has it."""
-        return self._weights[name]
 
     def constant(self, name: str, values: NDArray[Any]) -> Var:
         """Add a float16 tensor; those of one name are stored once. Raises `ModelError`."""
@@ -69,14 +60,13 @@ class Layers:
 
     def linear(self, x: Var, name: str, *, scale: float = 1.0) -> Var:
         """Compute ``scale * (W @ x + b)``; the projections to keys have no bias."""
-        weight = self.parameter(f"{name}.weight")[:, :, None, None]
-        bias = f"{name}.bias"
+        factor = np.float32(scale)
+        weight = self.weights[f"{name}.weight"][:, :, None, None] * factor
+        bias = self.weights.get(f"{name}.bias")
         return mb.conv(
             x=x,
-            weight=self.weight(f"{name}.weight", _scaled(weight, scale)),
-            bias=self.constant(bias, _scaled(self.parameter(bias), scale))
-            if self.has(bias)
-            else None,
+            weight=self.weight(f"{name}.weight", weight),
+            bias=None if bias is None else self.constant(f"{name}.bias", bias * factor),
             pad_type="valid",
             name=_identifier(name),
         )
@@ -85,8 +75,8 @@ class Layers:
         """Convolve over positions with kernel 3 and one column of padding at both ends."""
         return mb.conv(
             x=x,
-            weight=self.weight(f"{name}.weight", self.parameter(f"{name}.weight")[:, :, None, :]),
-            bias=self.constant(f"{name}.bias", self.parameter(f"{name}.bias")),
+            weight=self.weight(f"{name}.weight", self.weights[f"{name}.weight"][:, :, None, :]),
+            bias=self.constant(f"{name}.bias", self.weights[f"{name}.bias"]),
             pad_type="custom",
             pad=[0, 0, 1, 1],
             strides=[1, stride],
@@ -98,8 +88,8 @@ class Layers:
         return mb.layer_norm(
             x=x,
             axes=[1],
-            gamma=self.constant(f"{name}.weight", self.parameter(f"{name}.weight")),
-            beta=self.constant(f"{name}.bias", self.parameter(f"{name}.bias")),
+            gamma=self.constant(f"{name}.weight", self.weights[f"{name}.weight"]),
+            beta=self.constant(f"{name}.bias", self.weights[f"{name}.bias"]),
             epsilon=_EPSILON,
             name=_identifier(name),
         )
@@ -155,10 +145,6 @@ def named(outputs: Mapping[str, Var]) -> list[Var]:
 def _identifier(name: str) -> str:
     """Make a parameter's name valid in MIL; for multifunction packages coremltools does not."""
     return name.replace(".", "_")
-
-
-def _scaled(values: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
-    return values if scale == 1.0 else values * np.float32(scale)
 
 
 def _shared(name: str, values: NDArray[Any]) -> Var:

@@ -17,7 +17,6 @@ import numpy as np
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 from coremltools.converters.mil.mil import Function as MilFunction
 from coremltools.converters.mil.mil import Program, Var, types
-from numpy.typing import NDArray
 
 from streamd.engine import Weights
 from streamd.engine.coreml.layers import (
@@ -87,14 +86,10 @@ def _front(layers: Layers, mel: Var) -> Var:
     x = gelu(layers.convolution(mel, "encoder.conv1", stride=1))
     x = gelu(layers.convolution(x, "encoder.conv2", stride=2))
     n = x.shape[3]
-    embedding = _positions(layers.parameter("encoder.positional_embedding"), n)
+    table = layers.weights["encoder.positional_embedding"][:n]
+    # Zeros beyond the trained context, where the mask hides the positions.
+    embedding = np.pad(table, ((0, n - len(table)), (0, 0))).T[None, :, None, :]
     return mb.add(x=x, y=layers.constant(f"encoder.positional_embedding.{n}", embedding))
-
-
-def _positions(table: NDArray[np.float32], n: int) -> NDArray[np.float32]:
-    """(1, n_state, 1, n), zeros beyond the trained context, where the mask hides the positions."""
-    known = table[:n]
-    return np.pad(known, ((0, n - len(known)), (0, 0))).T[None, :, None, :]
 
 
 # -- decoder --------------------------------------------------------------------------------------
@@ -239,8 +234,8 @@ def _alignment(scores: Var, heads: Sequence[int]) -> list[Var]:
 
 def _logits(x: Var, layers: Layers) -> dict[str, Var]:
     """Compute the logits in chunks of (1, k, 1, v): a token's logits are contiguous."""
-    name = OUTPUT if layers.has(OUTPUT) else "decoder.token_embedding.weight"
-    table = layers.parameter(name)
+    name = OUTPUT if OUTPUT in layers.weights else "decoder.token_embedding.weight"
+    table = layers.weights[name]
     n, n_each = logit_chunks(len(table))
     outputs = {}
     for i in range(n):

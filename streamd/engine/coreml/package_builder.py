@@ -7,7 +7,6 @@ builds, so what is found there is what building now would give. Builds of other 
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -36,6 +35,7 @@ from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
 from streamd.errors import ModelError
+from streamd.options import BuildOptions
 
 OnProgress = Callable[[int, int, str], object]
 """Called with the number of steps done, the number of all steps, and what comes next."""
@@ -45,16 +45,9 @@ _HIDDEN = 10
 """The golden context is this many positions shorter than the shortest built one, so that masks have
 something to hide."""
 _FOLDER = "coreml"
+_BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
 _MODULES = ("built", "layers", "networks", "package", "package_builder", "palettes")
 """Modules that decide what is built."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to build: `contexts` in encoder positions, empty for those that suit the model; bits."""
-
-    contexts: tuple[int, ...] = ()
-    bits: Bits = 16
 
 
 def built_model(name: str) -> BuiltModel | None:
@@ -64,7 +57,7 @@ def built_model(name: str) -> BuiltModel | None:
 
 
 def build_model(
-    name: str, options: Plan, on_progress: OnProgress, *, to: Path | None = None
+    name: str, options: BuildOptions, on_progress: OnProgress, *, to: Path | None = None
 ) -> BuiltModel:
     """Build the model, in the cache or in a new folder `to`; an interrupted build leaves nothing.
 
@@ -119,7 +112,7 @@ def _code() -> str:
 def write(
     folder: Path,
     model: Model,
-    options: Plan,
+    options: BuildOptions,
     on_progress: OnProgress = lambda done, n, what: None,
 ) -> None:
     """Write all packages and tables into an empty folder; ``meta.json`` comes last.
@@ -137,7 +130,7 @@ def write(
         dims=model.dims,
         alignment_heads=tuple(sorted(model.alignment_heads)),
         contexts=_contexts(model, options),
-        bits=options.bits,
+        bits=_BITS[options.weight_bits],
     )
     packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
     n_steps = len(packages) + 1
@@ -152,14 +145,14 @@ def write(
     on_progress(n_steps, n_steps, "")
 
 
-def _contexts(model: Model, options: Plan) -> tuple[int, ...]:
+def _contexts(model: Model, options: BuildOptions) -> tuple[int, ...]:
     full = model.dims.n_audio_ctx
-    if not options.contexts:
+    if not options.audio_contexts:
         return default_contexts(model.dims, model.min_audio_ctx)
-    if not all(0 < n_ctx <= full for n_ctx in options.contexts):
+    if not all(0 < n_ctx <= full for n_ctx in options.audio_contexts):
         raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
     # Windows that fail are decoded again at full context, so that one must exist.
-    return tuple(sorted({*options.contexts, full}))
+    return tuple(sorted({*options.audio_contexts, full}))
 
 
 def weights_digest(weights: Weights) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from streamd.engine.coreml.built import BuiltModel, open_built
-from streamd.engine.coreml.package_builder import Plan, write
+from streamd.engine.coreml.package_builder import write
+from streamd.options import BuildOptions
 from tests.support import coreml_runs as runs
 
 
@@ -13,7 +14,7 @@ def pytest_pycollect_makemodule(module_path, parent):
     return runs.skipped_without_coremltools(module_path, parent)
 
 
-def _build(folder: Path, options: Plan) -> BuiltModel:
+def _build(folder: Path, options: BuildOptions) -> BuiltModel:
     write(folder, runs.model(), options)
     return open_built(folder)
 
@@ -21,4 +22,4 @@ def _build(folder: Path, options: Plan) -> BuiltModel:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> BuiltModel:
     """With contexts of 384 and 1500."""
-    return _build(tmp_path_factory.mktemp("built"), Plan(contexts=(384,)))
+    return _build(tmp_path_factory.mktemp("built"), BuildOptions(audio_contexts=(384,)))

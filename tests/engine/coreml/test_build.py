@@ -8,8 +8,9 @@ import pytest
 
 from streamd.engine.coreml.built import functions
 from streamd.engine.coreml.package import Function, Meta, default_contexts
-from streamd.engine.coreml.package_builder import Plan, write
+from streamd.engine.coreml.package_builder import write
 from streamd.errors import ModelError
+from streamd.options import BuildOptions
 from tests.support import coreml_odd as odd
 
 LAYOUT = Path(__file__).with_name("layout.txt")
@@ -44,7 +45,7 @@ def test_contexts_suit_the_model():
     assert default_contexts(dims, 384) == (384, 530)
     assert default_contexts(dims, 128) == (256, 384, 530)
     with pytest.raises(ModelError, match="from 1 to 530"):
-        write(Path("nowhere"), odd.model(), Plan((531,)))
+        write(Path("nowhere"), odd.model(), BuildOptions((531,)))
 
 
 def test_weights_beyond_float16_are_refused(tmp_path):
@@ -52,4 +53,4 @@ def test_weights_beyond_float16_are_refused(tmp_path):
     weights = odd.model().weights | {name: np.full((256, 64), 1e5, np.float32)}
     large = changed(odd.model(), weights=weights)
     with pytest.raises(ModelError, match=f"{name} holds values beyond float16"):
-        write(tmp_path, large, Plan((odd.SHORT,)))
+        write(tmp_path, large, BuildOptions((odd.SHORT,)))

@@ -102,7 +102,7 @@ class CoreMLEngine:
         return CoreMLDecoder(self.dims, features, n_slots)
 
     def with_worker(self, attempt: Callable[[Worker], ResultT]) -> ResultT:
-        """Call `attempt` with a worker until none is lost in it. Raises `EngineError` as above."""
+        """Call `attempt`, again if its worker is lost. Raises `EngineError` if too many are."""
         with self._lock:
             while True:
                 try:

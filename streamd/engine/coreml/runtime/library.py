@@ -177,24 +177,19 @@ def devices(
         unit = placement.unit(functions[0])
         found = _planned(built.folder / package, unit, library, compiled)
         for function in functions:
-            operations = found.get(function.name, [])
-            yield Devices(package, function.name, _shares(operations), _kinds(operations))
+            yield _devices(function, found.get(function.name, []))
 
 
-def _shares(operations: list[Operation]) -> dict[str, float]:
+def _devices(function: Function, operations: list[Operation]) -> Devices:
     work: dict[str, float] = {}
-    for operation in operations:
-        work[operation.device] = work.get(operation.device, 0.0) + operation.work
-    total = sum(work.values())
-    largest_first = sorted(work.items(), key=lambda item: -item[1])
-    return {device: part / total for device, part in largest_first} if total else {}
-
-
-def _kinds(operations: list[Operation]) -> dict[str, Counter[str]]:
     kinds: dict[str, Counter[str]] = {}
     for operation in operations:
+        work[operation.device] = work.get(operation.device, 0.0) + operation.work
         kinds.setdefault(operation.device, Counter())[operation.kind] += 1
-    return kinds
+    total = sum(work.values())
+    largest_first = sorted(work.items(), key=lambda item: -item[1])
+    shares = {device: part / total for device, part in largest_first} if total else {}
+    return Devices(function.package, function.name, shares, kinds)
 
 
 def _planned(package: Path, unit: Unit, library: str, compiled: Path) -> dict[str, list[Operation]]:

@@ -34,14 +34,6 @@ class Step:
     want: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A loaded function with the arrays of its inputs, which live as long as the process."""
-
-    model: Loaded
-    inputs: dict[str, Array]
-
-
 class Programs:
     """Runs the functions of a built model: encodes windows into cache slots, passes over them."""
 
@@ -59,11 +51,12 @@ class Programs:
         self._built, self._form = built, placement.form
         functions = [f for f in built.functions if placement.form in f.forms]
         library.compile(built, functions, on_progress)
-        self._ready: dict[Function, _Ready] = {}
+        self._loaded: dict[Function, Loaded] = {}
         for function in functions:
             on_progress(f"loading {function.package}, {function.name}")
-            model = library.load(built.path(function), function.name, placement.unit(function))
-            self._ready[function] = _Ready(model, new_inputs(function))
+            unit = placement.unit(function)
+            self._loaded[function] = library.load(built.path(function), function.name, unit)
+        self._inputs = {function: new_inputs(function) for function in functions}
         self._passes = tuple(f for f in functions if f.kind in ("step", "align"))
         self._caches: dict[int, WindowCaches] = {}
 
@@ -73,7 +66,7 @@ class Programs:
         context = built.context(n_ctx)
         x = mel
         for function in built.encoder(self._form, context):
-            inputs = self._ready[function].inputs
+            inputs = self._inputs[function]
             (first, mask) = (inputs[tensor.name] for tensor in function.inputs)
             first[..., x.shape[-1] :] = 0
             first[..., : x.shape[-1]] = x.reshape(first.shape[1], 1, -1)
@@ -82,10 +75,10 @@ class Programs:
             x = self._call(function, inputs)["encoded"]
         kind: FunctionKind = "load" if self._form == "state" else "cross"
         function = built.find(kind, self._form, n_ctx=context)
-        inputs = self._ready[function].inputs
+        inputs = self._inputs[function]
         inputs["encoded"][...] = x
         if cache_slot not in self._caches:
-            decoder = self._ready[self._passes[0]].model
+            decoder = self._loaded[self._passes[0]]
             self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
         caches = self._caches[cache_slot]
         caches.load(n_ctx, lambda state: self._call(function, inputs, state))
@@ -93,7 +86,7 @@ class Programs:
     def step(self, step: Step) -> tuple[Array, Array]:
         """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_ctx)."""
         caches, function = self._caches[step.cache_slot], choose(self._passes, step)
-        inputs = self._ready[function].inputs
+        inputs = self._inputs[function]
         x = self._built.embedding[step.tokens].astype(np.float32)
         fill(inputs, function, step, x + self._built.positions[step.positions])
         found = self._call(function, {**inputs, **caches.inputs(function)}, caches.state)
@@ -108,7 +101,7 @@ class Programs:
     def _call(
         self, function: Function, inputs: Mapping[str, Array], state: State = None
     ) -> Mapping[str, Array]:
-        return self._ready[function].model.predict(dict(inputs), state)
+        return self._loaded[function].predict(dict(inputs), state)
 
 
 class WindowCaches:
@@ -187,19 +180,14 @@ def choose(built: tuple[Function, ...], step: Step) -> Function:
 
     `built` are the "step" and "align" functions of the decoder's form.
     """
-    k, n_columns = len(step.tokens), columns_used(step)
+    k, seen = len(step.tokens), np.flatnonzero(step.visible.any(axis=0))
+    n_columns = 1 + int(max(step.columns.max(), seen.max(initial=0)))
     fitting = [
         f
         for f in built
         if f.k >= k and f.n_slots >= n_columns and (f.kind == "step" or not len(step.want))
     ]
     return min(fitting, key=lambda f: (f.k, f.n_slots, f.kind == "step"))
-
-
-def columns_used(step: Step) -> int:
-    """Return how many columns of the cache, counted from the first, the pass reads or writes."""
-    seen = np.flatnonzero(step.visible.any(axis=0))
-    return 1 + int(max(step.columns.max(), seen.max(initial=0)))
 
 
 def fill(inputs: Mapping[str, Array], function: Function, step: Step, x: Array) -> None:

@@ -80,7 +80,7 @@ def compiled_folder(built: BuiltModel) -> Path:
 
 
 def make_compiled_folder(built: BuiltModel) -> Path:
-    """Create that folder, and delete those of earlier macOS versions. Raises `OSError`."""
+    """Return it, created; delete those of earlier macOS versions. Raises `OSError`."""
     folder = compiled_folder(built)
     if not folder.is_dir():
         for old in folder.parent.glob(f"{_COMPILED}{built.folder.name}-*"):
