@@ -68,11 +68,10 @@ class Subscription(AsyncIterator[SessionEvent]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will join the queue."""
+        """Whether nothing more joins the queue."""
         return self._closed
 
     def __len__(self) -> int:
-        """Return how many events wait, without those of the replay."""
         return len(self._queue)
 
     def offer(self, event: SessionEvent) -> None:
@@ -88,7 +87,9 @@ class Subscription(AsyncIterator[SessionEvent]):
                 self._queue[key] = event
                 self._queue.move_to_end(key)
         else:
-            self._drop_outdated_partial(event)
+            partial = self._queue.get(_REPLACED[Partial])
+            if partial is not None and _outdates(event, partial):
+                del self._queue[_REPLACED[Partial]]
             n_replaceable = sum(key in self._queue for key in _REPLACED.values())
             if len(self._queue) - n_replaceable >= self._bound:
                 self._clear()
@@ -114,11 +115,6 @@ class Subscription(AsyncIterator[SessionEvent]):
     def _clear(self) -> None:
         self._queue.clear()
         self._replay = iter(())
-
-    def _drop_outdated_partial(self, event: SessionEvent) -> None:
-        partial = self._queue.get(_REPLACED[Partial])
-        if partial is not None and _outdates(event, partial):
-            del self._queue[_REPLACED[Partial]]
 
     async def __anext__(self) -> SessionEvent:
         while (event := self.pop()) is None:

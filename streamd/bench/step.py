@@ -132,7 +132,7 @@ class ScriptedEngine(Generic[FeaturesT]):
         return self.costs
 
     def encode(self, mel: Mel, n_ctx: int) -> FeaturesT:
-        """Encode and count the time."""
+        """Encode, and add the time to `costs`."""
         begun_s = time.perf_counter()
         features = self._engine.encode(mel, n_ctx)
         self.costs.encode_s += time.perf_counter() - begun_s
@@ -272,10 +272,7 @@ def measure_encoder(engine: Engine[Any], n_ctx: int, *, n: int = 5) -> float:
 def bench_step(config: Config, model: Model | None = None, *, n_steps: int = 20) -> StepBench:
     """Open the configured model, or `model` on the configured engine, and measure its steps.
 
-    Raises
-    ------
-    ModelError : the configured model is missing or damaged
-    EngineError : the runtime refuses the model
+    Raises as `open_model` does.
     """
     begun_s = time.perf_counter()
     if model is None:

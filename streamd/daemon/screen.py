@@ -1,7 +1,7 @@
-"""The local sinks: what shows or stores the events on this machine.
+"""The local sinks, each in a thread of its own.
 
-Each sink has a thread of its own, because a terminal may be stopped (Ctrl-S) and a pipe's reader
-may sleep: neither may hold up the audio or a client.
+A terminal may be stopped (Ctrl-S) and the reader of a pipe may sleep; neither may delay the audio
+or a client.
 """
 
 import asyncio
@@ -26,21 +26,13 @@ from streamd.stdio import lines_inside
 
 
 async def stored(hub: Hub, sink: Sink) -> None:
-    """Write the hub's events to the sink until the session ends, then close it.
-
-    Raises
-    ------
-    BrokenPipeError, StreamdError : the sink cannot be written to any more
-    """
+    """Write the hub's events to the sink until the session ends, then close it."""
     with ThreadPoolExecutor(1, thread_name_prefix="sink") as thread:
         await _follow(hub, sink, thread)
 
 
 class Screen:
-    """Standard output, with what may interrupt it: log lines, a new size, a progress bar.
-
-    Everything is drawn by one thread, in the order in which it was asked for.
-    """
+    """Standard output, shared by captions, log lines and a progress bar: one thread draws all."""
 
     def __init__(self, captions: CaptionSink, progress: ProgressBar | None = None) -> None:
         self._sink = captions if progress is None else _AboveProgress(captions, progress)
@@ -49,22 +41,17 @@ class Screen:
         self._ended = False
 
     def redraw(self) -> None:
-        """The terminal was resized."""
+        """Draw the captions again, because the terminal was resized."""
         if not self._ended:
             self._thread.submit(self._sink.redraw)
 
     def reached(self, position_ms: int, duration_ms: int) -> None:
-        """The audio before this is done, of so much, or 0 if that is not known."""
+        """Show the progress; a duration of 0 is unknown."""
         if self._progress is not None and not self._ended:
             self._thread.submit(self._progress.update, position_ms, duration_ms)
 
     async def show(self, hub: Hub) -> None:
-        """Show the hub's events until the session ends, and leave everything in order.
-
-        Raises
-        ------
-        BrokenPipeError : nobody reads standard output any more
-        """
+        """Show the hub's events until the session ends; raises `BrokenPipeError`."""
         with self._thread, lines_inside(self._sink.above, self._thread.submit):
             try:
                 await _follow(hub, self._sink, self._thread)
@@ -81,7 +68,7 @@ def show(
     sinks: Sequence[Sink],
     bar: ProgressBar | None = None,
 ) -> Screen:
-    """Let standard output and these sinks follow a session, in tasks of their own."""
+    """Show a session on standard output and write it to `sinks`, in tasks of their own."""
     started = datetime.now(UTC)
     screen = Screen(open_display(config, sys.stdout, os.environ, started=started), bar)
 
@@ -96,7 +83,7 @@ def show(
 
 
 async def _or_stop(sink: Coroutine[Any, Any, None], control: Control) -> None:
-    """A sink that fails ends the program, but not before all others heard what was said."""
+    """Stop the program if the sink fails; the other sinks still get everything until now."""
     try:
         await sink
     except (StreamdError, BrokenPipeError) as error:
@@ -104,7 +91,7 @@ async def _or_stop(sink: Coroutine[Any, Any, None], control: Control) -> None:
 
 
 class _AboveProgress:
-    """Captions that may share a terminal with a progress bar."""
+    """Captions that share a terminal with a progress bar."""
 
     def __init__(self, captions: CaptionSink, progress: ProgressBar) -> None:
         self._captions, self._progress = captions, progress
@@ -128,7 +115,6 @@ class _AboveProgress:
 
 
 async def _follow(hub: Hub, sink: Sink, thread: ThreadPoolExecutor) -> None:
-    """A sink that fell too far behind goes on where it was: it misses partials, but no finals."""
     loop, seq = asyncio.get_running_loop(), hub.seq
     try:
         while True:
@@ -138,5 +124,6 @@ async def _follow(hub: Hub, sink: Sink, thread: ThreadPoolExecutor) -> None:
                     seq = event.seq if isinstance(event, Final) else seq
                 if not events.slow:
                     return
+                # The queue overflowed: subscribe again, which loses partials but no finals.
     finally:
         await loop.run_in_executor(thread, sink.close)

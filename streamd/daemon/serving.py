@@ -1,4 +1,4 @@
-"""From the configuration to the server, and what a service manager wants to know of it."""
+"""The configured server, and the protocol of service managers (systemd, launchd)."""
 
 import asyncio
 import logging
@@ -19,10 +19,9 @@ from streamd.journal import Folder, JournalPolicy, place
 from streamd.server import Metrics, Server, ServerInfo, serve
 
 _FIRST_FD = 3
-"""Of the sockets that a service manager hands over (sd_listen_fds(3))."""
-
+"""The first socket that a service manager passes (sd_listen_fds(3))."""
 _N_FILES = 256
-"""That we have open besides clients: journals, recordings, the model, libraries."""
+"""Open files besides clients: journals, recordings, the model, libraries."""
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +44,18 @@ def storage(config: Config) -> Iterator[SessionStorage]:
 
 
 def metrics(config: Config) -> Metrics:
-    """What counts for ``/metrics``."""
+    """Return the counters of ``/metrics``."""
     return Metrics(version=__version__, model=config.decoding.model)
 
 
 @asynccontextmanager
 async def server(config: Config, streams: Streams) -> AsyncIterator[Server | None]:
-    """The server of the configuration, announced to the service manager; None if it is not wanted.
+    """Run the configured server; None if there is to be none.
 
     Raises
     ------
-    ConfigError : no token, or one that cannot be read, for a bind that needs one; a bad certificate
-    BindError : the address cannot be listened on
+    ConfigError : the token is missing or cannot be read, or the certificate is invalid
+    BindError : the address cannot be bound
     """
     if not config.bind.enabled:
         yield None
@@ -78,7 +77,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
 
 
 def allow_files(n_connections: int) -> None:
-    """Let the process have as many files open, if the system lets it; elsewhere 256 is usual."""
+    """Raise the limit of open files for so many connections, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = n_connections + _N_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -86,31 +85,31 @@ def allow_files(n_connections: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):  # macOS has a lower limit than it says
+    except (OSError, ValueError):  # macOS has a lower limit than it reports
         most = soft
     if most < wanted:
-        log.warning("only %d files may be open here (ulimit -n), clients may need %d", most, wanted)
+        log.warning("the limit of open files is %d (ulimit -n); clients may need %d", most, wanted)
 
 
 def reload(config: Config, running: Server) -> None:
-    """Take the token and the certificate that the files have now, unless they cannot be read."""
+    """Read the token and the certificate again; keep the old ones if that fails."""
     options = config.bind
     try:
         running.reload(read_token(options.token_file, os.environ))
         files = [file for file in (options.token_file, options.tls_cert, options.tls_key) if file]
         log.info("read %s", ", ".join(files) or "nothing: there is no --token-file")
     except ConfigError as error:
-        log.error("%s; the old token stays", error)  # noqa: TRY400 - the line says it all
+        log.error("%s; the old token stays valid", error)  # noqa: TRY400 - the user needs no traceback
 
 
 def announce(running: Server) -> None:
-    """Tell people and the service manager that clients may come."""
+    """Log the address, and tell the service manager that the server is ready."""
     log.info("listening on %s and %s", running.url, running.page)
     notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
 
 
 async def watchdog() -> None:
-    """Tell the service manager that we are alive as often as it wants, for ever."""
+    """Tell the service manager that the event loop runs, as often as it asks."""
     period_us = int(os.environ.get("WATCHDOG_USEC") or 0)
     while period_us:
         notify(os.environ, "WATCHDOG=1")
@@ -118,26 +117,21 @@ async def watchdog() -> None:
 
 
 def notify(environ: Mapping[str, str], state: str) -> None:
-    """Tell systemd (sd_notify(3)); nothing happens where there is none."""
+    """Send a state to systemd (sd_notify(3)), if it started us."""
     address = environ.get("NOTIFY_SOCKET", "")
     if address:
         with socket(AF_UNIX, SOCK_DGRAM) as channel:
             try:
                 channel.sendto(state.encode(), address.replace("@", "\0", 1))
             except OSError as error:
-                log.warning("the service manager does not listen: %s", error)
+                log.warning("the service manager cannot be notified: %s", error)
 
 
 def inherited_socket(environ: Mapping[str, str]) -> socket | None:
-    """The listening socket of a service manager (sd_listen_fds(3)), if it opened one for us.
-
-    Raises
-    ------
-    BindError : there are several
-    """
+    """Return the socket that a service manager opened for us (sd_listen_fds(3)), if it did."""
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     if (n := environ.get("LISTEN_FDS", "0")) != "1":
-        raise BindError(f"expected one socket of the service manager, got {n}")
+        raise BindError(f"expected one socket from the service manager, got {n}")
     os.set_inheritable(_FIRST_FD, False)
     return socket(fileno=_FIRST_FD)

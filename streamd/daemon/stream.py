@@ -78,7 +78,7 @@ class SessionOutput:
         return began_ms, journal.seg + 2  # the interrupted segment used a number, too
 
     def record(self, frames: Frames) -> None:
-        """Store the audio; raises `StreamdError` if it cannot be written any more."""
+        """Store the audio; raises `StreamdError`."""
         self._metrics.received(ms_from_frames(len(frames)))
         if self._recording is not None:
             self._recording.write(frames)
@@ -86,14 +86,8 @@ class SessionOutput:
     def publish(self, events: Sequence[SessionEvent], *, now_ms: int, settled_ms: int) -> None:
         """Write what lasts to the journal, then publish the events.
 
-        Parameters
-        ----------
-        now_ms : time of the session
-        settled_ms : time before which the session needs no audio; see `Journal.settle`
-
-        Raises
-        ------
-        JournalError : the journal cannot be written; nothing was published
+        `now_ms` and `settled_ms` are those of the session; see `Journal.settle`. Raises
+        `JournalError` before anything is published that is not in the journal.
         """
         if self._journal is not None:
             self._journal.settle(settled_ms)
@@ -116,9 +110,7 @@ class SessionOutput:
     def end(self, reason: str, *, now_ms: int, resumable: bool) -> None:
         """End the session; a `resumable` one may be continued by another process.
 
-        Raises
-        ------
-        StreamdError : something could not be written; the session is over all the same
+        Raises `StreamdError` if something could not be written; the session is over all the same.
         """
         journal = self._journal
         try:
@@ -194,12 +186,12 @@ class Stream:
 
         A session may have a long backlog and still need more audio before a window is due.
         """
-        await self._until(lambda: self._is_hungry or self.session.backlog < self._room)
 
-    @property
-    def _is_hungry(self) -> bool:
-        """Whether the session can do nothing before it gets more audio."""
-        return not self._is_out and self.due_since is None
+        def is_welcome() -> bool:
+            needs_more = not self._is_out and self.due_since is None
+            return needs_more or self.session.backlog < self._room
+
+        await self._until(is_welcome)
 
     async def flush(self) -> None:
         """Make all audio until now final; the session continues."""

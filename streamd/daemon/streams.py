@@ -153,10 +153,8 @@ class Streams:
     async def transcribe(self, *recognizers: WindowRecognizer) -> None:
         """Serve the sessions until cancelled, as many at a time as there are recognizers.
 
-        Raises
-        ------
-        EngineError : a recognizer failed or hangs
-        StreamdError : a final could not be stored
+        Raises `EngineError` if one of them fails or hangs, `StreamdError` if a final could not be
+        stored.
         """
         self._is_loaded = True
         await asyncio.to_thread(trim)  # loading the model took a lot
@@ -188,12 +186,7 @@ class Streams:
             self._wake()  # the session may have another window, and another worker may take it
 
     async def chores(self) -> None:
-        """Publish stats, update metrics, sync journals and return memory, each second.
-
-        Raises
-        ------
-        JournalError : the disk fails
-        """
+        """Publish stats, update metrics, sync journals and return memory, each second."""
         while True:
             await asyncio.sleep(1)
             self.forget()

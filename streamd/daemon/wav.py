@@ -62,7 +62,7 @@ class WavWriter:
             self._file = self._path.open("xb", buffering=0)
             self._path.chmod(0o600)
         except OSError as error:
-            raise ConfigError(f"--record: cannot make {self._path}: {error.strerror}") from None
+            raise ConfigError(f"--record: cannot create {self._path}: {error.strerror}") from None
         self._n_written = 0
         self._waiting = bytearray()
         self._flush()

@@ -108,9 +108,7 @@ class Journal:
     def append(self, final: Final) -> None:
         """Write the next final; it may be published when this returns.
 
-        Raises
-        ------
-        JournalError : it could not be written; the file holds nothing of it
+        Raises `JournalError` if it could not be written; then the file holds nothing of it.
         """
         offset = self._write(final)
         self._offsets.append(offset)
@@ -162,12 +160,7 @@ class Journal:
             sync(unsynced)
 
     def _recover(self) -> None:
-        """Read the newest file, cut off an incomplete line, and continue after the last whole one.
-
-        Raises
-        ------
-        JournalError : a number is missing, or the file cannot be written
-        """
+        """Read the newest file and continue after its last whole line; cut off the rest."""
         path = self._files[-1].path
         for end, line in lines(path):
             self._settled_ms = self._written_ms = max(self._settled_ms, line.settled_ms)
