@@ -75,10 +75,7 @@ def is_ours(path: Path) -> bool:
 def put_file(path: Path, content: bytes) -> None:
     """Write a file, which appears whole or not at all, and replaces one of its name.
 
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    Raises `OSError` if it cannot be written.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
@@ -95,12 +92,7 @@ def put_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write the files of a folder, which appears with all of them or not at all.
 
     A folder of that name stays as it is: another process wrote it in the meantime, and somebody may
-    be reading it. If it is damaged, `discard` it first.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    be reading it. If it is damaged, `discard` it first. Raises `OSError` if it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=path.parent, prefix=_NEW))
@@ -173,14 +165,9 @@ def megabytes(n_bytes: int) -> str:
 def lock_file(path: Path, *, wait: bool = False) -> int:
     """Lock a file, which is created if necessary and stays.
 
-    Returns the descriptor; the lock ends when it is closed or the process ends.
-
-    Raises
-    ------
-    BlockingIOError
-        Another process has the lock, and `wait` is false.
-    OSError
-        The file cannot be created.
+    Returns the descriptor; the lock ends when it is closed or the process ends. Raises
+    `BlockingIOError` if another process has the lock, and `wait` is false. Raises `OSError` if the
+    file cannot be created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -195,12 +182,8 @@ def lock_file(path: Path, *, wait: bool = False) -> int:
 def locked(path: Path, activity: str) -> Iterator[None]:
     """Hold the lock of the file `path` inside the block; wait for it if necessary.
 
-    `activity` says in the log what another process that has the lock is doing.
-
-    Raises
-    ------
-    OSError
-        The file cannot be created.
+    `activity` says in the log what another process that has the lock is doing. Raises `OSError` if
+    the file cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -25,12 +25,8 @@ _LAST_RESORT = store.BUNDLED[0]
 def with_model(config: Config) -> Config:
     """The configuration with the name of a model that is on this machine.
 
-    Raises
-    ------
-    ModelError
-        the named model is not here and cannot or shall not be downloaded
-    ConfigError
-        it is not here, and would not know the language
+    Raises `ModelError` if the named model is not here and cannot or shall not be downloaded. Raises
+    `ConfigError` if it is not here, and would not know the language.
     """
     here = places()
     name = config.decoding.model

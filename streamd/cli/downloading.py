@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 def download(name: str, offer: Offer, here: StorePaths, output: OutputOptions) -> None:
     """Download what is offered, and tell how it goes on.
 
-    Raises
-    ------
-    ModelError : it failed; what came is kept
+    Raises `ModelError` if it failed; what came is kept.
     """
     if not offer.n_missing:
         log.info("all of %s is here; checking it", name)

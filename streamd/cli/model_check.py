@@ -44,10 +44,8 @@ _STEP_MS = 500
 def report(config: Config) -> Iterator[str]:
     """Check the configured model, and tell line by line what was found.
 
-    Raises
-    ------
-    ModelError : it cannot be loaded, or computes what it should not
-    EngineError : the runtime refuses it
+    Raises `ModelError` if it cannot be loaded, or computes what it should not. Raises `EngineError`
+    if the runtime refuses it.
     """
     name = config.decoding.model
     log.info("%s: loading", name)
@@ -114,10 +112,7 @@ def judged(
 ) -> Iterator[str]:
     """Describe the comparison with the reference.
 
-    Raises
-    ------
-    ModelError
-        The engine is too far from the reference.
+    Raises `ModelError` if the engine is too far from the reference.
     """
     yield from map(_described, rows)
     off = average([row.numerics for row in rows])

@@ -29,9 +29,7 @@ _WIDTHS = (16, 7, 9, 10)
 def get(config: Config, name: str) -> None:
     """Download a model, or what of it is new or missing; what is here already is proved.
 
-    Raises
-    ------
-    ModelError : no model has that name, or the download failed
+    Raises `ModelError` if no model has that name, or the download failed.
     """
     here = places()
     repository = repository_of(name)
@@ -47,9 +45,7 @@ def get(config: Config, name: str) -> None:
 def add(path: str, name: str = "") -> None:
     """Copy a model from anywhere on this machine into the store, once the loader accepted it.
 
-    Raises
-    ------
-    ModelError : it is no model, or the name is taken or none
+    Raises `ModelError` if it is no model, or the name is taken or none.
     """
     source = expanded(path).resolve()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
@@ -65,9 +61,7 @@ def add(path: str, name: str = "") -> None:
 def remove(name: str) -> None:
     """Delete a downloaded or imported model from this machine.
 
-    Raises
-    ------
-    ModelError : it is not here, not in the store, or cannot be deleted
+    Raises `ModelError` if it is not here, not in the store, or cannot be deleted.
     """
     try:
         size = _removed(name, places())

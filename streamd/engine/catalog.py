@@ -202,9 +202,7 @@ def entry(name: str) -> CatalogModel | None:
 def dimensions(name: str) -> ModelDimensions:
     """Return the dimensions of one of OpenAI's models, such as ``base.en``.
 
-    Raises
-    ------
-    ConfigError : OpenAI has no such model
+    Raises `ConfigError` if OpenAI has no such model.
     """
     found = next(
         (e for e in CATALOG if e.name == name and e.repository.startswith("openai/")), None

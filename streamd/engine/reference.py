@@ -56,10 +56,7 @@ class ReferenceEngine:
     def encode(self, mel: Mel, n_ctx: int) -> ReferenceFeatures:
         """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
 
-        Raises
-        ------
-        ValueError
-            The log-mel does not have the shape that `n_ctx` demands.
+        Raises `ValueError` if the log-mel does not have the shape that `n_ctx` demands.
         """
         if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
             raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
@@ -121,10 +118,7 @@ class ReferenceDecoder:
     ) -> tuple[Array, Array]:
         """Run k tokens in one pass, as the protocol says.
 
-        Raises
-        ------
-        ValueError
-            The pass makes no sense: a bug of the search.
+        Raises `ValueError` if the pass makes no sense: a bug of the search.
         """
         self._check(tokens, positions, slots, visible)
         dims, weights = self._engine.dims, self._engine.weights

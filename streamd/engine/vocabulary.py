@@ -25,10 +25,7 @@ _EOT = b"<|endoftext|>"
 def openai_vocabulary(path: Path, n_vocab: int) -> dict[bytes, int]:
     """OpenAI's text tokens for a model of `n_vocab` tokens, whose file is `path`.
 
-    Raises
-    ------
-    ModelError
-        OpenAI has no vocabulary of that size.
+    Raises `ModelError` if OpenAI has no vocabulary of that size.
     """
     if n_vocab in _OPENAI:
         return read_tiktoken(_SHIPPED / _OPENAI[n_vocab])
@@ -38,10 +35,7 @@ def openai_vocabulary(path: Path, n_vocab: int) -> dict[bytes, int]:
 def read_tiktoken(path: Path) -> dict[bytes, int]:
     """Read tiktoken's format. A token a line: its bytes in base64, a blank, its id, from 0 on.
 
-    Raises
-    ------
-    ModelError
-        The file is missing, damaged or incomplete.
+    Raises `ModelError` if the file is missing, damaged or incomplete.
     """
     tokens: list[bytes] = []
     for number, line in enumerate(read(path).splitlines()):
@@ -60,12 +54,8 @@ def read_tiktoken(path: Path) -> dict[bytes, int]:
 def numbered(path: Path, tokens: Sequence[bytes]) -> dict[bytes, int]:
     """Token -> id of the text tokens that `path` lists in the order of their ids.
 
-    End-of-text, where some files begin to list the special tokens, is the end.
-
-    Raises
-    ------
-    ModelError
-        A token is duplicated, or a byte is missing.
+    End-of-text, where some files begin to list the special tokens, is the end. Raises `ModelError`
+    if a token is duplicated, or a byte is missing.
     """
     if _EOT in tokens:
         tokens = tokens[: tokens.index(_EOT)]
@@ -79,10 +69,7 @@ def numbered(path: Path, tokens: Sequence[bytes]) -> dict[bytes, int]:
 def spelled(path: Path, texts: Sequence[str]) -> dict[bytes, int]:
     """Token -> id of the tokens that `path` lists in the order of their ids, in GPT-2's letters.
 
-    Raises
-    ------
-    ModelError
-        A token is duplicated, a byte is missing, or a letter stands for no byte.
+    Raises `ModelError` if a token is duplicated, a byte is missing, or a letter stands for no byte.
     """
     letters = _letters()
     eot = texts.index(_EOT.decode()) if _EOT.decode() in texts else len(texts)

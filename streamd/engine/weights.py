@@ -70,12 +70,9 @@ def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> W
     """Read a model's parameters as float32.
 
     Names, shapes and types are compared with `dims` before any data is read, so that a damaged or
-    foreign file costs neither time nor memory. `path` is whom to blame for a missing one.
-
-    Raises
-    ------
-    ModelError
-        The model is of another architecture, damaged, or holds values that are no numbers.
+    foreign file costs neither time nor memory. `path` is whom to blame for a missing one. Raises
+    `ModelError` if the model is of another architecture, damaged, or holds values that are no
+    numbers.
     """
     expected = parameter_shapes(dims, tied=OUTPUT not in stored)
     _check_names(path, expected, found=set(stored))

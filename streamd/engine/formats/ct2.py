@@ -94,10 +94,7 @@ _Variables = Mapping[str, _Variable]
 def load(folder: Path, name: str) -> Model:
     """Load the folder.
 
-    Raises
-    ------
-    ModelError
-        Its files are missing, damaged or of another architecture.
+    Raises `ModelError` if its files are missing, damaged or of another architecture.
     """
     path = folder / WEIGHTS
     variables = _variables(path)

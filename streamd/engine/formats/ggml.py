@@ -121,13 +121,7 @@ _MAX_AXES = 4
 
 
 def load(path: Path, name: str) -> Model:
-    """Load the file.
-
-    Raises
-    ------
-    ModelError
-        It is damaged, or of another architecture.
-    """
+    """Load the file. Raises `ModelError` if it is damaged, or of another architecture."""
     reader = BinaryFile(path)
     dims = _dims(reader)
     reader.take(4 * math.prod(reader.numbers("2i")))

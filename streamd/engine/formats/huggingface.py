@@ -95,10 +95,7 @@ class _TokenizerFile(msgspec.Struct):
 def load(folder: Path, name: str) -> Model:
     """Load the folder.
 
-    Raises
-    ------
-    ModelError
-        Its files are missing, damaged or of another architecture.
+    Raises `ModelError` if its files are missing, damaged or of another architecture.
     """
     config = _config(folder / CONFIG)
     dims = _dims(folder / CONFIG, config)
@@ -130,10 +127,7 @@ def outline(folder: Path) -> Outline:
 def files(folder: Path) -> list[Path]:
     """The files that `load` reads.
 
-    Raises
-    ------
-    ModelError
-        Those that would say which ones they are, are missing or damaged.
+    Raises `ModelError` if those that would say which ones they are, are missing or damaged.
     """
     small = present(folder, (CONFIG, GENERATION))
     return [*small, *vocabularies(folder), *(_torch_files(folder) or safetensors.files(folder))]
@@ -153,10 +147,7 @@ def vocabularies(folder: Path) -> list[Path]:
 def read_dimensions(path: Path) -> ModelDimensions:
     """The dimensions that a ``config.json`` gives.
 
-    Raises
-    ------
-    ModelError
-        It is damaged, or of another architecture.
+    Raises `ModelError` if it is damaged, or of another architecture.
     """
     return _dims(path, _config(path))
 
@@ -253,12 +244,8 @@ def _openai_name(name: str) -> str:
 def read_vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
     """Of ``tokenizer.json``, or else of ``vocab.json``, which old models have.
 
-    A folder with neither has OpenAI's vocabulary of that size, which ships with streamd.
-
-    Raises
-    ------
-    ModelError
-        The file is damaged, or OpenAI has no vocabulary of that size.
+    A folder with neither has OpenAI's vocabulary of that size, which ships with streamd. Raises
+    `ModelError` if the file is damaged, or OpenAI has no vocabulary of that size.
     """
     path = folder / "tokenizer.json"
     if not path.exists() and not (folder / "vocab.json").exists():

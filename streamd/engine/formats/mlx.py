@@ -79,10 +79,7 @@ def is_one(folder: Path) -> bool:
 def load(folder: Path, name: str) -> Model:
     """Load the folder.
 
-    Raises
-    ------
-    ModelError
-        Its files are missing, damaged, quantised or of another architecture.
+    Raises `ModelError` if its files are missing, damaged, quantised or of another architecture.
     """
     dims = outline(folder).dims
     if quantization := read_json(folder / CONFIG, _MlxConfig).quantization:

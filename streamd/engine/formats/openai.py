@@ -21,10 +21,8 @@ from streamd.errors import ModelError
 def load(path: Path, name: str) -> Model:
     """Load the file; nothing in it is executed.
 
-    Raises
-    ------
-    ModelError
-        It is damaged, holds anything but parameters, or is of another architecture.
+    Raises `ModelError` if it is damaged, holds anything but parameters, or is of another
+    architecture.
     """
     with _opened(path) as (dims, stored):
         return Model(

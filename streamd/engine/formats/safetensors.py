@@ -35,10 +35,7 @@ class _ShardIndex(msgspec.Struct):
 def open_folder(folder: Path) -> dict[str, Stored]:
     """What ``model.safetensors`` holds, or else the files that its index names.
 
-    Raises
-    ------
-    ModelError
-        Files are missing, damaged, or the index does not fit them.
+    Raises `ModelError` if files are missing, damaged, or the index does not fit them.
     """
     index = folder / INDEX
     if (folder / SINGLE).exists() or not index.exists():
@@ -61,10 +58,7 @@ def files(folder: Path) -> list[Path]:
 def shards(index: Path, *, ending: str = ".safetensors") -> list[str]:
     """The names of the files that an index distributes parameters to, all in its own folder.
 
-    Raises
-    ------
-    ModelError
-        The index is missing, damaged, or names files anywhere else.
+    Raises `ModelError` if the index is missing, damaged, or names files anywhere else.
     """
     names = sorted(set(read_json(index, _ShardIndex).weight_map.values()))
     for name in names:
@@ -77,10 +71,7 @@ def shards(index: Path, *, ending: str = ".safetensors") -> list[str]:
 def open_file(path: Path) -> dict[str, Stored]:
     """What the file holds; its header is checked, its data not read.
 
-    Raises
-    ------
-    ModelError
-        The file is missing or damaged.
+    Raises `ModelError` if the file is missing or damaged.
     """
     try:
         file: Any = safe_open(existing(path), framework="np")  # has no annotations

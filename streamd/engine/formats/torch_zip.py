@@ -60,10 +60,7 @@ class NotPlainError(ValueError):
 def unpickle(data: bytes) -> object:
     """What the pickle holds: numbers, text, tuples, lists, dicts and tensors.
 
-    Raises
-    ------
-    NotPlainError
-        It holds anything else, or ends early; nothing of it was executed.
+    Raises `NotPlainError` if it holds anything else, or ends early; nothing of it was executed.
     """
     machine, stream = _Unpickler(), io.BytesIO(data)
     try:
@@ -260,10 +257,7 @@ class TorchZip:
 def open_torch(path: Path) -> Iterator[TorchZip]:
     """Open the file until the block is left; nothing in it is executed.
 
-    Raises
-    ------
-    ModelError
-        It is damaged, or holds more than parameters and plain values.
+    Raises `ModelError` if it is damaged, or holds more than parameters and plain values.
     """
     _refuse_old(path)
     with open_zip(path) as archive:

@@ -66,10 +66,7 @@ _ZIP_FAILURES = (
 def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """The file, open until the block is left.
 
-    Raises
-    ------
-    ModelError
-        It is damaged; also where that shows only when it is read, in the block.
+    Raises `ModelError` if it is damaged; also where that shows only when it is read, in the block.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -81,10 +78,7 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 def zip_entry(archive: zipfile.ZipFile, name: str) -> bytes:
     """The bytes of an entry, which are as many as in the file, since nothing is compressed.
 
-    Raises
-    ------
-    BadZipFile
-        The entry is missing, compressed or cut off.
+    Raises `BadZipFile` if the entry is missing, compressed or cut off.
     """
     try:
         info = archive.getinfo(name)
@@ -108,10 +102,7 @@ _MAX_TEXT = 1000
 class BinaryFile:
     """A file that is mapped, not read, and the place that was reached in it: byte `at`.
 
-    Raises
-    ------
-    ModelError
-        The file cannot be read.
+    Raises `ModelError` if the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:

@@ -55,12 +55,8 @@ class OnnxEngine:
     def encode(self, mel: Mel, n_ctx: int) -> OnnxFeatures:
         """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
 
-        Raises
-        ------
-        EngineError
-            ONNX Runtime failed.
-        ValueError
-            The log-mel does not have the shape that `n_ctx` demands.
+        Raises `EngineError` if ONNX Runtime failed. Raises `ValueError` if the log-mel does not
+        have the shape that `n_ctx` demands.
         """
         if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
             raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
@@ -94,12 +90,7 @@ def build(
 
     `alignment_heads`: (decoder layer, head) pairs, at least one; `step` returns their scores,
     sorted by layer and head. `threads`: 2 suit one stream; a server does better with 1 and several
-    inference threads.
-
-    Raises
-    ------
-    EngineError
-        ONNX Runtime refuses the graphs.
+    inference threads. Raises `EngineError` if ONNX Runtime refuses the graphs.
     """
     from streamd.engine.onnx.graphs import graphs  # here because few starts need to write graphs
 
@@ -122,10 +113,7 @@ def save(
 ) -> None:
     """Write down what `open_folder` needs to make the same engine as `build` does.
 
-    Raises
-    ------
-    EngineError
-        ONNX Runtime refuses the graphs, or cannot write there.
+    Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
     from streamd.engine.onnx.graphs import graphs  # here for the reason above
 
@@ -137,10 +125,8 @@ def save(
 def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEngine:
     """Make the engine that was saved in the folder.
 
-    Raises
-    ------
-    EngineError
-        ONNX Runtime refuses it: the files are damaged, or another version wrote them.
+    Raises `EngineError` if ONNX Runtime refuses it: the files are damaged, or another version wrote
+    them.
     """
     encoder, decoder = (new_session(folder / name, threads) for name in _GRAPHS)
     return OnnxEngine(dims, encoder, decoder)

@@ -61,10 +61,7 @@ class OnnxDecoder:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Run k tokens in one pass, as the protocol says.
 
-        Raises
-        ------
-        EngineError
-            ONNX Runtime failed.
+        Raises `EngineError` if ONNX Runtime failed.
         """
         # The graph writes the pass at `first` and after: see the module's docstring.
         k, first = len(slots), int(slots[0])

@@ -52,12 +52,8 @@ def new_session(
 
     `save` is a file to be written, with another of its name and `WEIGHTS`, that loads faster.
 
-    The arrays must not change while the session lives; the caller keeps them.
-
-    Raises
-    ------
-    EngineError
-        ONNX Runtime refuses the model.
+    The arrays must not change while the session lives; the caller keeps them. Raises `EngineError`
+    if ONNX Runtime refuses the model.
     """
     options = SessionOptions()
     options.intra_op_num_threads = threads

@@ -49,12 +49,8 @@ class Opened:
 def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opened:
     """Open a model by name, folder or file, as `load_model` finds it, and prepare it if necessary.
 
-    Raises
-    ------
-    ModelError
-        There is no such model here, or its files are damaged.
-    EngineError
-        ONNX Runtime refuses the model.
+    Raises `ModelError` if there is no such model here, or its files are damaged. Raises
+    `EngineError` if ONNX Runtime refuses the model.
     """
     folder, path = cache_folder(), find(name, places())
     if folder is None or path is None:
@@ -80,12 +76,8 @@ def files_state(name: str, path: Path) -> str:
     """Return a text that is another one if the model's files at `path` may have changed.
 
     It is made of what the file system says of them. That is enough for a cache: ``ctime`` cannot be
-    set back. The names count because a loader may conclude the alignment heads from them.
-
-    Raises
-    ------
-    OSError, ModelError
-        The files cannot be read, or are no model.
+    set back. The names count because a loader may conclude the alignment heads from them. Raises
+    `OSError` or `ModelError` if the files cannot be read, or are no model.
     """
     parts = ["" if expanded(name) == path else name, str(path.resolve())]
     for file in sorted(layout_of(path).files(path)):

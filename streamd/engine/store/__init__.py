@@ -31,11 +31,8 @@ def load_model(name: str) -> Model:
     """Load a model by its name, or by its folder or file.
 
     A folder is Hugging Face's, CTranslate2's or MLX's; a file openai-whisper's or whisper.cpp's.
-
-    Raises
-    ------
-    ModelError
-        There is no such model here, or its files are missing, damaged or of another architecture.
+    Raises `ModelError` if there is no such model here, or its files are missing, damaged or of
+    another architecture.
     """
     path = find(name, places())
     if path is None:

@@ -79,10 +79,7 @@ def places(environ: Mapping[str, str] = os.environ) -> StorePaths:
 def access_token(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the user's token for the hub: that of the environment, or of ``hf auth login``.
 
-    Raises
-    ------
-    ModelError
-        The file of ``hf auth login`` cannot be read.
+    Raises `ModelError` if the file of ``hf auth login`` cannot be read.
     """
     if _is_true(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "")):
         return None
@@ -105,10 +102,7 @@ def _one_line(text: str) -> str:
 def timeout_s(environ: Mapping[str, str] = os.environ) -> int:
     """Return for how many seconds the hub may be silent.
 
-    Raises
-    ------
-    ModelError
-        HF_HUB_DOWNLOAD_TIMEOUT is not a number.
+    Raises `ModelError` if HF_HUB_DOWNLOAD_TIMEOUT is not a number.
     """
     text = environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
     try:

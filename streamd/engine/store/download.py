@@ -62,10 +62,7 @@ class HubClient:
     ) -> Iterator[httpx2.Response]:
         """Send a request and yield the response.
 
-        Raises
-        ------
-        ModelError
-            The hub refuses the request.
+        Raises `ModelError` if the hub refuses the request.
         """
         sent = {"User-Agent": f"streamd/{__version__}", **(headers or {})}
         if token := access_token():
@@ -153,10 +150,8 @@ class Offer:
 def look_up(repository: Repository, here: StorePaths) -> Offer:
     """Ask the hub what there is.
 
-    Raises
-    ------
-    ModelError
-        it cannot be reached, has no such repository, or what it lists is no model
+    Raises `ModelError` if it cannot be reached, has no such repository, or what it lists is no
+    model.
     """
     with connected(repository, here) as hub:
         listing = read_listing(repository, hub.description())
@@ -183,10 +178,8 @@ def fetch(
     -------
     the folder with the model's files, complete
 
-    Raises
-    ------
-    ModelError
-        in one line, why not; what came until then is kept and gone on with next time
+    Raises `ModelError` if in one line, why not; what came until then is kept and gone on with next
+    time.
     """
     folder = cache.storage(here.cache, offer.repository)
     lock = here.cache / ".locks" / folder.name / "streamd.lock"

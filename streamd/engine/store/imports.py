@@ -43,10 +43,8 @@ def default_name(source: Path) -> str:
 def add(models: Path, source: Path, name: str) -> None:
     """Copy the model at `source`, which the loader has accepted.
 
-    Raises
-    ------
-    ModelError
-        the name is taken or none, or the copy cannot be written; nothing is left of it then
+    Raises `ModelError` if the name is taken or none, or the copy cannot be written; nothing is left
+    of it then.
     """
     if not _NAME.fullmatch(name):
         raise ModelError(
@@ -82,10 +80,7 @@ def _copy(source: Path, folder: Path, half_done: Path) -> None:
 def needed(source: Path) -> list[Path]:
     """The files of a model that the loader reads; `source` is its folder, or its only file.
 
-    Raises
-    ------
-    ModelError
-        It is no model.
+    Raises `ModelError` if it is no model.
     """
     return layout_of(source).files(source)
 

@@ -55,10 +55,7 @@ class ModelLayout(Protocol):
 def layout_of(path: Path) -> ModelLayout:
     """Choose by what lies there; weights are not looked into.
 
-    Raises
-    ------
-    ModelError
-        It is in a layout that streamd does not read, which is named, or in none.
+    Raises `ModelError` if it is in a layout that streamd does not read, which is named, or in none.
     """
     return _of_folder(path) if path.is_dir() else _of_file(path)
 

@@ -112,10 +112,7 @@ class _Info(msgspec.Struct):
 def read_listing(repository: Repository, answer: bytes) -> Listing:
     """What the hub lists of the repository, if that is a model.
 
-    Raises
-    ------
-    ModelError
-        the listing is damaged or hostile, or what a model needs is not there
+    Raises `ModelError` if the listing is damaged or hostile, or what a model needs is not there.
     """
     try:
         info = msgspec.json.decode(answer, type=_Info)
