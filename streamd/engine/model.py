@@ -1,34 +1,35 @@
-"""A model as it lies on disk, and what is known of Whisper models whose files do not say it.
+"""A model as its files describe it, and facts about Whisper models that files leave out.
 
 Sources: openai/whisper ``__init__.py`` and ``model.py``.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
+from pathlib import Path
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.errors import ModelError
 
 Heads = tuple[tuple[int, int], ...]
 """(decoder layer, head) pairs, sorted."""
 
 N_SPECIALS = (1608, 1609)
-"""Special tokens behind the text tokens: 8, 99 or (large-v3) 100 languages, 1501 timestamps."""
+"""Number of special tokens: 8, 99 or (large-v3) 100 languages, 1501 timestamps."""
 MIN_AUDIO_CTX = 384
-"""Below that, OpenAI's models fall apart."""
+"""Frames; with a shorter encoder context, OpenAI's models write nonsense."""
 
 _FIRST_MULTILINGUAL = 51_865
-"""Tokens of the smallest vocabulary with languages; OpenAI's English-only models have one less."""
+"""Size of the smallest multilingual vocabulary; OpenAI's English-only one has a token less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model before any runtime has seen it.
+    """A model as loaded from its files.
 
     `vocabulary` maps a token's bytes to its id (tiktoken's ranks), without the special tokens.
-    `alignment_heads` are (decoder layer, head) pairs. `language` is the only language of a model
-    without language tokens, else None.
-    `min_audio_ctx` is the shortest encoder context, in frames, on which the model is usable.
-    `suppress_tokens` are never to be written, `begin_suppress_tokens` not first; None: the usual,
+    `language` is the only language of a model without language tokens, else None. `min_audio_ctx`
+    is the shortest usable encoder context in frames. The decoder must never write `suppress_tokens`
+    and not begin with `begin_suppress_tokens`; None stands for openai-whisper's choice:
     annotations, and a blank or the end.
     """
 
@@ -45,38 +46,40 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a model is, as far as it shows without reading its weights.
-
-    `language` is the only language of a model without language tokens, else None.
-    """
+    """What a model's files tell without its weights; `language` as in `Model`."""
 
     dims: ModelDimensions
     language: str | None
 
 
-def is_whisper(dims: ModelDimensions) -> bool:
-    """Whether there can be a Whisper of these dimensions, and one that a machine can hold."""
-    return (
+def check_dimensions(path: Path, dims: ModelDimensions, *, usual: bool = True) -> None:
+    """Raise `ModelError` unless a Whisper of these dimensions can exist and fit into memory.
+
+    `path` is the file that has them; `usual` whether all else that it says suits Whisper.
+    """
+    possible = (
         all(0 < n <= 1_000_000 for n in astuple(dims))
         and max(dims.n_audio_layer, dims.n_text_layer) <= 1000
         and dims.n_audio_state == dims.n_text_state
         and dims.n_audio_state % dims.n_audio_head == 0
         and dims.n_text_state % dims.n_text_head == 0
     )
+    if not (possible and usual):
+        raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
 
 
 def have_heads(dims: ModelDimensions, heads: Iterable[tuple[int, int]]) -> bool:
-    """Whether the decoder has all of these (layer, head) pairs."""
+    """Return whether the decoder has all of these (layer, head) pairs."""
     return all(
         0 <= layer < dims.n_text_layer and 0 <= head < dims.n_text_head for layer, head in heads
     )
 
 
 def only_language(dims: ModelDimensions) -> str | None:
-    """English for the sizes of vocabulary that OpenAI's English-only models have, else None."""
+    """Return "en" if the vocabulary is too small for language tokens, else None."""
     return "en" if dims.n_vocab < _FIRST_MULTILINGUAL else None
 
 
 def below(end: int, tokens: Iterable[int] | None) -> tuple[int, ...] | None:
-    """The tokens below `end`, sorted; None if there is no list of them."""
+    """Return the tokens below `end`, sorted, or None if there is no list of tokens."""
     return None if tokens is None else tuple(sorted(token for token in tokens if 0 <= token < end))

@@ -1,7 +1,6 @@
-"""A model's parameters: which ones there must be, and how they come off the disk.
+"""A model's parameters: their names and shapes (openai/whisper ``model.py``), and their checks.
 
-Knows nothing of file formats (`formats` does) or of vocabularies. Names and shapes: openai/whisper
-``model.py``.
+The modules of `formats` know how files store them.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,21 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.formats.untrusted import bad_file, shown
 from streamd.errors import ModelError
 
 Shapes = dict[str, tuple[int, ...]]
 
 OUTPUT = "proj_out.weight"
-"""Only in models that do not use the token embedding as output layer too; OpenAI's all do."""
+"""Only models whose output layer is not the token embedding have it; OpenAI's have none."""
 INT8_ROWS = "I8 with a scale per row"
 _READABLE = ("F16", "BF16", "F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", INT8_ROWS)
-
-_MAX_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A parameter on disk: in which file, its shape and type, and how to get its values."""
+    """A parameter on disk: its file, shape and type, and a function that reads its values."""
 
     path: Path
     shape: tuple[int, ...]
@@ -36,9 +34,9 @@ class Stored:
 
 
 def parameter_shapes(dims: ModelDimensions, *, tied: bool = True) -> Shapes:
-    """Name and shape of every parameter that a model of these dimensions has.
+    """Return name and shape of every parameter that a model of these dimensions has.
 
-    `tied`: the token embedding is the output layer too.
+    `tied` says that the token embedding is the output layer too.
     """
     audio, text = dims.n_audio_state, dims.n_text_state
     shapes: Shapes = {
@@ -60,22 +58,20 @@ def parameter_shapes(dims: ModelDimensions, *, tied: bool = True) -> Shapes:
     return shapes if tied else shapes | {OUTPUT: (dims.n_vocab, text)}
 
 
-def shown(name: str) -> str:
-    """A name out of a file as it may stand in a message: of one line, and not endless."""
-    plain = ascii(name)[1:-1]
-    return plain if len(plain) <= _MAX_SHOWN else plain[:_MAX_SHOWN] + "..."
-
-
 def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> Weights:
     """Read a model's parameters as float32.
 
     Names, shapes and types are compared with `dims` before any data is read, so that a damaged or
-    foreign file costs neither time nor memory. `path` is whom to blame for a missing one. Raises
-    `ModelError` if the model is of another architecture, damaged, or holds values that are no
-    numbers.
+    foreign file costs neither time nor memory. Raises `ModelError` if the model is of another
+    architecture, is damaged, or holds NaN or infinity; `path` is the file or folder to name where a
+    parameter is missing.
     """
     expected = parameter_shapes(dims, tied=OUTPUT not in stored)
-    _check_names(path, expected, found=set(stored))
+    if wrong := sorted(stored.keys() ^ expected.keys()):
+        name = wrong[0]
+        what = "is missing" if name in expected else "is not a part of a model of its dimensions"
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise ModelError(f"{path}: {shown(name)}{more} {what}; dimensions and weights do not match")
     for name, shape in expected.items():
         _check_tensor(name, stored[name], shape)
     return {name: _float32(name, stored[name]) for name in expected}
@@ -105,16 +101,6 @@ def _block(name: str, n_state: int) -> Shapes:
     }
 
 
-def _check_names(path: Path, expected: Shapes, *, found: set[str]) -> None:
-    odd = sorted(found ^ expected.keys())
-    if odd:
-        what = "is missing" if odd[0] in expected else "is not a part of a model of its dimensions"
-        more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
-        raise ModelError(
-            f"{path}: {shown(odd[0])}{more} {what}; dimensions and weights do not match"
-        )
-
-
 def _check_tensor(name: str, stored: Stored, expected: tuple[int, ...]) -> None:
     if stored.shape != expected:
         raise ModelError(
@@ -129,9 +115,7 @@ def _check_tensor(name: str, stored: Stored, expected: tuple[int, ...]) -> None:
 
 
 def _float32(name: str, stored: Stored) -> NDArray[np.float32]:
-    values = stored.read().astype(np.float32, order="C")  # engines want rows one behind the other
+    values = stored.read().astype(np.float32, order="C")  # engines need contiguous rows
     if not np.isfinite(values).all():
-        raise ModelError(
-            f"{stored.path}: {name} holds NaN or infinity; get the model's files again"
-        )
+        raise bad_file(stored.path, f"{name} holds NaN or infinity")
     return values

@@ -1,7 +1,7 @@
-"""The layouts in which Whisper models lie on disk, one module each; `store` chooses.
+"""Readers of the layouts in which Whisper models are distributed; `store.layouts` chooses one.
 
-Each reads what its files say, without executing anything in them and without believing a size
-before it has been compared with the file's, and gives a `Model` or raises a `ModelError` that
-names the file. `load` does that; `outline` says in little time what the model is, and `files` which
-files are read, so that these are what an import copies and what a prepared model depends on.
+None executes anything in a file or trusts a size in it before comparing it with the file's own.
+Each has three functions, which raise a `ModelError` that names the file: `load` gives the whole
+model, `outline` describes it in little time, and `files` lists the files that `load` reads, which
+an import copies and on which a prepared model depends.
 """

@@ -1,18 +1,17 @@
 """CTranslate2's folder for a Whisper model, as faster-whisper downloads it.
 
-``model.bin`` is little-endian: the version of its layout, name and revision of what it holds, the
-variables (name, shape, type, values), and further names for some of them. Beside an int8 matrix
-lies a scale for each of its rows: a weight is the integer divided by the scale. Sources:
-CTranslate2 ``specs/model_spec.py`` (``_serialize``, ``_quantize``), ``specs/whisper_spec.py``.
+``model.bin`` is little-endian: the version of its layout, name and revision of the specification,
+the variables (name, shape, type, values), and aliases of some of them. A weight of an int8 matrix
+is the integer divided by the scale of its row, which is another variable. Sources: CTranslate2
+``specs/model_spec.py`` (``_serialize``, ``_quantize``), ``specs/whisper_spec.py``.
 """
 
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import msgspec
@@ -22,11 +21,19 @@ from numpy.typing import DTypeLike, NDArray
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import heads
 from streamd.engine.formats import huggingface
-from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile, present, read, read_json
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, is_whisper
+from streamd.engine.formats.untrusted import (
+    MAX_TENSORS,
+    BinaryFile,
+    bad_file,
+    present,
+    read,
+    read_json,
+    shown,
+)
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, check_dimensions
 from streamd.engine.model import only_language as language
 from streamd.engine.vocabulary import check_size, spelled
-from streamd.engine.weights import INT8_ROWS, OUTPUT, Stored, gather, shown
+from streamd.engine.weights import INT8_ROWS, OUTPUT, Stored, gather
 from streamd.errors import ModelError
 
 WEIGHTS = "model.bin"
@@ -42,10 +49,10 @@ _TYPES: tuple[tuple[str, DTypeLike], ...] = (
     ("F16", "<f2"),
     ("BF16", ml_dtypes.bfloat16),
 )
-"""By CTranslate2's number for the type."""
+"""In the order of CTranslate2's numbers for them."""
 _SCALE_TYPES = ("F16", "BF16", "F32")
 _FIXED = {"decoder/activation": 3, "decoder/scale_embeddings": 0}
-"""What would make another model of the same parameters: 3 is GELU."""
+"""Values of Whisper; the same parameters with others are another model. 3 is GELU."""
 
 _LAYER = re.compile(r"(encoder|decoder)/layer_(\d+)/(.+)", re.ASCII)
 _IN_LAYER = {
@@ -60,7 +67,7 @@ _IN_LAYER = {
     "ffn/linear_1": ("mlp.2",),
     "ffn/layer_norm": ("mlp_ln",),
 }
-"""Theirs -> OpenAI's, whose rows are stacked in it."""
+"""CTranslate2's name -> OpenAI's modules, whose rows are stacked in it."""
 _OUTSIDE = {
     "encoder/conv1": "encoder.conv1",
     "encoder/conv2": "encoder.conv2",
@@ -73,19 +80,16 @@ _LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"
 
 
 class _Ct2Config(msgspec.Struct):
-    """``config.json``. Its list of languages says nothing: English-only models have all of them."""
+    """``config.json``; its list of languages is not read: English-only models have all of them."""
 
     alignment_heads: list[tuple[int, int]] | None = None
     suppress_ids: list[int] | None = None
     suppress_ids_begin: list[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Variable:
-    """A variable; its values are still on disk."""
-
+class _Variable(NamedTuple):
     dtype: str
-    values: NDArray[Any]
+    values: NDArray[Any]  # still on disk
 
 
 _Variables = Mapping[str, _Variable]
@@ -122,13 +126,13 @@ def outline(folder: Path) -> Outline:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that `load` reads."""
+    """Return the files that `load` reads."""
     vocabularies = present(folder, (_JSON, _TEXT))[:1] or huggingface.vocabularies(folder)
     return [*present(folder, (_CONFIG,)), *vocabularies, folder / WEIGHTS]
 
 
 def _variables(path: Path) -> _Variables:
-    """All variables of ``model.bin``, under all their names."""
+    """Read the names of all variables in ``model.bin``; the values stay on disk."""
     file = BinaryFile(path)
     (version,) = file.numbers("I")
     spec = _text(file) if version <= _MAX_VERSION else ""
@@ -141,14 +145,9 @@ def _variables(path: Path) -> _Variables:
             f"{path}: of version {version} of CTranslate2's files, not {_VERSION}; convert the "
             "model again with another CTranslate2"
         )
-    _, n_variables = file.numbers("2I")
-    if n_variables > MAX_TENSORS:
-        raise file.damaged(f"{n_variables} variables")
-    variables = dict(_variable(file) for _ in range(n_variables))
-    (n_aliases,) = file.numbers("I")
-    if n_aliases > MAX_TENSORS:
-        raise file.damaged(f"{n_aliases} aliases")
-    for _ in range(n_aliases):
+    file.numbers("I")  # the specification's revision
+    variables = dict(_variable(file) for _ in range(_count(file)))
+    for _ in range(_count(file)):
         alias, name = _text(file), _text(file)
         if name not in variables:
             raise file.damaged(f"{shown(name)} is missing")
@@ -157,6 +156,13 @@ def _variables(path: Path) -> _Variables:
             if scale := variables.get(f"{name}_scale"):
                 variables[f"{alias}_scale"] = scale
     return variables
+
+
+def _count(file: BinaryFile) -> int:
+    (n,) = file.numbers("I")
+    if n > MAX_TENSORS:
+        raise file.damaged(f"{n} variables")
+    return n
 
 
 def _text(file: BinaryFile) -> str:
@@ -179,7 +185,7 @@ def _variable(file: BinaryFile) -> tuple[str, _Variable]:
 
 
 def _dims(path: Path, variables: _Variables) -> ModelDimensions:
-    """What the shapes of the variables say, and the only numbers that are none of their shapes."""
+    """Derive the dimensions from shapes; only the numbers of heads are variables of their own."""
     try:
         numbers = {
             n: int(v.values)
@@ -202,12 +208,9 @@ def _dims(path: Path, variables: _Variables) -> ModelDimensions:
             n_text_layer=_n_layers(variables, "decoder"),
         )
     except (KeyError, ValueError, TypeError) as error:  # the last two: of another rank
-        raise ModelError(
-            f"{path}: damaged ({shown(str(error))}); get the model's files again"
-        ) from error
+        raise bad_file(path, f"damaged ({shown(str(error))})") from error
     usual = all(numbers.get(name, value) == value for name, value in _FIXED.items())
-    if not (usual and is_whisper(dims)):
-        raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
+    check_dimensions(path, dims, usual=usual)
     return dims
 
 
@@ -217,20 +220,20 @@ def _n_layers(variables: _Variables, part: str) -> int:
 
 
 def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored]]:
-    """The model's parameters under OpenAI's names; what is none keeps its own."""
+    """Yield the parameters under OpenAI's names; other variables keep their own."""
     for name, variable in variables.items():
-        if variable.values.ndim == 0 or _is_scale(name, variables):
+        matrix = variables.get(name.removesuffix("_scale"))
+        is_scale = name.endswith("_scale") and matrix is not None and matrix.dtype == "I8"
+        if variable.values.ndim == 0 or is_scale:
             continue
         parts, leaf = _openai_names(name)
         scales = _scales(path, name, variables) if variable.dtype == "I8" else None
         n_rows, rest = divmod(len(variable.values), len(parts))
         if rest:
-            raise ModelError(
-                f"{path}: {shown(name)} has a wrong shape; get the model's files again"
-            )
+            raise bad_file(path, f"{shown(name)} has a wrong shape")
         for i, part in enumerate(parts):
             if part.endswith(".key") and leaf == "bias":
-                continue  # zeros; and whatever it is, it changes all of a query's scores alike
+                continue  # zeros; any value would shift all scores of a query alike
             rows = slice(i * n_rows, (i + 1) * n_rows)
             values = variable.values[rows]
             read = partial(_read, values, None if scales is None else scales[rows])
@@ -238,13 +241,8 @@ def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored
             yield ".".join((part, leaf)).strip("."), Stored(path, values.shape, dtype, read)
 
 
-def _is_scale(name: str, variables: _Variables) -> bool:
-    matrix = variables.get(name.removesuffix("_scale"))
-    return name.endswith("_scale") and matrix is not None and matrix.dtype == "I8"
-
-
 def _openai_names(name: str) -> tuple[tuple[str, ...], str]:
-    """The modules whose parameters are stacked in a variable, and what of them it is."""
+    """Return the modules whose parameters a variable stacks, and which parameter that is."""
     scope, _, leaf = name.rpartition("/")
     if layer := _LAYER.fullmatch(scope):
         inside = _IN_LAYER.get(layer[3], ())
@@ -259,31 +257,29 @@ def _openai_names(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _scales(path: Path, name: str, variables: _Variables) -> NDArray[Any]:
-    """One for each row of the int8 matrix of that name, and shaped to divide it."""
+    """Return the scales of the rows of an int8 matrix, shaped to divide it."""
     scale, matrix = variables.get(f"{name}_scale"), variables[name].values
     if scale is None or scale.values.shape != matrix.shape[:1] or scale.dtype not in _SCALE_TYPES:
-        raise ModelError(
-            f"{path}: there is no scale for each row of {shown(name)}; get the model's files again"
-        )
+        raise bad_file(path, f"there is no scale for each row of {shown(name)}")
     return scale.values.reshape(-1, *[1] * (matrix.ndim - 1))
 
 
 def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
-    """Of int8, the float32 quotient; `engine.onnx.builder.quantised` gives its integers again."""
     if scales is None:
         return values
-    with np.errstate(all="ignore"):  # a damaged scale gives infinity, which is refused as such
+    # `engine.onnx.builder.quantised` gets the same integers out of the quotients again
+    with np.errstate(all="ignore"):  # a damaged scale gives infinity, which `gather` refuses
         return values.astype(np.float32) / scales.astype(np.float32)
 
 
 def _vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
-    """Of ``vocabulary.json``, of the ``vocabulary.txt`` of older converters, or the tokenizer's."""
+    """Read ``vocabulary.json``, older converters' ``vocabulary.txt``, or the tokenizer's files."""
     if (path := folder / _JSON).exists():
         return spelled(path, read_json(path, list[str]))
     if (path := folder / _TEXT).exists():
         try:
             lines = read(path).decode().removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
-            raise ModelError(f"{path}: {error}; get the model's files again") from error
+            raise bad_file(path, error) from error
         return spelled(path, lines)
     return huggingface.read_vocabulary(folder, n_vocab)

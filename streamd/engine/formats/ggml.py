@@ -1,17 +1,16 @@
-"""Reads whisper.cpp's files: dimensions, vocabulary and parameters, which may be quantised.
+"""whisper.cpp's files: dimensions, vocabulary and parameters, which may be quantised.
 
-Little-endian throughout: a magic number and eleven numbers of the model; the mel filterbank, which
-streamd computes itself; the text tokens; then the tensors. A quantised block has 32 numbers: small
-integers q and, as float16, their scale d and perhaps their offset m. The first 16 numbers are in
-the low halves of the bytes, the others in the high halves; a fifth bit is in a word of 32 bits.
-Sources: whisper.cpp ``convert-pt-to-ggml.py``, ``whisper_model_load`` in ``whisper.cpp``; ggml
-``ggml-common.h``, ``ggml-quants.c`` (``dequantize_row_*``).
+All numbers are little-endian: a magic number and eleven numbers about the model; the mel
+filterbank, which streamd computes itself; the text tokens; the tensors. A quantised block has 32
+numbers: small integers q and, as float16, their scale d and perhaps their offset m. The first 16
+numbers are in the low halves of the bytes, the others in the high halves; a fifth bit is in a word
+of 32 bits. Sources: whisper.cpp ``convert-pt-to-ggml.py``, ``whisper_model_load`` in
+``whisper.cpp``; ggml ``ggml-common.h``, ``ggml-quants.c`` (``dequantize_row_*``).
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,16 @@ from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import usual_heads
-from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, is_whisper, only_language
+from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile, shown
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, check_dimensions, only_language
 from streamd.engine.vocabulary import check_size, numbered
-from streamd.engine.weights import Stored, gather, shown
+from streamd.engine.weights import Stored, gather
 from streamd.errors import ModelError
 
+MAGIC = b"lmgg"
+_QUANTISATION_VERSION = 2
+"""That of May 2023; older quantised files have other blocks."""
+_MAX_AXES = 4
 _BLOCK = 32
 _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]
@@ -48,76 +51,45 @@ GGML_TYPES: Mapping[int, GgmlType] = {
     7: GgmlType("Q5_1", _BLOCK, 2 + 2 + 4 + 16),
     8: GgmlType("Q8_0", _BLOCK, 2 + 32),
 }
-"""By ggml's number for it."""
-
-
+"""ggml's number -> type."""
 _K_QUANTS = {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K"}
 
 
-def unread(number: int) -> str:
-    """Return the name of a type that is not among `GGML_TYPES`."""
-    return f"{_K_QUANTS[number]}, one of the k-quants" if number in _K_QUANTS else str(number)
-
-
 def dequantise(data: _Bytes, kind: str) -> _Floats:
-    """The numbers in (n_bytes,) of the type of that name, as float32 (n,)."""
-    if kind in _WHOLE:
-        return data.view(_WHOLE[kind]).astype(np.float32)
+    """Return the numbers in (n_bytes,) of the type of that name, as float32 (n,)."""
+    if kind in ("F32", "F16"):
+        return data.view("<f4" if kind == "F32" else "<f2").astype(np.float32)
     n_bytes = next(each.n_bytes for each in GGML_TYPES.values() if each.name == kind)
-    return _DEQUANTISED[kind](data.reshape(-1, n_bytes)).reshape(-1)
-
-
-def _q4_0(blocks: _Bytes) -> _Floats:
-    return _float(blocks, 0) * (_halves(blocks[:, 2:]) - np.float32(8))
-
-
-def _q4_1(blocks: _Bytes) -> _Floats:
-    return _float(blocks, 0) * _halves(blocks[:, 4:]) + _float(blocks, 2)
-
-
-def _q5_0(blocks: _Bytes) -> _Floats:
-    q = _halves(blocks[:, 6:]) + _fifth_bits(blocks[:, 2:6])
-    return _float(blocks, 0) * (q - np.float32(16))
-
-
-def _q5_1(blocks: _Bytes) -> _Floats:
-    q = _halves(blocks[:, 8:]) + _fifth_bits(blocks[:, 4:8])
-    return _float(blocks, 0) * q + _float(blocks, 2)
-
-
-def _q8_0(blocks: _Bytes) -> _Floats:
-    return _float(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
+    blocks = data.reshape(-1, n_bytes)
+    d = _float(blocks, 0)
+    if kind == "Q4_0":
+        numbers = d * (_halves(blocks[:, 2:]) - np.float32(8))
+    elif kind == "Q4_1":
+        numbers = d * _halves(blocks[:, 4:]) + _float(blocks, 2)
+    elif kind == "Q5_0":
+        q = _halves(blocks[:, 6:]) + _fifth_bits(blocks[:, 2:6])
+        numbers = d * (q - np.float32(16))
+    elif kind == "Q5_1":
+        q = _halves(blocks[:, 8:]) + _fifth_bits(blocks[:, 4:8])
+        numbers = d * q + _float(blocks, 2)
+    else:  # Q8_0
+        numbers = d * blocks[:, 2:].view(np.int8).astype(np.float32)
+    return numbers.reshape(-1)
 
 
 def _float(blocks: _Bytes, at: int) -> _Floats:
-    """(n, 1): the float16 at that byte of each block."""
+    """Return the float16 at byte `at` of each block, (n, 1)."""
     return blocks[:, at : at + 2].copy().view("<f2").astype(np.float32)
 
 
 def _halves(packed: _Bytes) -> _Floats:
-    """(n, 16) bytes to (n, 32) numbers from 0 to 15."""
+    """Unpack (n, 16) bytes into (n, 32) numbers from 0 to 15."""
     return np.concatenate([packed & 0x0F, packed >> 4], axis=1).astype(np.float32)
 
 
 def _fifth_bits(packed: _Bytes) -> _Floats:
-    """(n, 4) bytes to (n, 32) times 0 or 16; number i has bit i."""
+    """Unpack (n, 4) bytes into (n, 32) numbers, each 0 or 16; number i has bit i."""
     return np.unpackbits(packed, axis=1, bitorder="little").astype(np.float32) * np.float32(16)
-
-
-_WHOLE = {"F32": "<f4", "F16": "<f2"}
-_DEQUANTISED: Mapping[str, Callable[[_Bytes], _Floats]] = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-}
-
-
-MAGIC = b"lmgg"
-_QUANTISATION_VERSION = 2
-"""Since May 2023; older quantised files have other blocks."""
-_MAX_AXES = 4
 
 
 def load(path: Path, name: str) -> Model:
@@ -154,7 +126,7 @@ def outline(path: Path) -> Outline:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that `load` reads."""
+    """Return the files that `load` reads."""
     return [path]
 
 
@@ -174,8 +146,7 @@ def _dims(reader: BinaryFile) -> ModelDimensions:
         n_text_head=n_head,
         n_text_layer=n_layer,
     )
-    if not is_whisper(dims):
-        raise ModelError(f"{reader.path}: describes no Whisper model; get the model's file again")
+    check_dimensions(reader.path, dims)
     version, whole = divmod(kind, 1000)
     if whole > 1 and version != _QUANTISATION_VERSION:
         raise ModelError(
@@ -192,24 +163,18 @@ def _tensor(reader: BinaryFile) -> tuple[str, Stored]:
     sizes = reader.numbers(f"{n_axes}i")[::-1]
     name = reader.text(n_name).decode("ascii", "backslashreplace")
     if number not in GGML_TYPES:
+        kind = f"{_K_QUANTS[number]}, one of the k-quants" if number in _K_QUANTS else str(number)
         raise ModelError(
-            f"{reader.path}: {shown(name)} is of ggml's type {unread(number)}; "
-            f"quantise the model to {', '.join(kind.name for kind in GGML_TYPES.values())}"
+            f"{reader.path}: {shown(name)} is of ggml's type {kind}; "
+            f"quantise the model to {', '.join(each.name for each in GGML_TYPES.values())}"
         )
-    kind = GGML_TYPES[number]
-    if min(sizes) <= 0 or sizes[-1] % kind.n_items:
+    found = GGML_TYPES[number]
+    if min(sizes) <= 0 or sizes[-1] % found.n_items:
         raise reader.damaged(f"{shown(name)} has shape {list(sizes)}")
-    data = reader.take(math.prod(sizes) // kind.n_items * kind.n_bytes)
-    shape = _openai_shape(name, sizes)
-    read = partial(_values, data, kind.name, shape)
-    return name, Stored(path=reader.path, shape=shape, dtype=kind.name, read=read)
-
-
-def _openai_shape(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The convolutions' biases are columns there, to be added to (channels, time)."""
+    data = reader.take(math.prod(sizes) // found.n_items * found.n_bytes)
+    # the convolutions' biases are columns here, to be added to (channels, time)
     column = name.startswith("encoder.conv") and name.endswith(".bias") and sizes[-1] == 1
-    return tuple(sizes[:-1] if column else sizes)
-
-
-def _values(data: NDArray[np.uint8], kind: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    return dequantise(data, kind).reshape(shape)
+    shape = sizes[:-1] if column else sizes
+    return name, Stored(
+        reader.path, shape, found.name, lambda: dequantise(data, found.name).reshape(shape)
+    )

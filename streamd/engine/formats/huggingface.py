@@ -1,6 +1,6 @@
 """Hugging Face's folder for a Whisper model, as transformers writes it and the hub has it.
 
-The merges of its tokenizer are not read: in Whisper's vocabularies their order is that of the ids.
+The tokenizer's merges are not read: in Whisper's vocabularies their order is that of the ids.
 Names of parameters and fields: transformers ``modeling_whisper.py``, ``configuration_whisper.py``.
 """
 
@@ -15,8 +15,15 @@ from streamd.engine import ModelDimensions
 from streamd.engine.catalog import heads
 from streamd.engine.formats import safetensors
 from streamd.engine.formats.torch_zip import open_torch
-from streamd.engine.formats.untrusted import existing, present, read_json
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, is_whisper, only_language
+from streamd.engine.formats.untrusted import bad_file, existing, present, read_json
+from streamd.engine.model import (
+    MIN_AUDIO_CTX,
+    Model,
+    Outline,
+    below,
+    check_dimensions,
+    only_language,
+)
 from streamd.engine.vocabulary import check_size, openai_vocabulary, spelled
 from streamd.engine.weights import OUTPUT, Stored, gather
 from streamd.errors import ModelError
@@ -40,18 +47,16 @@ _RENAMED = (
     ("fc1.", "mlp.0."),
     ("fc2.", "mlp.2."),
 )
-"""Their part of a name -> OpenAI's, in this order."""
+"""Part of a name in transformers -> OpenAI's, to be replaced in this order."""
 
 
-class _ModelType(msgspec.Struct):
-    """What every ``config.json`` of transformers says."""
+class ModelType(msgspec.Struct):
+    """What every ``config.json`` of transformers has."""
 
-    model_type: str
+    model_type: str = ""
 
 
 class _HfConfig(msgspec.Struct):
-    """``config.json``."""
-
     vocab_size: int
     num_mel_bins: int
     d_model: int
@@ -86,8 +91,6 @@ class _BytePairs(msgspec.Struct):
 
 
 class _TokenizerFile(msgspec.Struct):
-    """``tokenizer.json``."""
-
     model: _BytePairs
     added_tokens: list[_AddedToken] = []
 
@@ -102,7 +105,9 @@ def load(folder: Path, name: str) -> Model:
     generation = _generation(folder)
     vocabulary = check_size(folder, read_vocabulary(folder, dims.n_vocab), dims.n_vocab)
     with _opened(folder) as stored:
-        renamed = _renamed(stored, tied=config.tie_word_embeddings)
+        renamed = {_openai_name(name): tensor for name, tensor in stored.items()}
+        if config.tie_word_embeddings:
+            renamed.pop(OUTPUT, None)  # repeats the embedding
         weights = gather(folder, dims, renamed)
     return Model(
         name=name,
@@ -125,30 +130,24 @@ def outline(folder: Path) -> Outline:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that `load` reads.
-
-    Raises `ModelError` if those that would say which ones they are, are missing or damaged.
-    """
+    """Return the files that `load` reads. Raises `ModelError` if an index of them is damaged."""
     small = present(folder, (CONFIG, GENERATION))
     return [*small, *vocabularies(folder), *(_torch_files(folder) or safetensors.files(folder))]
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether there are weights that `load` could read."""
+    """Return whether there are weights that `load` could read."""
     names = (safetensors.SINGLE, safetensors.INDEX, _TORCH, _TORCH_INDEX)
     return bool(present(folder, names))
 
 
 def vocabularies(folder: Path) -> list[Path]:
-    """The file that `read_vocabulary` reads, if there is one."""
+    """Return the file that `read_vocabulary` reads, if there is one."""
     return present(folder, ("tokenizer.json", "vocab.json"))[:1]
 
 
 def read_dimensions(path: Path) -> ModelDimensions:
-    """The dimensions that a ``config.json`` gives.
-
-    Raises `ModelError` if it is damaged, or of another architecture.
-    """
+    """Read a ``config.json``. Raises `ModelError` if it is damaged, or of another architecture."""
     return _dims(path, _config(path))
 
 
@@ -164,7 +163,7 @@ def _language(dims: ModelDimensions, generation: _Generation) -> str | None:
 
 
 def _config(path: Path) -> _HfConfig:
-    kind = read_json(path, _ModelType).model_type
+    kind = read_json(path, ModelType).model_type
     if kind != "whisper":
         raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
     return read_json(path, _HfConfig)
@@ -188,13 +187,12 @@ def _dims(path: Path, config: _HfConfig) -> ModelDimensions:
         and config.activation_function == "gelu"
         and not config.scale_embedding
     )
-    if not (usual and is_whisper(dims)):
-        raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
+    check_dimensions(path, dims, usual=usual)
     return dims
 
 
 def _torch_files(folder: Path) -> list[Path]:
-    """Where only torch's own files have the weights: these, with the index of several first."""
+    """Return torch's files, their index first, if the weights are in no others."""
     if present(folder, (safetensors.SINGLE, safetensors.INDEX)):
         return []
     index = folder / _TORCH_INDEX
@@ -205,7 +203,6 @@ def _torch_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
-    """The weights under their own names."""
     parts = [path for path in _torch_files(folder) if path.name != _TORCH_INDEX]
     if not parts:
         yield safetensors.open_folder(folder)
@@ -216,17 +213,9 @@ def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
             file = stack.enter_context(open_torch(existing(path)))
             found = file.stored(file.content)
             if found is None:
-                raise ModelError(f"{path}: holds more than weights; get the model's files again")
+                raise bad_file(path, "holds more than weights")
             stored |= found
         yield stored
-
-
-def _renamed(stored: dict[str, Stored], *, tied: bool) -> dict[str, Stored]:
-    """Under OpenAI's names. A tied output layer, if there at all, repeats the embedding."""
-    renamed = {_openai_name(name): tensor for name, tensor in stored.items()}
-    if tied:
-        renamed.pop(OUTPUT, None)
-    return renamed
 
 
 def _openai_name(name: str) -> str:
@@ -242,23 +231,23 @@ def _openai_name(name: str) -> str:
 
 
 def read_vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
-    """Of ``tokenizer.json``, or else of ``vocab.json``, which old models have.
+    """Read ``tokenizer.json``, or else ``vocab.json``, which old models have.
 
-    A folder with neither has OpenAI's vocabulary of that size, which ships with streamd. Raises
-    `ModelError` if the file is damaged, or OpenAI has no vocabulary of that size.
+    If there is neither, the result is OpenAI's vocabulary of that size, which ships with streamd.
+    Raises `ModelError` if the file is damaged, or OpenAI has no vocabulary of that size.
     """
-    path = folder / "tokenizer.json"
-    if not path.exists() and not (folder / "vocab.json").exists():
+    path, old = folder / "tokenizer.json", folder / "vocab.json"
+    if not path.exists() and not old.exists():
         return openai_vocabulary(folder, n_vocab)
     if path.exists():
         tokenizer = read_json(path, _TokenizerFile)
         added = {token.id for token in tokenizer.added_tokens}
         ids = {text: i for text, i in tokenizer.model.vocab.items() if i not in added}
     else:
-        path = folder / "vocab.json"
+        path = old
         ids = read_json(path, dict[str, int])
     in_order = sorted(ids, key=ids.__getitem__)
     eot = ids.get("<|endoftext|>", len(in_order))
     if [ids[text] for text in in_order[:eot]] != list(range(min(eot, len(ids)))):
-        raise ModelError(f"{path}: tokens are missing or duplicated; get the model's files again")
+        raise bad_file(path, "tokens are missing or duplicated")
     return spelled(path, in_order)

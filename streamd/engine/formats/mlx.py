@@ -1,8 +1,8 @@
 """MLX's folder for a Whisper model, as mlx-whisper downloads it and mlx-community has it.
 
-OpenAI's dimensions in ``config.json``, and OpenAI's parameters, but that convolutions have their
-axes in another order, layers of an MLP are ``mlp1`` and ``mlp2``, and the encoder's positions are
-computed. There is no vocabulary; OpenAI's ship with streamd. Sources: mlx-examples
+``config.json`` has OpenAI's dimensions. The parameters are OpenAI's, except that convolutions have
+their axes in another order, layers of an MLP are ``mlp1`` and ``mlp2``, and the encoder's positions
+are computed. There is no vocabulary; OpenAI's ship with streamd. Sources: mlx-examples
 ``whisper/convert.py``, ``mlx_whisper/load_models.py``, ``mlx_whisper/whisper.py``.
 """
 
@@ -24,22 +24,22 @@ from numpy.typing import DTypeLike, NDArray
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import heads
 from streamd.engine.formats import safetensors
-from streamd.engine.formats.untrusted import open_zip, present, read_json, zip_entry
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, is_whisper, only_language
+from streamd.engine.formats.untrusted import open_zip, present, read_json, shown, zip_entry
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, check_dimensions, only_language
 from streamd.engine.vocabulary import openai_vocabulary
-from streamd.engine.weights import Stored, gather, shown
+from streamd.engine.weights import Stored, gather
 from streamd.errors import ModelError
 
 CONFIG = "config.json"
 NPZ, SAFETENSORS = "weights.npz", ("model.safetensors", "weights.safetensors")
 _MAX_AUDIO_CTX = 1500
-"""Nothing in the weights is as long, so the configuration is not believed more."""
+"""The weights do not have this size, so the configuration alone must not decide it."""
 _POSITIONS, _HEADS = "encoder.positional_embedding", "alignment_heads"
 _MAX_HEADS = 10_000
 _HEADER = re.compile(
     rb"\{'descr': '([^']{1,9})', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\),? *\}\s*",
 )
-"""Of an array in an .npz, as numpy and MLX write it."""
+"""The header of an array in an .npz, as numpy and MLX write it."""
 _MAX_HEADER = 1000
 _TYPES: dict[str, tuple[str, DTypeLike]] = {
     "<f2": ("F16", "<f2"),
@@ -49,7 +49,7 @@ _TYPES: dict[str, tuple[str, DTypeLike]] = {
     "<i8": ("I64", "<i8"),
     "<u4": ("U32", "<u4"),
 }
-"""By numpy's name; for bfloat16, which numpy does not know, MLX writes two bytes of anything."""
+"""By numpy's name; MLX calls bfloat16, which numpy does not know, two bytes of anything."""
 
 
 class _Quantization(msgspec.Struct):
@@ -57,23 +57,18 @@ class _Quantization(msgspec.Struct):
 
 
 class _MlxConfig(msgspec.Struct):
-    """``config.json``, beside the dimensions."""
+    """``config.json``; those of other layouts have no `n_mels`."""
 
+    n_mels: int | None = None
     quantization: _Quantization | None = None
 
 
-class _Marks(msgspec.Struct):
-    """What other folders' ``config.json`` does not have."""
-
-    n_mels: int | None = None
-
-
 def is_one(folder: Path) -> bool:
-    """Whether the folder is of this layout, by its files' names and its configuration."""
+    """Return whether the folder is of this layout, by its files' names and its configuration."""
     if present(folder, (NPZ, SAFETENSORS[1])):
         return True
     config = present(folder, (CONFIG,))
-    return bool(config) and read_json(config[0], _Marks).n_mels is not None
+    return bool(config) and read_json(config[0], _MlxConfig).n_mels is not None
 
 
 def load(folder: Path, name: str) -> Model:
@@ -104,19 +99,17 @@ def outline(folder: Path) -> Outline:
     """Describe the folder's model. Raises `ModelError`, as `load` does."""
     path = folder / CONFIG
     dims = read_json(path, ModelDimensions)
-    if not is_whisper(dims) or dims.n_audio_ctx > _MAX_AUDIO_CTX:
-        raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
+    check_dimensions(path, dims, usual=dims.n_audio_ctx <= _MAX_AUDIO_CTX)
     return Outline(dims, only_language(dims))
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that `load` reads."""
+    """Return the files that `load` reads."""
     return [*present(folder, (CONFIG,)), _weights(folder)]
 
 
 def _weights(folder: Path) -> Path:
-    """In the order of mlx-whisper."""
-    found = present(folder, (*SAFETENSORS, NPZ))
+    found = present(folder, (*SAFETENSORS, NPZ))  # mlx-whisper's order
     return found[0] if found else folder / NPZ
 
 
@@ -131,7 +124,7 @@ def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
 
 
 def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]:
-    """What numpy's header of an entry says; the numbers behind it are not read."""
+    """Read only numpy's header of an entry."""
     with opened.open(name) as file:
         start = file.read(_MAX_HEADER)
     version, n_length = start[6:7], 2 if start[6:7] == b"\1" else 4
@@ -142,7 +135,7 @@ def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]
         raise zipfile.BadZipFile(f"{shown(name)} is no array")
     kind = header[1].decode("ascii", "replace")
     shape = tuple(int(size) for size in header[3].replace(b" ", b"").split(b",") if size)
-    reverse = header[2] == b"True"  # the order of its numbers: the first axis is the fastest
+    reverse = header[2] == b"True"  # the first axis varies fastest
     dtype, item = _TYPES.get(kind, (kind, ""))
     values = partial(_values, opened, name, end, item, shape[::-1] if reverse else shape)
     read = (lambda: values().T) if reverse else values
@@ -159,14 +152,15 @@ def _values(
 
 
 def _listed_heads(stored: Stored | None) -> list[tuple[int, int]] | None:
-    plain = stored is not None and stored.dtype in ("I32", "I64", "U32")
-    if stored is None or not plain or stored.shape[1:] != (2,) or stored.shape[0] > _MAX_HEADS:
+    if stored is None or stored.dtype not in ("I32", "I64", "U32"):
+        return None
+    if stored.shape[1:] != (2,) or stored.shape[0] > _MAX_HEADS:
         return None
     return [(int(layer), int(head)) for layer, head in stored.read()]
 
 
 def _renamed(folder: Path, dims: ModelDimensions, stored: dict[str, Stored]) -> dict[str, Stored]:
-    """Under OpenAI's names, and in OpenAI's order of axes."""
+    """Return the parameters under OpenAI's names, with OpenAI's order of axes."""
     positions = (dims.n_audio_ctx, dims.n_audio_state)
     renamed = {_POSITIONS: Stored(folder, positions, "F16", partial(sinusoids, *positions))}
     for name, each in stored.items():
@@ -183,7 +177,7 @@ def _swapped(convolution: Stored) -> NDArray[Any]:
 
 
 def sinusoids(n_audio_ctx: int, n_audio_state: int) -> NDArray[np.float16]:
-    """The encoder's positional embedding, to the last bit as OpenAI's checkpoints have it."""
+    """Compute the encoder's positional embedding, bit for bit that of OpenAI's checkpoints."""
     half = n_audio_state // 2
     scales = np.exp(-math.log(10_000) / max(half - 1, 1) * np.arange(half))
     angles = np.arange(n_audio_ctx)[:, None] * scales

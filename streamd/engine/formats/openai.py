@@ -11,15 +11,15 @@ import msgspec
 
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import usual_heads
-from streamd.engine.formats.torch_zip import TorchZip, open_torch
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, is_whisper, only_language
+from streamd.engine.formats.torch_zip import open_torch
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, check_dimensions, only_language
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import Stored, gather
 from streamd.errors import ModelError
 
 
 def load(path: Path, name: str) -> Model:
-    """Load the file; nothing in it is executed.
+    """Load the file.
 
     Raises `ModelError` if it is damaged, holds anything but parameters, or is of another
     architecture.
@@ -43,25 +43,20 @@ def outline(path: Path) -> Outline:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that `load` reads."""
+    """Return the files that `load` reads."""
     return [path]
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[ModelDimensions, dict[str, Stored]]]:
     with open_torch(path) as file:
-        yield _contents(file)
-
-
-def _contents(file: TorchZip) -> tuple[ModelDimensions, dict[str, Stored]]:
-    content = file.content if type(file.content) is dict else {}
-    try:
-        dims = msgspec.convert(content.get("dims"), ModelDimensions)
-    except msgspec.ValidationError as error:
-        raise ModelError(
-            f"{file.path}: {error}; only checkpoints as openai-whisper has them are read"
-        ) from error
-    stored = file.stored(content.get("model_state_dict"))
-    if stored is None or not is_whisper(dims):
-        raise ModelError(f"{file.path}: describes no Whisper model; get the model's file again")
-    return dims, stored
+        content = file.content if type(file.content) is dict else {}
+        try:
+            dims = msgspec.convert(content.get("dims"), ModelDimensions)
+        except msgspec.ValidationError as error:
+            raise ModelError(
+                f"{path}: {error}; only checkpoints as openai-whisper has them are read"
+            ) from error
+        stored = file.stored(content.get("model_state_dict"))
+        check_dimensions(path, dims, usual=stored is not None)
+        yield dims, stored or {}

@@ -1,11 +1,12 @@
 """Parameters in safetensors files, one or several.
 
-A matrix may be stored as int8 with a scale for each of its rows: beside ``X``, of type I8 and
-shape (n_out, n_in), lies ``X_scale`` of shape (n_out, 1), as compressed-tensors names it. A row of
-``X_offset``, shape (1, n_in), is added to each product, if it is there.
+A matrix ``X``, (n_out, n_in), may be stored as I8 with a scale for each row in ``X_scale``,
+(n_out, 1), as compressed-tensors names it, and a row ``X_offset``, (1, n_in), to be added to each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from streamd.engine.formats.untrusted import existing, read_json
-from streamd.engine.weights import INT8_ROWS, Stored, shown
+from streamd.engine.formats.untrusted import bad_file, existing, read_json, shown
+from streamd.engine.weights import INT8_ROWS, Stored
 from streamd.errors import ModelError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -27,13 +28,11 @@ _SCALE_TYPES = ("F16", "BF16", "F32")
 
 
 class _ShardIndex(msgspec.Struct):
-    """Which file has which parameter."""
-
     weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
 
 def open_folder(folder: Path) -> dict[str, Stored]:
-    """What ``model.safetensors`` holds, or else the files that its index names.
+    """Return what ``model.safetensors`` holds, or else the files that its index names.
 
     Raises `ModelError` if files are missing, damaged, or the index does not fit them.
     """
@@ -49,14 +48,14 @@ def open_folder(folder: Path) -> dict[str, Stored]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that `open_folder` reads. Raises `ModelError`: the index is damaged."""
+    """Return the files that `open_folder` reads. Raises `ModelError`: the index is damaged."""
     if (folder / SINGLE).exists() or not (folder / INDEX).exists():
         return [folder / SINGLE]
     return [folder / INDEX, *(folder / name for name in shards(folder / INDEX))]
 
 
 def shards(index: Path, *, ending: str = ".safetensors") -> list[str]:
-    """The names of the files that an index distributes parameters to, all in its own folder.
+    """Return the names of the files that have an index's parameters, all in its own folder.
 
     Raises `ModelError` if the index is missing, damaged, or names files anywhere else.
     """
@@ -64,56 +63,61 @@ def shards(index: Path, *, ending: str = ".safetensors") -> list[str]:
     for name in names:
         plain = Path(name).name == name and "\\" not in name and name.isprintable()
         if not plain or not name.endswith(ending) or len(names) > _MAX_SHARDS:
-            raise ModelError(f"{index}: {shown(name)!r} is no part of a model; get its files again")
+            raise bad_file(index, f"{shown(name)!r} is no part of a model")
     return names
 
 
 def open_file(path: Path) -> dict[str, Stored]:
-    """What the file holds; its header is checked, its data not read.
+    """Return what the file holds without reading its values.
 
-    Raises `ModelError` if the file is missing or damaged.
+    Raises `ModelError` if the file is missing, or its header is damaged.
     """
-    try:
+    with _failures(path):
         file: Any = safe_open(existing(path), framework="np")  # has no annotations
         return {
             name: Stored(
                 path=path,
                 shape=tuple(part.get_shape()),
                 dtype=part.get_dtype(),
-                read=partial(_read, path, partial(file.get_tensor, name)),
+                read=partial(_read, path, file, name),
             )
             for name in file.keys()  # noqa: SIM118 - not a mapping
             for part in (file.get_slice(name),)
         }
+
+
+def _read(path: Path, file: Any, name: str) -> NDArray[Any]:  # noqa: ANN401 - as above
+    with _failures(path):
+        values: NDArray[Any] = file.get_tensor(name)
+        return values
+
+
+@contextmanager
+def _failures(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: damaged ({error}); get the model's files again") from error
+        raise bad_file(path, f"damaged ({error})") from error
 
 
 def _with_scales(stored: dict[str, Stored]) -> dict[str, Stored]:
     """Join each int8 matrix with its scales and its offset, which are no parameters themselves."""
     joined = dict(stored)
     for name, matrix in stored.items():
-        scale, offset = stored.get(name + _SCALE), stored.get(name + _OFFSET)
-        if matrix.dtype != "I8" or scale is None:
+        if matrix.dtype != "I8" or name + _SCALE not in stored:
             continue
-        _check_part(scale, name + _SCALE, (*matrix.shape[:1], 1), f"a scale for each row of {name}")
-        parts = [matrix.read, scale.read]
-        if offset is not None:
-            shape = (1, *matrix.shape[1:])
-            _check_part(offset, name + _OFFSET, shape, f"an offset for each column of {name}")
-            parts.append(offset.read)
-            del joined[name + _OFFSET]
-        read = partial(_scaled, *parts)
-        joined[name] = Stored(path=matrix.path, shape=matrix.shape, dtype=INT8_ROWS, read=read)
-        del joined[name + _SCALE]
+        parts = [matrix.read]
+        for suffix, shape, what in (
+            (_SCALE, (*matrix.shape[:1], 1), "a scale for each row"),
+            (_OFFSET, (1, *matrix.shape[1:]), "an offset for each column"),
+        ):
+            if part := joined.pop(name + suffix, None):
+                if part.shape != shape or part.dtype not in _SCALE_TYPES:
+                    why = f"{shown(name + suffix)} does not hold {what} of {shown(name)}"
+                    raise bad_file(part.path, why)
+                parts.append(part.read)
+        joined[name] = replace(matrix, dtype=INT8_ROWS, read=partial(_scaled, *parts))
     return joined
-
-
-def _check_part(part: Stored, name: str, shape: tuple[int, ...], what: str) -> None:
-    if part.shape != shape or part.dtype not in _SCALE_TYPES:
-        raise ModelError(
-            f"{part.path}: {shown(name)} does not hold {shown(what)}; get the model's files again"
-        )
 
 
 def _scaled(
@@ -124,10 +128,3 @@ def _scaled(
     """Return the float32 matrix; `engine.onnx.builder.quantised` gives its integers again."""
     matrix = read().astype(np.float32) * read_scale().astype(np.float32)
     return matrix if read_offset is None else matrix + read_offset().astype(np.float32)
-
-
-def _read(path: Path, get_tensor: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    try:
-        return get_tensor()
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: damaged ({error}); get the model's files again") from error

@@ -1,10 +1,10 @@
 """Reads what ``torch.save`` writes: a zip file with numbers and a pickle that describes tensors.
 
-Each run of numbers, a storage, is an entry of its own; tensors are views of them. The pickle is not
-read with `pickle`, which calls what a file names, but by a machine that knows only the steps that
-``torch.save`` writes for a model's parameters. What the file names becomes a `Named`, which cannot
-be called; the results of three functions of torch are known. Sources: Python's `pickletools`, torch
-``serialization.py`` and ``_utils.py``.
+Each run of numbers, a storage, is an entry of its own; tensors are views of them. Python's `pickle`
+would call any function that the file names. So the pickle is read by an interpreter of its own that
+knows only the steps that ``torch.save`` writes for a model's parameters. A name in the file becomes
+a `Named`, which cannot be called; only the results of three functions of torch are imitated.
+Sources: Python's `pickletools`, torch ``serialization.py`` and ``_utils.py``.
 """
 
 import io
@@ -22,21 +22,28 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from streamd.engine.formats.untrusted import open_zip, zip_entry
-from streamd.engine.weights import Stored, shown
+from streamd.engine.formats.untrusted import open_zip, read_start, shown, zip_entry
+from streamd.engine.weights import Stored
 from streamd.errors import ModelError
+
+OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+"""The start of what torch wrote before 1.6: several pickles in a row."""
+_MAX_DESCRIPTION = 2_000_000
+"""Limit for the bytes of the pickle; large-v3's, with the most tensors, has 0.2 MB."""
+_MAX_AXES = 4
+_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Something of a module that the file refers to, never looked up: ``torch HalfStorage``."""
+    """A module's attribute, such as ``torch HalfStorage``, that is never looked up."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A run of numbers in a file of its own, `key`; `kind`: torch's name of their type."""
+    """A run of numbers in the entry `key`; `kind` is torch's name of their type."""
 
     kind: str
     key: str
@@ -58,9 +65,9 @@ class NotPlainError(ValueError):
 
 
 def unpickle(data: bytes) -> object:
-    """What the pickle holds: numbers, text, tuples, lists, dicts and tensors.
+    """Return what the pickle holds: numbers, text, tuples, lists, dicts and tensors.
 
-    Raises `NotPlainError` if it holds anything else, or ends early; nothing of it was executed.
+    Nothing in it is executed. Raises `NotPlainError` if it holds anything else, or ends early.
     """
     machine, stream = _Unpickler(), io.BytesIO(data)
     try:
@@ -68,27 +75,25 @@ def unpickle(data: bytes) -> object:
             if letter == pickle.STOP:
                 return machine.pop()
             opcode = _OPCODES[letter.decode("latin-1")]
-            if opcode.name not in _STEPS:
+            if opcode.name != "GLOBAL" and opcode.name not in _STEPS:
                 raise NotPlainError(f"has a step {opcode.name} that no model needs")
-            _STEPS[opcode.name](machine, _argument(opcode, stream))
+            if opcode.name == "GLOBAL":  # `pickletools` would warn of escapes that are none
+                lines = (stream.readline().decode("ascii").removesuffix("\n") for _ in range(2))
+                machine.push(Named(" ".join(lines)))
+            else:
+                argument = opcode.arg.reader(stream) if opcode.arg else None
+                _STEPS[opcode.name](machine, argument)
     except NotPlainError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        # what `pickletools` and a stack or memo of the wrong content raise
+        # raised by `pickletools`, and by the steps for a stack or memo with the wrong content
         raise NotPlainError(f"not a sound pickle: {shown(str(error))}") from error
     raise NotPlainError("not a sound pickle: it has no end")
 
 
-def _argument(opcode: pickletools.OpcodeInfo, stream: io.BytesIO) -> object:
-    if opcode.name == "GLOBAL":  # not by `pickletools`, which warns of escapes that are none
-        module, name = (stream.readline().decode("ascii").removesuffix("\n") for _ in range(2))
-        return f"{module} {name}"
-    return opcode.arg.reader(stream) if opcode.arg else None
-
-
 @dataclass(slots=True)
 class _Unpickler:
-    """The stack, the stacks below its marks, and what was remembered for later."""
+    """Pickle's stack, the outer stacks below its marks, and its memo."""
 
     stack: list[Any] = field(default_factory=list)
     below: list[list[Any]] = field(default_factory=list)
@@ -130,20 +135,19 @@ class _Unpickler:
         target.extend(items)
 
     def ignore_attributes(self) -> None:
-        """Of a state_dict: the versions of torch's modules."""
-        self.pop()
+        self.pop()  # a state_dict's are the versions of torch's modules
         if type(self.stack[-1]) is not dict:
             raise NotPlainError("sets attributes of what is no dict")
 
     def rebuild(self) -> None:
-        """What calling a named thing would give."""
+        """Push what the call of a known function would return, without calling it."""
         arguments, called = self.pop(), self.pop()
         if called == Named("collections OrderedDict") and arguments == ():
             self.push({})
         elif called == Named("torch._utils _rebuild_tensor_v2"):
             self.push(_tensor(*arguments[:4]))
-        elif (
-            called == Named("torch._utils _rebuild_parameter") and type(arguments[0]) is TensorView
+        elif called == Named("torch._utils _rebuild_parameter") and isinstance(
+            arguments[0], TensorView
         ):
             self.push(arguments[0])
         else:
@@ -151,7 +155,7 @@ class _Unpickler:
             raise NotPlainError(f"wants to call {shown(name)}, which is no part of a model")
 
     def refer(self) -> None:
-        """A storage, by torch's convention for a persistent id."""
+        """Push the storage that a persistent id names, by torch's convention."""
         tag, kind, key, _, n_items = self.pop()
         sound = type(kind) is Named and type(key) is str and _is_count(n_items)
         if tag != "storage" or not sound:
@@ -160,7 +164,7 @@ class _Unpickler:
 
 
 def _tensor(storage: object, offset: object, shape: object, strides: object) -> TensorView:
-    """A tensor whose every item lies inside its storage."""
+    """Return the tensor if all its items lie inside its storage."""
     sound = (
         type(storage) is Storage
         and _is_count(offset)
@@ -181,8 +185,6 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**62
 
 
-_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
-_MAX_AXES = 4
 _Step = Callable[[_Unpickler, Any], object]
 _STEPS: dict[str, _Step] = {
     "PROTO": lambda _, __: None,
@@ -209,18 +211,13 @@ _STEPS: dict[str, _Step] = {
     "LONG_BINPUT": lambda m, at: m.remember(at),
     "BINGET": lambda m, at: m.push(m.memo[at]),
     "LONG_BINGET": lambda m, at: m.push(m.memo[at]),
-    "GLOBAL": lambda m, name: m.push(Named(name)),
     "BINPERSID": lambda m, _: m.refer(),
     "REDUCE": lambda m, _: m.rebuild(),
     "BUILD": lambda m, _: m.ignore_attributes(),
 }
-"""All that ``torch.save`` writes with its protocol, 2."""
+"""All steps but GLOBAL that ``torch.save`` writes with its protocol, 2."""
 
 
-OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
-"""Begins what torch wrote before 1.6: pickles one behind the other."""
-_MAX_DESCRIPTION = 2_000_000
-"""Bytes of the pickle; that of large-v3, the model with the most tensors, has 0.2 MB."""
 _TYPES: dict[str, tuple[str, DTypeLike]] = {
     "torch HalfStorage": ("F16", "<f2"),
     "torch BFloat16Storage": ("BF16", ml_dtypes.bfloat16),
@@ -230,7 +227,7 @@ _TYPES: dict[str, tuple[str, DTypeLike]] = {
 
 @dataclass(frozen=True, slots=True)
 class TorchZip:
-    """An open file; `content` is what was pickled, its tensors still on disk."""
+    """An open file; `content` is what was pickled, with the tensors still on disk."""
 
     path: Path
     archive: zipfile.ZipFile
@@ -238,7 +235,7 @@ class TorchZip:
     content: object
 
     def stored(self, tensors: object) -> dict[str, Stored] | None:
-        """The parameters in a part of the content, or None if it holds anything else."""
+        """Return the parameters in a part of the content, or None if it has anything else."""
         if not isinstance(tensors, dict) or any(
             type(t) is not TensorView for t in tensors.values()
         ):
@@ -255,11 +252,12 @@ class TorchZip:
 
 @contextmanager
 def open_torch(path: Path) -> Iterator[TorchZip]:
-    """Open the file until the block is left; nothing in it is executed.
+    """Open the file until the block is left.
 
     Raises `ModelError` if it is damaged, or holds more than parameters and plain values.
     """
-    _refuse_old(path)
+    if read_start(path, len(OLD_MAGIC)) == OLD_MAGIC:
+        raise ModelError(f"{path}: saved in the way of torch before 1.6; load and save it again")
     with open_zip(path) as archive:
         folder = _folder(path, archive)
         byte_order = f"{folder}/byteorder"
@@ -275,18 +273,8 @@ def open_torch(path: Path) -> Iterator[TorchZip]:
         yield TorchZip(path, archive, folder, content)
 
 
-def _refuse_old(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            old = file.read(len(OLD_MAGIC)) == OLD_MAGIC
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    if old:
-        raise ModelError(f"{path}: saved in the way of torch before 1.6; load and save it again")
-
-
 def _folder(path: Path, archive: zipfile.ZipFile) -> str:
-    """Where in the archive everything lies: torch calls it after the file it was saved as."""
+    """Return the archive's only folder, which torch names after the file that it saved."""
     names = archive.namelist()
     folder = next((n.removesuffix("/data.pkl") for n in names if n.endswith("/data.pkl")), None)
     if folder is None:

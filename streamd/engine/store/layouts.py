@@ -1,10 +1,10 @@
-"""Which reader of `formats` a folder or file gets, or what it is if there is none for it."""
+"""Chooses the reader of `formats` for a folder or file, or names the layout that has none."""
 
 from pathlib import Path
 from typing import Protocol
 
 from streamd.engine.formats import ct2, ggml, huggingface, mlx, openai, torch_zip
-from streamd.engine.formats.untrusted import ZIP_MAGIC, present
+from streamd.engine.formats.untrusted import ZIP_MAGIC, present, read_start
 from streamd.engine.model import Model, Outline
 from streamd.errors import ModelError
 
@@ -26,13 +26,13 @@ _OTHERS = {
     "*.nemo": "a NeMo model",
     "adapter_model.*": "a LoRA adapter without the model that it adapts",
 }
-"""Names of files and folders -> what is in them, of all that streamd does not read."""
+"""Names of files and folders -> layouts that streamd does not read."""
 _MAGICS = {
     (0, b"GGUF"): "GGUF",
     (4, b"TFL3"): "a TensorFlow Lite model",
     (0, b"\x89HDF"): "TensorFlow or Keras weights",
 }
-"""(Offset, first bytes) of such files -> what they are."""
+"""(Offset, first bytes) of a file -> layouts that streamd does not read."""
 _N_MAGIC = 16
 _IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin", "*.json")
 """Files that are a model only together with those beside them."""
@@ -40,20 +40,15 @@ _ALONE = ("ggml*.bin", "*.pt")
 
 
 class ModelLayout(Protocol):
-    """A module of `formats`."""
+    """A module of `formats`, whose docstring describes these functions."""
 
-    def load(self, path: Path, name: str, /) -> Model:
-        """Load the whole model."""
-
-    def outline(self, path: Path, /) -> Outline:
-        """Describe the model without reading its weights."""
-
-    def files(self, path: Path, /) -> list[Path]:
-        """List the files that `load` reads."""
+    def load(self, path: Path, name: str, /) -> Model: ...  # noqa: D102
+    def outline(self, path: Path, /) -> Outline: ...  # noqa: D102
+    def files(self, path: Path, /) -> list[Path]: ...  # noqa: D102
 
 
 def layout_of(path: Path) -> ModelLayout:
-    """Choose by what lies there; weights are not looked into.
+    """Choose by names of files and first bytes.
 
     Raises `ModelError` if it is in a layout that streamd does not read, which is named, or in none.
     """
@@ -79,23 +74,17 @@ def _of_folder(folder: Path) -> ModelLayout:
 
 
 def _of_file(path: Path) -> ModelLayout:
-    try:
-        with path.open("rb") as file:
-            magic = file.read(_N_MAGIC)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    magic = read_start(path, _N_MAGIC)
     if magic.startswith(ggml.MAGIC):
         return ggml
     if any(path.match(pattern) for pattern in _IN_FOLDERS):
         raise ModelError(f"{path}: only a part of a model; name its folder, {path.parent}")
     if magic.startswith((ZIP_MAGIC, torch_zip.OLD_MAGIC)):
         return openai
-    for (at, expected), what in _MAGICS.items():
-        if magic[at:].startswith(expected):
-            raise _not_read(path, what)
-    for pattern, what in _OTHERS.items():
-        if path.match(pattern):
-            raise _not_read(path, what)
+    others = [what for (at, start), what in _MAGICS.items() if magic[at:].startswith(start)]
+    others += [what for pattern, what in _OTHERS.items() if path.match(pattern)]
+    if others:
+        raise _not_read(path, others[0])
     raise ModelError(f"{path}: no model; streamd reads {_READ}")
 
 

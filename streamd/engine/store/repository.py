@@ -12,8 +12,7 @@ from typing import Annotated
 import msgspec
 
 from streamd.engine.catalog import entry
-from streamd.engine.formats.untrusted import MAX_BYTES
-from streamd.engine.weights import shown
+from streamd.engine.formats.untrusted import MAX_BYTES, shown
 from streamd.errors import ModelError
 
 CONFIG = "config.json"
