@@ -1,7 +1,7 @@
-"""What a stream says to whoever listens, and its wire form (``streamd.v1``, docs/protocol.md).
+"""The events of a stream, and their wire form (``streamd.v1``, docs/protocol.md).
 
 Each event is a frozen struct whose tag is the ``type`` field of the JSON text frame. Times are
-milliseconds since the stream began. Nothing here knows who listens or how.
+milliseconds since the stream began.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class EndReason(StrEnum):
     SHUTDOWN = "shutdown"
     """The server ends; it may resume the session when it runs again."""
     FORGOTTEN = "forgotten"
-    """A session of an earlier run, which nobody listens to, was dropped from memory. Not sent."""
+    """A session of an earlier run without listeners was dropped from memory. Not sent."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -154,7 +154,7 @@ class Vad(Event, frozen=True, kw_only=True, tag="vad"):
 
 
 class Lag(Event, frozen=True, kw_only=True, tag="lag"):
-    """The engine is `lag_ms` of audio behind; nothing is lost, steps are merged."""
+    """The engine lags by `lag_ms` of audio; nothing is lost, steps are merged."""
 
     lag_ms: int
 
@@ -182,7 +182,7 @@ class Missed(Event, frozen=True, kw_only=True, tag="missed"):
 class Fault(Event, frozen=True, kw_only=True, tag="error"):
     """Something failed; `fatal` says that the session ends with it. `code` is for programs.
 
-    `heard_ms` comes with `session_over`: so much of the speaker's audio was heard and is final.
+    `heard_ms` comes with `session_over`: how much of the client's audio is final.
     """
 
     code: str
@@ -199,9 +199,9 @@ class Eos(Event, frozen=True, kw_only=True, tag="eos"):
 
 
 class Flushed(Event, frozen=True, kw_only=True, tag="flushed"):
-    """What was said before the asker's `flush` with this `id` is final, up to final `seq`.
+    """All audio before the `flush` with this `id` is final, up to final `seq`.
 
-    Only the connection that asked receives it.
+    Only the connection that sent the `flush` receives it.
     """
 
     id: str
@@ -209,16 +209,16 @@ class Flushed(Event, frozen=True, kw_only=True, tag="flushed"):
 
 
 class Started(Event, frozen=True, kw_only=True, tag="started"):
-    """Answer to a `start` that counts samples: go on with sample number `samples`.
+    """Answer to a `start` that counts samples: continue with sample number `samples`.
 
-    Only the connection that asked receives it.
+    Only the connection that sent the `start` receives it.
     """
 
     samples: int
 
 
 class Ack(Event, frozen=True, kw_only=True, tag="ack"):
-    """The samples before number `samples` are never needed again; forget them.
+    """The samples before number `samples` will not be needed again.
 
     Only the connection that sends them receives it.
     """
@@ -227,10 +227,10 @@ class Ack(Event, frozen=True, kw_only=True, tag="ack"):
 
 
 class Stats(Event, frozen=True, kw_only=True, tag="stats"):
-    """How the session is doing; a newer one replaces it.
+    """The state of the session; a newer one replaces it.
 
-    `audio_ms`: heard so far; `lag_ms`: speech that waits for the engine; `lost_ms`: in gaps; `rtf`:
-    what the engine needs for a second of audio, in seconds; `listeners`: who else hears this.
+    `audio_ms`: audio so far; `lag_ms`: speech that waits for the engine; `lost_ms`: in gaps; `rtf`:
+    seconds that the engine needs for a second of audio; `listeners`: number of subscribers.
     """
 
     audio_ms: int
@@ -243,7 +243,7 @@ class Stats(Event, frozen=True, kw_only=True, tag="stats"):
 SessionEvent = (
     Partial | Final | Vad | Lag | Gap | Missed | Fault | Flushed | Started | Ack | Stats | Eos
 )
-"""All that a subscriber may receive after ``hello``."""
+"""Everything that a subscriber may receive after ``hello``."""
 
 _encoder = msgspec.json.Encoder()
 

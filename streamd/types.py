@@ -1,8 +1,8 @@
-"""The nouns that stations hand to each other, and the one unit of time.
+"""The data that the parts pass to each other, and the one unit of time.
 
 A *frame* is 320 samples = 20 ms at 16 kHz = one WebRTC-VAD decision = two mel hops = one encoder
 position = Whisper's timestamp resolution. All inner time is an ``int`` count of frames since the
-stream began; milliseconds exist only at the edges. Nothing here does any work.
+stream began; milliseconds exist only at the edges.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE_RATE = 16_000
-"""Hertz, of everything behind the framer."""
+"""Hertz, of all audio after the framer."""
 FRAME = 320
 """Samples in a frame: 20 ms at 16 kHz, one encoder position."""
 FRAME_MS = 20
@@ -56,14 +56,13 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of audio to transcribe, and what is already known about it.
+    """Audio to transcribe, and what is known about it.
 
-    `samples` holds frames `start` to `end`. `prompt`: committed tokens before the window (≤ 64);
-    `prefix`: committed tokens inside it, not to be revised; `draft`: the uncommitted tail of the
-    last hypothesis, to be verified; `last`: the window ends the utterance (if the silence behind it
-    lasts), every word that comes back will be committed, so decode with full checks; `language`:
-    code of the one spoken before, or empty; `detect`: the language may have changed, detect it;
-    `min_ctx`: encode it on at least so many positions.
+    `samples` are frames `start` to `end`. `prompt` are committed tokens before the window, `prefix`
+    those inside it, and `draft` is the uncommitted tail of the last hypothesis, to be verified. A
+    `last` window ends the utterance (if the silence lasts): all of its words will be committed, so
+    it is decoded with full checks. `language` is the code of the last one, or empty; with `detect`
+    it may have changed. `min_ctx` is the fewest encoder positions.
     """
 
     start: int
@@ -88,12 +87,12 @@ class Suspect(StrEnum):
     NO_END = "no_end"
     """The decoder was stopped at the token limit."""
     HALLUCINATION = "hallucination"
-    """The words look invented. They are believed only where the voice detector heard speech."""
+    """The words look invented; they are believed only where there was speech."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What the recognizer heard in one window, behind the window's `prefix`.
+    """What the recognizer found in one window, after the window's `prefix`.
 
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
     prefix. `language` has the probability `language_prob`, which is 1 unless it was detected.

@@ -225,7 +225,7 @@ class Recognizer(Generic[FeaturesT]):
 def encoder_positions(
     n_frames: int, options: DecodingOptions, longest: int, *, floor: int = 0
 ) -> int:
-    """Encoder positions for so many frames, with enough silence after them to show that they end.
+    """Encoder positions for `n_frames`, with enough silence after them to show that they end.
 
     `floor` does not apply to a context that the options fix.
     """

@@ -33,14 +33,14 @@ def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
 
 def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) -> str:
     """The most probable language, unless it is not clear that it is no longer the one `before`."""
-    likeliest = next(iter(probs))
+    best_code = next(iter(probs))
     if before not in probs:
-        return likeliest
+        return best_code
     clear = (
-        probs[likeliest] >= options.language_prob
-        and probs[likeliest] - probs[before] >= options.language_margin
+        probs[best_code] >= options.language_prob
+        and probs[best_code] - probs[before] >= options.language_margin
     )
-    return likeliest if clear else before
+    return best_code if clear else before
 
 
 _N_START = 5

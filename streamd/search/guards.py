@@ -19,7 +19,7 @@ from streamd.search.tokenizer import Tokenizer
 REPEATS_OF_MANY = 3
 LONGEST_PHRASE = 8
 STUCK_SPREAD = 4
-"""Frames between the first and the last spot that so many tokens in a row attend to: 80 ms."""
+"""Frames (80 ms) within which the tokens of a loop attend."""
 TAIL_TOKENS = 60
 ENTROPY_TOKENS = 32
 

@@ -1,4 +1,4 @@
-"""Words with their times and confidences, from what a decode left behind.
+"""Words with their times and confidences, from the result of a decode.
 
 Some heads of the decoder attend to the audio that they transcribe. Their scores, cut to the real
 frames, are normalised and smoothed, and dynamic time warping finds the monotonic path of tokens

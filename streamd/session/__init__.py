@@ -235,7 +235,7 @@ class Session:
             return []
         state = segment.utterance.state
         if state is State.ANSWERED:
-            return []  # the silence goes on
+            return []  # still silent
         (end, hypothesis), segment.held = segment.held, None
         if state is not State.ENDED:
             return self._resume(segment, end, hypothesis)

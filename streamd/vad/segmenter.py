@@ -1,11 +1,10 @@
 """Where utterances begin and end: a pure function of the gate's decisions and of the text so far.
 
-How long a silence ends an utterance depends on its last words (sherpa-onnx and RealtimeSTT have
-such rules): a finished sentence ends sooner than a dangling "and". The text comes from the
-recognizer, which may be late. Utterances must not depend on how late, so the segmenter reads its
-track of frames at its own pace: where a decision needs the text of a pause it stops and puts a
-*question* (`asked`); the answer (`answer`) lets it go on, if need be through audio that arrived
-long ago.
+How much silence ends an utterance depends on its last words (sherpa-onnx and RealtimeSTT have such
+rules): a finished sentence ends sooner than a dangling "and". The text comes from the recognizer,
+which may be late. Utterances must not depend on how late, so the segmenter keeps a track of frames
+and reads it at its own pace: where a decision needs the text of a pause, it stops until `answer` is
+called, and then catches up. The states of an utterance are those of `streamd.vad.utterance`.
 """
 
 from collections import deque
@@ -77,7 +76,7 @@ class Segmenter:
         return self._open if asked else None
 
     def answer(self, utterance: Utterance, words: Sequence[Word]) -> list[Vad]:
-        """Say what the text of the utterance is in its current pause; too late is no harm."""
+        """Take the text of the utterance up to its pause; ignored if it is not `asked`."""
         if utterance.state is not State.ASKED:
             return []
         utterance.answer(ending_pause(words, self.options))
@@ -170,7 +169,7 @@ class Segmenter:
         return not depends or self._limit(utterance, now) is not None
 
     def _limit(self, utterance: Utterance, now: int) -> int | None:
-        """Silence that ends the utterance in its current pause; None: the text will tell."""
+        """Silence that ends the utterance in its current pause; None: that depends on the text."""
         options = self.options
         # A long utterance ends in any pause: that is better than being cut within a word later.
         if not options.exact_cut and 5 * (now - utterance.start) >= 3 * options.longest:
@@ -214,7 +213,7 @@ class Segmenter:
         self._floor = cut
         rest = Utterance(cut - self.options.overlap)
         if utterance.pause is not None:
-            # A pause that lasts goes on in the rest. What is left of it may be too short to ask.
+            # The rest begins in the same pause. What is left of it may be too short to ask.
             rest.pause = max(utterance.pause, rest.start)
             rest.ending_pause = utterance.ending_pause
             answered = utterance.state is State.ANSWERED

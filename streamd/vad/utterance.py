@@ -1,6 +1,6 @@
 """The life of an utterance: its states, what moves it from one to the next, and nothing else.
 
-Two parties follow each utterance. The `Segmenter` hears silence and speech, frame by frame, and
+Two parties follow each utterance. The `Segmenter` sees silence and speech, frame by frame, and
 decides where the utterance begins and ends. The `Session` transcribes it. They have to talk,
 because the length of the pause that ends an utterance depends on its last words, and the recognizer
 that knows the words may be late. This is what happens:
@@ -8,7 +8,7 @@ that knows the words may be late. This is what happens:
 - An utterance is OPEN while there is speech. Every step the session may have a window of it
   transcribed, for a partial.
 - When the gate closes, the utterance is in a PAUSE. No partial is made: there is nothing new to
-  hear.
+  transcribe.
 - When the silence has lasted `EndpointOptions.tail` frames, the utterance is ASKED: the segmenter
   needs the text up to here, and the session has it transcribed as if the utterance had ended. The
   segmenter may read on until `EndpointOptions.shortest_pause`; there it stops and waits, even if
@@ -20,10 +20,9 @@ that knows the words may be late. This is what happens:
   one.
 - The utterance is ENDED when its silence was long enough, when it grew too long and was cut, or
   when the owner of the stream flushed it. If it ended where the held hypothesis ends, that is the
-  final, at once. Otherwise (it was cut elsewhere, or nobody had answered) the session has it
+  final, at once. Otherwise (it was cut elsewhere, or there was no answer) the session has it
   transcribed up to its end.
-- When its final is published, or it turned out that it has no words, it is FINAL, and nobody looks
-  at it again.
+- When its final is published, or it turned out that it has no words, it is FINAL and forgotten.
 
 Some ends need no answer: a cut, a flush, a pause at more than three fifths of the longest length,
 and pauses whose length does not depend on the text. So an utterance can end in any state before
@@ -110,7 +109,7 @@ class Utterance:
         self.state = following[trigger]
 
     def speak(self, at: int) -> None:
-        """There is speech in frame `at`: leave the pause, and forget what was said about it."""
+        """There is speech in frame `at`: leave the pause, and forget the answer to it."""
         if self.state is State.OPEN:
             return
         self.on(Trigger.SPEECH)
@@ -124,7 +123,7 @@ class Utterance:
         self.pause = since
 
     def answer(self, ending_pause: int) -> None:
-        """Take the answer: after so many frames of silence the utterance is over."""
+        """Take the answer: this many frames of silence end the utterance."""
         self.on(Trigger.ANSWER)
         self.ending_pause = ending_pause
 

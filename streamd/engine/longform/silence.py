@@ -1,9 +1,9 @@
 """Corrects where a window of a recording ends: it skips silence and goes back to missed speech.
 
-A hallucination is improbable, too short or too long (`streamd.search.guards`) and lies in silence;
-openai/whisper ``transcribe.py`` (``hallucination_silence_threshold``), rule for rule. Conversely,
-Whisper sometimes ends the text of a window after a few words, or leaves a hole in it, though speech
-goes on; then the times of the words are compared with what the voice detector found.
+A hallucination is improbable, too short or too long, and lies in silence; openai/whisper
+``transcribe.py`` (``hallucination_silence_threshold``), rule for rule. Conversely, Whisper may
+end the text of a window after a few words, or leave a hole in it, though there is more speech;
+then the times of the words are compared with what the voice detector found.
 """
 
 from collections.abc import Sequence
