@@ -55,7 +55,7 @@ def test_there_may_be_as_many_clients_as_files(monkeypatch, caplog):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 300))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: limits == (300, 300) or 1 / 0)
     allow_files(1000)
-    assert "only 300 files" in caplog.text
+    assert "limit of open files is 300 (ulimit -n); clients may need 1256" in caplog.text
 
 
 async def test_all_who_are_in_and_all_who_come_may_be_connected(monkeypatch):
