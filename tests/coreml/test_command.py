@@ -58,7 +58,7 @@ def test_a_folder_without_its_checkpoint_is_checked_as_far_as_it_goes(folder, ca
     assert off("golden vectors", out) < 2e-3
 
 
-def test_what_palettes_cost_is_told(model, folder, monkeypatch, capfd):
+def test_the_cost_of_palettes_is_reported(model, folder, monkeypatch, capfd):
     monkeypatch.chdir(model.parent)  # where a model of that name is
     code, out, _ = check(folder, capfd)
     assert code == 0
@@ -72,7 +72,7 @@ def off(name: str, out: str) -> float:
     return float(line.split("logits ")[1].split(",")[0])
 
 
-def test_what_is_wrong_is_told_and_fails(model, folder, tmp_path, monkeypatch, capfd):
+def test_a_wrong_package_fails_the_check(model, folder, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(model.parent)  # where a model of that name is
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
@@ -100,7 +100,7 @@ def test_a_damaged_package_is_named(folder, tmp_path, capfd):
     assert "is damaged at byte 64; build the package again" in err
 
 
-def test_values_that_half_precision_cannot_hold_are_told():
+def test_values_beyond_half_precision_are_reported():
     function = Function("made.mlpackage", "step1", "step", (), (), ())
     finding = Finding(function, 1e-7, float("inf"), "logits0", Peak("conv conv_3", 7e4))
     told = "\n".join(compared("made.mlpackage", [finding]))

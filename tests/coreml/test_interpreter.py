@@ -179,7 +179,7 @@ def large(x):
     return mb.mul(x=mb.mul(x=x, y=np.float16(300)), y=np.float16(300))
 
 
-def test_what_is_too_large_for_half_precision_is_told_and_becomes_infinite(tmp_path):
+def test_what_is_too_large_for_half_precision_becomes_infinite(tmp_path):
     interpreter = Interpreter(saved(tmp_path, large, {"x": SHAPE}))
     seen = []
     x = np.ones(SHAPE, np.float32)

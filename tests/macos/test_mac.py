@@ -135,7 +135,7 @@ def test_captions_go_on_while_engines_take_over(built, report):
     assert len(seen) > 1, "nothing took over"
 
 
-def test_what_is_fastest_is_found_out_and_told(built, report):
+def test_the_fastest_placement_is_found_and_reported(built, report):
     config = load({"model": MODEL}, {})
     open_model(config, settled=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
     placement, known = trials(built)

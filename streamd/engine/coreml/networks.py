@@ -258,10 +258,7 @@ _GRAPHS: Mapping[FunctionKind, Graph] = {
 
 
 def save_package(path: Path, functions: Sequence[Function], meta: Meta, weights: Weights) -> None:
-    """Write one package with these functions, which share their weights.
-
-    Raises `ModelError` if float16 cannot hold a weight, `OSError` if it cannot be written.
-    """
+    """Write one package. Raises `ModelError` if float16 cannot hold a weight, or `OSError`."""
     layers = Layers(meta.dims, weights, meta.bits)
     program = Program()
     for function in functions:

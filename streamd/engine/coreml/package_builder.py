@@ -140,7 +140,9 @@ def write(
     on_progress(len(packages), n_steps, GOLDEN)
     _save_tables(folder, model)
     _save_golden(folder, model, meta)
-    meta = msgspec.structs.replace(meta, sizes=_sizes(folder))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    meta = msgspec.structs.replace(meta, sizes=sizes)
     (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
     on_progress(n_steps, n_steps, "")
 
@@ -194,8 +196,3 @@ def _save_golden(folder: Path, model: Model, meta: Meta) -> None:
         logits=logits,
         alignment=alignment,
     )
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(files)}

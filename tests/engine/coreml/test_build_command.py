@@ -109,7 +109,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, c
         assert list((cache / "coreml").rglob("*.mlpackage")) == []
 
 
-def test_damage_is_told(cache, small):
+def test_damage_is_reported(cache, small):
     assert main(["models", "build", small, "-q"]) == 0
     built = built_model(small)
     weights = next(built.folder.rglob("weight.bin"))
@@ -127,7 +127,7 @@ def test_damage_is_told(cache, small):
         built_model(small)
 
 
-def test_without_coremltools_the_cure_is_told(cache, small, monkeypatch, capsys):
+def test_without_coremltools_the_error_names_the_fix(cache, small, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "coremltools", None)
     package.coremltools.cache_clear()
     assert main(["models", "build", small, "-q"]) == 4

@@ -49,7 +49,7 @@ def test_another_decoder_of_the_window_begins_with_nothing():
     assert (first.forgot, second.forgot, worker.n_encoded) == (2, 1, 1)
 
 
-def test_the_slot_of_a_window_that_is_over_is_given_away_first():
+def test_the_slot_of_a_window_that_is_over_is_reused_first():
     slots, worker = CacheSlots(), Worker()
     over, kept = window(1), window(2)
     slots.take(worker, over)

@@ -130,7 +130,7 @@ def test_long_passes_are_cut(k):
     assert cache.passes == -(-k // MAX_TOKENS)
 
 
-def test_a_decoder_that_is_told_to_forget_computes_its_past_again():
+def test_a_decoder_that_forgets_computes_its_past_again():
     cache = Cache()
     tree = Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1)
     tree.run([0], list(range(35)), shared=True)

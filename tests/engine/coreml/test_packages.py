@@ -28,7 +28,7 @@ def here(built, tmp_path):
     return replace(built, folder=tmp_path / "code")
 
 
-def test_what_is_known_of_each_placement_is_told(here):
+def test_doctor_shows_the_trials_of_all_placements(here):
     make_compiled_folder(here)
     assert trials(here) == (
         Placement("gpu", "gpu", "state"),
@@ -53,7 +53,7 @@ def test_what_is_known_of_each_placement_is_told(here):
     assert trials(here)[1][0] == "the CPU is the fastest here"
 
 
-def test_the_device_of_each_function_is_told_and_asking_may_be_deadly(here, tmp_path):
+def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here, tmp_path):
     with faulty(tmp_path / "faults") as faults:
         with core_ml(here, make_compiled_folder(here)):
             pass  # compiles

@@ -87,7 +87,7 @@ def assert_right(engine, deployment) -> None:
     assert max(numerics.logits, numerics.alignment) < 1e-5
 
 
-def test_the_fastest_takes_over_and_is_the_first_thought_of_next_time(deployment, faults, caplog):
+def test_the_fastest_placement_takes_over_and_comes_first_next_time(deployment, faults, caplog):
     caplog.set_level(logging.INFO)
     switching = bring_up(deployment, cpu=100, gpu=50, mixed=20, ane=30)
     assert switching.placements == [GPU, MIXED]
@@ -112,14 +112,14 @@ def test_the_fastest_takes_over_and_is_the_first_thought_of_next_time(deployment
     assert "compile" not in {what for what, *_ in faults.done()[n_calls:]}
 
 
-def test_who_is_wrong_or_dies_on_trial_is_not_engaged(deployment, faults, caplog):
+def test_a_placement_that_is_wrong_or_dies_in_its_trial_is_rejected(deployment, faults, caplog):
     faults.add("lie", unit="CPU_AND_NE", function="ctx")
     faults.add("kill", at="load", unit="CPU_AND_NE", function="step8")
     switching = bring_up(deployment, cpu=100, gpu=50, mixed=20, ane=20)
     assert switching.placements == [GPU]
-    verdict = load_outcome(deployment.compiled)
-    assert verdict.best == GPU
-    wrong = {trial.placement: trial.wrong for trial in verdict.trials}
+    outcome = load_outcome(deployment.compiled)
+    assert outcome.best == GPU
+    wrong = {trial.placement: trial.wrong for trial in outcome.trials}
     assert "off" in wrong[MIXED]
     assert "ended by SIGKILL" in wrong[ANE]
     assert [record.levelno for record in caplog.records if "not encoder" in record.message] == [
@@ -130,7 +130,7 @@ def test_who_is_wrong_or_dies_on_trial_is_not_engaged(deployment, faults, caplog
 
 
 @pytest.mark.coreml
-def test_who_dies_in_the_trial_of_times_is_not_engaged_either(deployment, faults):
+def test_a_placement_that_dies_while_it_is_timed_is_rejected(deployment, faults):
     faults.add("kill", unit="CPU_AND_NE", function="ctx", after=2, once=False)
     switching = bring_up(deployment, encodes=True, cpu=100, gpu=50, mixed=20, ane=20)
     assert switching.placements == [GPU]
@@ -139,12 +139,12 @@ def test_who_dies_in_the_trial_of_times_is_not_engaged_either(deployment, faults
 
 
 @pytest.mark.coreml
-def test_the_cpu_goes_on_where_it_is_the_fastest(deployment, faults):
+def test_the_cpu_stays_where_it_is_the_fastest(deployment, faults):
     switching = bring_up(deployment, cpu=10, gpu=50, mixed=20, ane=20)
     assert switching.placements == []
-    verdict = load_outcome(deployment.compiled)
-    assert verdict.best is None
-    assert [trial.placement for trial in verdict.trials] == [None, GPU, MIXED, ANE]
+    outcome = load_outcome(deployment.compiled)
+    assert outcome.best is None
+    assert [trial.placement for trial in outcome.trials] == [None, GPU, MIXED, ANE]
     assert n_workers() == 0
     n_calls = len(faults.done())
     assert bring_up(deployment).placements == []
@@ -152,7 +152,7 @@ def test_the_cpu_goes_on_where_it_is_the_fastest(deployment, faults):
 
 
 @pytest.mark.coreml
-def test_what_is_asked_for_is_used_though_it_is_slow(deployment, faults):
+def test_the_placement_that_the_user_wants_is_used_however_slow(deployment, faults):
     assert bring_up(deployment, "gpu", cpu=1, gpu=50).placements == [GPU]
     assert loaded(faults) == {"CPU_AND_GPU"}
     slow = bring_up(deployment, "ane", cpu=1, gpu=2, mixed=50, ane=60)
@@ -162,7 +162,7 @@ def test_what_is_asked_for_is_used_though_it_is_slow(deployment, faults):
     )
 
 
-def test_nothing_is_found_out_by_workers_that_end_with_the_program(deployment, faults, caplog):
+def test_workers_that_end_with_the_program_are_no_outcome(deployment, faults, caplog):
     save_outcome(deployment.compiled, Outcome(best=MIXED, trials=()))
     takeover = Takeover(Recorded(), deployment, "auto")
     takeover.stop()
@@ -176,7 +176,7 @@ def test_nothing_is_found_out_by_workers_that_end_with_the_program(deployment, f
 
 
 @pytest.mark.coreml
-def test_a_verdict_that_does_not_hold_is_found_out_again(deployment, faults):
+def test_an_outcome_that_no_longer_holds_is_deleted(deployment, faults):
     bring_up(deployment, cpu=100, gpu=50, mixed=60, ane=20)
     faults.add("fail", at="load", unit="CPU_AND_NE")
     switching = bring_up(deployment)
@@ -200,7 +200,7 @@ def test_a_window_is_decoded_to_its_end_by_the_engine_that_encoded_it():
     assert switching.decoder(switching.encode(None, 1), 1) == ("second", "second")
 
 
-def test_compiled_models_of_an_earlier_system_are_taken_away(built, tmp_path, monkeypatch):
+def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monkeypatch):
     folder = tmp_path / "code"
     folder.symlink_to(built.folder)
 

@@ -71,9 +71,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(built, faults, form, 
         ({"what": "fail", "at": "load", "function": "align"}, "Unable to compute"),
     ],
 )
-def test_whatever_happens_to_a_worker_is_told_and_made_good(
-    built, faults, fault, warning, tmp_path, caplog
-):
+def test_a_lost_worker_is_reported_and_replaced(built, faults, fault, warning, tmp_path, caplog):
     faults.add(**fault)
     with core_ml(built, tmp_path / "compiled") as engine:
         assert_right(engine, built)
@@ -99,7 +97,7 @@ def test_a_worker_that_does_not_get_ready_is_replaced(built, faults, tmp_path, c
     assert not list(faults.folder.glob("fault-*")), "it did hang"
 
 
-def test_workers_that_die_again_and_again_are_an_engine_error(built, faults, tmp_path, caplog):
+def test_too_many_lost_workers_are_an_engine_error(built, faults, tmp_path, caplog):
     faults.add("kill", function="step", once=False)
     with (
         core_ml(built, tmp_path / "compiled") as engine,
@@ -110,7 +108,7 @@ def test_workers_that_die_again_and_again_are_an_engine_error(built, faults, tmp
     assert workers() == []
 
 
-def test_a_placement_that_fails_gives_way_in_the_middle_of_a_window(
+def test_a_placement_that_fails_is_replaced_in_the_middle_of_a_window(
     built, faults, tmp_path, caplog
 ):
     faults.add("kill", unit="CPU_AND_NE", function="step1", once=False)
@@ -122,7 +120,7 @@ def test_a_placement_that_fails_gives_way_in_the_middle_of_a_window(
     assert_warned(caplog, "starting another", "changing to encoder on the GPU, decoder on the GPU")
 
 
-def test_deaths_of_long_ago_are_forgiven(built, tmp_path):
+def test_workers_lost_many_windows_ago_do_not_count(built, tmp_path):
     job = Job(built.folder, tmp_path, PLACEMENTS["state"], "never imported")
     supervisor = Supervisor(built.meta, job, limits=WorkerLimits(deaths=2, windows=10))
     for _ in range(5):

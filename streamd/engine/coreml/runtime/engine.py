@@ -136,9 +136,7 @@ class CacheSlots:
         """Return the cache slot of this window, which is encoded now if the worker lacks it.
 
         The slot's cache belongs to `decoder` from now on; a decoder that did not own it before is
-        told to forget its columns.
-
-        Raises `WorkerLostError` if the worker was lost while it encoded the window.
+        told to forget its columns. Raises `WorkerLostError` if the worker is lost meanwhile.
         """
         if self._worker is not worker:  # a new worker has nothing
             self._worker = worker

@@ -100,10 +100,7 @@ class Library:
     def compile(
         self, built: BuiltModel, functions: list[Function], on_progress: Callable[[str], None]
     ) -> None:
-        """Compile the packages of these functions that are not compiled yet.
-
-        Raises `OSError` if they cannot be written, `RuntimeError` if Core ML rejects a package.
-        """
+        """Compile what is not compiled yet. Raises `OSError`, or `RuntimeError` from Core ML."""
         packages = sorted({built.path(function) for function in functions})
         missing = [path for path in packages if not self._compiled_path(path).is_dir()]
         for n, path in enumerate(missing, 1):

@@ -73,10 +73,7 @@ class Supervisor:
         return self._worker
 
     def lost(self, error: WorkerLostError) -> None:
-        """Record the loss of the worker; `worker` then starts another one.
-
-        Raises `EngineError` if it was one too many.
-        """
+        """Record a lost worker, which `worker` replaces. Raises `EngineError` if too many were."""
         self._worker = None
         self._deaths.append(self._n_windows)
         if len(self._deaths) < self._limits.deaths:

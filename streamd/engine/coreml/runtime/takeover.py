@@ -51,9 +51,6 @@ _N_TOKENS = 8
 _COMPILED, _OUTCOME = "compiled-", "outcome.json"
 
 
-# -- what is kept ---------------------------------------------------------------------------------
-
-
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One trial: the time of a window in ms, or the error; placement None is the CPU."""
 
@@ -120,9 +117,6 @@ def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-# -- the takeover ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A built model, the folder for its compiled packages, and how it runs; see `Job`."""
@@ -158,9 +152,8 @@ class Takeover:
     def run(self) -> None:
         """Try the placements, or load the one that was best before; call it in a thread of its own.
 
-        Failures are logged, and the current engine goes on.
-
-        Raises `ModelError` if the built model is damaged.
+        Failures are logged, and the current engine goes on. Raises `ModelError` if the built model
+        is damaged.
         """
         compiled = self._deployment.compiled
         known = load_outcome(compiled) if self._wanted == "auto" else None
