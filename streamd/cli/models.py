@@ -50,7 +50,7 @@ def add(path: str, name: str = "") -> None:
     source = expanded(path).resolve()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
-    name = name or imports.default_name(source)
+    name = name or (source.name if source.is_dir() else source.stem)
     store.load_model(str(source))
     imports.add(places().imported, source, name)
     log.info("%s, %s, is imported; use it with --model %s", name, _size(source), name)

@@ -1,9 +1,8 @@
 """The recognizer and the backends that run a model's encoder and decoder.
 
-A backend is anything with this module's `Engine` interface: `onnx` (CPU, the default), `coreml`
-(GPU and Neural Engine of a Mac), `relay` (the best of several that is ready), `reference`
-(float32 numpy, the oracle of the tests). `store` finds a model's files, `recognizer` turns a window
-into a hypothesis with any backend.
+A backend implements `Engine`: `onnx` (CPU, the default), `coreml` (GPU and Neural Engine of a
+Mac), `switching` (one of several), `reference` (float32 numpy, for comparison). `store` finds a
+model's files, `recognizer` turns a window into a hypothesis with any backend.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,10 @@
 """Facts about Whisper models: names, sizes, where they are on the hub, alignment heads.
 
-`CATALOG` is in the order in which streamd prefers the models that are here when none is named. It
-is that of accuracy, but that large-v3-turbo and distil-large-v3 come before the models that they
-were made from: they lose little and are several times as fast.
-
-Sizes are those of ``model.safetensors`` and the small files in the repository, rounded; OpenAI's
-are float32 up to large-v2, float16 from large-v3 on. Sources: the repositories' file lists and
-model cards on huggingface.co.
+Without ``--model``, streamd uses the first model of `CATALOG` that is on the machine. They are
+sorted by accuracy, except that large-v3-turbo and distil-large-v3 come before the models that they
+were made from, because they lose little and are several times as fast. Megabytes are those of
+``model.safetensors`` and the small files; OpenAI's are float32 up to large-v2, float16 from
+large-v3 on. Sources: the repositories' file lists and model cards on huggingface.co.
 """
 
 import re
@@ -44,12 +42,12 @@ _OFFICIAL_HEADS = {
     "large-v3": "7.0 10.17 12.18 13.12 16.1 17.14 19.11 21.4 24.1 25.6",
     "large-v3-turbo": "2.4 2.11 3.3 3.6 3.11 3.14",
 }
-"""Layer.head of the heads that follow the audio in OpenAI's models."""
+"""``layer.head`` of the heads that follow the audio (openai/whisper ``__init__.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The dimensions that decide how good a model is, and how fast."""
+    """The dimensions that decide how accurate a model is, and how fast."""
 
     n_audio_layer: int
     n_audio_state: int
@@ -58,31 +56,29 @@ class Size:
 
     @classmethod
     def of(cls, outline: Outline) -> Self:
-        """That of a model whose files are here."""
+        """Return the size of a model on this machine."""
         d = outline.dims
         return cls(d.n_audio_layer, d.n_audio_state, d.n_text_layer, d.n_mels)
 
     @property
     def is_distilled(self) -> bool:
-        """Whether the decoder is that of distil-whisper's models, which learned only English."""
+        """Whether the decoder is as short as distil-whisper's, whose models know only English."""
         return self.n_text_layer <= 2 < self.n_audio_layer
 
     @property
     def translates(self) -> bool:
-        """Whether it was taught to; models with a cut decoder were not (openai/whisper, README)."""
+        """Whether it learned to; models with a cut decoder did not (openai/whisper, README)."""
         return self.n_text_layer == self.n_audio_layer
 
 
-_TINY, _BASE = Size(4, 384, 4), Size(6, 512, 6)
-_SMALL, _MEDIUM = Size(12, 768, 12), Size(24, 1024, 24)
-_LARGE, _LARGE_V3 = Size(32, 1280, 32), Size(32, 1280, 32, 128)
 _SIZES = {
-    "tiny": _TINY,
-    "base": _BASE,
-    "small": _SMALL,
-    "medium": _MEDIUM,
-    "large-v2": _LARGE,
-    "large-v3": _LARGE_V3,
+    "tiny": Size(4, 384, 4),
+    "base": Size(6, 512, 6),
+    "small": Size(12, 768, 12),
+    "medium": Size(24, 1024, 24),
+    "large-v1": Size(32, 1280, 32),
+    "large-v2": Size(32, 1280, 32),
+    "large-v3": Size(32, 1280, 32, 128),
     "large-v3-turbo": Size(32, 1280, 4, 128),
     "distil-large-v3": Size(32, 1280, 2, 128),
     "distil-large-v2": Size(32, 1280, 2),
@@ -93,11 +89,10 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A model on the hub.
+    """A model on the hub, in the repository ``owner/name``.
 
-    `repository` is its ``owner/name`` there; `n_bytes` about what is downloaded; one language is
-    English. `size` is that of its layers. `min_audio_ctx` is the shortest encoder context, in
-    frames, that it was trained for, or None for that of any Whisper.
+    About `n_bytes` are downloaded. If `n_languages` is 1, the language is English. `min_audio_ctx`
+    is the shortest encoder context, in frames, that the model was trained for, or None.
     """
 
     name: str
@@ -108,52 +103,42 @@ class CatalogModel:
     min_audio_ctx: int | None = None
 
 
-def _openai(size: str, megabytes: int, n_languages: int) -> CatalogModel:
-    repository, n_bytes = f"openai/whisper-{size}", megabytes * 1_000_000
-    return CatalogModel(size, repository, n_bytes, n_languages, _size(size))
-
-
-def _distilled(size: str, megabytes: int) -> CatalogModel:
-    name = f"distil-{size}"
-    repository, n_bytes = f"distil-whisper/{name}", megabytes * 1_000_000
-    return CatalogModel(name, repository, n_bytes, ENGLISH, _size(name))
-
-
-def _short(size: str, megabytes: int, n_languages: int) -> CatalogModel:
-    """Tuned for short encoder contexts: github.com/futo-org/whisper-acft."""
-    repository = f"futo-org/acft-whisper-{size}"
-    n_bytes = megabytes * 1_000_000
-    name = f"acft-{size}"
-    return CatalogModel(name, repository, n_bytes, n_languages, _size(size), _MIN_SHORT_CTX)
-
-
-def _size(name: str) -> Size:
-    return _SIZES[name.removesuffix(".en")]
+def _on_hub(name: str, megabytes: int, n_languages: int = ENGLISH) -> CatalogModel:
+    min_audio_ctx = None
+    if name.startswith("acft-"):  # tuned for short contexts: github.com/futo-org/whisper-acft
+        repository = name.replace("acft-", "futo-org/acft-whisper-")
+        min_audio_ctx = _MIN_SHORT_CTX
+    elif name.startswith("distil-"):
+        repository = f"distil-whisper/{name}"
+    else:
+        repository = f"openai/whisper-{name.removesuffix('-v1')}"
+    size = _SIZES[name.removeprefix("acft-").removesuffix(".en")]
+    return CatalogModel(name, repository, megabytes * 1_000_000, n_languages, size, min_audio_ctx)
 
 
 CATALOG = (
-    _openai("large-v3-turbo", 1_621, MANY_AND_CANTONESE),
-    _distilled("large-v3", 1_515),
-    _openai("large-v3", 3_090, MANY_AND_CANTONESE),
-    _openai("large-v2", 6_176, MANY),
-    CatalogModel("large-v1", "openai/whisper-large", 6_176_000_000, MANY, _LARGE),
-    _distilled("large-v2", 1_515),
-    _openai("medium.en", 3_058, ENGLISH),
-    _openai("medium", 3_058, MANY),
-    _distilled("medium.en", 792),
-    _openai("small.en", 969, ENGLISH),
-    _openai("small", 969, MANY),
-    _distilled("small.en", 335),
-    _short("small.en", 1_127, ENGLISH),
-    _short("small", 1_127, MANY),
-    _openai("base.en", 293, ENGLISH),
-    _openai("base", 293, MANY),
-    _short("base.en", 397, ENGLISH),
-    _short("base", 397, MANY),
-    _openai("tiny.en", 153, ENGLISH),
-    _openai("tiny", 154, MANY),
-    _short("tiny.en", 232, ENGLISH),
-    _short("tiny", 232, MANY),
+    _on_hub("large-v3-turbo", 1_621, MANY_AND_CANTONESE),
+    _on_hub("distil-large-v3", 1_515),
+    _on_hub("large-v3", 3_090, MANY_AND_CANTONESE),
+    _on_hub("large-v2", 6_176, MANY),
+    _on_hub("large-v1", 6_176, MANY),
+    _on_hub("distil-large-v2", 1_515),
+    _on_hub("medium.en", 3_058),
+    _on_hub("medium", 3_058, MANY),
+    _on_hub("distil-medium.en", 792),
+    _on_hub("small.en", 969),
+    _on_hub("small", 969, MANY),
+    _on_hub("distil-small.en", 335),
+    _on_hub("acft-small.en", 1_127),
+    _on_hub("acft-small", 1_127, MANY),
+    _on_hub("base.en", 293),
+    _on_hub("base", 293, MANY),
+    _on_hub("acft-base.en", 397),
+    _on_hub("acft-base", 397, MANY),
+    _on_hub("tiny.en", 153),
+    _on_hub("tiny", 154, MANY),
+    _on_hub("acft-tiny.en", 232),
+    _on_hub("acft-tiny", 232, MANY),
 )
 
 ALSO_CALLED = {"large": "large-v3", "turbo": "large-v3-turbo"}
@@ -163,28 +148,28 @@ _OFFERED = ("base.en", "base")
 
 
 def suits(size: Size, n_languages: int, *, language: str, translate: bool) -> bool:
-    """Whether the model can write what is asked for; `language` is a code or "auto"."""
+    """Return whether a model can do the task in a language, a code or "auto"."""
     if translate:
         return n_languages > ENGLISH and size.translates
     return n_languages > ENGLISH or language == "en"
 
 
 def quality(size: Size, n_languages: int) -> tuple[int, ...]:
-    """What is greater for the better model: the order of `CATALOG`, for models of other names."""
+    """Return a key that sorts any model as `CATALOG` is sorted, but with the best one last."""
     encoder = size.n_audio_layer * size.n_audio_state**2
-    fast = size.n_mels == _LARGE_V3.n_mels and not size.translates
+    fast = size.n_mels == _SIZES["large-v3"].n_mels and not size.translates
     return (encoder, size.n_mels, fast, size.n_text_layer, n_languages == ENGLISH)
 
 
 def languages(outline: Outline) -> int:
-    """How many languages a model knows, as far as its layers and its vocabulary tell."""
+    """Return how many languages a model knows, as far as its layers and vocabulary show."""
     if outline.language is not None or Size.of(outline).is_distilled:
         return ENGLISH
     return MANY_AND_CANTONESE if outline.dims.n_vocab >= _WITH_CANTONESE else MANY
 
 
 def offered(*, language: str, translate: bool) -> CatalogModel:
-    """What is offered to whoever has no model that `suits`."""
+    """Return the model to offer to a user who has none that `suits`."""
     return next(
         each
         for each in CATALOG
@@ -194,22 +179,20 @@ def offered(*, language: str, translate: bool) -> CatalogModel:
 
 
 def entry(name: str) -> CatalogModel | None:
-    """The model of that name or other name, or of that repository."""
+    """Return the model of that name, other name or repository."""
     name = ALSO_CALLED.get(name, name)
     return next((each for each in CATALOG if name in (each.name, each.repository)), None)
 
 
 def dimensions(name: str) -> ModelDimensions:
-    """Return the dimensions of one of OpenAI's models, such as ``base.en``.
+    """Return the dimensions of a model such as ``base.en``.
 
     Raises `ConfigError` if OpenAI has no such model.
     """
-    found = next(
-        (e for e in CATALOG if e.name == name and e.repository.startswith("openai/")), None
-    )
-    if found is None:
-        known = ", ".join(e.name for e in CATALOG if e.repository.startswith("openai/"))
-        raise ConfigError(f"OpenAI has no model {name}: use one of {known}")
+    official = {each.name: each for each in CATALOG if each.repository.startswith("openai/")}
+    if name not in official:
+        raise ConfigError(f"OpenAI has no model {name}: use one of {', '.join(official)}")
+    found = official[name]
     size, n_head = found.size, found.size.n_audio_state // 64
     n_vocab = {ENGLISH: 51_864, MANY: 51_865, MANY_AND_CANTONESE: _WITH_CANTONESE}
     return ModelDimensions(
@@ -229,8 +212,9 @@ def dimensions(name: str) -> ModelDimensions:
 def heads(listed: Iterable[tuple[int, int]] | None, path: Path, dims: ModelDimensions) -> Heads:
     """Return the alignment heads that the model's files list, or else the `usual_heads`.
 
-    Distilled models may come with the list of their teacher, whose decoder was deeper. A list of
-    the whole upper half of the decoder is what converters write that know none.
+    Lists that name heads that do not exist are ignored: distilled models may have the list of the
+    deeper model that they were made from. So is a list of the whole upper half of the decoder,
+    which converters write if they know no list.
     """
     pairs = tuple(sorted(set(listed or ())))
     known = pairs and have_heads(dims, pairs) and pairs != _upper_half(dims)
@@ -240,11 +224,16 @@ def heads(listed: Iterable[tuple[int, int]] | None, path: Path, dims: ModelDimen
 def usual_heads(path: Path, dims: ModelDimensions) -> Heads:
     """Return the alignment heads of a model whose files list none.
 
-    A fine-tune keeps those of OpenAI's model of the same dimensions. Other models get, as in
-    openai-whisper, all heads in the upper half of the decoder. large-v1 and large-v2 have the same
-    dimensions: the name of `path` decides.
+    They are those of OpenAI's model with the same dimensions, or else, as in openai-whisper, all
+    heads in the upper half of the decoder. Of large-v1 and large-v2, which have the same
+    dimensions, the name of `path` decides.
     """
-    name = _official_name(path, dims)
+    usual = replace(dims, n_audio_ctx=_N_AUDIO_CTX, n_text_ctx=_N_TEXT_CTX)
+    names = [name for name in _OFFICIAL_HEADS if dimensions(name) == usual]
+    name = names[0] if names else None
+    if len(names) > 1:
+        version = re.search(r"large-(v[12])(?![0-9])", path.name)
+        name = f"large-{version[1]}" if version else None
     if name in _OFFICIAL_HEADS:
         pairs = (pair.split(".") for pair in _OFFICIAL_HEADS[name].split())
         return tuple((int(layer), int(head)) for layer, head in pairs)
@@ -254,13 +243,3 @@ def usual_heads(path: Path, dims: ModelDimensions) -> Heads:
 def _upper_half(dims: ModelDimensions) -> Heads:
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return tuple((layer, head) for layer in layers for head in range(dims.n_text_head))
-
-
-def _official_name(path: Path, dims: ModelDimensions) -> str | None:
-    """Return which of OpenAI's models has these dimensions."""
-    usual = replace(dims, n_audio_ctx=_N_AUDIO_CTX, n_text_ctx=_N_TEXT_CTX)
-    names = [name for name in _OFFICIAL_HEADS if dimensions(name) == usual]
-    if len(names) <= 1:
-        return names[0] if names else None
-    version = re.search(r"large-(v[12])(?![0-9])", path.name)
-    return f"large-{version[1]}" if version else None

@@ -1,14 +1,12 @@
-"""Whether a model computes what it should, on this machine: the same sound as in the reference.
+"""Compares an engine with the float32 reference on clips of real speech that ship with streamd.
 
-Clips of real speech ship with streamd. What an engine makes of them is compared with the numpy
-reference, in float32, at the encoder contexts that are in use: of each clip at the one that a live
-window of its length gets, of the longest clip at the full one. Knows nothing of speed, of how words
-are compared, nor how results are shown.
+Each clip is encoded at the context that a live window of its length gets, the longest one at the
+full context too.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +27,22 @@ from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
 
 FLOAT16_MAX = 65_504.0
-"""Half precision holds no larger number."""
+"""The largest number in half precision."""
 MAX_DISTANCE = 1e-3
-"""How far the logits of a float32 engine may be from the reference's; tiny.en's and base's are
-1e-5 away."""
+"""Limit for the logits of a float32 engine; those of tiny.en and base are off by 1e-5."""
 MAX_KL = 0.2
-"""How far the distributions of an int8 engine may be from the reference's, in nats per token: those
-of tiny.en and base are 0.004 and 0.02 away on the bundled clips (docs/models.md)."""
+"""Limit for an int8 engine; tiny.en has 0.004 and base 0.02 on the clips (docs/models.md)."""
 _MOST_TOKENS = 80
-"""The longest clip has half as many, even as single digits."""
+"""Twice as many as the longest clip has, even in single digits."""
 _N_STEPS = 3
-"""Tokens decoded one by one, behind those of one pass."""
+"""Tokens decoded one by one after a pass of all others."""
 _Values = tuple[Array, Array]
 """Logits and alignment, a row for each position."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenClip:
-    """A recording of real speech, and what is said in it."""
+    """A recording of real speech, and its correct text."""
 
     name: str
     samples: Samples
@@ -54,7 +50,7 @@ class GoldenClip:
 
     @property
     def n_frames(self) -> int:
-        """Return how long it is."""
+        """The clip's length."""
         return -(-len(self.samples) // FRAME)
 
 
@@ -73,15 +69,15 @@ class Numerics:
     kl: float
 
     def acceptable(self, precision: str) -> bool:
-        """Whether so much may come from rounding in this precision; NaN may not."""
+        """Return whether rounding in this precision can explain the differences; NaN fails."""
         return self.kl <= MAX_KL if precision == "int8" else self.logits <= MAX_DISTANCE
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One clip at one encoder context: the numbers, and the texts that were read in it.
+    """One clip at one encoder context.
 
-    The numbers are about the reference's text, given to both.
+    `numerics` compares both on the reference's text, `expected`; `found` is the engine's own text.
     """
 
     clip: GoldenClip
@@ -105,25 +101,24 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 def clips() -> list[GoldenClip]:
-    """The clips that ship with streamd. Raises `StreamdError` if they do not."""
+    """Return the clips that ship with streamd. Raises `StreamdError` if they are missing."""
     folder = asset("golden")
     texts = msgspec.json.decode((folder / "clips.json").read_bytes(), type=dict[str, str])
     return [GoldenClip(name, _read(folder / f"{name}.flac"), text) for name, text in texts.items()]
 
 
 def read_by_whisper(weights: Path) -> dict[str, str]:
-    """What openai-whisper reads in the clips, at full context, with the weights in this file.
+    """Return openai-whisper's texts of the clips, if the weights are the bundled ones.
 
-    Empty for weights other than the bundled ones. Raises `StreamdError` if the installation lacks
-    the golden files.
+    Raises `StreamdError` if the installation lacks the golden files.
     """
-    told = msgspec.json.decode((asset("golden") / "read.json").read_bytes(), type=_Read)
-    same = hashlib.sha256(weights.read_bytes()).hexdigest() == told.weights_sha256
-    return told.texts if same else {}
+    golden = msgspec.json.decode((asset("golden") / "read.json").read_bytes(), type=_Read)
+    same = hashlib.sha256(weights.read_bytes()).hexdigest() == golden.weights_sha256
+    return golden.texts if same else {}
 
 
 def contexts_in_use(options: DecodingOptions, n_audio_ctx: int) -> list[tuple[GoldenClip, int]]:
-    """The clips at the encoder contexts of a live window, then the longest one at the full one."""
+    """Return the clips with the encoder context of a live window, then the longest at the full."""
     every = clips()
     live = [
         (clip, encoder_positions(clip.n_frames, options, n_audio_ctx))
@@ -142,9 +137,7 @@ def compare(
 ) -> tuple[list[Compared], list[Peak]]:
     """Run each clip at its encoder context through the reference and the engine.
 
-    Returns
-    -------
-    the comparisons, and the reference's largest values by layer
+    Returns the comparisons, and the largest value in each layer of the reference.
     """
     peaks: dict[str, float] = {}
 
@@ -158,26 +151,21 @@ def compare(
     for clip, n_ctx in sounds:
         mel = mel_of(model, clip.samples, n_ctx)
         exact, rounded = reference.encode(mel, n_ctx), engine.encode(mel, n_ctx)
-        expected = _read_in(reference, exact, tokenizer)
-        found = _read_in(engine, rounded, tokenizer)
+        expected = _transcribe(reference, exact, tokenizer)
+        found = _transcribe(engine, rounded, tokenizer)
         wanted = _forced(reference, exact, (*start, *expected))
         given = _forced(engine, rounded, (*start, *expected))
+        first = len(start) - 1  # the positions before predict nothing of the text
+        off = numerics((wanted[0][first:], wanted[1][first:]), (given[0][first:], given[1][first:]))
         texts = (tokenizer.decode(tokens).strip() for tokens in (expected, found))
-        rows.append(
-            Compared(clip, n_ctx, numerics(_text(wanted, start), _text(given, start)), *texts)
-        )
+        rows.append(Compared(clip, n_ctx, off, *texts))
     return rows, [Peak(*row) for row in peaks.items()]
 
 
-def _text(values: _Values, start: Sequence[int]) -> _Values:
-    """Without the positions at which nothing of the text is decided."""
-    return values[0][len(start) - 1 :], values[1][len(start) - 1 :]
-
-
-def _read_in(
+def _transcribe(
     engine: Engine[FeaturesT], features: FeaturesT, tokenizer: Tokenizer
 ) -> tuple[int, ...]:
-    """The text tokens of a greedy decode."""
+    """Decode greedily and return the text tokens."""
     options, n_text_ctx = DecodingOptions(), engine.dims.n_text_ctx
     most = min(_MOST_TOKENS, n_text_ctx // 2)
     context = Context(max_tokens=most, language=tokenizer.language)
@@ -187,12 +175,11 @@ def _read_in(
 
 
 def forward(engine: Engine[Any], mel: Mel, tokens: Sequence[int]) -> tuple[Array, Array]:
-    """Logits and alignment of all tokens, behind the log-mel (n_mels, 2 * n_ctx) of the audio."""
+    """Return logits and alignment of all tokens, given a log-mel (n_mels, 2 * n_ctx)."""
     return _forced(engine, engine.encode(mel, mel.shape[1] // 2), tokens)
 
 
 def _forced(engine: Engine[FeaturesT], features: FeaturesT, tokens: Sequence[int]) -> _Values:
-    """Most tokens in one pass, the last ones one by one."""
     decoder = engine.decoder(features, len(tokens))
     first = max(1, len(tokens) - _N_STEPS)
     rows = []
@@ -206,8 +193,11 @@ def _forced(engine: Engine[FeaturesT], features: FeaturesT, tokens: Sequence[int
 
 
 def numerics(wanted: _Values, found: _Values) -> Numerics:
-    """How far one result of `forward` is from another."""
-    logits, alignment = (_difference(a, b) for a, b in zip(wanted, found, strict=True))
+    """Return how far `found` is from `wanted`, both results of `forward`; NaN stays NaN."""
+    logits, alignment = (
+        float(np.sqrt(np.mean((b - a) ** 2) / np.mean(a**2)))
+        for a, b in zip(wanted, found, strict=True)
+    )
     agreed = float((wanted[0].argmax(axis=1) == found[0].argmax(axis=1)).mean())
     exact, rounded = _log_softmax(wanted[0]), _log_softmax(found[0])
     kl = float((np.exp(exact) * (exact - rounded)).sum(axis=1).mean())
@@ -215,14 +205,9 @@ def numerics(wanted: _Values, found: _Values) -> Numerics:
 
 
 def average(rows: Sequence[Numerics]) -> Numerics:
-    """The mean of several comparisons, each of them worth the same."""
-    columns = zip(*((row.logits, row.alignment, row.agreed, row.kl) for row in rows), strict=True)
+    """Return the mean of several comparisons with equal weights."""
+    columns = zip(*map(astuple, rows), strict=True)
     return Numerics(*(float(np.mean(column)) for column in columns))
-
-
-def _difference(wanted: Array, found: Array) -> float:
-    """NaN if there is one in either."""
-    return float(np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)))
 
 
 def _log_softmax(logits: Array) -> NDArray[np.float64]:
@@ -232,7 +217,7 @@ def _log_softmax(logits: Array) -> NDArray[np.float64]:
 
 
 def mel_of(model: Model | Engine[Any], samples: Samples, n_ctx: int) -> Mel:
-    """The log-mel of the beginning of a recording, (n_mels, 2 * n_ctx)."""
+    """Return the log-mel of the first `n_ctx` frames of a recording, (n_mels, 2 * n_ctx)."""
     samples = samples[: n_ctx * FRAME]
     return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), model.dims.n_mels)
 

@@ -1,8 +1,7 @@
-"""Whisper's encoder and decoder in plain float32 numpy: the oracle of every other backend.
+"""Whisper's encoder and decoder in plain float32 numpy, with which other backends are compared.
 
-Written to be read, not to be fast; it checks what its caller hands in more strictly than the other
-backends do. It knows nothing of audio, of what a token means, or of search. Weights carry
-openai/whisper's parameter names. Source: openai/whisper ``model.py``.
+It is written to be read, not to be fast, and checks its arguments more strictly than the other
+backends do. Source: openai/whisper ``model.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +16,12 @@ from streamd.types import Mel
 
 Array = NDArray[np.float32]
 Notice = Callable[[str, Array], object]
-"""Is told of the values inside the model: where they are, and what they are."""
+"""Called with the name and the values of a place inside the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceFeatures:
-    """What the decoder needs of the audio: cross-attention inputs, (n_text_layer, n_ctx, n_state).
-
-    `encoded` is the encoder's own output, (n_ctx, n_state), kept for tests.
-    """
+    """Cross-attention inputs (n_text_layer, n_ctx, n_state); `encoded`, (n_ctx, n_state)."""
 
     encoded: Array
     keys: Array
@@ -43,10 +39,9 @@ class ReferenceEngine:
         alignment_heads: Sequence[tuple[int, int]],
         notice: Notice = lambda where, values: None,
     ) -> None:
-        """`alignment_heads`: (decoder layer, head) pairs, at least one.
+        """`alignment_heads`: at least one; `step` returns their scores, sorted by layer and head.
 
-        `step` returns their scores, sorted by layer and head. `notice` sees what leaves each block
-        and the hidden values of its feed-forward layers.
+        `notice` gets the output of each block and the hidden values of its feed-forward layers.
         """
         self.dims = dims
         self.notice = notice
@@ -90,10 +85,9 @@ class ReferenceEngine:
 
 
 class ReferenceDecoder:
-    """A `Decoder` (streamd/search/__init__.py) whose cache is two numpy arrays.
+    """A `Decoder` (streamd/search/__init__.py).
 
-    `keys` and `values` are (n_text_layer, n_slots, n_text_state): what other backends must have in
-    theirs.
+    Its cache is two arrays, `keys` and `values`, (n_text_layer, n_slots, n_text_state).
     """
 
     def __init__(self, engine: ReferenceEngine, features: ReferenceFeatures, n_slots: int) -> None:
@@ -116,10 +110,7 @@ class ReferenceDecoder:
         visible: NDArray[np.bool_],
         want: NDArray[np.int64],
     ) -> tuple[Array, Array]:
-        """Run k tokens in one pass, as the protocol says.
-
-        Raises `ValueError` if the pass makes no sense: a bug of the search.
-        """
+        """Run k tokens in one pass. Raises `ValueError` if the search passes invalid arguments."""
         self._check(tokens, positions, slots, visible)
         dims, weights = self._engine.dims, self._engine.weights
         mask = np.where(visible, np.float32(0), np.float32(-np.inf))
@@ -209,7 +200,7 @@ def convolve(x: Array, weights: Weights, name: str, *, stride: int) -> Array:
 
 
 def feed_forward(x: Array, weights: Weights, block: str, *, notice: Notice) -> Array:
-    """Two linear layers with a GELU between them, behind a layer norm."""
+    """Apply a layer norm and two linear layers with a GELU between them."""
     y = linear(layer_norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
     notice(f"{block}.mlp", y)
     return linear(gelu(y), weights, f"{block}.mlp.2")
@@ -218,41 +209,28 @@ def feed_forward(x: Array, weights: Weights, block: str, *, notice: Notice) -> A
 def attention(
     query: Array, key: Array, value: Array, *, n_head: int, mask: Array | None = None
 ) -> tuple[Array, Array]:
-    """Scaled dot-product attention over `n_head` heads.
+    """Apply scaled dot-product attention over `n_head` heads.
 
-    Parameters
-    ----------
-    query : (k, n_state)
-    key, value : (n, n_state)
-    mask : (k, n), 0 where a query attends and -inf elsewhere
-
-    Returns
-    -------
-    (k, n_state) what was attended to, and the scaled scores (n_head, k, n) before the softmax
+    `query` is (k, n_state), `key` and `value` (n, n_state), `mask` (k, n): 0 where a query attends,
+    else -inf. Returns (k, n_state), and the scaled scores (n_head, k, n) before the softmax.
     """
     d_head = query.shape[1] // n_head
     q, k, v = (x.reshape(len(x), n_head, d_head).transpose(1, 0, 2) for x in (query, key, value))
     scores = q @ k.transpose(0, 2, 1) * np.float32(d_head**-0.5)
     if mask is not None:
         scores = scores + mask
-    attended = softmax(scores) @ v
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    attended = e / e.sum(axis=-1, keepdims=True) @ v
     return attended.transpose(1, 0, 2).reshape(query.shape), scores
 
 
-def softmax(x: Array) -> Array:
-    """Softmax of the last axis."""
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    probabilities: Array = e / e.sum(axis=-1, keepdims=True)
-    return probabilities
-
-
 def gelu(x: Array) -> Array:
-    """The exact GELU, ``x * Phi(x)``: not the tanh form, which is wrong by up to 5e-4."""
+    """Compute the exact GELU, ``x * Phi(x)``; the tanh form is wrong by up to 5e-4."""
     return x * (0.5 + 0.5 * erf(x * 0.5**0.5)).astype(np.float32)
 
 
 def erf(x: Array) -> NDArray[np.float64]:
-    """Error function within 1.5e-7 (Abramowitz and Stegun 7.1.26); numpy has none."""
+    """Compute the error function to 1.5e-7 (Abramowitz and Stegun 7.1.26); numpy has none."""
     z = np.abs(x).astype(np.float64)
     t = 1.0 / (1.0 + 0.3275911 * z)
     series = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)

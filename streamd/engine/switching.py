@@ -1,7 +1,6 @@
 """An engine that can be replaced by another one between two windows.
 
-Captions start on the engine that is ready first; a faster one replaces it when that is ready. A
-window is decoded to its end by the engine that encoded it.
+Captions start on the engine that is ready first; a faster one replaces it when that is ready.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from streamd.types import Mel
 
 @dataclass(frozen=True, slots=True)
 class SwitchingFeatures:
-    """An encoded window, and the engine that encoded it."""
+    """An encoded window and the engine that encoded it, which must decode it too."""
 
     engine: Engine[Any]
     features: Any
@@ -40,7 +39,7 @@ class SwitchingEngine:
         self._engine = engine
 
     def encode(self, mel: Mel, n_ctx: int) -> SwitchingFeatures:
-        """Encode a window on the current engine, as that engine does."""
+        """Encode a window on the current engine."""
         engine = self._engine
         return SwitchingFeatures(engine, engine.encode(mel, n_ctx))
 

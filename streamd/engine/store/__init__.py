@@ -1,9 +1,7 @@
-"""Finds a model by name, folder or file and loads it whole, or says in one line what is wrong.
+"""Finds and loads a model by name, folder or file.
 
-A name is looked for among the files and folders at hand, the imported models, those downloaded from
-the hub and the bundled one, in this order. What lies on the disk decides which reader of
-`formats` gets it. Nothing is downloaded here: that is `download`'s, when the user wants it. Knows
-nothing of engines.
+A name is looked for among files and folders, the imported models, those downloaded from the hub and
+the bundled one, in this order. `layouts` chooses the reader; `download` downloads.
 """
 
 import os
@@ -37,7 +35,10 @@ def load_model(name: str) -> Model:
     path = find(name, places())
     if path is None:
         raise not_here(name)
-    label = name if path != expanded(name) else _label(path)
+    label = name
+    if path == expanded(name):
+        folder = path.resolve()
+        label = path.stem if path.is_file() else cache.name_of(folder) or folder.name
     model = layout_of(path).load(path, label)
     known = entry(name)
     if known and known.min_audio_ctx:
@@ -46,7 +47,7 @@ def load_model(name: str) -> Model:
 
 
 def not_here(name: str) -> ModelError:
-    """What to say of a name under which no model is on this machine."""
+    """Return the error for a name that no model on this machine has."""
     if repository_of(name):
         return ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
     return ModelError(
@@ -56,9 +57,9 @@ def not_here(name: str) -> ModelError:
 
 
 def find(name: str, here: StorePaths) -> Path | None:
-    """The folder or file of a model, if it is on this machine."""
+    """Return the folder or file of a model, or None if it is not on this machine."""
     path = expanded(name)
-    # Unlike those of Path, these say no of a path that is too long or may not be looked at.
+    # Unlike Path's methods, these do not raise for a path that is too long or not accessible.
     if name and (os.path.isdir(path) or os.path.isfile(path)):
         return path
     repository = repository_of(name)
@@ -68,52 +69,34 @@ def find(name: str, here: StorePaths) -> Path | None:
 
 
 def is_bundled(name: str, here: StorePaths) -> bool:
-    """Whether that is what the name stands for; imported and downloaded models come before it."""
+    """Return whether the name means a bundled model, not an imported or downloaded one."""
     return name in BUNDLED and find(name, here) == asset(name)
 
 
 def best(here: StorePaths, *, language: str, translate: bool) -> str | None:
-    """The model to use when none is named: the best one here that can do it, whoever made it.
+    """Return the name of the best model on this machine that can do the task, or None.
 
-    Of two that are alike, an imported one comes before a downloaded and a bundled one. Downloaded
-    models are only those of the catalog: other programs put whatever they need into the cache.
+    Of two equal ones, an imported one is preferred to a downloaded and a bundled one. Downloaded
+    models that are not in the catalog are ignored: other programs share the cache.
     """
-    candidates = (*_imported(here), *_downloaded(here), *_bundled())
     possible = [
         (quality(size, n_languages), name)
-        for name, size, n_languages in candidates
+        for name, size, n_languages in _candidates(here)
         if suits(size, n_languages, language=language, translate=translate)
     ]
     return max(possible, key=itemgetter(0))[1] if possible else None
 
 
-_Candidate = tuple[str, Size, int]
-"""A model's name, its size, and how many languages it knows."""
-
-
-def _imported(here: StorePaths) -> Iterator[_Candidate]:
+def _candidates(here: StorePaths) -> Iterator[tuple[str, Size, int]]:
+    """Yield name, size and number of languages of all models, the preferred ones first."""
     for name, path in imports.every(here.imported):
         with suppress(ModelError):
             outline = layout_of(path).outline(path)
             yield name, Size.of(outline), languages(outline)
-
-
-def _downloaded(here: StorePaths) -> Iterator[_Candidate]:
     for each in CATALOG:
         if cache.find(here.cache, Repository(each.repository)):
             name = each.repository if imports.find(here.imported, each.name) else each.name
             yield name, each.size, each.n_languages
-
-
-def _bundled() -> Iterator[_Candidate]:
     for each in CATALOG:
         if each.name in BUNDLED:
             yield each.name, each.size, each.n_languages
-
-
-def _label(path: Path) -> str:
-    """What a model is called whose folder or file was named."""
-    if path.is_file():
-        return path.stem
-    folder = path.resolve()
-    return cache.name_of(folder) or folder.name

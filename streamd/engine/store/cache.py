@@ -1,9 +1,8 @@
 """Finds models in the cache of the huggingface_hub package, adds and removes them.
 
-The package's layout, for each repository: ``blobs/DIGEST`` hold the content of files,
-``snapshots/COMMIT/`` links to them under the files' names, ``refs/REVISION`` the commit of a branch
-or tag. Other programs share the cache, so its layout and the environment variables are those that
-the package documents; the tests compare them with the package itself. Sources:
+Each repository has a folder: ``blobs/DIGEST`` have the content of files, ``snapshots/COMMIT/`` the
+files' names as links to it, ``refs/REVISION`` the commit of a branch or tag. Other programs share
+the cache; the tests compare layout and environment variables with the package itself. Sources:
 https://huggingface.co/docs/huggingface_hub/guides/manage-cache and
 https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
 """
@@ -17,9 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from streamd.disk import expanded, user_folder
+from streamd.engine.formats.huggingface import ModelType
 from streamd.engine.formats.safetensors import shards
 from streamd.engine.formats.untrusted import read_json
 from streamd.engine.store.repository import (
@@ -35,16 +33,17 @@ from streamd.engine.store.repository import (
 from streamd.errors import ModelError
 
 VARIABLE = "STREAMD_STORE"
-"""Names the folder of imported models."""
+"""The environment variable with the folder of imported models."""
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _TIMEOUT_S = 10
+_PREFIX = "models--"
 
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """`imported`: our own folder; `cache`: the library's; `endpoint`: the hub's address.
+    """Folders of imported and of downloaded models, and the hub's address.
 
-    With `offline` nothing may be downloaded.
+    If `offline` is set, nothing may be downloaded.
     """
 
     imported: Path
@@ -54,22 +53,23 @@ class StorePaths:
 
     @property
     def site(self) -> str:
-        """The hub's address, for people: without the password that may stand in it."""
+        """The hub's address for messages, without a password."""
         return re.sub(r"//[^/]*@", "//", self.endpoint)
 
     @property
     def host(self) -> str:
-        """The hub's name, for people."""
+        """The hub's name for messages."""
         return self.site.partition("://")[2].partition("/")[0] or self.site
 
 
 def places(environ: Mapping[str, str] = os.environ) -> StorePaths:
-    """What the environment says."""
+    """Return what the environment variables demand."""
     cache = environ.get("HUGGINGFACE_HUB_CACHE", str(_home(environ) / "hub"))
     cache = environ.get("HF_HUB_CACHE", cache)
     offline = environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or ""
+    imported = environ.get(VARIABLE)
     return StorePaths(
-        imported=_imported(environ),
+        imported=_path(imported) if imported else user_folder("data", environ) / "models",
         cache=_path(cache),
         endpoint=environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
         offline=_is_true(offline),
@@ -77,22 +77,22 @@ def places(environ: Mapping[str, str] = os.environ) -> StorePaths:
 
 
 def access_token(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the user's token for the hub: that of the environment, or of ``hf auth login``.
+    """Return the user's token for the hub, from the environment or from ``hf auth login``.
 
     Raises `ModelError` if the file of ``hf auth login`` cannot be read.
     """
     if _is_true(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "")):
         return None
     token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
-    if token := _one_line(token):
-        return token
-    path = _path(environ.get("HF_TOKEN_PATH", str(_home(environ) / "token")))
-    try:
-        return _one_line(path.read_text(errors="replace")) or None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    if not _one_line(token):
+        path = _path(environ.get("HF_TOKEN_PATH", str(_home(environ) / "token")))
+        try:
+            token = path.read_text(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    return _one_line(token) or None
 
 
 def _one_line(text: str) -> str:
@@ -100,7 +100,7 @@ def _one_line(text: str) -> str:
 
 
 def timeout_s(environ: Mapping[str, str] = os.environ) -> int:
-    """Return for how many seconds the hub may be silent.
+    """Return after how many seconds without an answer to give up.
 
     Raises `ModelError` if HF_HUB_DOWNLOAD_TIMEOUT is not a number.
     """
@@ -120,35 +120,22 @@ def _is_true(text: str) -> bool:
     return text.upper() in _TRUE
 
 
-def _imported(environ: Mapping[str, str]) -> Path:
-    if named := environ.get(VARIABLE):
-        return _path(named)
-    return user_folder("data", environ) / "models"
-
-
 def _path(text: str) -> Path:
     return expanded(os.path.expandvars(text))
 
 
-_PREFIX = "models--"
-
-
-class _Type(msgspec.Struct):
-    model_type: str = ""
-
-
 def storage(cache: Path, repository: Repository) -> Path:
-    """The repository's folder."""
+    """Return the repository's folder."""
     return cache / (_PREFIX + repository.id.replace("/", "--"))
 
 
 def blob(cache: Path, repository: Repository, digest: str) -> Path:
-    """Where a file of that content is, or would be."""
+    """Return the path of the content with that digest; it need not exist."""
     return storage(cache, repository) / "blobs" / digest
 
 
 def find(cache: Path, repository: Repository) -> Path | None:
-    """The folder with all files of a model, as far as this machine knows its revision."""
+    """Return the folder of a complete model, or None if its files or its revision are not here."""
     folder = storage(cache, repository)
     commit = repository.revision
     if not is_commit(commit):
@@ -161,7 +148,7 @@ def find(cache: Path, repository: Repository) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether nothing that the loader needs is missing. Links to lacking blobs do not exist."""
+    """Return whether no file that the loader needs is missing, nor the content of a link."""
     if not (folder / CONFIG).is_file() or not any((folder / v).is_file() for v in VOCABULARIES):
         return False
     if (folder / WEIGHTS).is_file():
@@ -173,7 +160,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
-    """Every Whisper model that is there whole, at each branch or tag that is known."""
+    """Yield every complete Whisper model, at each branch or tag that is known."""
     for reference in sorted(cache.glob(_PREFIX + "*--*/refs/**/*")):
         _, folder, _, *revision = reference.relative_to(cache.parent).parts
         name = folder.removeprefix(_PREFIX).replace("--", "/", 1)
@@ -181,12 +168,12 @@ def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
         snapshot = repository and find(cache, repository)
         if repository and snapshot:
             with suppress(ModelError):
-                if read_json(snapshot / CONFIG, _Type).model_type == "whisper":
+                if read_json(snapshot / CONFIG, ModelType).model_type == "whisper":
                     yield repository, snapshot
 
 
 def name_of(snapshot: Path) -> str | None:
-    """``owner/name`` of a folder that is a snapshot in such a cache, else None."""
+    """Return ``owner/name`` of a folder that is a snapshot in a cache, else None."""
     folder = snapshot.parent.parent
     if snapshot.parent.name == "snapshots" and folder.name.startswith(_PREFIX):
         return folder.name.removeprefix(_PREFIX).replace("--", "/", 1)
@@ -194,15 +181,16 @@ def name_of(snapshot: Path) -> str | None:
 
 
 def put(cache: Path, repository: Repository, listing: Listing) -> Path:
-    """Make the snapshot of files whose blobs are there; the revision refers to it from now on.
-
-    The weights are the last to appear in it, so that a model is never seen without them.
-    """
+    """Make a snapshot from blobs that are all there, and let the revision refer to it."""
     folder = storage(cache, repository)
     snapshot = folder / "snapshots" / listing.commit
     snapshot.mkdir(parents=True, exist_ok=True)
-    for file in listing.files:
-        _link(f"../../blobs/{file.digest}", snapshot / file.name)
+    for file in listing.files:  # weights last: nobody sees a model without them
+        path = snapshot / file.name
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        os.symlink(f"../../blobs/{file.digest}", new)
+        new.replace(path)
     if not is_commit(repository.revision):
         reference = folder / "refs" / repository.revision
         reference.parent.mkdir(parents=True, exist_ok=True)
@@ -212,15 +200,8 @@ def put(cache: Path, repository: Repository, listing: Listing) -> Path:
     return snapshot
 
 
-def _link(target: str, path: Path) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    os.symlink(target, new)
-    new.replace(path)
-
-
 def n_bytes(cache: Path, repository: Repository) -> int:
-    """What all that is there of the repository takes on the disk."""
+    """Return how much of the disk the repository takes, with incomplete downloads."""
     blobs = (storage(cache, repository) / "blobs").glob("*")
     return sum(path.stat().st_size for path in blobs if path.is_file())
 
@@ -237,11 +218,11 @@ def remove(cache: Path, repository: Repository) -> None:
 
 
 def _remove_unused(cache: Path, content: Path) -> None:
-    """Delete content that huggingface_hub shared between repositories, if none uses it any more.
+    """Delete content that several repositories shared, if none uses it any more.
 
-    It lies in ``blobs/XX/DIGEST`` of the cache; each line of ``DIGEST.refs`` names a symbolic link
-    to it, relative to the cache. As the package does, keep content whose list cannot be read
-    (``utils/_shared_blobs.py``, version 2.4).
+    It is in ``blobs/XX/DIGEST`` of the cache; each line of ``DIGEST.refs`` names a symbolic link to
+    it, relative to the cache. As in huggingface_hub (``utils/_shared_blobs.py``, version 2.4),
+    content whose list cannot be read is kept.
     """
     references = content.with_name(f"{content.name}.refs")
     with (

@@ -1,12 +1,10 @@
-"""Downloads a model from the hub into huggingface_hub's cache, or says in one line why it cannot.
+"""Downloads a model from the hub into huggingface_hub's cache.
 
-The bytes are fetched here and not by the huggingface_hub package, which neither resumes a download
-that another process left incomplete nor compares the content with the hub's checksum (2.4.0). A
-blob gets its name only after its checksum matched, a snapshot only after all its blobs are there.
-Unlike the package's, the requests carry no description of the machine and its programs.
-
-The hub's second protocol, Xet, is not used: it serves every file over plain HTTP as well, where a
-range of bytes can be requested.
+The huggingface_hub package itself (2.4.0) neither resumes a download that another process left
+incomplete nor compares the content with the hub's checksum, and it sends a description of the
+machine. Here a blob gets its name only after its checksum matched, and a snapshot is made only
+after all its blobs are there. All files are requested over plain HTTP, where a range of bytes can
+be requested, not over the hub's second protocol, Xet.
 """
 
 import hashlib
@@ -30,11 +28,18 @@ from streamd.engine.store.repository import INDEX, Listing, RemoteFile, Reposito
 from streamd.errors import ModelError
 
 _MAX_LISTING = 16_000_000
+_PAUSES_S = (1, 2, 4)
+"""Pauses between tries in which no byte came; then the download fails."""
+
+Told = Callable[[int, int], object]
+"""Gets (bytes here, bytes in all)."""
+Pause = Callable[[float], object]
+"""Waits for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubClient:
-    """Asks the hub that `here` names about the `repository`; `connected` makes one."""
+    """Sends requests about one repository to the hub that `here` names."""
 
     repository: Repository
     here: StorePaths
@@ -52,18 +57,11 @@ class HubClient:
                     raise ModelError(f"{self.repository}: the hub's list of files does not end")
         return bytes(answer)
 
-    def url(self, file: RemoteFile, commit: str) -> str:
-        """Return the address of the file's content."""
-        return f"{self.here.endpoint}/{self.repository.id}/resolve/{commit}/{file.name}"
-
     @contextmanager
     def stream(
         self, url: str, headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx2.Response]:
-        """Send a request and yield the response.
-
-        Raises `ModelError` if the hub refuses the request.
-        """
+        """Send a request and yield the response. Raises `ModelError` if the hub refuses it."""
         sent = {"User-Agent": f"streamd/{__version__}", **(headers or {})}
         if token := access_token():
             if not token.isascii():
@@ -75,7 +73,7 @@ class HubClient:
             yield response
 
     def _refusal(self, response: httpx2.Response) -> ModelError:
-        """What the hub's error codes mean: huggingface_hub ``hf_raise_for_status``."""
+        # the error codes: huggingface_hub ``hf_raise_for_status``
         host, status = self.here.host, response.status_code
         code = response.headers.get("X-Error-Code", "")
         if code == "GatedRepo":
@@ -99,7 +97,7 @@ class HubClient:
 
 @contextmanager
 def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
-    """Yield a client; errors of network and disk inside the block become a `ModelError`."""
+    """Yield a client. Raises `ModelError` for errors of network and disk inside the block."""
     if here.offline:
         raise ModelError(
             f"{repository} is not downloaded while HF_HUB_OFFLINE is set; without it: "
@@ -129,18 +127,9 @@ def reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-_PAUSES_S = (1, 2, 4)
-"""Before each new try that follows one in which nothing came."""
-
-Told = Callable[[int, int], object]
-"""Is told (bytes here, bytes in all)."""
-Pause = Callable[[float], object]
-"""Waits for seconds."""
-
-
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What could be downloaded; `n_missing` bytes of it are not here."""
+    """A model that can be downloaded; `n_missing` of its bytes are not here."""
 
     repository: Repository
     listing: Listing
@@ -148,7 +137,7 @@ class Offer:
 
 
 def look_up(repository: Repository, here: StorePaths) -> Offer:
-    """Ask the hub what there is.
+    """Ask the hub for the list of a repository's files.
 
     Raises `ModelError` if it cannot be reached, has no such repository, or what it lists is no
     model.
@@ -166,20 +155,10 @@ def fetch(
     told: Told = lambda n_here, n_all: None,
     pause: Pause = time.sleep,
 ) -> Path:
-    """Download what is not here yet, go on with what was begun, and prove all of it.
+    """Download what is not here, resume what is incomplete, and verify all checksums.
 
-    Parameters
-    ----------
-    offer : what `look_up` gave
-    told : is told now and then how far it is
-    pause : waits before the next try
-
-    Returns
-    -------
-    the folder with the model's files, complete
-
-    Raises `ModelError` if in one line, why not; what came until then is kept and gone on with next
-    time.
+    `told` is called now and then with the progress; `pause` waits between tries. Returns the folder
+    with the complete model. Raises `ModelError` if that fails; the next try resumes what came.
     """
     folder = cache.storage(here.cache, offer.repository)
     lock = here.cache / ".locks" / folder.name / "streamd.lock"
@@ -194,7 +173,7 @@ def fetch(
 
 
 class _Download:
-    """All blobs of a listing, one after the other; `n_done` bytes of it are proved."""
+    """Downloads the files of a listing one after the other; `n_done` bytes are verified."""
 
     def __init__(self, hub: HubClient, listing: Listing, told: Told, pause: Pause) -> None:
         self._hub = hub
@@ -204,29 +183,35 @@ class _Download:
         self._n_done = 0
 
     def run(self) -> None:
-        self._make_sure_of_room()
-        for file in self._listing.files:
+        files, here = self._listing.files, self._hub.here
+        n_missing = sum(_n_missing(self._blob(file), file) for file in files)
+        n_free = shutil.disk_usage(here.cache).free
+        if n_free < n_missing:
+            raise ModelError(
+                f"{self._hub.repository} needs {megabytes(n_missing)}, but {here.cache} "
+                f"has room for {megabytes(n_free)}; make room, or let HF_HOME name a folder on "
+                "another disk"
+            )
+        for file in files:
             blob = self._blob(file)
             if _n_bytes(blob) != file.n_bytes or _digest(blob, file) != file.digest:
                 self._get(file, blob)
             self._n_done += file.n_bytes
             self._reached(0)
-            if file is self._listing.config:
-                self._refuse_other_models(blob)
+            if file is files[0]:  # the configuration: refuse other models before the weights
+                try:
+                    huggingface.read_dimensions(blob)
+                except ModelError as error:
+                    raise ModelError(
+                        f"{self._hub.repository} is no Whisper model; its weights were not "
+                        "downloaded"
+                    ) from error
 
     def _blob(self, file: RemoteFile) -> Path:
         return cache.blob(self._hub.here.cache, self._hub.repository, file.digest)
 
     def _reached(self, n_bytes: int) -> None:
         self._told(self._n_done + n_bytes, self._listing.n_bytes)
-
-    def _refuse_other_models(self, config: Path) -> None:
-        try:
-            huggingface.read_dimensions(config)
-        except ModelError as error:
-            raise ModelError(
-                f"{self._hub.repository} is no Whisper model; its weights were not downloaded"
-            ) from error
 
     def _get(self, file: RemoteFile, blob: Path) -> None:
         partial = _partial(blob)
@@ -243,18 +228,8 @@ class _Download:
         flush(partial)
         partial.replace(blob)
 
-    def _make_sure_of_room(self) -> None:
-        n_missing = sum(_n_missing(self._blob(file), file) for file in self._listing.files)
-        n_free = shutil.disk_usage(self._hub.here.cache).free
-        if n_free < n_missing:
-            raise ModelError(
-                f"{self._hub.repository} needs {megabytes(n_missing)}, but {self._hub.here.cache} "
-                f"has room for {megabytes(n_free)}; make room, or let HF_HOME name a folder on "
-                "another disk"
-            )
-
     def _fill(self, file: RemoteFile, partial: Path) -> None:
-        """Try until all bytes are there, as long as it helps."""
+        """Try until all bytes are there, or several tries in a row brought none."""
         n_idle = 0
         while (n_before := _n_bytes(partial)) < file.n_bytes:
             try:
@@ -271,20 +246,22 @@ class _Download:
                 self._pause(_PAUSES_S[n_idle - 1] if n_idle else 0)
 
     def _append(self, file: RemoteFile, out: BinaryIO) -> None:
-        """Ask for the bytes that are missing, and write what comes."""
+        """Request the missing bytes, and write what comes."""
         n_have = out.tell()
-        # A range of compressed content would be another one.
+        # A range would otherwise count the bytes of compressed content.
         headers = {"Accept-Encoding": "identity"}
         if n_have:
             headers["Range"] = f"bytes={n_have}-"
-        url = self._hub.url(file, self._listing.commit)
+        hub = self._hub
+        url = f"{hub.here.endpoint}/{hub.repository.id}/resolve/{self._listing.commit}/{file.name}"
         with self._hub.stream(url, headers) as response:
             if n_have and response.status_code != httpx2.codes.PARTIAL_CONTENT:
+                # The server ignores ranges and sends everything from the start.
                 out.truncate(0)
                 n_have = 0
-            # As they come: of larger chunks, a part would be lost when the connection breaks.
+            # No chunk size: a chunk that is not full is lost when the connection breaks.
             for chunk in response.iter_bytes():
-                # More than was listed is not wanted; the checksum tells whether it matters.
+                # What exceeds the listed size is dropped; the checksum shows if that was right.
                 n_have += out.write(chunk[: file.n_bytes - n_have])
                 self._reached(n_have)
                 if n_have == file.n_bytes:
@@ -293,7 +270,7 @@ class _Download:
 
 
 def _partial(blob: Path) -> Path:
-    """Where a blob grows; older versions of huggingface_hub go on with it, too."""
+    """Return the path of an incomplete blob; older versions of huggingface_hub resume it too."""
     return blob.with_name(f"{blob.name}.incomplete")
 
 
@@ -303,7 +280,7 @@ def _n_missing(blob: Path, file: RemoteFile) -> int:
 
 
 def _n_bytes(path: Path) -> int:
-    """How large the file is; -1 if there is none."""
+    """Return the file's size, or -1 if there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -311,7 +288,7 @@ def _n_bytes(path: Path) -> int:
 
 
 def _digest(path: Path, file: RemoteFile) -> str:
-    """What the file adds up to, reckoned as its listed digest was."""
+    """Return the file's digest, of the same kind as the listed one."""
     if len(file.digest) == 64:
         hasher = hashlib.sha256()
     else:  # git's, of a file that is not in its large file storage

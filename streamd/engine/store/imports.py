@@ -1,7 +1,4 @@
-"""Models that the user brought: a folder for each, in a place of our own.
-
-A folder holds a copy of what the loader reads and nothing else, under the names that it had.
-"""
+"""Imported models: for each a folder with copies of the files that the loader reads."""
 
 import os
 import re
@@ -15,12 +12,12 @@ from streamd.engine.store.layouts import layout_of
 from streamd.errors import ModelError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
-# Names that `find` does not accept:
+# Models cannot have these names.
 _LOCK, _DECLINED, _HALF_DONE = ".lock", ".declined", ".half-done"
 
 
 def find(models: Path, name: str) -> Path | None:
-    """The folder or file of the model imported under that name."""
+    """Return the folder or the only file of the model imported under that name, or None."""
     folder = models / name
     if not _NAME.fullmatch(name) or not folder.is_dir():
         return None
@@ -29,22 +26,17 @@ def find(models: Path, name: str) -> Path | None:
 
 
 def every(models: Path) -> Iterator[tuple[str, Path]]:
-    """Name and place of all that were imported, in alphabetical order."""
+    """Yield name and path of all imported models in alphabetical order."""
     for folder in sorted(models.glob("*")):
         if path := find(models, folder.name):
             yield folder.name, path
 
 
-def default_name(source: Path) -> str:
-    """What a model is called if the user does not say it."""
-    return source.resolve().name if source.is_dir() else source.stem
-
-
 def add(models: Path, source: Path, name: str) -> None:
     """Copy the model at `source`, which the loader has accepted.
 
-    Raises `ModelError` if the name is taken or none, or the copy cannot be written; nothing is left
-    of it then.
+    Raises `ModelError` if the name is taken or invalid, or if the copy cannot be written; then no
+    part of it is left.
     """
     if not _NAME.fullmatch(name):
         raise ModelError(
@@ -65,7 +57,7 @@ def _copy(source: Path, folder: Path, half_done: Path) -> None:
         raise ModelError(
             f"{folder.name} is imported already; remove it first, or import as another name"
         )
-    shutil.rmtree(half_done, ignore_errors=True)  # a process may have died
+    shutil.rmtree(half_done, ignore_errors=True)  # of a process that crashed
     try:
         half_done.mkdir()
         for path in needed(source):
@@ -78,25 +70,22 @@ def _copy(source: Path, folder: Path, half_done: Path) -> None:
 
 
 def needed(source: Path) -> list[Path]:
-    """The files of a model that the loader reads; `source` is its folder, or its only file.
-
-    Raises `ModelError` if it is no model.
-    """
+    """Return the files that the loader reads. Raises `ModelError` if `source` is no model."""
     return layout_of(source).files(source)
 
 
 def remove(models: Path, name: str) -> None:
-    """Delete the copy. Raises `OSError`."""
+    """Delete an imported model. Raises `OSError`."""
     shutil.rmtree(models / name)
 
 
 def was_declined(models: Path) -> bool:
-    """Whether the user did not want a first model to be downloaded."""
+    """Return whether the user declined to download a first model."""
     return (models / _DECLINED).exists()
 
 
 def decline(models: Path) -> None:
-    """Remember that; where nothing can be written, nothing is remembered."""
+    """Remember that the user declined, if the folder can be written."""
     with suppress(OSError):
         models.mkdir(parents=True, exist_ok=True)
         (models / _DECLINED).touch()

@@ -1,7 +1,7 @@
-"""A repository of the hub: what it is called, what it lists, and which files of it a model needs.
+"""A repository of the hub: its name, its list of files, and which of them a model needs.
 
-What a hub lists is of unknown origin. A file is asked for only under one of the names below, so no
-listing can make us write anywhere else; one that tries is refused as a whole.
+The list is not trusted: only files with the names below are downloaded, and a list with a path that
+leads out of the folder is refused as a whole.
 """
 
 import re
@@ -18,7 +18,7 @@ from streamd.errors import ModelError
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 VOCABULARIES = ("tokenizer.json", "vocab.json")
-"""One of them is needed; the first is preferred."""
+"""One is needed; the first is preferred."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 _MAX_FILES = 20_000
@@ -30,7 +30,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """`id` is ``owner/name``; `revision` a branch, tag or commit."""
+    """``owner/name``, and a branch, tag or commit."""
 
     id: str
     revision: str = "main"
@@ -40,7 +40,7 @@ class Repository:
 
 
 def repository_of(name: str) -> Repository | None:
-    """Where a model of the catalog comes from, or ``owner/name``, or ``owner/name@revision``."""
+    """Parse a model's name: one of the catalog, ``owner/name``, or ``owner/name@revision``."""
     if known := entry(name):
         return Repository(known.repository)
     owner_name, at, revision = name.partition("@")
@@ -53,13 +53,13 @@ def repository_of(name: str) -> Repository | None:
 
 
 def is_commit(text: str) -> bool:
-    """Whether it is the whole number of a commit."""
+    """Return whether the text is a complete commit hash."""
     return _COMMIT.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """`digest` is what the content adds up to: its SHA-256 (64 digits) or git's SHA-1 (40)."""
+    """A file on the hub; `digest` is its SHA-256 (64 digits) or git's SHA-1 (40)."""
 
     name: str
     n_bytes: int
@@ -68,20 +68,14 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a model of that `commit` needs, in the order to get it: `config` first, weights last."""
+    """The files that a model needs: ``config.json`` first, weights last."""
 
     commit: str
-    config: RemoteFile
-    others: tuple[RemoteFile, ...]
-
-    @property
-    def files(self) -> tuple[RemoteFile, ...]:
-        """All."""
-        return (self.config, *self.others)
+    files: tuple[RemoteFile, ...]
 
     @property
     def n_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files together."""
         return sum(file.n_bytes for file in self.files)
 
 
@@ -109,7 +103,7 @@ class _Info(msgspec.Struct):
 
 
 def read_listing(repository: Repository, answer: bytes) -> Listing:
-    """What the hub lists of the repository, if that is a model.
+    """Return the files of a repository that is a model.
 
     Raises `ModelError` if the listing is damaged or hostile, or what a model needs is not there.
     """
@@ -125,8 +119,7 @@ def read_listing(repository: Repository, answer: bytes) -> Listing:
         )
         for each in info.siblings
     }
-    config, *others = _needed(repository, files)
-    return Listing(info.sha, config, tuple(others))
+    return Listing(info.sha, _needed(repository, files))
 
 
 def _refuse_path(repository: Repository, name: str) -> None:
@@ -138,26 +131,21 @@ def _refuse_path(repository: Repository, name: str) -> None:
         )
 
 
-def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> list[RemoteFile]:
-    """Choose the files to download: the configuration first, the weights last."""
+def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[RemoteFile, ...]:
     vocabularies = [name for name in VOCABULARIES if name in files]
     if CONFIG not in files or not vocabularies:
         missing = " or ".join(VOCABULARIES) if CONFIG in files else CONFIG
         raise ModelError(f"{repository}: not a Whisper model: {missing} is missing")
-    weights = _weights(repository, files)
     generation = [GENERATION] if GENERATION in files else []
-    small = [CONFIG, *generation, vocabularies[0], *([INDEX] if weights != [WEIGHTS] else [])]
+    small = [CONFIG, *generation, vocabularies[0]]
+    weights = [WEIGHTS]
+    if WEIGHTS not in files:
+        small.append(INDEX)
+        weights = sorted(filter(_SHARD.fullmatch, files))
+        if INDEX not in files or not weights:
+            raise ModelError(
+                f"{repository}: {WEIGHTS} is missing; weights in any other form are not downloaded"
+            )
     if large := [name for name in small if files[name].n_bytes > MAX_BYTES]:
         raise ModelError(f"{repository}: {large[0]} is larger than any model's; not downloaded")
-    return [files[name] for name in (*small, *weights)]
-
-
-def _weights(repository: Repository, files: Mapping[str, RemoteFile]) -> list[str]:
-    if WEIGHTS in files:
-        return [WEIGHTS]
-    shards = sorted(filter(_SHARD.fullmatch, files))
-    if INDEX not in files or not shards:
-        raise ModelError(
-            f"{repository}: {WEIGHTS} is missing; weights in any other form are not downloaded"
-        )
-    return shards
+    return tuple(files[name] for name in (*small, *weights))
