@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Protocol, Self, TypeVar
 
 import msgspec
@@ -127,12 +127,7 @@ class Subscription(AsyncIterator[SessionEvent]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

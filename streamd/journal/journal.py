@@ -12,15 +12,7 @@ from itertools import chain
 import msgspec
 
 from streamd.events import Eos, Final, Gap
-from streamd.journal.files import (
-    File,
-    FileIndex,
-    Head,
-    JournalError,
-    JournalLine,
-    finals,
-    lines,
-)
+from streamd.journal.files import File, FileIndex, Head, JournalError, JournalLine, finals, lines
 from streamd.options import JournalOptions
 
 _DAY_S = 86_400

@@ -9,12 +9,4 @@ from streamd.server.ingest import IngestSession, Sessions
 from streamd.server.listener import Server, serve
 from streamd.server.metrics import Metrics
 
-__all__ = [
-    "LIVE",
-    "IngestSession",
-    "Metrics",
-    "Server",
-    "ServerInfo",
-    "Sessions",
-    "serve",
-]
+__all__ = ["LIVE", "IngestSession", "Metrics", "Server", "ServerInfo", "Sessions", "serve"]

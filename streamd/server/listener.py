@@ -18,12 +18,7 @@ from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL, EndReason
 from streamd.options import BindOptions, ServerLimits
 from streamd.server.auth import Auth, is_loopback, load_certificate, tls_context
-from streamd.server.connection import (
-    Connection,
-    ServerInfo,
-    WebSocket,
-    refuse,
-)
+from streamd.server.connection import Connection, ServerInfo, WebSocket, refuse
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.metrics import Metrics
 from streamd.server.routes import STREAM_PATH, load_pages, plain, respond, routes
@@ -217,11 +212,7 @@ class Server:
         query = "" if accepted.request is None else accepted.request.path.partition("?")[2]
         try:
             connection = Connection(
-                socket,
-                query,
-                ingests=self._ingests,
-                info=self._info,
-                limits=self._announced_limits,
+                socket, query, ingests=self._ingests, info=self._info, limits=self._announced_limits
             )
         except WireError as error:
             await refuse(socket, error)

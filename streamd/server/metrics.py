@@ -45,8 +45,7 @@ class Metrics:
             "full_contexts", "Windows decoded again because their encoder context was too short"
         )
         self._floor = self._gauge(
-            "context_floor",
-            "Minimum encoder positions of the last window; 0 if its length decided",
+            "context_floor", "Minimum encoder positions of the last window; 0 if its length decided"
         )
         self._rewritten = self._counter(
             "partial_rewrite_chars", "Characters of partials that were shown and then retracted"

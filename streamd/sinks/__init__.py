@@ -5,7 +5,7 @@ the classes that hold a stream are thin, write at once and flush. They block as 
 blocks, and none may be called from two threads at a time.
 """
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from streamd.events import Event
@@ -22,10 +22,12 @@ class Sink(Protocol):
 
 
 class CaptionSink(Sink, Protocol):
-    """A sink on standard output that can share the terminal with log lines."""
+    """A sink on standard output, which may have to share the terminal with log lines."""
 
     def redraw(self) -> None:
         """Draw the present captions again: call it when the terminal was resized."""
+        return
 
     def above(self) -> AbstractContextManager[None]:
         """Let other output, such as a log line, appear above the captions."""
+        return nullcontext()

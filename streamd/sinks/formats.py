@@ -3,16 +3,17 @@
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TextIO
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import EndReason, Eos, Event, Final, Gap
 from streamd.options import CueLayout
+from streamd.sinks import CaptionSink
 from streamd.sinks.documents import Json
-from streamd.sinks.lines import Csv, Html, Jsonl, Text, Tsv
+from streamd.sinks.lines import Html, Jsonl, Table, Text
 from streamd.sinks.subtitles import Lrc, Srt, Vtt
 from streamd.stdio import put
 
@@ -41,8 +42,8 @@ FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
     "srt": Srt,
     "vtt": Vtt,
     "lrc": Lrc,
-    "csv": lambda layout: Csv(),
-    "tsv": lambda layout: Tsv(),
+    "csv": lambda layout: Table(","),
+    "tsv": lambda layout: Table("\t"),
     "json": lambda layout: Json(),
     "json-full": lambda layout: Json(full=True),
     "jsonl": lambda layout: Jsonl(),
@@ -55,7 +56,7 @@ def suffix(name: str) -> str:
     return ".full.json" if name == "json-full" else f".{name}"
 
 
-class StreamSink:
+class StreamSink(CaptionSink):
     """Writes a format to a text stream that is not a terminal; raises as `stdio.put` does.
 
     Nothing is written of a session that fails before its first words: no document without text.
@@ -69,21 +70,12 @@ class StreamSink:
     def write(self, event: Event) -> None:
         """Append the text of `event` and flush it."""
         text = self._form.append(event)
-        if not self._begun and (
-            text or (isinstance(event, Eos) and event.reason != EndReason.ERROR)
-        ):
+        has_ended = isinstance(event, Eos) and event.reason != EndReason.ERROR
+        if not self._begun and (text or has_ended):
             self._begun = True
             text = self._form.header + text
         if text:
             put(self._stream, text)
-
-    def redraw(self) -> None:
-        """Do nothing: only a terminal is redrawn."""
-
-    @contextmanager
-    def above(self) -> Iterator[None]:
-        """Do nothing: other output does not disturb."""
-        yield
 
     def close(self) -> None:
         """Write the end of the format."""
@@ -127,9 +119,8 @@ class FileSink:
     def write(self, event: Event) -> None:
         """Append the text of `event`; after a `StreamdError` the file is as it was before."""
         is_text = isinstance(event, Final | Gap)
-        if not self._begun and (
-            is_text or (isinstance(event, Eos) and event.reason == EndReason.END)
-        ):
+        is_whole = isinstance(event, Eos) and event.reason == EndReason.END
+        if not self._begun and (is_text or is_whole):
             self._begun = True
             if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.truncate()
@@ -144,17 +135,16 @@ class FileSink:
                 if self._begun and not self._failed:
                     self._put("", self._form.end)
                     if self._part:
-                        self._replace(self._part)
+                        os.replace(self._part, self._target)
+            except OSError as error:
+                raise self._unwritable(error) from error
             finally:
                 unused = self._part or (self._path if self._is_new and not self._begun else None)
                 if unused:
                     unused.unlink(missing_ok=True)
 
-    def _replace(self, part: Path) -> None:
-        try:
-            os.replace(part, self._target)
-        except OSError as error:
-            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error
+    def _unwritable(self, error: OSError) -> StreamdError:
+        return StreamdError(f"{self._path}: cannot be written: {error.strerror}")
 
     def _put(self, added: str, tail: str) -> None:
         body, new_tail = (part.encode(errors="replace") for part in (added, tail))
@@ -167,7 +157,7 @@ class FileSink:
             with suppress(OSError):  # only the first failure is reported
                 self._write(self._tail)
                 self._file.truncate(self._end + len(self._tail))
-            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error
+            raise self._unwritable(error) from error
         self._end, self._tail = self._end + len(body), new_tail
 
     def _write(self, data: bytes) -> None:

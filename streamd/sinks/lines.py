@@ -1,6 +1,5 @@
 """Transcripts with one line or paragraph for each final: txt, jsonl, csv, tsv, html."""
 
-from collections.abc import Callable
 from html import escape
 
 from msgspec import UNSET
@@ -47,35 +46,29 @@ class Jsonl:
         return encode(replace(event, details=UNSET) if isinstance(event, Final) else event) + "\n"
 
 
-class Csv:
-    """whisper.cpp's columns: start and end in ms, and the text, always in quotes (RFC 4180)."""
+class Table:
+    """Start and end in ms, and the text.
 
-    header = "start,end,text\n"
+    With a comma these are whisper.cpp's columns, the text always in quotes (RFC 4180), with a tab
+    openai-whisper's, without quotes, since no text contains a tab.
+    """
+
     tail = end = ""
+
+    def __init__(self, separator: str) -> None:
+        self.header = separator.join(("start", "end", "text")) + "\n"
+        self._separator = separator
 
     def append(self, event: Event) -> str:
         """Return the final's row."""
-        return _row(event, ",", lambda text: '"' + text.replace('"', '""') + '"')
-
-
-class Tsv:
-    """openai-whisper's columns: as in `Csv`, but without quotes, since no text contains a tab."""
-
-    header = "start\tend\ttext\n"
-    tail = end = ""
-
-    def append(self, event: Event) -> str:
-        """Return the final's row."""
-        return _row(event, "\t", lambda text: text)
-
-
-def _row(event: Event, separator: str, quoted: Callable[[str], str]) -> str:
-    if not isinstance(event, Final) or not event.text:
-        return ""
-    # A leading blank keeps spreadsheets from reading a formula.
-    line = clean(event.text)
-    text = f" {line}" if line.lstrip()[:1] in "=+-@" else line
-    return separator.join((str(event.start_ms), str(event.end_ms), quoted(text))) + "\n"
+        if not isinstance(event, Final) or not event.text:
+            return ""
+        text = clean(event.text)
+        if text.lstrip()[:1] in "=+-@":
+            text = f" {text}"  # keeps spreadsheets from reading a formula
+        if self._separator == ",":
+            text = '"' + text.replace('"', '""') + '"'
+        return self._separator.join((str(event.start_ms), str(event.end_ms), text)) + "\n"
 
 
 _RULES = "\n".join(

@@ -1,12 +1,12 @@
 """Subtitle formats: srt, vtt, lrc."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from streamd.events import Event, Gap
 from streamd.options import CueLayout
-from streamd.sinks.cues import Cue, Cues, Piece, joined
+from streamd.sinks.cues import Cues, Piece, joined
 from streamd.sinks.look import RAINBOW, gap_notice, rank
 
 JOINER = "\u2060"
@@ -17,7 +17,31 @@ _ARROW = re.compile("--+>")
 _LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 
 
-class Srt:
+class _Timed:
+    """What srt and vtt share: blocks of a line of times and the lines of text."""
+
+    header = tail = end = ""
+
+    def __init__(self, layout: CueLayout) -> None:
+        self._layout, self._cues = layout, Cues(layout)
+
+    def _blocks(self, event: Event, point: str) -> Iterator[list[str]]:
+        """Yield the lines of each cue, or of each of its moments; `point` is the decimal point."""
+        for cue in self._cues.of(event):
+            whole = (cue.start_ms, cue.end_ms, None)
+            for start_ms, end_ms, spoken in cue.moments() if self._layout.highlight else (whole,):
+                times = f"{timestamp(start_ms, point)} --> {timestamp(end_ms, point)}"
+                shown = partial(self._shown, spoken=spoken)
+                yield [times, *(joined(line, shown) for line in cue.lines)]
+
+    def _shown(self, piece: Piece, spoken: Piece | None) -> str:
+        return f"<u>{self._draw(piece)}</u>" if piece is spoken else self._draw(piece)
+
+    def _draw(self, piece: Piece) -> str:
+        raise NotImplementedError
+
+
+class Srt(_Timed):
     """SubRip. It has no comments, so gaps are left out.
 
     It has no escapes either: a word joiner breaks text that a player would take for a tag, an arrow
@@ -25,16 +49,12 @@ class Srt:
     what is inside.
     """
 
-    header = tail = end = ""
-
-    def __init__(self, layout: CueLayout) -> None:
-        self._layout, self._cues = layout, Cues(layout)
-        self._n_cues = 0
+    _n_cues = 0
 
     def append(self, event: Event) -> str:
         """Return the event's cues, numbered from 1."""
         text = ""
-        for times, *lines in _timed_lines(self._cues.of(event), self._layout, self._draw, ","):
+        for times, *lines in self._blocks(event, ","):
             self._n_cues += 1
             shown = [_ARROW.sub("->", line) for line in lines]
             text += "\n".join((str(self._n_cues), times, *shown)) + "\n\n"
@@ -44,16 +64,14 @@ class Srt:
         return _TAG.sub(rf"\g<0>{JOINER}", piece.text.translate(_ROUND))
 
 
-class Vtt:
+class Vtt(_Timed):
     """WebVTT (https://www.w3.org/TR/webvtt1/). Gaps are notes, which players do not show.
 
     Doubtful words have the classes ``p0`` (nearly impossible) to ``p5``; sure words have none.
     """
 
-    tail = end = ""
-
     def __init__(self, layout: CueLayout) -> None:
-        self._layout, self._cues = layout, Cues(layout)
+        super().__init__(layout)
         rules = (f"::cue(.p{i}) {{ color: rgb{color} }}\n" for i, color in enumerate(RAINBOW[:-1]))
         style = f"STYLE\n{''.join(rules)}\n" if layout.confidence else ""
         self.header = f"WEBVTT\n\n{style}"
@@ -63,8 +81,7 @@ class Vtt:
         if isinstance(event, Gap):
             notice = _vtt_escaped(gap_notice(event.duration_ms, event.why))
             return f"NOTE {timestamp(event.t_ms, '.')} {notice}\n\n"
-        cues = _timed_lines(self._cues.of(event), self._layout, self._draw, ".")
-        return "".join("\n".join(lines) + "\n\n" for lines in cues)
+        return "".join("\n".join(lines) + "\n\n" for lines in self._blocks(event, "."))
 
     def _draw(self, piece: Piece) -> str:
         shown = _vtt_escaped(piece.text)
@@ -94,22 +111,6 @@ class Lrc:
             line = _LRC_TIME.sub("(", joined(cue.pieces))
             text += f"[{minutes:02}:{ms // 1000:02}.{ms % 1000 // 10:02}]{line}\n"
         return text
-
-
-def _timed_lines(
-    cues: Iterable[Cue], layout: CueLayout, draw: Callable[[Piece], str], point: str
-) -> Iterator[list[str]]:
-    """Yield the line of times and the lines of text of each cue, or of each of its moments."""
-
-    def underlined(piece: Piece, spoken: Piece | None) -> str:
-        return f"<u>{draw(piece)}</u>" if piece is spoken else draw(piece)
-
-    for cue in cues:
-        whole = (cue.start_ms, cue.end_ms, None)
-        for start_ms, end_ms, spoken in cue.moments() if layout.highlight else (whole,):
-            times = f"{timestamp(start_ms, point)} --> {timestamp(end_ms, point)}"
-            shown = partial(underlined, spoken=spoken)
-            yield [times, *(joined(line, shown) for line in cue.lines)]
 
 
 def timestamp(t_ms: int, point: str = ",") -> str:

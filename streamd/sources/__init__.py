@@ -4,7 +4,6 @@ A source delivers whole frames in order, every sample once, and reports audio th
 Audio from the network comes through the server instead.
 """
 
-from types import TracebackType
 from typing import Protocol, Self
 
 from streamd.sources.frames import FrameStream, Lost
@@ -31,9 +30,7 @@ class Source(Protocol):
     async def __aenter__(self) -> Self:
         """Open it; a live source captures from here on. Raises `SourceError`."""
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close it and drop what was not consumed."""
 
     def __aiter__(self) -> FrameStream:

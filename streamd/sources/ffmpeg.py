@@ -66,7 +66,7 @@ class _Messages:
         """Set when the lines about the input have been read, or there will be no more lines."""
 
     def read(self, stderr: IO[bytes]) -> None:
-        """Read everything until ffmpeg ends; if nobody read, it would block."""
+        # All of it until ffmpeg ends; if nobody read, it would block.
         for line in stderr:
             if found := _LINE.match(line.decode(errors="replace").rstrip()):
                 self._take(*found.groups())
@@ -74,7 +74,9 @@ class _Messages:
 
     def _take(self, level: str, text: str) -> None:
         if level in _ERRORS or (level == "warning" and "corrupt" in text.lower()):
-            self._complain(text.removeprefix(f"{self._url}: "))
+            if len(self.complaints) < _MAX_COMPLAINTS:
+                shown = text.removeprefix(f"{self._url}: ")
+                self.complaints.append("".join(c if c.isprintable() else "�" for c in shown))
         elif text.startswith("Input #0"):
             self.is_open = True
         elif text.startswith("Estimating duration"):
@@ -88,16 +90,12 @@ class _Messages:
         if text.startswith("Output #0"):
             self.described.set()
 
-    def _complain(self, text: str) -> None:
-        if len(self.complaints) < _MAX_COMPLAINTS:
-            self.complaints.append("".join(c if c.isprintable() else "�" for c in text))
-
 
 class Ffmpeg:
-    """An ffmpeg process that decodes one input; raises `SourceError` if ffmpeg is not installed.
+    """An ffmpeg process that decodes one input: `open` it, `read` until nothing comes, `close` it.
 
     `name` is for messages. `path` is a file or an address (`is_url`), or empty to write the input
-    into `stdin`, which is as in `subprocess.Popen`.
+    into `stdin`, which is as in `subprocess.Popen`. Raises `SourceError` without ffmpeg.
     """
 
     def __init__(
@@ -114,6 +112,7 @@ class Ffmpeg:
             raise SourceError(f"{name} can only be read with ffmpeg; {FIX}")
         self.name, self.rate_hz, self.channels = name, rate_hz, channels
         self._is_url = is_url(path)
+        self.duration_ms: int | None = None  # until `open`, and where the container does not say
         self._n_read = 0
         self._stopped = False
         self._decoder = PcmDecoder("s16le", channels)
@@ -146,11 +145,6 @@ class Ffmpeg:
         self._listener.start()
 
     @property
-    def duration_ms(self) -> int | None:
-        """Length of the sound as the container states it, known after `open`."""
-        return self._messages.duration_ms
-
-    @property
     def stdin(self) -> IO[bytes]:
         """The pipe for the input, if `stdin` was ``subprocess.PIPE``."""
         assert self._process.stdin is not None
@@ -161,9 +155,13 @@ class Ffmpeg:
         self._ahead = self.read()
         # ffmpeg describes the input before the first sample, but on another pipe.
         self._messages.described.wait()
+        self.duration_ms = self._messages.duration_ms
 
     def read(self) -> Block:
-        """Return the next (n, channels) samples, as `file.SoundDecoder.read` does."""
+        """Return the next (n, channels) samples; n is 0 at the end.
+
+        Raises `SourceError` after the last samples if the sound ends too early.
+        """
         if len(self._ahead):
             block, self._ahead = self._ahead, self._ahead[:0]
             return block
@@ -194,7 +192,6 @@ class Ffmpeg:
                     pipe.close()
 
     def _failure(self) -> str:
-        """Return what went wrong, or nothing; ffmpeg must have ended."""
         said = self._messages
         if not self._n_read:
             return self._why_nothing()
@@ -215,7 +212,6 @@ class Ffmpeg:
         return ""
 
     def _why_nothing(self) -> str:
-        """Return why there is not a single sample."""
         said = self._messages
         first, last = (said.complaints[at] if said.complaints else "" for at in (0, -1))
         if said.is_open and not said.has_sound:

@@ -6,9 +6,9 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import soundfile
@@ -36,30 +36,84 @@ _UNKNOWN_SIZE = 0x7FFF_F000
 _log = logging.getLogger(__name__)
 
 
-class SoundDecoder(Protocol):
-    """Decodes a file: `open` it, `read` until nothing comes, `close` it."""
+class UnreadableError(Exception):
+    """libsndfile cannot read the file; ffmpeg may."""
 
-    rate_hz: int
-    channels: int
 
-    @property
-    def duration_ms(self) -> int | None:
-        """Length of the sound if it is known, at the latest after `open`."""
+class _ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no annotations
+    # In seekable files soundfile seeks after each read to where it already is. In an mp3 that
+    # restarts the decoder, with errors of up to 0.24 of full scale in blocks of 20 ms
+    # (libsndfile 1.2.2).
+    def seekable(self) -> bool:
+        return False
+
+
+class Sndfile:
+    """Decodes one file with libsndfile.
+
+    Raises `UnreadableError` if libsndfile cannot read it, `SourceError` if it has no audio.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        try:
+            self._file = _ForwardFile(name)
+        except soundfile.LibsndfileError:
+            raise UnreadableError from None
+        self.rate_hz: int = self._file.samplerate
+        self.channels: int = self._file.channels
+        if not self._file.frames:
+            self._file.close()
+            raise SourceError(f"{name} has no audio: record or convert it again")
+        self.duration_ms: int | None = self._file.frames * 1000 // self.rate_hz
+        self._n_read = 0
+        self._failed = False
 
     def open(self) -> None:
-        """Wait until the first sound can be read. Raises `SourceError`."""
+        """Warn if the file is shorter than its header states; what it has can be read."""
+        said = self._file.extra_info
+        if _NO_END.search(said):  # an Ogg file; it does not state its length
+            _log.warning("%s is cut off: get a complete copy", self.name)
+        if found := _OTHER_SIZE.search(said):
+            stated, there = map(int, found.groups())
+            seconds = self._file.frames / self.rate_hz
+            stated_s = seconds * stated / max(there, 1)
+            if stated < _UNKNOWN_SIZE and (stated_s - seconds) * 1000 > _HEADER_SLACK_MS:
+                found_part = f"only {seconds:.1f} of {stated_s:.1f} s are there"
+                _log.warning("%s is cut off: %s; get a complete copy", self.name, found_part)
 
-    def read(self) -> Block:
-        """Return the next (n, channels) samples; n is 0 at the end.
-
-        Raises `SourceError` after the last samples if the sound ends too early.
-        """
+    def read(self) -> NDArray[np.float32]:
+        """Return the next samples as `Ffmpeg.read` does."""
+        # When the decoder fails inside a block, soundfile raises and does not say how much it has
+        # decoded: the samples that are still NaN are not.
+        n = self.rate_hz * _READ_MS // 1000
+        space = np.full((n, self.channels), np.nan, np.float32)
+        if self._failed:
+            raise self._cut_short()
+        try:
+            block: NDArray[np.float32] = self._file.read(out=space)
+        except soundfile.LibsndfileError:
+            block = space[: np.count_nonzero(~np.isnan(space[:, 0]))]
+            self._failed = True
+        self._n_read += len(block)
+        missing_ms = (self._file.frames - self._n_read) * 1000 // self.rate_hz
+        if not len(block) and (self._failed or missing_ms > _HEADER_SLACK_MS):
+            raise self._cut_short()
+        return block
 
     def stop(self) -> None:
-        """End now: `open` and `read` return nothing more. Any thread may call it."""
+        """Do nothing: no read takes long."""
 
     def close(self) -> None:
-        """Release the file or process."""
+        """Close the file."""
+        self._file.close()
+
+    def _cut_short(self) -> SourceError:
+        decoded, stated = self._n_read / self.rate_hz, self._file.frames / self.rate_hz
+        return SourceError(
+            f"{self.name} is damaged or incomplete: only {decoded:.1f} of {stated:.1f} s could be "
+            "decoded; get a complete copy"
+        )
 
 
 class FileSource:
@@ -95,7 +149,7 @@ class FileSource:
         self._started_s: float | None = None
         self._n_delivered = 0
         self._stopped = False
-        self._decoder: SoundDecoder | None = None
+        self._decoder: Ffmpeg | Sndfile | None = None
         self._background: Background[Block] = Background()
 
     async def __aenter__(self) -> Self:
@@ -106,9 +160,7 @@ class FileSource:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     def __aiter__(self) -> FrameStream:
@@ -126,35 +178,29 @@ class FileSource:
         if self._decoder is not None:
             self._decoder.close()
 
-    async def _next_block(self) -> Block | Lost | Ended:
-        block_ms = _PACED_BLOCK_MS if self.live else _BLOCK_MS
-        n = self._rate_hz * block_ms // 1000
+    async def _next_block(self, decoder: Ffmpeg | Sndfile) -> Block | Lost | Ended:
+        n = decoder.rate_hz * (_PACED_BLOCK_MS if self.live else _BLOCK_MS) // 1000
         if self.live:
-            await self._until_due(n)
+            await self._until_due((self._n_delivered + n) / decoder.rate_hz)
         if self._stopped:
             return Ended()
         if not len(self._ahead):
             try:
-                self._ahead = await self._background.run(self._read)
+                self._ahead = await self._background.run(decoder.read)
             except SourceError as error:
                 return Ended(error)
         block, self._ahead = self._ahead[:n], self._ahead[n:]
         self._n_delivered += len(block)
         return block if len(block) else Ended()
 
-    async def _until_due(self, n: int) -> None:
-        """Wait until a microphone would have captured the next `n` samples."""
+    async def _until_due(self, end_s: float) -> None:
+        """Wait until a microphone would have captured the sound up to `end_s`."""
         now_s = self._now_s()
         if self._started_s is None:
             self._started_s = now_s
-        due_s = self._started_s + (self._n_delivered + n) / self._rate_hz
+        due_s = self._started_s + end_s
         if due_s > now_s and not self._stopped:
             await self._sleep(due_s - now_s)
-
-    def _read(self) -> Block:
-        """Return the next samples, none at the end. Runs in a thread."""
-        assert self._decoder is not None  # since `__aenter__`
-        return self._decoder.read()
 
     def _open(self) -> Block:
         """Choose a decoder and wait for the first sound. Runs in a thread: this may take long."""
@@ -162,17 +208,17 @@ class FileSource:
         if self._stopped:  # while the decoder was being chosen
             decoder.stop()
         decoder.open()
-        self._rate_hz, self.duration_ms = decoder.rate_hz, decoder.duration_ms
+        self.duration_ms = decoder.duration_ms
         try:
             framer = Framer(decoder.rate_hz, decoder.channels)
         except SourceError as error:
             raise SourceError(f"{self.name}: {error}") from None
-        self._frames = FrameStream(framer, self._next_block, name=self.name)
+        next_block = partial(self._next_block, decoder)
+        self._frames = FrameStream(framer, next_block, name=self.name)
         return np.empty((0, decoder.channels), np.float32)
 
 
-def _decoder(name: str) -> SoundDecoder:
-    """Return a decoder for the file; raises `SourceError` if there is none."""
+def _decoder(name: str) -> Ffmpeg | Sndfile:
     if ffmpeg.is_url(name):
         return Ffmpeg(name, name)
     try:
@@ -194,91 +240,3 @@ def _decoder(name: str) -> SoundDecoder:
             f"or {ffmpeg.FIX}"
         )
     raise SourceError(f"{name} ({kind}) can only be read with ffmpeg; {ffmpeg.FIX}")
-
-
-class UnreadableError(Exception):
-    """libsndfile cannot read the file; ffmpeg may."""
-
-
-class _ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no annotations
-    """A sound file that soundfile does not seek in.
-
-    In seekable files it seeks after each read to where it already is. In an mp3 that restarts the
-    decoder, with errors of up to 0.24 of full scale in blocks of 20 ms (libsndfile 1.2.2).
-    """
-
-    def seekable(self) -> bool:
-        """Return False, so that soundfile does not try."""
-        return False
-
-
-class Sndfile:
-    """Decodes one file with libsndfile.
-
-    Raises `UnreadableError` if libsndfile cannot read it, `SourceError` if it has no audio.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        try:
-            self._file = _ForwardFile(name)
-        except soundfile.LibsndfileError:
-            raise UnreadableError from None
-        self.rate_hz: int = self._file.samplerate
-        self.channels: int = self._file.channels
-        if not self._file.frames:
-            self._file.close()
-            raise SourceError(f"{name} has no audio: record or convert it again")
-        self.duration_ms: int | None = self._file.frames * 1000 // self.rate_hz
-        self._n_read = 0
-        self._failed = False
-
-    def open(self) -> None:
-        """Warn if the file is shorter than its header states; what it has can be read."""
-        said = self._file.extra_info
-        if _NO_END.search(said):  # an Ogg file; it does not state its length
-            _log.warning("%s is cut off: get a complete copy", self.name)
-        if found := _OTHER_SIZE.search(said):
-            stated, there = map(int, found.groups())
-            seconds = self._file.frames / self.rate_hz
-            stated_seconds = seconds * stated / max(there, 1)
-            if stated < _UNKNOWN_SIZE and (stated_seconds - seconds) * 1000 > _HEADER_SLACK_MS:
-                _log.warning(
-                    "%s is cut off: only %.1f of %.1f s are there; get a complete copy",
-                    self.name,
-                    seconds,
-                    stated_seconds,
-                )
-
-    def read(self) -> NDArray[np.float32]:
-        """Return the next samples as `SoundDecoder.read` does."""
-        # When the decoder fails inside a block, soundfile raises and does not say how much it has
-        # decoded: the samples that are still NaN are not.
-        n = self.rate_hz * _READ_MS // 1000
-        space = np.full((n, self.channels), np.nan, np.float32)
-        if self._failed:
-            raise self._cut_short()
-        try:
-            block: NDArray[np.float32] = self._file.read(out=space)
-        except soundfile.LibsndfileError:
-            block = space[: np.count_nonzero(~np.isnan(space[:, 0]))]
-            self._failed = True
-        self._n_read += len(block)
-        missing_ms = (self._file.frames - self._n_read) * 1000 // self.rate_hz
-        if not len(block) and (self._failed or missing_ms > _HEADER_SLACK_MS):
-            raise self._cut_short()
-        return block
-
-    def stop(self) -> None:
-        """Do nothing: no read takes long."""
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _cut_short(self) -> SourceError:
-        decoded, stated = self._n_read / self.rate_hz, self._file.frames / self.rate_hz
-        return SourceError(
-            f"{self.name} is damaged or incomplete: only {decoded:.1f} of {stated:.1f} s could be "
-            "decoded; get a complete copy"
-        )

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -110,20 +110,15 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
         matches = [device for device in devices if device.index == int(wanted)]
         problem = f"no input device has the number {wanted}"
     else:
-        matches = _by_name(devices, wanted)
+        folded = wanted.casefold()
+        exact = [device for device in devices if device.name.casefold() == folded]
+        matches = exact or [device for device in devices if folded in device.name.casefold()]
         match = "several input devices match" if matches else "no input device matches"
         problem = f"{match} {wanted!r}"
     if len(matches) == 1:
         return matches[0]
     listed = ", ".join(map(str, matches or devices))
     raise SourceError(f"{problem}: choose one by its number: {listed}")
-
-
-def _by_name(devices: Sequence[Device], wanted: str) -> list[Device]:
-    """Return the devices with exactly this name, or else those whose name contains it."""
-    folded = wanted.casefold()
-    exact = [device for device in devices if device.name.casefold() == folded]
-    return exact or [device for device in devices if folded in device.name.casefold()]
 
 
 class Microphone:
@@ -138,12 +133,7 @@ class Microphone:
     refresh : look for devices that were plugged in since the process started; none may be open
     """
 
-    def __init__(
-        self,
-        device: int | str | None = None,
-        *,
-        refresh: bool = False,
-    ) -> None:
+    def __init__(self, device: int | str | None = None, *, refresh: bool = False) -> None:
         self.name = "microphone"
         self.live = True
         self.duration_ms: int | None = None
@@ -164,9 +154,7 @@ class Microphone:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.stop()
         if self._stopping is not None:
             await asyncio.wait([self._stopping])
@@ -205,7 +193,11 @@ class Microphone:
         self.name = device.name
         try:
             rate_hz, channels = _settings(portaudio, device)
-            self._prepare(rate_hz, channels)
+            self._meter = OverflowMeter(rate_hz)
+            self._rate_hz = rate_hz
+            self._backlog = Backlog(limit=QUEUE_LIMIT_MS * rate_hz // 1000, rate_hz=rate_hz)
+            framer = Framer(rate_hz, channels)
+            self._frames = FrameStream(framer, self._next_block, name=self.name)
             self._stream = portaudio.InputStream(
                 device=device.index,
                 samplerate=rate_hz,
@@ -214,7 +206,7 @@ class Microphone:
                 blocksize=rate_hz // _BLOCKS_PER_S,
                 latency=_DRIVER_BUFFER_S,
                 callback=self._callback,
-                finished_callback=self._finished_callback,
+                finished_callback=lambda: self._loop.call_soon_threadsafe(self._finished),
             )
             self._stream.start()
         except portaudio.PortAudioError as error:
@@ -222,13 +214,6 @@ class Microphone:
                 f"cannot record from {device}: {error.args[0]}; "
                 "close other programs that use it, or choose another device"
             ) from None
-
-    def _prepare(self, rate_hz: int, channels: int) -> None:
-        self._meter = OverflowMeter(rate_hz)
-        self._rate_hz = rate_hz
-        limit = QUEUE_LIMIT_MS * rate_hz // 1000
-        self._backlog = Backlog(limit=limit, rate_hz=rate_hz)
-        self._frames = FrameStream(Framer(rate_hz, channels), self._next_block, name=self.name)
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -242,13 +227,8 @@ class Microphone:
         status: Any,  # noqa: ANN401  # sounddevice has no annotations
     ) -> None:
         """Hand a block to the loop. Runs in PortAudio's thread, which owns the block."""
-        overflowed = bool(status.input_overflow)
-        adc_s = float(time.inputBufferAdcTime)
-        self._loop.call_soon_threadsafe(self._receive, block.copy(), adc_s, overflowed)
-
-    def _finished_callback(self) -> None:
-        """Report that no block will come any more. Runs in PortAudio's thread."""
-        self._loop.call_soon_threadsafe(self._finished)
+        when = float(time.inputBufferAdcTime), bool(status.input_overflow)
+        self._loop.call_soon_threadsafe(self._receive, block.copy(), *when)
 
     def _receive(self, block: Block, adc_s: float, overflowed: bool) -> None:
         n_lost = self._meter.lost(len(block), adc_s, overflowed)
@@ -298,33 +278,24 @@ class Backlog:
 
     def put(self, item: Block | Lost | Ended) -> None:
         """Append an item, or drop a block for which there is no room."""
-        if isinstance(item, Lost | Ended):
-            self._record_dropped()
-        elif self._n_samples + len(item) > self._limit:
-            self._n_dropped += len(item)
+        n_samples = 0 if isinstance(item, Lost | Ended) else len(item)
+        if n_samples and self._n_samples + n_samples > self._limit:
+            self._n_dropped += n_samples
             return
-        else:
-            self._record_dropped()
-            self._n_samples += len(item)
+        if self._n_dropped:  # one `Lost` for all of them, now that their number is known
+            duration_ms = max(1, round(self._n_dropped * 1000 / self._rate_hz))
+            self._items.append(Lost(duration_ms, GapReason.QUEUE_FULL))
+            self._n_dropped = 0
+        self._n_samples += n_samples
         self._items.append(item)
 
     def take(self) -> Block | Lost | Ended | None:
         """Remove and return the oldest item; None if there is none. `Ended` is never removed."""
-        if not self._items:
-            return None
-        if isinstance(self._items[0], Ended):
-            return self._items[0]
+        if not self._items or isinstance(self._items[0], Ended):
+            return self._items[0] if self._items else None
         item = self._items.popleft()
-        if not isinstance(item, Lost | Ended):
-            self._n_samples -= len(item)
+        self._n_samples -= 0 if isinstance(item, Lost | Ended) else len(item)
         return item
-
-    def _record_dropped(self) -> None:
-        """Append one `Lost` for all blocks that were dropped, now that their number is known."""
-        if self._n_dropped:
-            duration_ms = max(1, round(self._n_dropped * 1000 / self._rate_hz))
-            self._items.append(Lost(duration_ms, GapReason.QUEUE_FULL))
-            self._n_dropped = 0
 
 
 class OverflowMeter:
@@ -354,8 +325,8 @@ class OverflowMeter:
         began_s = adc_s - self._n_delivered / self._rate_hz
         n_lost = 0
         if overflowed:
-            if self._began_s:
-                n_lost = round((began_s - median(self._began_s)) * self._rate_hz)
+            usual_s = median(self._began_s or (began_s,))
+            n_lost = round((began_s - usual_s) * self._rate_hz)
             n_lost = n_lost if n_lost > 0 else n_samples
             self._began_s.clear()
         self._n_delivered += n_samples

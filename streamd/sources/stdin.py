@@ -9,7 +9,6 @@ import subprocess
 import sys
 import termios
 import threading
-from types import TracebackType
 from typing import BinaryIO, Self
 
 import numpy as np
@@ -31,9 +30,8 @@ AUTO = "auto"
 class StdinSource:
     """Sound from a descriptor until its end: raw PCM, or a container.
 
-    The writer waits while nothing is read: its pipe is the buffer. An incomplete sample at the end
-    is dropped. `file` has a descriptor from which nothing has been read and stays open, or it is
-    the path of a named pipe.
+    An incomplete sample at the end is dropped. `file` has a descriptor from which nothing has been
+    read and stays open, or it is the path of a named pipe.
 
     Raises `SourceError` for an unknown encoding or rate, and on entering for a terminal.
     """
@@ -75,9 +73,7 @@ class StdinSource:
         self._woken, self._waker = os.pipe()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.stop()
         if self._ffmpeg is not None:
             self._ffmpeg.stop()
@@ -140,11 +136,7 @@ class StdinSource:
         self._feeder.start()
 
     def _feed(self, ffmpeg: Ffmpeg, head: bytes) -> None:
-        """Pass the input on to ffmpeg. Runs in a thread of its own."""
-        with (
-            contextlib.suppress(OSError),
-            ffmpeg.stdin as into,
-        ):  # ffmpeg reports itself why it ended
+        with contextlib.suppress(OSError), ffmpeg.stdin as into:  # ffmpeg reports why it ended
             data = head
             while data:
                 into.write(data)

@@ -114,7 +114,7 @@ async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate
     realtime = FileSource(path, realtime=True, now_s=clock.now_s, sleep=clock.wait)
     async with realtime:
         blocks = []
-        while not isinstance(block := await realtime._next_block(), Ended):
+        while not isinstance(block := await aiter(realtime)._next_block(), Ended):
             blocks.append(block)
     assert len(blocks) > 90
     decoded = np.concatenate(blocks)
