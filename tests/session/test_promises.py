@@ -210,7 +210,7 @@ def test_windows_go_out_one_at_a_time():
     with pytest.raises(RuntimeError, match="not come back"):
         session.next_window()
     session.accept(window, ScriptedRecognizer().recognize(window))
-    with pytest.raises(RuntimeError, match="not given out"):
+    with pytest.raises(RuntimeError, match="did not come from"):
         session.accept(window, ScriptedRecognizer().recognize(window))
 
 
