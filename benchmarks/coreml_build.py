@@ -25,11 +25,11 @@ import msgspec
 import numpy as np
 
 from lab.random_model import random_model
-from streamd.bench.machine import machine
 from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.package import FORMS
 from streamd.engine.coreml.package_builder import write
 from streamd.options import BuildOptions
+from streamd.processor import machine
 
 _MB = 1e6
 

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import soundfile
 
-from streamd.bench.machine import machine
+from streamd.processor import machine
 from streamd.types import SAMPLE_RATE
 
 SETTLE_S = 6

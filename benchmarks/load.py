@@ -25,13 +25,13 @@ import numpy as np
 
 from lab.load import Load, measure_load, plot
 from lab.random_model import opened
-from streamd.bench.machine import machine
 from streamd.bench.step import ScriptedRecognizer
 from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.daemon.streams import Streams
 from streamd.events import Partial
+from streamd.processor import machine
 from streamd.server import LIVE
 
 LATE = 0.01

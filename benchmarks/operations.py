@@ -25,11 +25,11 @@ from onnx import TensorProto, helper
 from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
 from lab.random_model import random_model
-from streamd.bench.machine import machine
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, Precision, build
 from streamd.engine.onnx.graphs import graphs
+from streamd.processor import machine
 from tables import table
 
 SHORT, FULL = 384, 1500

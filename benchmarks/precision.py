@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 
 from sounds import DATA, sets
-from streamd.bench.machine import machine
 from streamd.bench.wer import n_edits, spoken
+from streamd.processor import machine
 from tables import table
 
 PRECISIONS = ("float32", "int8")

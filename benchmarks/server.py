@@ -28,12 +28,12 @@ import msgspec
 import numpy as np
 from websockets.asyncio.client import connect
 
-from streamd.bench.machine import machine
 from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.daemon.streams import Streams
 from streamd.events import Final
+from streamd.processor import machine
 from streamd.server import LIVE
 
 PERIOD_S = 0.05

@@ -29,10 +29,10 @@ import soundfile
 from lab.eventlog import Said
 from lab.metrics import commit_violations
 from sounds import RECORDING
-from streamd.bench.machine import machine
 from streamd.client import watch
 from streamd.events import Final, Gap, Missed, Partial, Stats
 from streamd.journal import transcript
+from streamd.processor import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 16_000

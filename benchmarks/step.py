@@ -14,9 +14,9 @@ import json
 import msgspec
 
 from lab.random_model import random_model
-from streamd.bench.machine import machine
 from streamd.bench.step import bench_step, step_table
 from streamd.config import load
+from streamd.processor import machine
 
 
 def main() -> None:

@@ -1,8 +1,40 @@
-"""The processor that streamd runs on, as far as the operating system describes it."""
+"""The machine that streamd runs on, as far as the operating system describes it."""
 
+import os
 import platform
 from contextlib import suppress
 from pathlib import Path
+
+import msgspec
+
+_FAST = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_int8 asimddp i8mm"
+"""Instruction sets that decide how fast matrices of 8 or 16 bits are multiplied."""
+
+
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine of a measurement, without names and paths.
+
+    `flags` are the processor's fast instruction sets, `load` is the number of cores in use.
+    """
+
+    cpu: str
+    cores: int
+    flags: tuple[str, ...]
+    system: str
+    load: float
+
+
+def machine() -> MachineFacts:
+    """Describe this machine as it is now."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    flags = set(instruction_sets())
+    return MachineFacts(
+        cpu=processor_name(),
+        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
+        flags=tuple(flag for flag in _FAST.split() if flag in flags),
+        system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        load=round(os.getloadavg()[0], 1),
+    )
 
 
 def processor_name() -> str:

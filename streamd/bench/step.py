@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.bench.machine import machine
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
@@ -26,6 +25,7 @@ from streamd.engine import Engine, FeaturesT
 from streamd.engine.model import Model
 from streamd.engine.recognizer import Recognizer
 from streamd.options import DecodingOptions
+from streamd.processor import machine
 from streamd.search import Alignment, Decoder, Logits
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Mel, Samples, Window, frames_from_ms

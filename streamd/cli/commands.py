@@ -145,7 +145,7 @@ def _bench(config: Config, operands: tuple[str, ...]) -> int:
 
 
 def _calibrate(config: Config, operands: tuple[str, ...]) -> int:
-    from streamd.cli.calibrate import report
+    from streamd.bench.calibrate import report
     from streamd.cli.choosing import with_model
 
     for line in report(with_model(config), *operands):

@@ -13,7 +13,6 @@ from typing import Literal
 
 import streamd
 from streamd.assets import asset
-from streamd.bench.machine import machine
 from streamd.cli.choosing import best_here
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
@@ -27,6 +26,7 @@ from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import places
 from streamd.errors import StreamdError
 from streamd.options import DecodingOptions
+from streamd.processor import machine
 from streamd.sources.microphone import list_devices
 
 _PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from streamd.bench.context_search import (
+from streamd.bench.calibrate import (
     LADDER,
     ContextSearch,
     Rung,

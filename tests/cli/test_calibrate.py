@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.bench.context_search import Rung
+from streamd.bench.calibrate import Rung, write
 from streamd.cli import main
-from streamd.cli.calibrate import write
 from streamd.config import load
 from streamd.errors import ConfigError
 from tests.support import coreml_runs as runs
