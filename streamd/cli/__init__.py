@@ -10,19 +10,13 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None, *, commands: "Sequence[Command] | None" = None) -> int:
-    """Run the program.
+    """Run the program and return its exit code (docs/options.md).
 
-    Parameters
-    ----------
-    argv : the words behind the program's name; by default those of the process
-    commands : what it can do; the first one is meant where none is named
-
-    Returns
-    -------
-    the exit code (docs/options.md); what went wrong stands on stderr, in one line
+    `argv` are the words after the program's name; `commands` replace the usual ones. An error is
+    reported on standard error, in one line.
     """
     try:
-        # Imported here, because a Ctrl-C during the import is to be answered like any other.
+        # Imported here, so that Ctrl-C during the import ends the program like any other.
         from streamd.cli.commands import run
 
         return run(argv, commands)

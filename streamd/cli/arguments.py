@@ -1,23 +1,35 @@
-"""From the words of the command line to a `Request`; argparse does the reading.
+"""The command line and its help, both made from the table of options.
 
-The parser is made from the table of options. It keeps values as text: the configuration checks
-them, so that a mistake is reported alike wherever it was made.
+argparse reads the words, and keeps values as text: the configuration checks them, so that a mistake
+gets the same message wherever it was made.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
+from textwrap import fill
 from typing import NoReturn
 
-from streamd.config import OPTIONS, SET, Config, Option, successor, suggestion
+from msgspec import inspect
+
+from streamd.config import (
+    COMMON,
+    OPTIONS,
+    SECTIONS,
+    SET,
+    Config,
+    Option,
+    successor,
+    suggestion,
+)
 from streamd.errors import ConfigError
 
-Run = Callable[[Config, tuple[str, ...]], int]
-"""Carries a command out, given its operands; returns the exit code, raises a `StreamdError`."""
+Run = Callable[[Config, tuple[str, ...]], int | None]
+"""Runs a command, given its operands; returns its exit code, or None for 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +37,10 @@ class Command:
     """One command.
 
     `name` has one word or two; commands whose names begin with the same word are a group, which has
-    a command of that word itself. `operand` is how the help writes the operands: ``[FILE...]``,
-    ``FILE...``, ``URL``, ``PATH [NAME]`` or nothing.
-    `options` are those that it has, those of a group together. `preset` says in what the command
-    differs from the plain one, as the command line would say it. One that `writes_config` gets the
-    path behind ``--config``, or nothing, as its only operand; the file need not be there.
+    a command of that word itself. `operand` is how the help writes the operands, such as
+    ``[FILE...]`` or ``PATH [NAME]``. `options` are sorted by section. `preset` has the values that
+    the command gives to options. A command that `writes_config` gets the path after ``--config``,
+    or nothing, as its only operand; the file need not exist.
     """
 
     name: str
@@ -42,12 +53,12 @@ class Command:
 
     @property
     def least_operands(self) -> int:
-        """How many operands it needs."""
+        """The number of operands that it needs."""
         return int(self.operand != "" and not self.operand.startswith("["))
 
     @property
     def most_operands(self) -> int:
-        """How many operands it can use."""
+        """The largest number of operands that it accepts."""
         return sys.maxsize if "..." in self.operand else len(self.operand.split())
 
     def is_part_of(self, group: str) -> bool:
@@ -62,15 +73,15 @@ ACTIONS = {
     "version": "show the version",
     "print-config": "print the effective configuration as TOML",
 }
-"""Flags that every command has. They are done instead of it; of several, the first one here."""
+"""Flags of every command, in the order of precedence. The command itself does not run then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for.
+    """A command line that was read.
 
-    `given`: option names and their unchecked text, a list where an option may repeat; `operands`:
-    the words that are no options; `action`: one of `ACTIONS`, or empty to run the command.
+    `given` has the unchecked text of each option, or a list if it may repeat; `action` is one of
+    `ACTIONS`, or empty to run the command.
     """
 
     command: Command
@@ -81,20 +92,14 @@ class Request:
 
 
 def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
-    """Read a command line; the command, if one is named, is its first word or its first two.
+    """Read the words after the program's name; the first one or two may name a command.
 
-    Parameters
-    ----------
-    argv : without the program's name
-    commands : the first one is meant where none is named
-
-    Raises
-    ------
-    ConfigError
-        an unknown command or option, a flag without its value, too few or too many operands
+    Without such a name the first of `commands` is used. Raises `ConfigError`.
     """
     named = {command.name: command for command in commands[1:]}
-    command, words = _command(argv, commands[0], named)
+    n_words = next((n for n in (2, 1) if " ".join(argv[:n]) in named), 0)
+    command = named[" ".join(argv[:n_words])] if n_words else commands[0]
+    words = argv[n_words:]
     # What follows -- is cut off here: Python's versions differ in how argparse treats it.
     before = list(takewhile(lambda word: word != "--", words))
     refuse_foreign(before)
@@ -106,7 +111,10 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     config_file = values.pop("config") or ""
     operands = (*rest, *words[len(before) + 1 :])
     if not action:
-        _check_count(command, operands)
+        if len(operands) < command.least_operands:
+            raise ConfigError(f"{command.name} needs {command.operand}")
+        if len(operands) > command.most_operands:
+            raise ConfigError(f"{command.name} cannot use {operands[command.most_operands]}")
         _refuse_misplaced(() if command.name else rest, list(named))
     given = {**command.preset, **{name: raw for name, raw in values.items() if raw is not None}}
     if operands and "FILE" in command.operand:
@@ -114,18 +122,8 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     return Request(command, given, operands, config_file, action)
 
 
-def _command(
-    argv: Sequence[str], default: Command, named: Mapping[str, Command]
-) -> tuple[Command, list[str]]:
-    """The command, and the words behind its name."""
-    for n_words in (2, 1):
-        if command := named.get(" ".join(argv[:n_words])):
-            return command, list(argv[n_words:])
-    return default, list(argv)
-
-
 def _with_lists(words: Sequence[str]) -> list[str]:
-    """Hang lists such as -1,50257 on the flag before them; argparse knows only single numbers."""
+    """Join lists such as -1,50257 to the flag before them; argparse takes them for flags."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1].startswith("--") and re.fullmatch(r"-\d+(,-?\d+)+", word):
@@ -186,15 +184,8 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
         raise ConfigError(f"unknown option {flag}{suggestion(flag, known)}")
 
 
-def _check_count(command: Command, operands: Sequence[str]) -> None:
-    if len(operands) < command.least_operands:
-        raise ConfigError(f"{command.name} needs {command.operand}")
-    if len(operands) > command.most_operands:
-        raise ConfigError(f"{command.name} cannot use {operands[command.most_operands]}")
-
-
 def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse what was meant as a command but would be taken for a file."""
+    """Refuse words that are neither files nor addresses: they were meant as commands."""
     for word in words:
         if word != "-" and not Path(word).suffix and "/" not in word and not Path(word).exists():
             if word in names:
@@ -239,11 +230,7 @@ _CPP = {
     "-np --no-prints": "--quiet",
     "-nt --no-timestamps": "--format text, which has no times",
     "-oj --output-json": "--output-format json",
-    "-ocsv --output-csv": "--output-format csv",
-    "-olrc --output-lrc": "--output-format lrc",
-    "-osrt --output-srt": "--output-format srt",
-    "-otxt --output-txt": "--output-format txt",
-    "-ovtt --output-vtt": "--output-format vtt",
+    **{f"-o{x} --output-{x}": f"--output-format {x}" for x in ("csv", "lrc", "srt", "txt", "vtt")},
     "-owts --output-words": "--output karaoke.mp4",
     "-of --output-file": "--output, with its ending",
     "-ot --offset-t": "--clip-timestamps-ms START",
@@ -268,24 +255,112 @@ _CPP = {
     "-wt --word-thold": "--mark-low",
 }
 FOREIGN: Mapping[str, Mapping[str, str]] = {"openai-whisper": _OPENAI, "whisper.cpp": _CPP}
-"""Of each program, its flags that have another name here or none, and what to use instead.
+"""The flags of other programs that streamd lacks, and what to use instead.
 
 A test compares them with the tables of docs/recipes.md.
 """
 
 
 def refuse_foreign(words: Sequence[str]) -> None:
-    """Tell who uses another program's option what it is called here.
+    """Raise a `ConfigError` that says what another program's option is called here.
 
-    It must look before argparse does, which takes ``-osrt`` for ``-o srt``. Raises `ConfigError`.
+    This must run before argparse, which takes ``-osrt`` for ``-o srt``.
     """
-    cures = {
-        flag: f"is {program}'s; streamd has {cure}"
-        for program, rows in FOREIGN.items()
-        for flags, cure in rows.items()
-        for flag in flags.split()
-    }
-    for word in words:
-        flag, *_ = word.split("=")
-        if flag in cures:
-            raise ConfigError(f"{flag} {cures[flag]}")
+    used = {word.split("=")[0] for word in words}
+    for program, rows in FOREIGN.items():
+        for flags, replacement in rows.items():
+            for flag in used.intersection(flags.split()):
+                raise ConfigError(f"{flag} is {program}'s; streamd has {replacement}")
+
+
+WIDTH = 80
+_INDENT = 30
+
+
+def help_text(command: Command, commands: Sequence[Command], *, full: bool = False) -> str:
+    """Return what ``streamd COMMAND --help`` shows, or with `full` ``--help-all``."""
+    lines = [*_usage(command, commands), *_options(command, full=full), "General:"]
+    written = ", and write what was found to it" if command.writes_config else ""
+    lines.append(_row("--config FILE", f"read options from a TOML file{written}"))
+    if full:
+        lines.append(_row(f"--{SET} NAME=VALUE", "set what has no option (docs/options.md)"))
+    for name, meaning in ACTIONS.items():
+        lines.append(_row("-h, --help" if name == "help" else f"--{name}", meaning))
+    return "\n".join(lines) + "\n"
+
+
+def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
+    words = ("streamd", command.name, "[OPTION...]" if command.options else "", command.operand)
+    yield f"Usage: {' '.join(filter(None, words))}"
+    yield fill(f"{command.summary[0].upper()}{command.summary[1:]}.", WIDTH)
+    yield ""
+    if parts := [other for other in commands if other.is_part_of(command.name)]:
+        group = f"streamd {command.name}".rstrip()
+        yield f"Commands (more: {group} COMMAND --help):"
+        for part in parts:
+            operand = "COMMAND" if "|" in part.operand else part.operand
+            yield _row(f"{part.name} {operand}", part.summary)
+        yield ""
+
+
+def _options(command: Command, *, full: bool) -> Iterator[str]:
+    shown = [
+        option for option in command.options if option.flags and (full or option.name in COMMON)
+    ]
+    if not full and shown:
+        yield "Common options:"
+        yield from map(_common_option, shown)
+        yield ""
+        return
+    for group, options in groupby(shown, lambda option: option.group):
+        yield f"{SECTIONS[group]}:"
+        for option in options:
+            yield from _option(option)
+        yield ""
+
+
+def _common_option(option: Option) -> str:
+    """One line if possible: an option that has flags for its values is shown by these."""
+    if option.value_flags:
+        return _row(", ".join(option.value_flags), option.opt.help)
+    return _long_row(option)
+
+
+def _option(option: Option) -> Iterator[str]:
+    yield _long_row(option)
+    for value, flags in option.opt.short_for.items():
+        yield _row(", ".join(flags.split()), f"the same as --{option.name} {value}")
+
+
+def _long_row(option: Option) -> str:
+    # The short name and the long one: other aliases are in docs/options.md.
+    short = [flag for flag in option.shown_flags[:1] if not flag.startswith("--")]
+    flags = dict.fromkeys((*short, option.shown_flags[-1]))
+    default = "" if option.is_switch or option.default in ("", ()) else f" [{_shown(option)}]"
+    return _row(f"{', '.join(flags)} {_metavar(option)}".rstrip(), option.opt.help + default)
+
+
+def _shown(option: Option) -> str:
+    value = option.default
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _metavar(option: Option) -> str:
+    if option.field.choices:
+        return "|".join(option.field.choices)
+    match option.field.type:
+        case inspect.BoolType():
+            return ""
+        case inspect.IntType() | inspect.FloatType():
+            return option.field.unit.upper() or "N"
+        case inspect.VarTupleType(item_type=inspect.IntType()):
+            return "N,N"
+        case _:
+            return option.opt.metavar
+
+
+def _row(left: str, right: str) -> str:
+    head = f"  {left}"
+    gap = "\n" if len(head) > _INDENT - 2 else ""
+    body = fill(right, WIDTH, initial_indent=" " * _INDENT, subsequent_indent=" " * _INDENT)
+    return f"{head}{gap}{body}" if gap else head + body[len(head) :]

@@ -6,15 +6,14 @@ at once, not after numpy and the inference runtime have been loaded.
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamd import __version__, stdio
-from streamd.cli.arguments import Command, Request, parse
-from streamd.cli.help import help_text
+from streamd.cli.arguments import Command, Request, help_text, parse
 from streamd.config import OPTIONS, Config, Option, as_toml, load, suggestion
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.stdio import log_to
@@ -41,27 +40,24 @@ def _transcribe(config: Config, operands: tuple[str, ...]) -> int:
     return asyncio.run(daemon.transcribe(with_model(config)))
 
 
-def _watch(config: Config, operands: tuple[str, ...]) -> int:
+def _watch(config: Config, operands: tuple[str, ...]) -> None:
     import asyncio
 
     from streamd.cli.viewing import show
 
     asyncio.run(show(config, *operands))
-    return 0
 
 
-def _export(config: Config, operands: tuple[str, ...]) -> int:
+def _export(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.cli.viewing import export
 
-    export(config, *operands or ("",))
-    return 0
+    export(config, *operands)
 
 
-def _devices(config: Config, operands: tuple[str, ...]) -> int:
+def _devices(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.sources.microphone import list_devices
 
     stdio.put(sys.stdout, device_table(list_devices()))
-    return 0
 
 
 def device_table(devices: "Sequence[Device]") -> str:
@@ -78,49 +74,44 @@ def device_table(devices: "Sequence[Device]") -> str:
     )
 
 
-def _models(config: Config, operands: tuple[str, ...]) -> int:
-    """Reached only when no command of the group was named."""
+def _models(config: Config, operands: tuple[str, ...]) -> None:
+    """Refuse a word that names no command of the group."""
     (word,) = operands
     hint = suggestion(word, [command.name.split()[1] for command in MODELS])
     raise ConfigError(f"models {word}: no such command{hint}")
 
 
-def _models_list(config: Config, operands: tuple[str, ...]) -> int:
+def _models_list(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.cli import models
 
     stdio.put(sys.stdout, models.table(config))
-    return 0
 
 
-def _models_get(config: Config, operands: tuple[str, ...]) -> int:
+def _models_get(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.cli import models
 
     models.get(config, *operands)
-    return 0
 
 
-def _models_import(config: Config, operands: tuple[str, ...]) -> int:
+def _models_import(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.cli import models
 
     models.add(*operands)
-    return 0
 
 
-def _models_remove(config: Config, operands: tuple[str, ...]) -> int:
+def _models_remove(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.cli import models
 
     models.remove(*operands)
-    return 0
 
 
-def _models_build(config: Config, operands: tuple[str, ...]) -> int:
+def _models_build(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.cli.packages import build
 
     build(config, *operands)
-    return 0
 
 
-def _models_check(config: Config, operands: tuple[str, ...]) -> int:
+def _models_check(config: Config, operands: tuple[str, ...]) -> None:
     engine = "onnx" if config.decoding.engine == "auto" else config.decoding.engine
     if engine == "coreml":
         from streamd.cli.packages import report
@@ -129,28 +120,22 @@ def _models_check(config: Config, operands: tuple[str, ...]) -> int:
 
     (name,) = operands
     decoding = replace(config.decoding, model=name, engine=engine, compute="auto")
-    for line in report(replace(config, decoding=decoding)):
-        stdio.put(sys.stdout, f"{line}\n")
-    return 0
+    _print(report(replace(config, decoding=decoding)))
 
 
-def _bench(config: Config, operands: tuple[str, ...]) -> int:
+def _bench(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.bench.step import bench_step, step_json, step_table
     from streamd.cli.choosing import with_model
 
     result = bench_step(with_model(config))
-    text = step_table(result) if sys.stdout.isatty() else step_json(result)
-    stdio.put(sys.stdout, f"{text}\n")
-    return 0
+    _print([step_table(result) if sys.stdout.isatty() else step_json(result)])
 
 
-def _calibrate(config: Config, operands: tuple[str, ...]) -> int:
+def _calibrate(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.bench.calibrate import report
     from streamd.cli.choosing import with_model
 
-    for line in report(with_model(config), *operands):
-        stdio.put(sys.stdout, f"{line}\n")
-    return 0
+    _print(report(with_model(config), *operands))
 
 
 def _doctor(config: Config, operands: tuple[str, ...]) -> int:
@@ -158,9 +143,14 @@ def _doctor(config: Config, operands: tuple[str, ...]) -> int:
 
     n_wrong = 0
     for finding in examine(config):
-        stdio.put(sys.stdout, f"{finding}\n")
+        _print([str(finding)])
         n_wrong += finding.state == "!!"
     return int(n_wrong > 0)
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        stdio.put(sys.stdout, f"{line}\n")
 
 
 def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
@@ -170,125 +160,120 @@ def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
 
 
 _LOG = ("quiet", "verbose", "log-format")
-"""Options for the messages on standard error."""
-_ONLY_LIVE = ("source", "device", "realtime")
-"""Options that mean nothing where files are transcribed."""
-_OF_OTHERS = ("longform", "building")
-"""Groups of options that live captions lack."""
+_LIVE = ("streaming", "vad", "decoding")
 
 MODELS = (
     Command(
-        name="models list",
-        summary="list the models here, and others that can be had by name",
-        run=_models_list,
+        "models list",
+        "list the models here, and others that can be had by name",
+        _models_list,
         options=_options("language", "task", *_LOG),
     ),
     Command(
-        name="models get",
-        summary="download a model that the list shows, or OWNER/NAME from the hub",
-        run=_models_get,
-        operand="NAME",
+        "models get",
+        "download a model that the list shows, or OWNER/NAME from the hub",
+        _models_get,
+        "NAME",
         options=_options(*_LOG),
     ),
     Command(
-        name="models import",
-        summary="copy a model's file or folder into the store, under its own or another name",
-        run=_models_import,
-        operand="PATH [NAME]",
+        "models import",
+        "copy a model's file or folder into the store, under its own or another name",
+        _models_import,
+        "PATH [NAME]",
         options=_options(*_LOG),
     ),
     Command(
-        name="models check",
-        summary="check what a model computes on this machine, and how fast",
-        run=_models_check,
-        operand="NAME",
+        "models check",
+        "check what a model computes on this machine, and how fast",
+        _models_check,
+        "NAME",
         options=_options("language", "threads", "precision", "engine", *_LOG),
     ),
     Command(
-        name="models build",
-        summary="make a model's packages for the Neural Engine and GPU of a Mac",
-        run=_models_build,
-        operand="NAME",
+        "models build",
+        "make a model's packages for the Neural Engine and GPU of a Mac",
+        _models_build,
+        "NAME",
         options=_options("building", "engine", *_LOG),
     ),
     Command(
-        name="models remove",
-        summary="delete a downloaded or imported model",
-        run=_models_remove,
-        operand="NAME",
+        "models remove",
+        "delete a downloaded or imported model",
+        _models_remove,
+        "NAME",
         options=_options(*_LOG),
     ),
 )
 
 COMMANDS = (
     Command(
-        name="",
-        summary="live captions of the microphone, or of FILEs and addresses (- is stdin)",
-        run=_live,
-        operand="[FILE...]",
-        options=tuple(o for o in OPTIONS.values() if o.group not in _OF_OTHERS),
+        "",
+        "live captions of the microphone, or of FILEs and addresses (- is stdin)",
+        _live,
+        "[FILE...]",
+        options=tuple(o for o in OPTIONS.values() if o.group not in ("longform", "building")),
     ),
     Command(
-        name="serve",
-        summary="caption only what clients send over the network",
-        run=_live,
-        options=_options(
-            *("streaming", "vad", "decoding", *_LOG, "server", "journal"),
-            without=("server",),
-        ),
+        "serve",
+        "caption only what clients send over the network",
+        _live,
+        options=_options(*_LIVE, *_LOG, "server", "journal", without=("server",)),
         preset={"source": "false"},
     ),
     Command(
-        name="transcribe",
-        summary="transcribe files, fast, as openai-whisper does",
-        run=_transcribe,
-        operand="FILE...",
-        options=_options(*("input", "vad", "decoding", "longform", "output"), without=_ONLY_LIVE),
+        "transcribe",
+        "transcribe files, fast, as openai-whisper does",
+        _transcribe,
+        "FILE...",
+        options=_options(
+            *("input", "vad", "decoding", "longform", "output"),
+            without=("source", "device", "realtime"),
+        ),
         preset={"realtime": "false"},
     ),
     Command(
-        name="watch",
-        summary="show the captions of another streamd",
-        run=_watch,
-        operand="URL",
+        "watch",
+        "show the captions of another streamd",
+        _watch,
+        "URL",
         options=_options("output", "token-file"),
     ),
     Command(
-        name="export",
-        summary="write a session of the journal, or list all",
-        run=_export,
-        operand="[SESSION]",
+        "export",
+        "write a session of the journal, or list all",
+        _export,
+        "[SESSION]",
         options=_options("output", "journal"),
     ),
-    Command(name="devices", summary="list the microphones", run=_devices),
+    Command("devices", "list the microphones", _devices),
     Command(
-        name="bench",
-        summary="measure how fast a model is on this machine",
-        run=_bench,
+        "bench",
+        "measure how fast a model is on this machine",
+        _bench,
         options=_options("decoding", *_LOG),
     ),
     Command(
-        name="calibrate",
-        summary="find the shortest safe encoder context for a voice",
-        run=_calibrate,
-        operand="FILE...",
-        options=_options("streaming", "vad", "decoding", *_LOG),
+        "calibrate",
+        "find the shortest safe encoder context for a voice",
+        _calibrate,
+        "FILE...",
+        options=_options(*_LIVE, *_LOG),
         writes_config=True,
     ),
     Command(
-        name="doctor",
-        summary="check this machine, and tell how to fix problems",
-        run=_doctor,
+        "doctor",
+        "check this machine, and tell how to fix problems",
+        _doctor,
         options=_options(
-            *("source", "model", "threads", "precision", "engine", "compute", "host", "port"),
-            *_LOG,
+            *("source", "model", "threads", "precision", "engine", "compute", "host", "port"), *_LOG
         ),
     ),
     Command(
-        name="models",
-        summary="list, download, check and remove models",
-        run=_models,
-        operand="|".join(command.name.split()[1] for command in MODELS),
+        "models",
+        "list, download, check and remove models",
+        _models,
+        "|".join(command.name.split()[1] for command in MODELS),
     ),
     *MODELS,
 )
@@ -333,4 +318,4 @@ def _run(request: Request, commands: Sequence[Command]) -> int:
         return 0
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)
-    return request.command.run(config, operands)
+    return request.command.run(config, operands) or 0

@@ -64,7 +64,7 @@ async def _follow(
                 await loop.run_in_executor(drawing, sink.write, event)
 
 
-def export(config: Config, session: str) -> None:
+def export(config: Config, session: str = "") -> None:
     """Write the last run of a session, or list what there is if no session is named.
 
     Raises

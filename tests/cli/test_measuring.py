@@ -152,13 +152,13 @@ def findings(**given: str):
 def test_the_doctor_finds_nothing_wrong_where_nothing_is():
     found = findings()
     assert {name for name, finding in found.items() if finding.state == "!!"} == set()
-    assert "tiny.en is used" in found["models"].told
-    assert "port 0" in found["options"].told
-    assert "tiny.en loaded and compared with numpy" in found["engine"].told
-    assert "nats apart" in found["engine"].told
+    assert "tiny.en is used" in found["models"].text
+    assert "port 0" in found["options"].text
+    assert "tiny.en loaded and compared with numpy" in found["engine"].text
+    assert "nats apart" in found["engine"].text
 
 
-def test_the_doctor_names_what_is_wrong_and_its_cure(monkeypatch, tmp_path):
+def test_the_doctor_names_what_is_wrong_and_how_to_fix_it(monkeypatch, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("STREAMD_CACHE", str(blocked))
@@ -168,8 +168,8 @@ def test_the_doctor_names_what_is_wrong_and_its_cure(monkeypatch, tmp_path):
     states = {name: finding.state for name, finding in found.items()}
     assert (states["cache"], states["models"]) == ("!!", "!!")
     assert (states["port"], states["ffmpeg"]) == ("--", "--")
-    assert "STREAMD_CACHE" in found["cache"].cure
-    assert found["models"].cure == "streamd models get base.en"
+    assert "STREAMD_CACHE" in found["cache"].fix
+    assert found["models"].fix == "streamd models get base.en"
     assert str(found["ffmpeg"]).startswith("--  ffmpeg")
 
 
