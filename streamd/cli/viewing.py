@@ -16,7 +16,7 @@ from streamd import stdio
 from streamd.client import watch
 from streamd.config import Config, read_token
 from streamd.display import open_display, open_files
-from streamd.journal import AUTO, Run, place, runs, transcript
+from streamd.journal import AUTO, Head, place, runs, transcript
 from streamd.sinks import Sink
 from streamd.stdio import lines_inside
 
@@ -92,7 +92,7 @@ def export(config: Config, session: str = "") -> None:
             sink.close()
 
 
-def table(known: Iterable[Run]) -> str:
+def table(known: Iterable[Head]) -> str:
     """One line for each session that ever was, oldest first."""
     return "".join(
         f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}\n"

@@ -169,21 +169,10 @@ def finals(path: Path, offset: int, *, after: int, upto: int) -> Iterator[Final]
                 yield final
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a session, and when it began."""
-
-    session: str
-    epoch: str
-    started: datetime
-
-
-def runs(folder: Path) -> list[Run]:
-    """Return every run of every session that has files left."""
+def runs(folder: Path) -> list[Head]:
+    """Return the head of every run of every session that has files left."""
     heads = (head_of(file.path) for file in files_in(folder)) if folder.is_dir() else ()
-    return list(
-        {head.epoch: Run(head.session, head.epoch, head.started) for head in heads if head}.values()
-    )
+    return list({head.epoch: head for head in heads if head}.values())
 
 
 def transcript(folder: Path, session: str, epoch: str = "") -> Iterator[Final | Gap]:
