@@ -1,7 +1,7 @@
-"""The user's folders, and how files and folders get onto the disk: whole or not at all.
+"""The user's folders, and how files and folders are written: completely or not at all.
 
-Modules that keep something on disk share these functions. Source of the folders: the XDG base
-directory specification; on macOS, Apple's file system programming guide.
+Source of the folders: the XDG base directory specification; on macOS, Apple's file system
+programming guide.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from typing import Literal
 log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "STREAMD_CACHE"
-"""Names the cache folder."""
+"""The environment variable with the cache folder."""
 _XDG = {
     "cache": ("XDG_CACHE_HOME", "~/.cache"),
     "data": ("XDG_DATA_HOME", "~/.local/share"),
@@ -28,9 +28,9 @@ _XDG = {
 }
 _MACOS = {"cache": "~/Library/Caches", "data": "~/Library/Application Support"}
 _NEW = ".new-"
-"""Begins the names of files and folders that are still being written."""
+"""Prefix of files and folders that are still being written."""
 _ABANDONED_S = 3600
-"""Age from which such a file or folder is taken for what a crashed process left."""
+"""Age from which such a file or folder is taken for a remnant of a crashed process."""
 
 
 def user_folder(
@@ -73,10 +73,7 @@ def is_ours(path: Path) -> bool:
 
 
 def put_file(path: Path, content: bytes) -> None:
-    """Write a file, which appears whole or not at all, and replaces one of its name.
-
-    Raises `OSError` if it cannot be written.
-    """
+    """Write or replace a file, completely or not at all. Raises `OSError` if that fails."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
     try:
@@ -91,8 +88,8 @@ def put_file(path: Path, content: bytes) -> None:
 def put_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write the files of a folder, which appears with all of them or not at all.
 
-    A folder of that name stays as it is: another process wrote it in the meantime, and somebody may
-    be reading it. If it is damaged, `discard` it first. Raises `OSError` if it cannot be written.
+    An existing folder is left as it is, since another process may be reading it; `discard` it first
+    if it is damaged. Raises `OSError` if the folder cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=path.parent, prefix=_NEW))
@@ -121,7 +118,7 @@ def flush(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a folder in one step, so that nobody sees a part of it."""
+    """Remove a folder in one step, so that no process sees a part of it."""
     if path.exists():
         old = Path(tempfile.mkdtemp(dir=path.parent, prefix=_NEW))
         with suppress(OSError):  # another process is removing it, too
@@ -132,7 +129,7 @@ def discard(path: Path) -> None:
 def prune(folder: Path, *, keep: Path, max_bytes: int) -> None:
     """Remove the least recently used folders in `folder` until `max_bytes` are left.
 
-    `keep` stays, whatever its size. What crashed processes left is removed as well.
+    `keep` stays, whatever its size. Remnants of crashed processes are removed as well.
     """
     used: list[tuple[float, int, Path]] = []
     for entry in list(folder.iterdir()):
@@ -165,9 +162,8 @@ def megabytes(n_bytes: int) -> str:
 def lock_file(path: Path, *, wait: bool = False) -> int:
     """Lock a file, which is created if necessary and stays.
 
-    Returns the descriptor; the lock ends when it is closed or the process ends. Raises
-    `BlockingIOError` if another process has the lock, and `wait` is false. Raises `OSError` if the
-    file cannot be created.
+    Returns a descriptor; the lock ends when it is closed. Raises `BlockingIOError` if another
+    process has the lock and `wait` is false, `OSError` if the file cannot be created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -182,8 +178,8 @@ def lock_file(path: Path, *, wait: bool = False) -> int:
 def locked(path: Path, activity: str) -> Iterator[None]:
     """Hold the lock of the file `path` inside the block; wait for it if necessary.
 
-    `activity` says in the log what another process that has the lock is doing. Raises `OSError` if
-    the file cannot be created.
+    `activity` is what the log says that the other process is doing. Raises `OSError` if the file
+    cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

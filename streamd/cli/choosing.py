@@ -1,6 +1,6 @@
-"""Which model is used, settled before anything listens: asked for, downloaded, or the best here.
+"""Decides which model is used, and downloads it if necessary, before audio is captured.
 
-Only a person at a terminal is asked. Whoever names a model elsewhere gets it downloaded.
+Only a user at a terminal is asked first.
 """
 
 import logging
@@ -23,10 +23,10 @@ _LAST_RESORT = store.BUNDLED[0]
 
 
 def with_model(config: Config) -> Config:
-    """The configuration with the name of a model that is on this machine.
+    """Return the configuration with a model that is on this machine.
 
-    Raises `ModelError` if the named model is not here and cannot or shall not be downloaded. Raises
-    `ConfigError` if it is not here, and would not know the language.
+    Raises `ModelError` if the configured model is not here and cannot be downloaded, or the user
+    declines to; `ConfigError` if it is not here and does not know the language.
     """
     here = places()
     name = config.decoding.model
@@ -34,12 +34,15 @@ def with_model(config: Config) -> Config:
         name = _automatic(config, here)
     elif store.find(name, here) is None:
         _refuse_wrong_language(name, config)
-        _get_named(name, here, config.output)
+        repository = repository_of(name)
+        if repository is None:
+            raise store.not_here(name)
+        _get(name, repository, here, config.output, ask=_can_ask(config.output))
     return replace(config, decoding=replace(config.decoding, model=name))
 
 
 def best_here(config: Config, here: StorePaths) -> str | None:
-    """The model that is used when none is named, if any here can do what is asked for."""
+    """Return the model to use when none is named, or None if none here can do the task."""
     return store.best(here, language=config.decoding.language, translate=_translates(config))
 
 
@@ -48,7 +51,7 @@ def _translates(config: Config) -> bool:
 
 
 def _refuse_wrong_language(name: str, config: Config) -> None:
-    """Before anything is downloaded; a model that is here says itself what it knows."""
+    """Check a model of the catalog before it is downloaded; others are checked when loaded."""
     language, known = config.decoding.language, entry(name)
     if known is None or known.n_languages > ENGLISH:
         return
@@ -75,7 +78,7 @@ def _automatic(config: Config, here: StorePaths) -> str:
 
 
 def _offer(usual: CatalogModel, output: OutputOptions, here: StorePaths) -> bool:
-    """Ask once in the life of the store whether to download the usual model; do it if so."""
+    """Offer the usual model for download, unless the user declined before; return if it is here."""
     if here.offline or imports.was_declined(here.imported) or not _can_ask(output):
         return False
     name, size = usual.name, megabytes(usual.n_bytes)
@@ -87,17 +90,10 @@ def _offer(usual: CatalogModel, output: OutputOptions, here: StorePaths) -> bool
     return True
 
 
-def _get_named(name: str, here: StorePaths, output: OutputOptions) -> None:
-    repository = repository_of(name)
-    if repository is None:
-        raise store.not_here(name)
-    _get(name, repository, here, output, ask=_can_ask(output))
-
-
 def _get(
     name: str, repository: Repository, here: StorePaths, output: OutputOptions, *, ask: bool = False
 ) -> None:
-    # Here because the library behind them takes long to import, and most starts need no download.
+    # Imported here because httpx2 takes long to import, and most starts need no download.
     from streamd.cli.downloading import download
     from streamd.engine.store.download import look_up
 
@@ -113,7 +109,7 @@ def _can_ask(output: OutputOptions) -> bool:
 
 
 def _agreed(question: str) -> bool:
-    """Ask a person; return alone means yes, the end of the input no."""
+    """Ask at the terminal; an empty line means yes, the end of the input no."""
     sys.stderr.write(f"{question} [Y/n] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()

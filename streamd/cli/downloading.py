@@ -1,7 +1,4 @@
-"""A download as a person sees it: how large, from where, how far.
-
-On a terminal one line shows how far it is; elsewhere a line is logged at every tenth.
-"""
+"""Downloads a model and shows the progress: on a terminal as a bar, else as log lines."""
 
 import logging
 import os
@@ -19,10 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def download(name: str, offer: Offer, here: StorePaths, output: OutputOptions) -> None:
-    """Download what is offered, and tell how it goes on.
-
-    Raises `ModelError` if it failed; what came is kept.
-    """
+    """Download what is offered. Raises `ModelError` if that fails; the next try resumes it."""
     if not offer.n_missing:
         log.info("all of %s is here; checking it", name)
         fetch(offer, here)
@@ -42,7 +36,7 @@ def download(name: str, offer: Offer, here: StorePaths, output: OutputOptions) -
 
 
 class _Tenths:
-    """Logs a line whenever another tenth is there."""
+    """Logs a line for each tenth of the download."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""``streamd models check NAME``: whether a model works, and what it costs, on this machine."""
+"""``streamd models check NAME``: checks whether a model works, and measures its speed."""
 
 import logging
 import time
@@ -34,18 +34,18 @@ from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Window, text_of
 log = logging.getLogger(__name__)
 
 _MAX_WORSE = 0.2
-"""Of the words in the clips, so many more than in float32 may be wrong in int8."""
+"""Share of the clips' words that may be wrong in int8 in addition to those in float32."""
 _N_STEPS = 3
 _PATIENCE_MS = 5_000
-"""What may take longer is not measured."""
+"""The encoder at full context is not measured if it may take longer."""
 _STEP_MS = 500
 
 
 def report(config: Config) -> Iterator[str]:
-    """Check the configured model, and tell line by line what was found.
+    """Check the configured model, and yield the lines of a report.
 
-    Raises `ModelError` if it cannot be loaded, or computes what it should not. Raises `EngineError`
-    if the runtime refuses it.
+    Raises `ModelError` if it cannot be loaded or fails the check, `EngineError` if the runtime
+    refuses it.
     """
     name = config.decoding.model
     log.info("%s: loading", name)
@@ -92,7 +92,7 @@ def _shape(dims: ModelDimensions) -> str:
 
 
 def _as_whisper(name: str, full: Compared) -> Iterator[str]:
-    """The bundled weights in float32, at full context, must give openai-whisper's text."""
+    """Compare the reference's text at full context with openai-whisper's, if that is known."""
     path = find(name, places())
     file = path / "model.safetensors" if path and path.is_dir() else None
     wanted = read_by_whisper(file).get(full.clip.name) if file and file.is_file() else None
@@ -193,5 +193,5 @@ def _speed(engine: Engine[Any], step: StepTimes) -> Iterator[str]:
 
 
 def line(name: str, value: str) -> str:
-    """What is found of what."""
+    """Format a line of the report."""
     return f"{name:20} {value}"

@@ -1,4 +1,4 @@
-"""``streamd models``: what there is, what can be had; get, import and remove."""
+"""``streamd models``: lists, downloads, imports and removes models."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from streamd.cli.downloading import download
 from streamd.config import Config
 from streamd.disk import expanded, megabytes
 from streamd.engine import store
-from streamd.engine.catalog import CATALOG, CatalogModel, entry, languages
+from streamd.engine.catalog import CATALOG, entry, languages
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.download import look_up
@@ -27,9 +27,9 @@ _WIDTHS = (16, 7, 9, 10)
 
 
 def get(config: Config, name: str) -> None:
-    """Download a model, or what of it is new or missing; what is here already is proved.
+    """Download a model's missing or changed files, and verify the others.
 
-    Raises `ModelError` if no model has that name, or the download failed.
+    Raises `ModelError` if no model has that name, or the download fails.
     """
     here = places()
     repository = repository_of(name)
@@ -43,9 +43,9 @@ def get(config: Config, name: str) -> None:
 
 
 def add(path: str, name: str = "") -> None:
-    """Copy a model from anywhere on this machine into the store, once the loader accepted it.
+    """Copy a model on this machine into the store after loading it as a check.
 
-    Raises `ModelError` if it is no model, or the name is taken or none.
+    Raises `ModelError` if it is no model, or the name is taken or invalid.
     """
     source = expanded(path).resolve()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
@@ -59,7 +59,7 @@ def add(path: str, name: str = "") -> None:
 
 
 def remove(name: str) -> None:
-    """Delete a downloaded or imported model from this machine.
+    """Delete a downloaded or imported model.
 
     Raises `ModelError` if it is not here, not in the store, or cannot be deleted.
     """
@@ -71,7 +71,7 @@ def remove(name: str) -> None:
 
 
 def _removed(name: str, here: StorePaths) -> str:
-    """How large it was."""
+    """Remove a model, and return its size."""
     if imported := imports.find(here.imported, name):
         size = _size(imported)
         imports.remove(here.imported, name)
@@ -89,7 +89,7 @@ def _removed(name: str, here: StorePaths) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A model as the list shows it; `default` if it is used when none is named."""
+    """A line of the list; `default` marks the model that is used when none is named."""
 
     name: str
     size: str
@@ -100,7 +100,7 @@ class Row:
 
 
 def table(config: Config) -> str:
-    """All models, those that are here first; a star marks what is used when none is named."""
+    """Return the list of all models, those that are here first, with a star at the default."""
     here = places()
     default = best_here(config, here) or store.BUNDLED[0]
     rows = sorted(_rows(here, default), key=lambda row: not row.state)
@@ -122,12 +122,12 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _rows(here: StorePaths, default: str) -> Iterator[Row]:
-    """Give each name once: for the model that `find` gives for it."""
+    """Yield each name once, for the model that `find` returns for it."""
     imported = dict(imports.every(here.imported))
     downloaded = {str(repository): snapshot for repository, snapshot in cache.whispers(here.cache)}
     for name in store.BUNDLED:
-        known = entry(name)
-        if name not in imported and not (known and known.repository in downloaded):
+        listed = entry(name)
+        if name not in imported and not (listed and listed.repository in downloaded):
             files, origin = asset(name), "ships with streamd"
             yield Row(name, _size(files), _known(files), "bundled", origin, name == default)
     for name, files in imported.items():
@@ -136,19 +136,16 @@ def _rows(here: StorePaths, default: str) -> Iterator[Row]:
         path = downloaded.pop(each.repository, None)
         if path or each.name not in {*imported, *store.BUNDLED}:
             name = each.repository if each.name in imported else each.name
-            yield _catalog_row(each, name, path, default=name == default)
+            size = _size(path) if path else megabytes(each.n_bytes)
+            state = "downloaded" if path else ""
+            known = _languages(each.n_languages)
+            yield Row(name, size, known, state, each.repository, name == default)
     for name, files in downloaded.items():
         yield Row(name, _size(files), _known(files), "downloaded", here.host)
 
 
-def _catalog_row(model: CatalogModel, name: str, path: Path | None, *, default: bool) -> Row:
-    size = _size(path) if path else megabytes(model.n_bytes)
-    state = "downloaded" if path else ""
-    return Row(name, size, _languages(model.n_languages), state, model.repository, default)
-
-
 def _known(model: Path) -> str:
-    """The languages of a model whose files are here."""
+    """Return the languages of a model on this machine, or nothing if it is damaged."""
     try:
         return _languages(languages(layout_of(model).outline(model)))
     except ModelError:
@@ -160,7 +157,7 @@ def _languages(n_languages: int) -> str:
 
 
 def _size(model: Path) -> str:
-    """Of what the loader reads."""
+    """Return the size of the files that the loader reads."""
     try:
         return megabytes(sum(path.stat().st_size for path in imports.needed(model)))
     except (ModelError, OSError):  # OSError: one of the files is gone

@@ -1,9 +1,14 @@
 """Whisper on ONNX Runtime's CPU provider: the engine for every machine.
 
-One engine serves all streams of a process: its two sessions may run from any thread, a decoder only
-from one at a time. An engine is built from a model's weights, or opened from files that `save`
-wrote: the graphs as ONNX Runtime optimised them, and the weights in the order in which its kernels
-read them, to be mapped. Such files suit one version of ONNX Runtime on one kind of processor.
+One engine serves all streams of a process: any thread may use it, but only one at a time a decoder.
+An engine is built from a model's weights, or opened from files that `save` wrote: the graphs as
+ONNX Runtime optimised them, and the weights in its kernels' order, to be mapped. Such files suit
+one version of ONNX Runtime on one kind of processor.
+
+The decoder's graph reads and writes the cache of slots in place, in memory that `OnnxDecoder` owns.
+It writes the keys and values of a pass into consecutive slots and reads none after them, which is
+what greedy search and draft verification need. Any other pass is written after all slots that were
+ever used, and then moved to its own slots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,15 +18,57 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from onnxruntime import InferenceSession, OrtValue
+from onnxruntime import (
+    GraphOptimizationLevel,
+    InferenceSession,
+    IOBinding,
+    OrtValue,
+    SessionOptions,
+    __version__,
+)
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.onnx.decoder import OnnxDecoder
-from streamd.engine.onnx.sessions import RUNTIME_FAILURES, WEIGHTS, engine_error, new_session
+from streamd.errors import EngineError
 from streamd.types import Mel
 
 Precision = Literal["float32", "int8"]
-"""Of the linear layers' weights; in int8 their activations are rounded too."""
+"""Precision of the linear layers' weights; in int8 their activations are rounded too."""
+
+_WEIGHTS = ".weights"
+_GRAPHS = ("encoder.onnx", "decoder.onnx")
+FILES = tuple(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS))
+"""The files that `save` writes."""
+
+_FAILURES = (
+    ort.EPFail,
+    ort.Fail,
+    ort.InvalidArgument,
+    ort.InvalidGraph,
+    ort.NoSuchFile,
+    ort.NotImplemented,
+    ort.RuntimeException,
+    RuntimeError,  # what a run with bound memory raises for all of these
+)
+"""ONNX Runtime's exceptions have no common base of their own."""
+
+_SPIN_US = "20"
+"""For how long a thread waits for work before it sleeps: about as long as waking it up takes.
+
+A step of `base` is faster by a fifth than without, and not slower on a busy machine
+(benchmarks/RESULTS.md).
+"""
+_SPINNING = "1" if tuple(map(int, __version__.split(".")[:2])) >= (1, 31) else "0"
+"""Older versions cannot limit it and would spin for milliseconds."""
+_POOL_STEP = 64
+"""Slots by which the memory grows; most windows need one step."""
+_LEAST_ROWS = 2
+"""A single token is run as two rows, of which the second is ignored.
+
+ONNX Runtime multiplies a single row in another order than several rows, and rounding to int8
+enlarges the difference in the last bit. With two rows, a token's logits are bit for bit those of a
+pass of many tokens, so a verified draft is the text that decoding step by step would have given.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +90,7 @@ class OnnxEngine:
         *,
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`encoder` and `decoder`: sessions with the graphs of `streamd.engine.onnx.graphs`.
-
-        `arrays` are read by the sessions as long as they live, which do not keep them themselves.
-        """
+        """`arrays` are in use by the sessions, which do not keep a reference to them."""
         self.dims = dims
         self._arrays = arrays
         self._encoder = encoder
@@ -55,8 +99,7 @@ class OnnxEngine:
     def encode(self, mel: Mel, n_ctx: int) -> OnnxFeatures:
         """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
 
-        Raises `EngineError` if ONNX Runtime failed. Raises `ValueError` if the log-mel does not
-        have the shape that `n_ctx` demands.
+        Raises `EngineError` if ONNX Runtime fails, `ValueError` if the log-mel has another shape.
         """
         if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
             raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
@@ -64,18 +107,103 @@ class OnnxEngine:
         batch = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(mel[None], np.float32))
         try:
             values = self._encoder.run_with_ort_values(names, {"mel": batch})
-        except RUNTIME_FAILURES as error:
-            raise engine_error(error) from error
+        except _FAILURES as error:
+            raise _engine_error(error) from error
         return OnnxFeatures(dict(zip(names, values, strict=True)), n_ctx)
 
-    def decoder(self, features: OnnxFeatures, n_slots: int) -> OnnxDecoder:
+    def decoder(self, features: OnnxFeatures, n_slots: int) -> "OnnxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         return OnnxDecoder(self._decoder, self.dims, cross=dict(features.values), n_slots=n_slots)
 
 
-_GRAPHS = ("encoder.onnx", "decoder.onnx")
-FILES = tuple(name + suffix for name in _GRAPHS for suffix in ("", WEIGHTS))
-"""What `save` writes."""
+class OnnxDecoder:
+    """A `Decoder` (streamd/search/__init__.py) on ONNX Runtime."""
+
+    def __init__(
+        self,
+        session: InferenceSession,
+        dims: ModelDimensions,
+        *,
+        cross: dict[str, OrtValue],
+        n_slots: int,
+    ) -> None:
+        """`cross` has the encoder's outputs by name; `session` may serve other decoders too."""
+        self.n_vocab = dims.n_vocab
+        self.n_text_ctx = dims.n_text_ctx
+        self.n_slots = n_slots
+        self._session = session
+        self._io: IOBinding = session.io_binding()
+        for name, value in cross.items():
+            self._io.bind_ortvalue_input(name, value)
+        self._n_heads = session.get_outputs()[1].shape[1]
+        self._n_ctx = cross["cross_key_0"].shape()[-1]
+        self._n_used = 0
+        d_head = dims.n_text_state // dims.n_text_head
+        self._pool = np.zeros((dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head), np.float32)
+
+    def step(
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+        want: NDArray[np.int64],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Run k tokens in one pass. Raises `EngineError` if ONNX Runtime fails."""
+        # The graph writes the pass at `first` and after: see the module's docstring.
+        k, first = len(slots), int(slots[0])
+        rows = max(k, _LEAST_ROWS)
+        n_used = max(self._n_used, int(slots.max()) + 1)
+        in_place = bool((np.diff(slots) == 1).all()) and not visible[:, first + k :].any()
+        if not in_place:
+            first = n_used  # scratch slots after all others; moved below
+        self._grow(max(n_used, first + rows))
+        self._n_used = n_used
+        seen = np.zeros((rows, first + rows), np.bool_)
+        seen[:k, :first] = visible[:, :first]
+        if not in_place:
+            # `visible` speaks of the slots after this pass, but until its rows are moved there they
+            # still hold old keys. The new ones are read from the scratch slots instead.
+            seen[:, slots] = False
+        seen[:k, first : first + k] = visible[:, slots]
+        # The row that is ignored must see something: a softmax over nothing would be NaN.
+        seen[k:, first + k :] = True
+        # It also writes a slot, which may be in use: keep what is there.
+        overwritten = self._pool[..., first + k : first + rows, :].copy()
+        inputs: dict[str, NDArray[Any]] = {
+            "tokens": np.resize(tokens, rows),
+            "positions": np.resize(positions, rows),
+            "want": np.ascontiguousarray(want, np.int64),
+            "last": np.array([first + rows - 1], np.int32),
+            "n_total": np.array([first + rows], np.int32),
+            "mask": np.where(seen, np.float32(0), np.float32(-np.inf))[None, None],
+        }
+        logits = np.empty((len(want), self.n_vocab), np.float32)
+        alignment = np.empty((rows, self._n_heads, self._n_ctx), np.float32)
+        for name, array in inputs.items():
+            self._io.bind_cpu_input(name, array)
+        for name, result in (("logits", logits), ("alignment", alignment)):
+            self._io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
+        try:
+            self._session.run_with_iobinding(self._io)
+        except _FAILURES as error:
+            raise _engine_error(error) from error
+        self._pool[..., first + k : first + rows, :] = overwritten
+        if not in_place:
+            self._pool[..., slots, :] = self._pool[..., first : first + k, :]
+        return logits, alignment[:k]
+
+    def _grow(self, n_slots: int) -> None:
+        n_pool = self._pool.shape[-2]
+        if n_slots <= n_pool:
+            return
+        more = -(-n_slots // _POOL_STEP) * _POOL_STEP - n_pool
+        self._pool = np.pad(self._pool, [*[(0, 0)] * 4, (0, more), (0, 0)])
+        for layer, (keys, values) in enumerate(self._pool):
+            for name, array in ((f"key_{layer}", keys), (f"value_{layer}", values)):
+                shared = OrtValue.ortvalue_from_numpy(array)  # shares our memory
+                self._io.bind_ortvalue_input(name, shared)
+                self._io.bind_ortvalue_output(f"new_{name}", shared)
 
 
 def build(
@@ -88,16 +216,16 @@ def build(
 ) -> OnnxEngine:
     """Make an engine in memory; `weights` must not change any more.
 
-    `alignment_heads`: (decoder layer, head) pairs, at least one; `step` returns their scores,
-    sorted by layer and head. `threads`: 2 suit one stream; a server does better with 1 and several
-    inference threads. Raises `EngineError` if ONNX Runtime refuses the graphs.
+    There must be at least one of `alignment_heads`; `step` returns their scores, sorted by layer
+    and head. Two `threads` suit one stream; a server does better with 1 and several inference
+    threads. Raises `EngineError` if ONNX Runtime refuses the graphs.
     """
     from streamd.engine.onnx.graphs import graphs  # here because few starts need to write graphs
 
     sessions = []
     arrays: list[NDArray[Any]] = []
     for graph in graphs(dims, weights, alignment_heads=alignment_heads, precision=precision):
-        sessions.append(new_session(graph.model, threads, tensors=graph.tensors))
+        sessions.append(_new_session(graph.model, threads, tensors=graph.tensors))
         arrays += graph.tensors.values()
     encoder, decoder = sessions
     return OnnxEngine(dims, encoder, decoder, arrays=arrays)
@@ -111,7 +239,7 @@ def save(
     alignment_heads: Sequence[tuple[int, int]],
     precision: Precision,
 ) -> None:
-    """Write down what `open_folder` needs to make the same engine as `build` does.
+    """Write the files from which `open_folder` makes the same engine as `build` does.
 
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
@@ -119,14 +247,64 @@ def save(
 
     made = graphs(dims, weights, alignment_heads=alignment_heads, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
-        new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
+        _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
 
 
 def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEngine:
-    """Make the engine that was saved in the folder.
+    """Open a saved engine.
 
-    Raises `EngineError` if ONNX Runtime refuses it: the files are damaged, or another version wrote
-    them.
+    Raises `EngineError` if its files are damaged, or another version of ONNX Runtime wrote them.
     """
-    encoder, decoder = (new_session(folder / name, threads) for name in _GRAPHS)
+    encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
     return OnnxEngine(dims, encoder, decoder)
+
+
+def _new_session(
+    model: bytes | Path,
+    threads: int,
+    *,
+    tensors: Mapping[str, NDArray[Any]] | None = None,
+    save: Path | None = None,
+) -> InferenceSession:
+    """Load a model: a file that was saved, or bytes with the weights in `tensors`.
+
+    The caller keeps the arrays while the session lives. If `save` is given, the optimised graph is
+    written there, and its weights beside it. Raises `EngineError` if ONNX Runtime refuses the
+    model.
+    """
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what fails is raised, not printed
+    # an arena would keep for good what one window at full context took, and is no faster
+    options.enable_cpu_mem_arena = False
+    # threads that spin between two runs take the cores from the other session and from other
+    # programs: twice as slow on two cores
+    options.add_session_config_entry("session.intra_op.allow_spinning", _SPINNING)
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
+    values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    if save:
+        options.optimized_model_filepath = str(save)
+        saved = "session.optimized_model_external_initializers"
+        options.add_session_config_entry(f"{saved}_file_name", save.name + _WEIGHTS)
+        options.add_session_config_entry(f"{saved}_min_size_in_bytes", "1024")
+        # in the kernels' order, so that they can be used where they are mapped
+        options.add_session_config_entry(
+            "session.save_external_prepacked_constant_initializers", "1"
+        )
+    if isinstance(model, Path):
+        options.graph_optimization_level = (
+            GraphOptimizationLevel.ORT_DISABLE_ALL
+        )  # already optimised
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except _FAILURES as error:
+        raise _engine_error(error) from error
+
+
+def _engine_error(error: Exception) -> EngineError:
+    reason = str(error).strip().splitlines()[0]
+    return EngineError(f"ONNX Runtime failed: {reason}; try another version of onnxruntime")

@@ -1,9 +1,9 @@
-"""Writes ONNX graphs out of the few building blocks that Whisper is made of.
+"""Writes ONNX graphs from the building blocks of Whisper.
 
-A graph names its weights and holds none: the runtime gets them from arrays or maps them from a
-file, so nothing is copied, and protobuf's limit of 2 GB does not apply. There is no batch axis:
-matrices are (positions, n_state). In int8, a weight is an integer in -127..127 times a scale for
-each output; activations are quantised while the graph runs. Measurements: docs/results.md.
+A graph names its weights without containing them: the runtime gets arrays or maps a file, so
+nothing is copied, and protobuf's limit of 2 GB does not apply. There is no batch axis: matrices are
+(positions, n_state). In int8, a weight is an integer in -127..127 times a scale for each output;
+activations are quantised while the graph runs. Measurements: docs/results.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,22 @@ from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import proto
 from streamd.engine.onnx.proto import Attributes, ElementType, Shape
 
+CONTRIB = "com.microsoft"
+"""The domain of the operators that only ONNX Runtime has."""
+OPSET = 20
+"""The version of ai.onnx, the first with Gelu."""
 _LARGEST = 127
-"""Of the integers: the range is symmetric."""
+"""The largest integer of a weight; the range is symmetric."""
+_ZERO = np.array(128, np.uint8)
+"""Zero among the activations, which are unsigned because that is faster."""
 
 
 class Linear(Enum):
     """How a graph multiplies.
 
-    `TENSOR`: int8, one scale for all activations of a call: the fastest for many rows, but a row's
-    result depends on the others. `ROWS`: int8, a scale for each row: each comes out, to the last
-    bit, as if it were alone, for sums of integers know no rounding.
+    `TENSOR` is int8 with one scale for all activations of a call: the fastest for many rows, but a
+    row's result depends on the others. `ROWS` is int8 with a scale for each row: since sums of
+    integers are exact, a row's result is, to the last bit, the same with any other rows.
     """
 
     FLOAT32 = "float32"
@@ -44,7 +50,7 @@ class Projection:
 
     @classmethod
     def of(cls, weights: Weights, name: str, scale: float = 1.0) -> Self:
-        """The layer of that name; Whisper's projections to keys have no bias."""
+        """Return the layer of that name; Whisper's projections to keys have no bias."""
         weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
         if scale == 1.0:
             return cls(weight, bias)
@@ -53,52 +59,40 @@ class Projection:
 
     @classmethod
     def stacked(cls, parts: Sequence[Self]) -> Self:
-        """Several layers of one input as one, whose output is theirs one behind the other."""
+        """Join layers with the same input into one, whose output is theirs side by side."""
         if len(parts) == 1:
             return parts[0]
-        zeros = [np.zeros(len(part.weight), np.float32) for part in parts]
         biases = [
-            z if part.bias is None else part.bias for part, z in zip(parts, zeros, strict=True)
+            np.zeros(len(part.weight), np.float32) if part.bias is None else part.bias
+            for part in parts
         ]
         return cls(np.concatenate([part.weight for part in parts]), np.concatenate(biases))
 
 
 def row_offset(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return what nearly all rows of an output layer share: (n_in,) float32, their rounded mean.
+    """Return the rounded mean of an output layer's rows, (n_in,) float32.
 
     A few columns of Whisper's token embedding are far from zero in every row (in tiny.en one is 30
-    times as large as the median), and would take most of a row's 8 bits. Without the offset the
-    rounding error is a third of that, in tiny.en and in base. The mean is rounded to multiples of
-    2**-8, so that a matrix that was made from int8 rows and this offset has the same offset again.
+    times as large as the median), and would use most of a row's 8 bits. Subtracting the offset
+    reduces the rounding error to a third, in tiny.en and in base.
     """
+    # multiples of 2**-8: a matrix made from int8 rows and this offset has the same offset again
     steps = np.rint(matrix.mean(axis=0, dtype=np.float64) * 256)
     offset: NDArray[np.float32] = (steps / 256).astype(np.float32)
     return offset
 
 
 def quantised(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """(n_in, n_out) integers, as int8 operators want them, and the scale (n_out,) of each output.
-
-    A weight is the integer times the scale.
-    """
+    """Return integers (n_in, n_out), in the order of int8 operators, and scales (n_out,)."""
     scales = np.abs(weight).max(axis=1) / np.float32(_LARGEST)
     scales[scales == 0] = 1
     integers = np.rint(weight / scales[:, None]).astype(np.int8)
     return np.ascontiguousarray(integers.T), scales
 
 
-CONTRIB = "com.microsoft"
-"""The domain of the operators that only ONNX Runtime has."""
-OPSET = 20
-"""Of ai.onnx: the first with Gelu."""
-
-_ZERO = np.array(128, np.uint8)
-"""What stands for zero among the activations: they are unsigned, which is faster."""
-
-
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A serialised ONNX model, and the arrays behind the initialisers that it only names."""
+    """A serialised ONNX model, and the arrays that it names as initialisers."""
 
     model: bytes
     tensors: Mapping[str, NDArray[Any]]
@@ -106,7 +100,7 @@ class Graph:
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """Collects nodes; a value of the graph is the `str` that names it."""
+    """Collects nodes; methods take and return the names of the graph's values."""
 
     dims: ModelDimensions
     weights: Weights
@@ -118,7 +112,7 @@ class GraphBuilder:
     _constants: dict[str, bytes] = field(default_factory=dict)
 
     def graph(self) -> Graph:
-        """Everything so far, as one model."""
+        """Return the finished model."""
         placeholders = map(proto.placeholder, self._tensors, self._tensors.values())
         model = proto.model(
             self._nodes,
@@ -129,14 +123,14 @@ class GraphBuilder:
         )
         return Graph(model, self._tensors)
 
-    def input(self, name: str, shape: Shape, element: ElementType = ElementType.FLOAT) -> str:
+    def input(self, name: str, shape: Shape, element: ElementType = ElementType.FLOAT32) -> str:
         """Declare an input of the graph."""
         self._inputs.append(proto.value_info(name, element, shape))
         return name
 
     def output(self, name: str, shape: Shape) -> str:
         """Declare an output of the graph, float32, for a node to write."""
-        self._outputs.append(proto.value_info(name, ElementType.FLOAT, shape))
+        self._outputs.append(proto.value_info(name, ElementType.FLOAT32, shape))
         return name
 
     def op(
@@ -148,7 +142,7 @@ class GraphBuilder:
         domain: str = "",
         to: str = "",
     ) -> str:
-        """Add a node and return its only output, which is called `to` if that is an output's."""
+        """Add a node and return its only output; `to` is its name if the graph returns it."""
         return self.ops(
             kind, inputs, attributes, domain=domain, to=[to or f"{kind}_{len(self._nodes)}"]
         )[0]
@@ -162,7 +156,7 @@ class GraphBuilder:
         domain: str = "",
         to: Sequence[str],
     ) -> Sequence[str]:
-        """Add a node with several outputs, called `to`."""
+        """Add a node with the outputs `to`."""
         name = f"{kind}_{len(self._nodes)}"
         self._nodes.append(
             proto.node(kind, inputs, to, name=name, domain=domain, attributes=attributes)
@@ -170,12 +164,12 @@ class GraphBuilder:
         return to
 
     def tensor(self, name: str, values: NDArray[Any]) -> str:
-        """Refer to an array that the runtime gets from outside."""
+        """Refer to an array that the runtime gets separately."""
         self._tensors[name] = values
         return name
 
     def parameter(self, name: str) -> str:
-        """Refer to a parameter of the model, as it is."""
+        """Refer to a parameter of the model."""
         return self.tensor(name, self.weights[name])
 
     def constant(self, value: Sequence[int] | float) -> str:
@@ -189,12 +183,12 @@ class GraphBuilder:
         return name
 
     def linear(self, x: str, *names: str, scale: float = 1.0, to: str = "") -> str:
-        """``scale * (x @ W.T + b)``, W and b being those of `names` one below the other."""
+        """Add ``scale * (x @ W.T + b)`` with the stacked W and b of the layers `names`."""
         parts = [Projection.of(self.weights, name, scale) for name in names]
         return self.project(x, "+".join(names), Projection.stacked(parts), to=to)
 
     def project(self, x: str, name: str, projection: Projection, *, to: str = "") -> str:
-        """``x @ W.T + b`` in the graph's precision; `name` is what its arrays are called after."""
+        """Add ``x @ W.T + b`` in the graph's precision; the arrays' names begin with `name`."""
         bias = [] if projection.bias is None else [self.tensor(f"{name}.bias", projection.bias)]
         if self.kind is Linear.FLOAT32:
             weight = self.tensor(f"{name}.weight", projection.weight)
@@ -211,32 +205,31 @@ class GraphBuilder:
         rounded = self.op("QuantizeLinear", [self.op("Div", [x, largest]), step, zero])
         inputs = [rounded, weight, step, scale, zero]
         product = self.op("MatMulIntegerToFloat", inputs, domain=CONTRIB)
-        if not bias:
-            return self.op("Mul", [product, largest], to=to)
-        return self.op("Add", [self.op("Mul", [product, largest]), *bias], to=to)
+        scaled = self.op("Mul", [product, largest], to="" if bias else to)
+        return self.op("Add", [scaled, *bias], to=to) if bias else scaled
 
     def layer_norm(self, x: str, name: str) -> str:
-        """Normalise the last axis; the operator's epsilon is Whisper's, 1e-5."""
+        """Normalise the last axis; the operator's default epsilon is Whisper's, 1e-5."""
         scale, shift = self.parameter(f"{name}.weight"), self.parameter(f"{name}.bias")
         return self.op("LayerNormalization", [x, scale, shift])
 
     def feed_forward(self, x: str, block: str) -> str:
-        """Two linear layers with an exact GELU between them, behind a layer norm."""
+        """Add a layer norm and two linear layers with an exact GELU between them."""
         y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
         return self.linear(self.op("Gelu", [y]), f"{block}.mlp.2")
 
     def add(self, x: str, y: str) -> str:
-        """``x + y``."""
+        """Add ``x + y``."""
         return self.op("Add", [x, y])
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
-        """`x` in another shape: 0 keeps an axis, -1 takes what is left."""
+        """Change the shape of `x`: 0 keeps an axis, -1 takes the rest."""
         return self.op("Reshape", [x, self.constant(shape)])
 
     def transpose(self, x: str, perm: Sequence[int], *, to: str = "") -> str:
-        """`x` with its axes in the order `perm`."""
+        """Put the axes of `x` in the order `perm`."""
         return self.op("Transpose", [x], {"perm": perm}, to=to)
 
     def batch_of_one(self, x: str) -> str:
-        """`x` with an axis of 1 in front, for operators that insist on batches."""
+        """Add a batch axis to `x`, for operators that demand it."""
         return self.op("Unsqueeze", [x, self.constant([0])])

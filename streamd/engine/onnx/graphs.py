@@ -7,7 +7,7 @@ which writes keys and values into the caller's memory and reads them there. Only
 are quantised.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,12 +17,6 @@ from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Linear, Pr
 from streamd.engine.onnx.proto import ElementType, Shape
 from streamd.engine.weights import OUTPUT
 
-_KINDS: Mapping[Precision, tuple[Linear, Linear]] = {
-    "float32": (Linear.FLOAT32, Linear.FLOAT32),
-    "int8": (Linear.TENSOR, Linear.ROWS),
-}
-"""How encoder and decoder multiply. An encoder's rows belong to one window: they may depend."""
-
 
 def graphs(
     dims: ModelDimensions,
@@ -31,15 +25,18 @@ def graphs(
     alignment_heads: Sequence[tuple[int, int]],
     precision: Precision,
 ) -> Iterator[Graph]:
-    """The encoder's, then the decoder's; one after the other, for they hold arrays."""
-    of_encoder, of_decoder = _KINDS[precision]
+    """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
+    of_encoder = of_decoder = Linear.FLOAT32
+    if precision == "int8":
+        # an encoder's rows belong to one window and may depend on each other
+        of_encoder, of_decoder = Linear.TENSOR, Linear.ROWS
     yield encoder_graph(dims, weights, of_encoder)
     heads = sorted(alignment_heads)
     yield decoder_graph(dims, weights, of_decoder, alignment_heads=heads)
 
 
 def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear) -> Graph:
-    """Log-mel in, cross-attention keys and values of every decoder layer out.
+    """Build the encoder: from log-mel to the cross-attention keys and values of all layers.
 
     Input ``mel`` (1, n_mels, 2 * n_ctx). Outputs ``cross_key_<layer>`` (n_head, d_head, n_ctx) and
     ``cross_value_<layer>`` (n_head, n_ctx, d_head): keys transposed, as the decoder multiplies.
@@ -62,7 +59,7 @@ def decoder_graph(
     *,
     alignment_heads: Sequence[tuple[int, int]],
 ) -> Graph:
-    """One pass of k tokens that go into the slots `n_past` to ``n_past + k - 1`` of the cache.
+    """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
     Inputs: ``tokens``, ``positions`` (k,); ``want`` (m,), the rows to project to logits; ``last``
     (1,) int32 and ``n_total`` (1,) int32, the last slot of the pass and the number of slots up to
@@ -104,16 +101,16 @@ def decoder_graph(
 
 
 def _convolutions(g: GraphBuilder, mel: str) -> str:
-    """Both of them, and their GELUs: (1, n_mels, 2 n) to (n, n_state).
+    """Add both convolutions with their GELUs: (1, n_mels, 2 n) to (n, n_state).
 
-    The second is a linear layer over three neighbours, which is faster and can be quantised.
+    The second is a linear layer over three columns, which is faster and can be quantised.
     """
     kernel, bias = g.parameter("encoder.conv1.weight"), g.parameter("encoder.conv1.bias")
     x = g.op("Conv", [mel, kernel, bias], {"pads": [1, 1], "strides": [1]})
     n_state = g.dims.n_audio_state
     columns = g.transpose(g.op("Gelu", [x]), [0, 2, 1])
     pairs = g.reshape(columns, [-1, 2 * n_state])  # columns 2i and 2i + 1 side by side
-    # and column 2i - 1, the second half of the pair before; nothing before the first
+    # before them column 2i - 1, the second half of the previous pair; zeros before the first
     second = g.op("Slice", [pairs, *map(g.constant, ([n_state], [2 * n_state], [1]))])
     first_row = g.constant([1, 0, -1, 0])  # pads: one row more in front, one less at the end
     before = g.op("Pad", [second, first_row])
@@ -142,8 +139,7 @@ def _cross_attention_inputs(g: GraphBuilder, encoded: str) -> None:
         cross = f"decoder.blocks.{layer}.cross_attn"
         key = g.output(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])
         value = g.output(f"cross_value_{layer}", [n_head, "n_ctx", d_head])
-        for name, perm in ((key, [1, 2, 0]), (value, [1, 0, 2])):
-            kind = "key" if name == key else "value"
+        for kind, name, perm in (("key", key, [1, 2, 0]), ("value", value, [1, 0, 2])):
             heads = g.reshape(g.linear(encoded, f"{cross}.{kind}"), [-1, n_head, d_head])
             g.transpose(heads, perm, to=name)
 
@@ -151,14 +147,14 @@ def _cross_attention_inputs(g: GraphBuilder, encoded: str) -> None:
 def _embed(g: GraphBuilder, tokens: str) -> str:
     if g.kind is Linear.FLOAT32:
         return g.op("Gather", [g.parameter("decoder.token_embedding.weight"), tokens])
-    # next to int8 the half precision that most checkpoints have is exact
+    # half precision, which most checkpoints have, loses nothing compared with int8
     half = g.weights["decoder.token_embedding.weight"].astype(np.float16)
     rows = g.op("Gather", [g.tensor("decoder.token_embedding.float16", half), tokens])
-    return g.op("Cast", [rows], {"to": ElementType.FLOAT})
+    return g.op("Cast", [rows], {"to": ElementType.FLOAT32})
 
 
 def _project_to_logits(g: GraphBuilder, x: str) -> None:
-    """Multiply by the output layer: (m, n_state) to the output ``logits`` (m, n_vocab)."""
+    """Add the output layer: (m, n_state) to the output ``logits`` (m, n_vocab)."""
     matrix = g.weights.get(OUTPUT, g.weights["decoder.token_embedding.weight"])
     if g.kind is Linear.FLOAT32:
         g.project(x, "output", Projection(matrix), to="logits")
@@ -173,7 +169,7 @@ def _project_to_logits(g: GraphBuilder, x: str) -> None:
 
 
 def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -> str:
-    """Self-attention over the cache, in which the pass's own keys and values take their place."""
+    """Add self-attention over the cache, into which the pass's keys and values are written."""
     name = f"decoder.blocks.{layer}.attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     shape: Shape = [1, n_head, "n_pool", d_head]
@@ -194,7 +190,7 @@ def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -
 
 
 def _attend_to_audio(g: GraphBuilder, x: str, layer: int) -> tuple[str, str]:
-    """Cross-attention; returns what was attended to and the scaled scores (n_head, k, n_ctx)."""
+    """Add cross-attention; returns its output and the scaled scores (n_head, k, n_ctx)."""
     name = f"decoder.blocks.{layer}.cross_attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     key = g.input(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])

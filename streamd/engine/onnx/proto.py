@@ -1,9 +1,8 @@
 """Serialises ONNX graphs: the few messages of ``onnx.proto`` that a graph without data needs.
 
-Written out because the ``onnx`` package is 24 MB, and a graph is written once for each model. The
-field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto (proto2); the wire
-format is described in https://protobuf.dev/programming-guides/encoding/. The tests read the result
-with the ``onnx`` package and let its checker judge it.
+This module replaces the ``onnx`` package, which takes 24 MB; the tests read its output with that
+package's checker. Field numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto (proto2);
+wire format: https://protobuf.dev/programming-guides/encoding/.
 """
 
 import struct
@@ -17,29 +16,22 @@ from numpy.typing import NDArray
 IR_VERSION = 10
 
 Shape = Sequence[int | str]
-"""Sizes of the axes; a name stands for a size that is only known at run time."""
+"""Sizes of the axes; a string names a size that is known only at run time."""
 Attributes = Mapping[str, int | float | Sequence[int]]
 
 
 class ElementType(IntEnum):
-    """``TensorProto.DataType``, of the arrays that may be handed in."""
+    """``TensorProto.DataType``, under numpy's names."""
 
-    FLOAT = 1
+    FLOAT32 = 1
     UINT8 = 2
     INT8 = 3
     INT32 = 6
     INT64 = 7
     FLOAT16 = 10
-    DOUBLE = 11
+    FLOAT64 = 11
 
 
-_OF_DTYPE = {
-    np.dtype(name): ElementType[kind]
-    for name, kind in (
-        *(("<f2", "FLOAT16"), ("<f4", "FLOAT"), ("<f8", "DOUBLE")),
-        *(("u1", "UINT8"), ("i1", "INT8"), ("<i4", "INT32"), ("<i8", "INT64")),
-    )
-}
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 """Wire types."""
 _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7
@@ -58,7 +50,7 @@ def _varint(value: int) -> bytes:
 
 
 def _field(number: int, value: int | float | str | bytes) -> bytes:
-    """One field of a message; a nested message is passed as its bytes."""
+    """Encode one field of a message; a nested message is passed as its bytes."""
     if isinstance(value, int):
         return _varint(number << 3 | _VARINT) + _varint(value)
     if isinstance(value, float):
@@ -68,7 +60,7 @@ def _field(number: int, value: int | float | str | bytes) -> bytes:
 
 
 def _fields(number: int, values: Iterable[int | str | bytes]) -> bytes:
-    """A repeated field, not packed."""
+    """Encode a repeated field, not packed."""
     return b"".join(_field(number, value) for value in values)
 
 
@@ -80,7 +72,7 @@ def model(
     initializers: Sequence[bytes],
     opsets: Mapping[str, int],
 ) -> bytes:
-    """A ``ModelProto`` of one graph; `opsets` maps an operators' domain to its version."""
+    """Encode a ``ModelProto`` of one graph; `opsets` maps a domain of operators to its version."""
     graph = (
         _fields(1, nodes)
         + _field(2, "whisper")
@@ -101,7 +93,7 @@ def node(
     domain: str = "",
     attributes: Attributes | None = None,
 ) -> bytes:
-    """A ``NodeProto``; an empty name among `inputs` leaves an optional input out."""
+    """Encode a ``NodeProto``; an empty name among `inputs` omits an optional input."""
     encoded = _fields(1, inputs) + _fields(2, outputs) + _field(3, name) + _field(4, kind)
     settings = (_attribute(key, value) for key, value in (attributes or {}).items())
     return encoded + _fields(5, settings) + _field(7, domain)
@@ -117,27 +109,27 @@ def _attribute(name: str, value: int | float | Sequence[int]) -> bytes:
 
 
 def value_info(name: str, element: ElementType, shape: Shape) -> bytes:
-    """A ``ValueInfoProto``: an input or an output of the graph."""
+    """Encode a ``ValueInfoProto``: an input or an output of the graph."""
     sizes = (_field(2 if isinstance(size, str) else 1, size) for size in shape)
     tensor = _field(1, element) + _field(2, _fields(1, sizes))
     return _field(1, name) + _field(2, _field(1, tensor))
 
 
 def constant(name: str, values: NDArray[Any]) -> bytes:
-    """A ``TensorProto`` that holds its values."""
+    """Encode a ``TensorProto`` with its values."""
     little_endian = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     return _tensor(name, values) + _field(9, little_endian.tobytes())
 
 
 def placeholder(name: str, values: NDArray[Any]) -> bytes:
-    """A ``TensorProto`` without values, which the runtime is given when it loads the graph.
+    """Encode a ``TensorProto`` whose values the runtime gets when it loads the graph.
 
-    ONNX demands a location; the runtime never looks there, because it is handed the arrays.
+    ONNX demands a location, which the runtime does not use then.
     """
     location = _field(1, "location") + _field(2, "tensors")
     return _tensor(name, values) + _field(13, location) + _field(14, _EXTERNAL)
 
 
 def _tensor(name: str, values: NDArray[Any]) -> bytes:
-    element = _OF_DTYPE[values.dtype.newbyteorder("<")]
+    element = ElementType[values.dtype.name.upper()]
     return _fields(1, values.shape) + _field(2, element) + _field(8, name)

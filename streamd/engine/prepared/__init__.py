@@ -1,9 +1,9 @@
-"""Prepares a model once: its graphs are built, its weights laid out, then both are only mapped.
+"""Prepares a model once: builds its graphs and lays out its weights, to be mapped from then on.
 
-What was prepared lies in the cache folder, under a key of all that it depends on: the model's
-files, the code of this package, ONNX Runtime, the processor and the precision. Beside the engine's
-files it holds whatever else is known of the model, so that its own files need not be read. If the
-folder cannot be written, belongs to others, or is full, the model is prepared in memory.
+A prepared model is a folder in the cache, under a key of all that it depends on: the model's files,
+the code of this package, ONNX Runtime, the processor and the precision. Besides the engine's files
+it has the rest of the model, so that the model's own files need not be read. If the cache cannot be
+written, is full, or other users may write to it, the model is prepared in memory.
 """
 
 import hashlib
@@ -29,16 +29,13 @@ from streamd.errors import EngineError, ModelError
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 8 << 30
-"""Of all prepared models together; large-v3 takes 1.7 GB in int8."""
+"""Limit for all prepared models together; large-v3 takes 1.7 GB in int8."""
 _ABOUT, _SIZES = "model.msgpack", "sizes.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model on its engine; `how` says whether it was prepared before.
-
-    The `model` has no weights: the engine has them.
-    """
+    """A model, which may be without weights, on its engine; `how` tells if it was prepared."""
 
     model: Model
     engine: OnnxEngine
@@ -47,7 +44,7 @@ class Opened:
 
 
 def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opened:
-    """Open a model by name, folder or file, as `load_model` finds it, and prepare it if necessary.
+    """Open a model by name, folder or file, and prepare it if necessary.
 
     Raises `ModelError` if there is no such model here, or its files are damaged. Raises
     `EngineError` if ONNX Runtime refuses the model.
@@ -73,11 +70,11 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
 
 
 def files_state(name: str, path: Path) -> str:
-    """Return a text that is another one if the model's files at `path` may have changed.
+    """Return a text that differs if the model's files at `path` may have changed.
 
-    It is made of what the file system says of them. That is enough for a cache: ``ctime`` cannot be
-    set back. The names count because a loader may conclude the alignment heads from them. Raises
-    `OSError` or `ModelError` if the files cannot be read, or are no model.
+    It consists of the files' status, which suffices because ``ctime`` cannot be set back, and of
+    names, from which a loader may derive alignment heads. Raises `OSError` or `ModelError` if the
+    files cannot be read, or are no model.
     """
     parts = ["" if expanded(name) == path else name, str(path.resolve())]
     for file in sorted(layout_of(path).files(path)):
@@ -94,19 +91,16 @@ def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -
         prune(place.parent, keep=place, max_bytes=_MAX_BYTES)
     except (OSError, EngineError) as error:
         log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)
-        return _in_memory(model, threads, precision)
-    found = _read(place, threads)
-    if found is None:
-        return _in_memory(model, threads, precision)
-    return Opened(*found, precision, "prepared now")
+    else:
+        if found := _read(place, threads):
+            return Opened(*found, precision, "prepared now")
+    return _in_memory(model, threads, precision)
 
 
 def _in_memory(model: Model, threads: int, precision: Choice) -> Opened:
     chosen = choose_precision(model.dims, precision, threads=threads).precision
-    heads = model.alignment_heads
-    engine = build(
-        model.dims, model.weights, alignment_heads=heads, threads=threads, precision=chosen
-    )
+    dims, weights, heads = model.dims, model.weights, model.alignment_heads
+    engine = build(dims, weights, alignment_heads=heads, threads=threads, precision=chosen)
     return Opened(model, engine, chosen, "not prepared")
 
 
@@ -118,13 +112,13 @@ def _write(folder: Path, model: Model, precision: Precision) -> None:
 
 
 def _read(place: Path, threads: int) -> tuple[Model, OnnxEngine] | None:
-    """Open what was prepared, or remove it if it is damaged or others may have changed it."""
+    """Open a prepared model, or remove it if it is damaged or other users may have changed it."""
     try:
         if is_ours(place) and _sizes(place) == msgspec.json.decode((place / _SIZES).read_bytes()):
             model = msgspec.msgpack.decode((place / _ABOUT).read_bytes(), type=Model)
             engine = open_folder(place, model.dims, threads=threads)
             with suppress(OSError):
-                os.utime(place)  # `prune` removes what was not used for longest
+                os.utime(place)  # `prune` removes the least recently used ones
             return model, engine
     except (OSError, EngineError, msgspec.DecodeError) as error:
         log.debug("%s: %s", place, error)
@@ -139,7 +133,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 @cache
 def _code() -> str:
-    """A digest of all code that decides what a prepared model looks like."""
+    """Return a digest of all code on which the content of a prepared model depends."""
     engine, digest = Path(__file__).parent.parent, hashlib.sha256()
     for pattern in ("*/*.py", "model.py", "catalog.py", "vocabulary.py", "weights.py"):
         for file in sorted(engine.glob(pattern)):

@@ -1,8 +1,8 @@
-"""Which precision is the faster one on this machine, found out by trying.
+"""Chooses the faster precision for this machine by measuring.
 
-Int8 is two to three times as fast where the processor has instructions for it, and may be slower
-where it has none. One layer of each kind, with random weights of the model's width, shows it in a
-fraction of a second; the verdict is kept.
+Int8 is two to three times as fast if the processor has instructions for it, and may be slower if
+not. One layer of each kind, with random weights of the model's width, shows it in a fraction of a
+second; the result is kept in the cache folder.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 
 from streamd.disk import cache_folder, put_file
-from streamd.engine import ModelDimensions, Weights
+from streamd.engine import ModelDimensions
 from streamd.engine.onnx import OnnxEngine, Precision, build
 from streamd.engine.weights import parameter_shapes
 from streamd.processor import instruction_sets, processor_name
@@ -27,17 +27,18 @@ from streamd.processor import instruction_sets, processor_name
 Choice = Literal["auto", "float32", "int8"]
 
 _GAIN = 0.9
-"""Int8 must take less than this share of float32's time: nothing is rounded for nothing."""
+"""Int8 must take less than this share of float32's time to be worth its rounding errors."""
 _LEAST_STATE = 384
-"""The width of `tiny`: what is narrower is fast enough as it is."""
+"""The width of `tiny`; narrower models are fast enough in float32."""
 _N_CTX = 384
 _N_TOKENS = 24
 """About what a step of `--step 500 --length 5000` decodes."""
 _N_TIMES = 5
+_BOTH: tuple[Precision, Precision] = ("float32", "int8")
 
 
 class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The precision to use, and the measured times; these are None if nothing was measured."""
+    """The precision to use, and the measured times, or None if nothing was measured."""
 
     precision: Precision
     float32_ms: float | None = None
@@ -47,51 +48,46 @@ class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
 def choose_precision(
     dims: ModelDimensions, choice: Choice = "auto", *, threads: int
 ) -> ChosenPrecision:
-    """The user's choice, or for "auto" what an earlier or a first measurement says."""
+    """Return the user's choice, or for "auto" the result of a measurement, now or earlier."""
     if choice != "auto":
         return ChosenPrecision(precision=choice)
     if dims.n_audio_state < _LEAST_STATE:
         return ChosenPrecision(precision="float32")
-    folder = cache_folder()
-    kept = folder / "precision" / _key(dims, threads) if folder else None
-    if kept:
+    folder, kept = cache_folder(), None
+    if folder:
+        shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
+        key = hashlib.sha256(f"{machine()} {threads} {shape}".encode()).hexdigest()[:40]
+        kept = folder / "precision" / key
         with suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
-    verdict = _measure(dims, threads)
+    chosen = _measure(dims, threads)
     if kept:
         with suppress(OSError):  # then it is measured again next time
-            put_file(kept, msgspec.json.encode(verdict))
-    return verdict
+            put_file(kept, msgspec.json.encode(chosen))
+    return chosen
 
 
 @cache
 def machine() -> str:
-    """Return a line that is another one for another processor or another ONNX Runtime."""
-    features = " ".join(instruction_sets())
-    parts = (
-        processor_name(),
-        features,
-        platform.machine(),
-        os.cpu_count(),
-        onnxruntime.__version__,
-    )
-    return " ".join(map(str, parts))
-
-
-def _key(dims: ModelDimensions, threads: int) -> str:
-    shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
-    return hashlib.sha256(f"{machine()} {threads} {shape}".encode()).hexdigest()[:40]
+    """Return a line that identifies the processor and the version of ONNX Runtime."""
+    processor = (processor_name(), *instruction_sets(), platform.machine(), os.cpu_count())
+    return " ".join(map(str, (*processor, onnxruntime.__version__)))
 
 
 def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
-    """Time one layer of encoder and decoder in both precisions, in turns."""
+    """Time one layer of encoder and decoder in both precisions by turns."""
     slice_of = replace(dims, n_audio_layer=1, n_text_layer=1, n_vocab=4 * dims.n_text_state)
     random = np.random.default_rng(0)
     weights = {
         name: random.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
         for name, shape in parameter_shapes(slice_of).items()
     }
-    engines = {precision: _engine(slice_of, weights, threads, precision) for precision in _BOTH}
+    engines = {
+        precision: build(
+            slice_of, weights, alignment_heads=[(0, 0)], threads=threads, precision=precision
+        )
+        for precision in _BOTH
+    }
     times: dict[Precision, list[float]] = {precision: [] for precision in _BOTH}
     for _ in range(_N_TIMES):
         for precision, engine in engines.items():
@@ -103,15 +99,6 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
         float32_ms=round(best["float32"], 3),
         int8_ms=round(best["int8"], 3),
     )
-
-
-_BOTH: tuple[Precision, Precision] = ("float32", "int8")
-
-
-def _engine(
-    dims: ModelDimensions, weights: Weights, threads: int, precision: Precision
-) -> OnnxEngine:
-    return build(dims, weights, alignment_heads=[(0, 0)], threads=threads, precision=precision)
 
 
 def _step_ms(engine: OnnxEngine) -> float:
