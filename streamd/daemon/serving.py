@@ -16,7 +16,7 @@ from streamd.daemon.stream import SessionStorage
 from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
-from streamd.server import Metrics, Server, ServerInfo, serve
+from streamd.server import Metrics, Server, ServerInfo
 
 _FIRST_FD = 3
 """The first socket that a service manager passes (sd_listen_fds(3))."""
@@ -64,7 +64,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
     info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
-    async with serve(
+    async with Server(
         bind,
         sessions=streams,
         info=info,

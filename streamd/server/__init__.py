@@ -1,12 +1,12 @@
 """The websocket server: who may connect, who listens to a session and who feeds one.
 
-`serve` starts it, with the daemon as its `Sessions`. docs/protocol.md describes the protocol,
+`Server` runs it, with the daemon as its `Sessions`. docs/protocol.md describes the protocol,
 `wire` defines its messages, and `streamd.client` is the other end.
 """
 
 from streamd.server.connection import LIVE, ServerInfo
 from streamd.server.ingest import IngestSession, Sessions
-from streamd.server.listener import Server, serve
+from streamd.server.listener import Server
 from streamd.server.metrics import Metrics
 
-__all__ = ["LIVE", "IngestSession", "Metrics", "Server", "ServerInfo", "Sessions", "serve"]
+__all__ = ["LIVE", "IngestSession", "Metrics", "Server", "ServerInfo", "Sessions"]

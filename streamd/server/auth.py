@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError
@@ -23,7 +22,6 @@ from streamd.server.routes import (
     PATHS,
     READY_PATH,
     STREAM_PATH,
-    HttpResponse,
     Page,
     plain,
     respond,
@@ -86,12 +84,8 @@ class Auth:
         """Return the same checks with another token; raises as the constructor does."""
         return Auth(replace(self._bind, token=token), self._pages)
 
-    def check(self, connection: ServerConnection, request: Request) -> Response | None:
+    def check(self, request: Request) -> Response | None:
         """Answer the request, or return None if it may proceed to `routes` or the websocket."""
-        response = self._respond(request)
-        return None if response is None else respond(connection, response)
-
-    def _respond(self, request: Request) -> HttpResponse | None:
         hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
         path = request.path.partition("?")[0]
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
@@ -99,14 +93,14 @@ class Auth:
         if path == HEALTH_PATH:
             return plain(200, "ok")
         if page := self._pages.get(path):
-            return HttpResponse(200, page.body, page.headers(hosts[0]))
+            return respond(200, page.body, page.headers(hosts[0]))
         if path not in PATHS:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
             return plain(403, "origin not allowed: allow this site with --allow-origin")
         return self._check_token(path, request)
 
-    def _check_token(self, path: str, request: Request) -> HttpResponse | None:
+    def _check_token(self, path: str, request: Request) -> Response | None:
         # A load balancer that asks whether the server is ready has no token.
         if path != READY_PATH and not self._has_token(_presented_tokens(request)):
             wanted = {"WWW-Authenticate": "Bearer"}

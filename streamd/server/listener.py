@@ -4,9 +4,9 @@ import asyncio
 import errno
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from socket import socket
+from typing import Self
 
 import websockets.asyncio.server as ws
 from websockets.exceptions import WebSocketException
@@ -21,7 +21,7 @@ from streamd.server.auth import Auth, is_loopback, load_certificate, tls_context
 from streamd.server.connection import Connection, ServerInfo, WebSocket, refuse
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.metrics import Metrics
-from streamd.server.routes import STREAM_PATH, load_pages, plain, respond, routes
+from streamd.server.routes import STREAM_PATH, load_pages, plain, routes
 from streamd.server.wire import Limits
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,16 @@ def _host(connection: ws.ServerConnection) -> str:
 
 
 class Server:
-    """A running server; `serve` makes it."""
+    """Listens for clients from entering it until leaving it.
+
+    Leaving it takes at most ``limits.shutdown_ms`` for the last finals of the sessions that clients
+    feed, and ``limits.send_deadline_ms`` for all clients to read them.
+
+    `listening` is a bound socket to use instead of the address in `bind`.
+
+    Raises `ConfigError` if other machines could connect without a token or the certificate is bad,
+    and on entering `BindError` if the address is in use, forbidden or not of this machine.
+    """
 
     def __init__(
         self,
@@ -103,14 +112,17 @@ class Server:
         *,
         sessions: Sessions,
         info: ServerInfo,
-        limits: ServerLimits,
-        metrics: Metrics,
+        limits: ServerLimits | None = None,
+        metrics: Metrics | None = None,
+        listening: socket | None = None,
     ) -> None:
+        limits = limits or ServerLimits()
+        metrics = metrics or Metrics(version="", model=info.model)
         self.port = 0
         """The port that it listens on, also if the options ask for any free one."""
         self.url = self.page = ""
         """The addresses of the websocket and of the caption page for clients on this machine."""
-        self._bind = bind
+        self._bind, self._listening = bind, listening
         self._tls = tls_context(bind)
         self._auth = Auth(bind, load_pages(asset("web")))
         self._metrics = metrics
@@ -133,20 +145,19 @@ class Server:
     def reload(self, token: str | None) -> None:
         """Require this token and use the present certificate file for new connections.
 
-        Raises `ConfigError` as `serve`; then nothing has changed.
+        Raises `ConfigError` as the constructor does; then nothing has changed.
         """
         auth = self._auth.with_token(token)
         if self._tls is not None:
             load_certificate(self._bind, self._tls)
         self._auth = auth
 
-    async def open(self, listening: socket | None = None) -> ws.Server:
-        """Bind and accept clients; see `serve`."""
+    async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000
         host, port = self._bind.host, self._bind.port
-        address = {"sock": listening} if listening else {"host": host, "port": port}
+        address = {"sock": self._listening} if self._listening else {"host": host, "port": port}
         try:
-            opened = await ws.serve(
+            self._opened = await ws.serve(
                 self._handle,
                 **address,
                 ssl=self._tls,
@@ -163,15 +174,15 @@ class Server:
             )
         except (OSError, OverflowError) as error:
             raise BindError(_explain(error, host, port)) from error
-        self.port = next(iter(opened.sockets)).getsockname()[1]
+        self.port = next(iter(self._opened.sockets)).getsockname()[1]
         secure = "s" if self._tls else ""
         self.url = f"ws{secure}://{host}:{self.port}{STREAM_PATH}"
         self.page = f"http{secure}://{host}:{self.port}/"
-        return opened
+        return self
 
-    async def close(self, opened: ws.Server) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Accept nobody, finish all sessions, send ``eos`` to all clients, reset the slow ones."""
-        opened.close(close_connections=False)
+        self._opened.close(close_connections=False)
         try:
             async with asyncio.timeout(self._limits.shutdown_ms / 1000):
                 await self._ingests.finish(EndReason.SHUTDOWN)
@@ -186,7 +197,7 @@ class Server:
             connected.transport.abort()
         for handler in handlers:
             handler.cancel()
-        await opened.wait_closed()
+        await self._opened.wait_closed()
 
     def _is_full(self) -> bool:
         return self._registry.n_authorized >= self._limits.max_connections
@@ -194,15 +205,15 @@ class Server:
     def _check(self, connection: ws.ServerConnection, request: Request) -> Response | None:
         """Answer the request, or authorize the connection and return None: it gets a websocket."""
         path = request.path.partition("?")[0]
-        if (answer := self._auth.check(connection, request)) is not None:
+        if (answer := self._auth.check(request)) is not None:
             return answer
         if route := self._routes.get(path):
-            return respond(connection, route())
+            return route()
         retry = {"Retry-After": "10"}
         if self._is_full():
-            return respond(connection, plain(503, "too many clients", retry))
+            return plain(503, "too many clients", retry)
         if 0 < self._limits.max_per_address <= self._registry.n_authorized_from(connection):
-            return respond(connection, plain(429, "too many clients from this address", retry))
+            return plain(429, "too many clients from this address", retry)
         self._registry.authorize(connection)
         return None
 
@@ -225,40 +236,6 @@ class Server:
             del self._connections[task]
             if connection.slow:
                 self._metrics.slow.inc()
-
-
-@asynccontextmanager
-async def serve(
-    bind: BindOptions,
-    *,
-    sessions: Sessions,
-    info: ServerInfo,
-    limits: ServerLimits | None = None,
-    metrics: Metrics | None = None,
-    listening: socket | None = None,
-) -> AsyncIterator[Server]:
-    """Listen for clients while the context lasts.
-
-    Leaving it takes at most ``limits.shutdown_ms`` for the last finals of the sessions that clients
-    feed, and ``limits.send_deadline_ms`` for all clients to read them.
-
-    `listening` is a bound socket to use instead of the address in `bind`.
-
-    Raises `ConfigError` if other machines could connect without a token or the certificate is bad,
-    `BindError` if the address is in use, forbidden or not of this machine.
-    """
-    server = Server(
-        bind,
-        sessions=sessions,
-        info=info,
-        limits=limits or ServerLimits(),
-        metrics=metrics or Metrics(version="", model=info.model),
-    )
-    opened = await server.open(listening)
-    try:
-        yield server
-    finally:
-        await server.close(opened)
 
 
 def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:

@@ -1,6 +1,7 @@
 """Prometheus metrics of the daemon. Times are in seconds, as is usual there."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import takewhile
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -18,49 +19,34 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, *, version: str, model: str) -> None:
-        self._registry = CollectorRegistry()
-        self.listeners = self._gauge("subscribers", "Connected listeners")
-        self.streams = self._gauge("streams_active", "Sessions in progress")
-        self.queued = self._gauge("sub_queue_depth", "Events in the longest queue of a client")
-        self.slow = self._counter("slow_disconnects", "Clients disconnected for reading too slowly")
-        self._lag = self._histogram(
-            "lag_seconds", "Time from the end of the audio of a final to its text"
-        )
-        self._partial = self._histogram(
+        registry = self._registry = CollectorRegistry()
+        gauge = partial(Gauge, namespace="streamd", registry=registry)
+        counter = partial(Counter, namespace="streamd", registry=registry)
+        latency = partial(Histogram, namespace="streamd", registry=registry, buckets=_LAGS_S)
+        self.listeners = gauge("subscribers", "Connected listeners")
+        self.streams = gauge("streams_active", "Sessions in progress")
+        self.queued = gauge("sub_queue_depth", "Events in the longest queue of a client")
+        self.slow = counter("slow_disconnects", "Clients disconnected for reading too slowly")
+        self._lag = latency("lag_seconds", "Time from the end of the audio of a final to its text")
+        self._partial = latency(
             "partial_latency_seconds", "Audio received while a partial was being decoded"
         )
-        self._rtf = self._gauge("rtf", "Computing time of the last window per second of its audio")
-        self._audio = self._counter("audio_seconds", "Audio received")
-        self._speech = self._counter("speech_seconds", "Speech detected in the audio received")
-        self._lost = Counter(
-            "streamd_dropped_audio_seconds",
-            "Audio lost, by reason",
-            ("why",),
-            registry=self._registry,
-        )
-        self._fallbacks = self._counter(
-            "decode_fallbacks", "Windows decoded at a temperature above 0"
-        )
-        self._full_contexts = self._counter(
+        self._rtf = gauge("rtf", "Computing time of the last window per second of its audio")
+        self._audio = counter("audio_seconds", "Audio received")
+        self._speech = counter("speech_seconds", "Speech detected in the audio received")
+        self._lost = counter("dropped_audio_seconds", "Audio lost, by reason", ("why",))
+        self._fallbacks = counter("decode_fallbacks", "Windows decoded at a temperature above 0")
+        self._full_contexts = counter(
             "full_contexts", "Windows decoded again because their encoder context was too short"
         )
-        self._floor = self._gauge(
+        self._floor = gauge(
             "context_floor", "Minimum encoder positions of the last window; 0 if its length decided"
         )
-        self._rewritten = self._counter(
+        self._rewritten = counter(
             "partial_rewrite_chars", "Characters of partials that were shown and then retracted"
         )
-        info = Info("streamd_build", "Version and model", registry=self._registry)
+        info = Info("streamd_build", "Version and model", registry=registry)
         info.info({"version": version, "model": model})
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"streamd_{name}", text, registry=self._registry)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"streamd_{name}", text, registry=self._registry)
-
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"streamd_{name}", text, registry=self._registry, buckets=_LAGS_S)
 
     def text(self) -> bytes:
         """Return all metrics in the exposition format."""

@@ -1,12 +1,13 @@
 """Responses to plain HTTP requests: the caption page, readiness, sessions, metrics."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
-from websockets.asyncio.server import ServerConnection
+from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from streamd.server.ingest import Sessions
@@ -30,30 +31,17 @@ _ADDRESSES = {"index.html": "/", "overlay.html": "/overlay"}
 """Files that are served under another name than their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    """A response to a request that does not become a websocket."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+def respond(status: int, body: bytes, headers: Mapping[str, str]) -> Response:
+    """Return a response to a request that does not become a websocket."""
+    connection = {"Date": formatdate(usegmt=True), "Connection": "close"}
+    every = {**connection, "Content-Length": str(len(body)), **headers}
+    return Response(status, HTTPStatus(status).phrase, Headers(every), body)
 
 
-def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
+def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response of one line of text."""
-    return HttpResponse(status, f"{text}\n".encode(), headers or {})
-
-
-def respond(connection: ServerConnection, answer: HttpResponse) -> Response:
-    """Return the response as the websockets library sends it."""
-    response = connection.respond(answer.status, "")
-    response.body = answer.body
-    del response.headers["Content-Length"]
-    for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
-        if name in response.headers:
-            del response.headers[name]
-        response.headers[name] = value
-    return response
+    kind = {"Content-Type": "text/plain; charset=utf-8"}
+    return respond(status, f"{text}\n".encode(), {**kind, **(headers or {})})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +86,14 @@ def load_pages(folder: Path) -> Mapping[str, Page]:
 
 def routes(
     sessions: Sessions, metrics: Metrics, *, max_lag_ms: int, is_full: Callable[[], bool]
-) -> Mapping[str, Callable[[], HttpResponse]]:
+) -> Mapping[str, Callable[[], Response]]:
     """Return the handlers by path; `is_full` says whether the server is at its limit of clients."""
 
-    def list_sessions() -> HttpResponse:
+    def list_sessions() -> Response:
         names = [{"name": name} for name in sessions.names()]
         return _json(HTTPStatus.OK, {"sessions": names})
 
-    def ready() -> HttpResponse:
+    def ready() -> Response:
         reasons = [*sessions.unready()]
         if (lag_ms := sessions.lag_ms) > max_lag_ms:
             reasons.append(f"the engine is {lag_ms} ms behind")
@@ -114,11 +102,11 @@ def routes(
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return _json(status, {"ready": not reasons, "reasons": reasons})
 
-    def exposition() -> HttpResponse:
-        return HttpResponse(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
+    def exposition() -> Response:
+        return respond(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
 
     return {SESSIONS_PATH: list_sessions, READY_PATH: ready, METRICS_PATH: exposition}
 
 
-def _json(status: int, value: object) -> HttpResponse:
-    return HttpResponse(status, msgspec.json.encode(value), {"Content-Type": "application/json"})
+def _json(status: int, value: object) -> Response:
+    return respond(status, msgspec.json.encode(value), {"Content-Type": "application/json"})

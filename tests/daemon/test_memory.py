@@ -13,7 +13,7 @@ from streamd.daemon.stream import SessionStorage
 from streamd.daemon.streams import MAX_ENDED, Streams
 from streamd.journal import Folder
 from streamd.options import BindOptions
-from streamd.server import serve
+from streamd.server import Server
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
 from tests.support.serving import INFO, DeafClient, client
@@ -82,7 +82,7 @@ async def test_of_sessions_and_subscribers_nothing_is_left(tmp_path, journal):
         places = SessionStorage(folder if journal else None)
         streams = Streams(scripted_session, room=500, max_ingest=4, storage=places)
         transcribing = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
-        async with serve(BindOptions(port=0), sessions=streams, info=INFO) as server:
+        async with Server(BindOptions(port=0), sessions=streams, info=INFO) as server:
             n_tasks = len(asyncio.all_tasks()) + 1  # the recognizer's
             n_each = MAX_ENDED + 4
             counts = []

@@ -6,7 +6,7 @@ from websockets.exceptions import InvalidStatus
 
 from streamd.errors import BindError, ConfigError
 from streamd.options import BindOptions
-from streamd.server import serve
+from streamd.server import Server
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 
@@ -156,7 +156,7 @@ async def test_with_the_token_a_client_is_allowed():
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "captions.example", ""])
 async def test_other_machines_are_not_allowed_without_a_token(host):
     with pytest.raises(ConfigError, match="--token-file"):
-        async with serve(BindOptions(host=host, port=0), sessions=CountingStreams(), info=INFO):
+        async with Server(BindOptions(host=host, port=0), sessions=CountingStreams(), info=INFO):
             pass
 
 
@@ -176,7 +176,7 @@ async def test_a_port_in_use_is_named_with_the_cure():
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("192.0.2.1", 0)])
 async def test_an_impossible_address_is_named(host, port):
     with pytest.raises(BindError, match=f"{host}.*--host"):
-        async with serve(
+        async with Server(
             BindOptions(host=host, port=port, token="secret"), sessions=CountingStreams(), info=INFO
         ):
             pass

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
 from streamd.options import BindOptions, ServerLimits
-from streamd.server import Metrics, serve
+from streamd.server import Metrics, Server
 from streamd.types import Hypothesis, Window
 from tests.support.serving import INFO, CountingStreams, DeafClient, client, serving
 
@@ -137,7 +137,7 @@ async def test_further_hosts_and_origins_can_be_named():
     bind = BindOptions(
         port=0, allow_host=("captions.local",), allow_origin=("https://app.example",)
     )
-    async with serve(bind, sessions=CountingStreams(), info=INFO) as server:
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
 
         async def status(host: str, origin: str) -> int:
             answer, _ = await get(server.port, "/v1/sessions", f"Origin: {origin}", host=host)
@@ -221,7 +221,7 @@ async def test_who_does_not_even_speak_tls_is_cut_off(tmp_path):
         port=0, tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem")
     )
     limits = ServerLimits(send_deadline_ms=100)
-    async with serve(bind, sessions=CountingStreams(), info=INFO, limits=limits) as server:
+    async with Server(bind, sessions=CountingStreams(), info=INFO, limits=limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await reader.read() == b""
         writer.close()
@@ -239,7 +239,7 @@ async def test_tls_and_a_new_certificate(tmp_path):
     certificate(tmp_path, "old")
     cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     bind = BindOptions(port=0, tls_cert=cert, tls_key=key)
-    async with serve(bind, sessions=CountingStreams(), info=INFO) as server:
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
         assert server.url == f"wss://127.0.0.1:{server.port}/v1/stream"
 
         async def name() -> str:
@@ -268,7 +268,7 @@ async def test_a_bad_certificate_is_named(tmp_path, damage):
         tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "other" / "key.pem")
     )
     with pytest.raises(ConfigError, match=r"--tls-cert .*cert\.pem"):
-        async with serve(bind, sessions=CountingStreams(), info=INFO):
+        async with Server(bind, sessions=CountingStreams(), info=INFO):
             pass
 
 

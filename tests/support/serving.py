@@ -16,7 +16,7 @@ from streamd.errors import WireError
 from streamd.events import Final, Partial, TimedWord
 from streamd.hub import Hub
 from streamd.options import BindOptions, ServerLimits
-from streamd.server import Server, ServerInfo, serve
+from streamd.server import Server, ServerInfo
 from streamd.types import Frames, ms_from_frames
 
 INFO = ServerInfo(model="fake", language="en")
@@ -191,7 +191,7 @@ async def client(port: int, query: str = "", **options: object) -> AsyncIterator
 async def serving(
     streams: CountingStreams, *, port: int = 0, token: str | None = None, **limits: int
 ) -> AsyncIterator[Server]:
-    async with serve(
+    async with Server(
         BindOptions(port=port, token=token),
         sessions=streams,
         info=INFO,
