@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 import pytest
+import tomlkit
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import inspect
@@ -151,7 +151,7 @@ def test_command_line_beats_environment_beats_file(
         section = OPTIONS[name].group if name in OPTIONS else "set"
         sections.setdefault(section, {})[name] = value
     path = tmp_path_factory.getbasetemp() / "lowest.toml"
-    path.write_bytes(msgspec.toml.encode(sections))
+    path.write_text(tomlkit.dumps(sections))
     environ = {
         OPTIONS[name].variable: as_text(value)
         for name, value in in_environment.items()
