@@ -1,5 +1,4 @@
-"""Measures how fast a model runs on this machine, and which encoder context it can do with.
+"""Measures models for the commands bench, calibrate, doctor and models check.
 
-`streamd bench`, `calibrate`, `doctor` and `models check` use it. Experiments with streams,
-latencies and load are programs in ``benchmarks/``.
+Experiments with streams, latencies and load are programs in ``benchmarks/``.
 """

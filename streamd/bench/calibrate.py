@@ -45,11 +45,11 @@ EDGE = 13
 """Words that end so close to the end of a window that goes on are not compared: they are cut off,
 no context reads them reliably, and none is promised. 260 ms, about as `AgreementOptions.hold`."""
 MOST_WINDOWS = 400
-"""More are not read: 3 minutes of speech."""
+"""About 3 minutes of speech; the rest is not used."""
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """What one context does; `positions` and `window_ms` are means over the windows."""
+    """The result of one context; `positions` and `window_ms` are means over the windows."""
 
     pad: int
     floor: int
@@ -91,9 +91,7 @@ class ContextSearch:
     def listen(self, sounds: Sequence[Frames], new_session: Callable[[], Session]) -> None:
         """Cut the sounds into windows as sessions do, and read these at full context.
 
-        Raises
-        ------
-        ConfigError : nobody speaks in them
+        Raises `ConfigError` if nobody speaks in them.
         """
         for sound in sounds:
             self._listen(sound, new_session())
@@ -121,21 +119,17 @@ class ContextSearch:
             )
 
     def _listen(self, sound: Frames, session: Session) -> None:
-        n_full = self.engine.dims.n_audio_ctx
-
-        def read() -> None:
-            while (window := session.next_window()) is not None:
-                self._windows.append(window)
-                hypothesis = self._recognize(len(self._windows) - 1, n_full)
-                session.accept(window, hypothesis)
-
-        for frame in sound:
+        for n in range(len(sound) + 1):
             if len(self._windows) >= MOST_WINDOWS:
                 return
-            session.feed(frame[None])
-            read()
-        session.flush()
-        read()
+            if n < len(sound):
+                session.feed(sound[n : n + 1])
+            else:
+                session.flush()
+            while (window := session.next_window()) is not None:
+                self._windows.append(window)
+                hypothesis = self._recognize(len(self._windows) - 1, self.engine.dims.n_audio_ctx)
+                session.accept(window, hypothesis)
 
     def _read(self, n: int, n_ctx: int) -> _WindowText:
         if (n, n_ctx) not in self._readings:
@@ -181,15 +175,10 @@ def shortest_safe(rungs: Sequence[Rung]) -> Rung:
 
 
 def report(config: Config, config_file: str = "") -> Iterator[str]:
-    """Calibrate on the configured files; a table, and what was found.
+    """Calibrate on the configured files; yield a table and the result, line by line.
 
-    `config_file`: where it is written; if there is none, it is only printed.
-
-    Raises
-    ------
-    ConfigError : the context is fixed, nobody speaks, or the file cannot be written
-    ModelError : the model cannot be loaded
-    SourceError : a file cannot be read
+    The result is written to `config_file`, if there is one. Raises a `StreamdError`: `ConfigError`
+    if the context is fixed, if nobody speaks, or if that file cannot be written.
     """
     if n_ctx := config.search.audio_ctx:
         raise ConfigError(f"--audio-ctx {n_ctx} fixes the encoder's context: drop it")
@@ -220,9 +209,7 @@ def report(config: Config, config_file: str = "") -> Iterator[str]:
 def write(path: Path, best: Rung, why: str) -> None:
     """Put the context into a configuration file, and leave all else in it as it is.
 
-    Raises
-    ------
-    ConfigError : the file cannot be read or written, or is no TOML
+    Raises `ConfigError` if the file cannot be read or written, or is not TOML.
     """
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")

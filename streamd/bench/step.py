@@ -1,17 +1,18 @@
-"""The cost of one streaming step: spectrogram, encoder, decoder and words, as the daemon runs them.
+"""Measures one streaming step: spectrogram, encoder, decoder and words, as the daemon runs them.
 
-Windows of 5 s follow each other every 500 ms. A measurement needs hypotheses of a known length
-whatever the weights are: random weights write noise, and trained ones write only what they detect.
-So every pass of the encoder and the decoder is really made, and then its logits and attention are
+Windows of 5 s follow each other every 500 ms. Hypotheses must have the same length whatever the
+weights are, so each pass of the encoder and the decoder is made, and its logits and attention are
 replaced by those of a decoder that finds a word of one token in every `PACE` frames. Like a real
 decoder it gets the newest word wrong, because the end of the window cuts it off. The draft is the
 previous hypothesis: of its 18 tokens that are still in the window the first pass verifies 17, and
 3 more are decoded one by one.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Generic
 
 import msgspec
@@ -79,7 +80,7 @@ class StepBench(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Costs:
-    """Seconds inside the engine, passes of the decoder, and CPU seconds of all threads."""
+    """Seconds in the engine, passes of the decoder, and CPU seconds of all threads."""
 
     encode_s: float = 0.0
     decode_s: float = 0.0
@@ -89,10 +90,7 @@ class Costs:
 
 @dataclass(slots=True)
 class _Script:
-    """What is spoken at each time of a stream: word n is token ``right[n % len(right)]``.
-
-    `wrong` is what the decoder writes for the newest word. `window` is the one being decoded.
-    """
+    """The words of a stream: word n is token ``right[n % len(right)]``, or `wrong` if cut off."""
 
     right: Sequence[int]
     wrong: int
@@ -119,7 +117,7 @@ class _Script:
 
 
 class ScriptedEngine(Generic[FeaturesT]):
-    """An `Engine` that runs another engine and replaces its answers by the script's."""
+    """An `Engine` that runs another engine, and replaces its logits and attention."""
 
     def __init__(self, engine: Engine[FeaturesT], script: _Script) -> None:
         self.dims = engine.dims
@@ -127,7 +125,7 @@ class ScriptedEngine(Generic[FeaturesT]):
         self._engine, self._script = engine, script
 
     def reset(self) -> Costs:
-        """Count from zero from now on, in the object that is returned."""
+        """Start new `costs`, and return them."""
         self.costs = Costs()
         return self.costs
 
@@ -139,7 +137,7 @@ class ScriptedEngine(Generic[FeaturesT]):
         return features
 
     def decoder(self, features: FeaturesT, n_slots: int) -> Decoder:
-        """Return a decoder of the real engine whose answers are replaced."""
+        """Return a decoder that runs the real one."""
         begun_s = time.perf_counter()
         decoder = self._engine.decoder(features, n_slots)
         self.costs.decode_s += time.perf_counter() - begun_s
@@ -169,7 +167,7 @@ class _ScriptedDecoder:
         alignment = np.zeros_like(alignment)
         for row, (_, frame) in enumerate(following):
             at = min(max(frame - script.window.start, 0), alignment.shape[2] - 1)
-            # A peak with soft flanks, as real attention has: the word's time comes out of it.
+            # The word's time is found from a peak with soft flanks, as real attention has.
             alignment[row, :, max(0, at - 4) : at + 5] = _CERTAIN / 4
             alignment[row, :, at] = _CERTAIN / 2
         logits = np.zeros_like(logits)
@@ -189,16 +187,16 @@ class ScriptedRecognizer:
         self.counters = self._recognizer.counters
 
     def recognize(self, window: Window) -> Hypothesis:
-        """Return what the script has in this window."""
+        """Return the words of the script in this window."""
         self._script.window = window
         return self._recognizer.recognize(window)
 
 
 class Steps:
-    """A stream that never pauses, one step after the other."""
+    """The steps of a stream that never pauses."""
 
     def __init__(self, recognizer: ScriptedRecognizer, *, draft: bool = True) -> None:
-        """Without a `draft` every token is decoded by a pass of its own."""
+        """Without a `draft` each token needs a pass of its own."""
         self._recognizer = recognizer
         self._length, self._step = frames_from_ms(LENGTH_MS), frames_from_ms(STEP_MS)
         self._drafts = draft
@@ -207,7 +205,7 @@ class Steps:
         self._sound = noise(self._length + _N_SOUNDS * self._step)
 
     def run(self) -> tuple[float, Costs, int]:
-        """Do the next step; return its seconds, its costs and its number of tokens."""
+        """Run the next step; return its seconds, its costs and its number of tokens."""
         at = self._start % (_N_SOUNDS * self._step) * FRAME
         window = Window(
             self._start,
@@ -236,9 +234,9 @@ def measure_steps(
         steps.run()
     before = replace(recognizer.counters)
     rows = [steps.run() for _ in range(n_steps)]
-    total = np.array([took_s for took_s, _, _ in rows])
-    encode = np.array([costs.encode_s for _, costs, _ in rows])
-    decode = np.array([costs.decode_s for _, costs, _ in rows])
+    total, encode, decode, cpu, passes = np.array(
+        [(took_s, c.encode_s, c.decode_s, c.cpu_s, c.passes) for took_s, c, _ in rows]
+    ).T
     n_encodes = recognizer.counters.encodes - before.encodes
     return StepTimes(
         step_ms=_ms(np.median(total)),
@@ -247,19 +245,16 @@ def measure_steps(
         encode_ms=_ms(np.median(encode)),
         decode_ms=_ms(np.median(decode)),
         rest_ms=_ms(np.median(total - encode - decode)),
-        cpu_ms=_ms(np.median([costs.cpu_s for _, costs, _ in rows])),
+        cpu_ms=_ms(np.median(cpu)),
         n_steps=n_steps,
         tokens=rows[-1][2],
-        passes=round(float(np.mean([costs.passes for _, costs, _ in rows])), 1),
+        passes=round(float(np.mean(passes)), 1),
         n_ctx=(recognizer.counters.encoded_frames - before.encoded_frames) // n_encodes,
     )
 
 
 def measure_encoder(engine: Engine[Any], n_ctx: int, *, n: int = 5) -> float:
-    """Return the encoder's median time in ms at a context of `n_ctx` positions.
-
-    It includes the keys and values of the cross-attention.
-    """
+    """Return the median ms of the encoder and the cross-attention's keys and values."""
     mel = np.random.default_rng(7).standard_normal((engine.dims.n_mels, 2 * n_ctx))
     times = []
     for _ in range(n + 1):
@@ -297,32 +292,30 @@ def bench_step(config: Config, model: Model | None = None, *, n_steps: int = 20)
 
 
 def step_table(result: StepBench) -> str:
-    """The measured steps as a table for a terminal."""
-    lines = [
-        f"{result.model:28} {'step':>8} {'best':>8} {'p95':>8} {'encode':>8} {'decode':>8} "
-        f"{'rest':>8} {'CPU':>8}  tokens passes context"
-    ]
+    """Return the result as a table for a terminal."""
+    columns = ("step", "best", "p95", "encode", "decode", "rest", "cpu")
+    head = " ".join(f"{name.replace('cpu', 'CPU'):>8}" for name in columns)
+    lines = [f"{result.model:28} {head}  tokens passes context"]
     for name, row in (
         ("a step of a stream, ms", result.step),
         ("without a draft", result.undrafted),
         ("at the full context", result.full),
     ):
-        lines.append(
-            f"{name:28} {row.step_ms:8.1f} {row.best_ms:8.1f} {row.p95_ms:8.1f} "
-            f"{row.encode_ms:8.1f} {row.decode_ms:8.1f} {row.rest_ms:8.1f} {row.cpu_ms:8.1f} "
-            f"{row.tokens:7} {row.passes:6} {row.n_ctx:7}"
+        times = " ".join(f"{getattr(row, f'{column}_ms'):8.1f}" for column in columns)
+        lines.append(f"{name:28} {times} {row.tokens:7} {row.passes:6} {row.n_ctx:7}")
+    return "\n".join(
+        (
+            *lines,
+            f"{'encoder, full context':28} {result.encoder_ms:8.1f} ms",
+            f"{'loading':28} {result.load_s:8.2f} s",
+            f"{'real-time factor':28} {result.rtf:8.2f}  a step is {STEP_MS} ms of audio; "
+            "above 1 captions fall behind\n",
         )
-    lines.append(f"{'encoder, full context':28} {result.encoder_ms:8.1f} ms")
-    lines.append(f"{'loading':28} {result.load_s:8.2f} s")
-    lines.append(
-        f"{'real-time factor':28} {result.rtf:8.2f}  a step is {STEP_MS} ms of audio; "
-        "above 1 captions fall behind"
     )
-    return "\n".join(lines) + "\n"
 
 
 def step_json(result: StepBench) -> str:
-    """The measured steps and the machine as one line of JSON."""
+    """Return the result and the machine as one line of JSON."""
     return msgspec.json.encode({"machine": machine(), "step": result}).decode()
 
 
@@ -337,12 +330,9 @@ def _words(tokenizer: Tokenizer, n: int = 121) -> list[int]:
 
     121 is more than a prompt and a window hold together, so that a token says which word it is.
     """
-    found = []
-    for token in range(tokenizer.eot):
-        text = tokenizer.decode([token])
-        if text.startswith(" ") and text[1:].isalpha() and text.isascii() and len(text) > 2:
-            found.append(token)
-    return found[:n]
+    texts = (tokenizer.decode([token]) for token in range(tokenizer.eot))
+    found = (token for token, text in enumerate(texts) if re.fullmatch(" [A-Za-z]{2,}", text))
+    return list(islice(found, n))
 
 
 def _ms(seconds: np.floating) -> float:
