@@ -4,8 +4,11 @@ Only a user at a terminal is asked first.
 """
 
 import logging
+import os
 import sys
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from streamd.config import Config
 from streamd.disk import megabytes
@@ -16,6 +19,11 @@ from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ConfigError
 from streamd.options import OutputOptions
+from streamd.sinks.progress import ProgressBar, download_line
+from streamd.sinks.terminal import is_terminal
+
+if TYPE_CHECKING:
+    from streamd.engine.store.download import Offer
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +102,6 @@ def _get(
     name: str, repository: Repository, here: StorePaths, output: OutputOptions, *, ask: bool = False
 ) -> None:
     # Imported here because httpx2 takes long to import, and most starts need no download.
-    from streamd.cli.downloading import download
     from streamd.engine.store.download import look_up
 
     offer = look_up(repository, here)
@@ -116,3 +123,42 @@ def _agreed(question: str) -> bool:
     if not answer:
         sys.stderr.write("\n")
     return answer.strip().lower() in ("", "y", "yes") and answer != ""
+
+
+def download(name: str, offer: "Offer", here: StorePaths, output: OutputOptions) -> None:
+    """Download what is offered: with a progress bar on a terminal, or else with log lines.
+
+    Raises `ModelError` if that fails; the next try resumes it.
+    """
+    from streamd.engine.store.download import fetch  # late for the same reason
+
+    if not offer.n_missing:
+        log.info("all of %s is here; checking it", name)
+        fetch(offer, here)
+        return
+    size = megabytes(offer.n_missing)
+    log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
+    plain = output.quiet or output.log_format == "json"
+    if plain or not is_terminal(sys.stderr, os.environ):
+        fetch(offer, here, told=_Tenths(name).reached)
+        return
+    start = offer.listing.n_bytes - offer.n_missing
+    bar = ProgressBar(sys.stderr, partial(download_line, name), start=start)
+    try:
+        fetch(offer, here, told=bar.update)
+    finally:
+        bar.close()
+
+
+class _Tenths:
+    """Logs a line for each tenth of the download."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tenth = 0
+
+    def reached(self, n_here: int, n_all: int) -> None:
+        tenth = 10 * n_here // n_all if n_all else 10
+        if tenth > self._tenth:
+            self._tenth = tenth
+            log.info("%s: %d %% of %s", self._name, 10 * tenth, megabytes(n_all))

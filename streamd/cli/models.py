@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.assets import asset
-from streamd.cli.choosing import best_here
-from streamd.cli.downloading import download
+from streamd.cli.choosing import best_here, download
 from streamd.config import Config
 from streamd.disk import expanded, megabytes
 from streamd.engine import store
