@@ -72,16 +72,16 @@ _TABLE = "option and default | allowed | meaning\n---|---|---\n"
 
 def _row(option: Option) -> str:
     flags = [*option.shown_flags, *option.value_flags]
-    default = "" if option.is_switch else f" `{_shown(option.field)}`"
+    default = "" if option.is_switch else f" `{_shown(option)}`"
     name = ", ".join(f"`{flag}`" for flag in flags) or "FILE..."
-    return f"{name}{default} | {_allowed(option.field)} | {option.opt.help}\n"
+    return f"{name}{default} | {_allowed(option)} | {option.opt.help}\n"
 
 
 def _settings() -> str:
     """The fields that only ``--set`` reaches; their meaning stands below them in the source."""
     meanings = _meanings()
     rows = (
-        f"`{field.name}` `{_shown(field)}` | {_allowed(field)} "
+        f"`{field.setting}` `{_shown(field)}` | {_allowed(field)} "
         f"| {meanings[type(getattr(Config(), field.part)).__name__, field.attribute]}\n"
         for field in SETTINGS.values()
     )
@@ -114,7 +114,7 @@ def _allowed(field: Field) -> str:
     if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
         limits = f"{kind.ge}…{kind.le}" if kind.le is not None else f"from {kind.ge}"
         return f"{limits} {field.unit}".strip()
-    return field.allowed_text
+    return field.opt.allowed
 
 
 def _shown(field: Field) -> str:

@@ -25,7 +25,7 @@ from streamd.sources.stdin import AUTO
 ROOT = Path(__file__).parents[1]
 
 
-FIELDS = {**{name: option.field for name, option in OPTIONS.items()}, **SETTINGS}
+FIELDS = {**OPTIONS, **SETTINGS}
 """All that can be chosen, by the names that people use."""
 
 
@@ -291,13 +291,13 @@ def test_something_must_be_heard():
 
 
 def test_choices_are_what_the_stations_know():
-    assert set(OPTIONS["input-format"].field.choices) == {AUTO, *ENCODINGS}
+    assert set(OPTIONS["input-format"].choices) == {AUTO, *ENCODINGS}
     rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
-    assert OPTIONS["input-rate"].field.allowed == rates
-    suffixes = OPTIONS["output"].field.allowed.removeprefix("FILE").replace("or", ",").split(",")
+    assert OPTIONS["input-rate"].allowed == rates
+    suffixes = OPTIONS["output"].allowed.removeprefix("FILE").replace("or", ",").split(",")
     assert {ending.strip() for ending in suffixes} == {".mp4", *map(suffix, FORMATS)}
-    assert set(OPTIONS["output-format"].field.type.item_type.values) == {"all", "mp4", *FORMATS}
-    assert set(OPTIONS["format"].field.choices) == {"text", *FORMATS} - {"txt"}
+    assert set(OPTIONS["output-format"].type.item_type.values) == {"all", "mp4", *FORMATS}
+    assert set(OPTIONS["format"].choices) == {"text", *FORMATS} - {"txt"}
 
 
 def test_nothing_that_can_be_chosen_is_without_effect():

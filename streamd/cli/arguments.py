@@ -341,18 +341,18 @@ def _long_row(option: Option) -> str:
 
 
 def _shown(option: Option) -> str:
-    value = option.default
+    value = option.written(option.default)
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _metavar(option: Option) -> str:
-    if option.field.choices:
-        return "|".join(option.field.choices)
-    match option.field.type:
+    if option.choices:
+        return "|".join(option.choices)
+    match option.type:
         case inspect.BoolType():
             return ""
         case inspect.IntType() | inspect.FloatType():
-            return option.field.unit.upper() or "N"
+            return option.unit.upper() or "N"
         case inspect.VarTupleType(item_type=inspect.IntType()):
             return "N,N"
         case _:

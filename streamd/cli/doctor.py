@@ -99,7 +99,7 @@ def _versions(config: Config) -> Iterator[Finding]:
 
 
 def _options(config: Config) -> Iterator[Finding]:
-    every = {**{name: option.field for name, option in OPTIONS.items()}, **SETTINGS}
+    every = {**OPTIONS, **SETTINGS}
     changed = [
         f"{name} {field.written(value)}"
         for name, field in every.items()

@@ -83,7 +83,7 @@ def as_toml(config: Config) -> str:
     for group in SECTIONS:
         lines += ["", f"[{group}]"]
         lines += [
-            f"{option.name} = {_toml_value(option.field.written(value_of(config, option.field)))}"
+            f"{option.name} = {_toml_value(option.written(value_of(config, option)))}"
             for option in OPTIONS.values()
             if option.group == group
         ]
@@ -151,7 +151,7 @@ def _from_key(path: str, group: str, name: str, value: object) -> _Value:
         here = (other.name for other in OPTIONS.values() if other.group == group)
         hint = _home(name) or suggestion(name, here)
         raise ConfigError(f"{path}: unknown key {name} in [{group}]{hint}")
-    return _read(option.field, value, culprit, typed=True)
+    return _read(option, value, culprit, typed=True)
 
 
 def _home(name: str) -> str:
@@ -164,7 +164,7 @@ def _set(name: str, value: object, culprit: str) -> _Value:
     if name in SETTINGS:
         return _read(SETTINGS[name], value, culprit)
     for option in OPTIONS.values():
-        if name == option.field.name:
+        if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
     raise ConfigError(f"{culprit}: no such setting{suggestion(name, SETTINGS)}")
 
@@ -185,7 +185,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Value]
     yield from _from_pairs(ours.pop(SET_VARIABLE, "").split(), SET_VARIABLE)
     for variable, text in ours.items():
         if option := known.get(variable):
-            yield option.name, _read(option.field, text, variable)
+            yield option.name, _read(option, text, variable)
             continue
         stem = variable.removeprefix(PREFIX)
         if setting := successor(stem.lower().replace("_", "-")):
@@ -202,7 +202,7 @@ def _from_command_line(given: Mapping[str, _Words]) -> Iterator[tuple[str, _Valu
         if name == SET:
             yield from _from_pairs([raw] if isinstance(raw, str) else raw, f"--{SET}")
         else:
-            yield name, _read(OPTIONS[name].field, raw, f"--{name}")
+            yield name, _read(OPTIONS[name], raw, f"--{name}")
 
 
 def _check(config: Config, values: Mapping[str, _Value]) -> None:

@@ -1,7 +1,4 @@
-"""What an option is: a field of a dataclass of `streamd.options` and what people call it.
-
-Here values are read and refused. `table` lists the options, `load` knows where values come from.
-"""
+"""Reads and checks the values of options and of the fields without one."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -51,6 +48,9 @@ class Opt:
     positional: bool = False
 
 
+NO_OPTION = Opt("", "")
+
+
 @dataclass(frozen=True)
 class Field:
     """A field of the configuration as users write it: times in frames become milliseconds.
@@ -60,15 +60,15 @@ class Field:
 
     part: str
     attribute: str
-    annotation: object
     default: object
+    annotation: object
     unit: str
     in_frames: bool
-    allowed_text: str = ""
+    opt: Opt = NO_OPTION
 
-    @cached_property
-    def name(self) -> str:
-        """What ``--set`` calls it."""
+    @property
+    def setting(self) -> str:
+        """The name for ``--set``."""
         return f"{self.part}.{self.attribute}{'_ms' if self.in_frames else ''}"
 
     @cached_property
@@ -96,7 +96,7 @@ class Field:
         """What a value may be, to follow the words "must be"."""
         if self.choices:
             return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
-        text = self.allowed_text or _allowed(self.type, self.unit)
+        text = self.opt.allowed or _allowed(self.type, self.unit)
         return f"{text}, or {NONE}" if self.is_optional else text
 
     def read(self, found: object, culprit: str, *, typed: bool = False) -> object:
@@ -131,18 +131,15 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Option:
-    """An option, which is a key in the section `group` of the TOML file."""
+class Option(Field):
+    """A field with an option, which is a key in the section `group` of the TOML file."""
 
-    group: str
-    field: Field
-    opt: Opt
+    group: str = ""
 
     @property
     def name(self) -> str:
         """The key in the TOML file, and the long flag without its dashes."""
-        unit = "-ms" if self.field.in_frames else ""
-        return self.opt.name or self.field.attribute.replace("_", "-") + unit
+        return self.opt.name or self.setting.partition(".")[2].replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -150,19 +147,14 @@ class Option:
         return PREFIX + self.name.upper().replace("-", "_")
 
     @property
-    def default(self) -> object:
-        """The default as users write it."""
-        return self.field.written(self.field.default)
-
-    @property
     def is_switch(self) -> bool:
         """Whether its flags take no value."""
-        return isinstance(self.field.type, inspect.BoolType)
+        return isinstance(self.type, inspect.BoolType)
 
     @property
     def repeats(self) -> bool:
         """Whether its flag adds a text to a list; numbers stand in one list, with commas."""
-        kind = self.field.type
+        kind = self.type
         return isinstance(kind, inspect.VarTupleType) and isinstance(
             kind.item_type, inspect.StrType
         )
@@ -193,15 +185,10 @@ class Option:
         return [*self.flags, *self.off_flags, *self.value_flags]
 
 
-def make_field(
-    part: str, attribute: str, annotation: object, default: object, opt: Opt | None
-) -> Field:
-    """Return a field as users see it, given its type in the dataclass and its option, if any."""
+def as_written(annotation: object) -> tuple[object, str, bool]:
+    """Return the type as users write it, its unit, and whether the program counts in frames."""
     unit = _unit(annotation)
-    allowed = opt.allowed if opt else ""
-    if unit != FRAMES:
-        return Field(part, attribute, annotation, default, unit, False, allowed)
-    return Field(part, attribute, _in_ms(annotation), default, "ms", True, allowed)
+    return (_in_ms(annotation), "ms", True) if unit == FRAMES else (annotation, unit, False)
 
 
 def _unit(annotation: object) -> str:

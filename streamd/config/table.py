@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import get_type_hints
 
 from streamd import options
-from streamd.config.option import Field, Opt, Option, make_field
+from streamd.config.option import Field, Opt, Option, as_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,29 +247,23 @@ _PARTS: Mapping[str, type] = get_type_hints(Config)
 _TYPES = {part: get_type_hints(kind, include_extras=True) for part, kind in _PARTS.items()}
 
 
-def _field(path: str, opt: Opt | None = None) -> Field:
+def _known(path: str) -> tuple[str, str, object, object, str, bool]:
     part, attribute = path.split(".")
     default = getattr(_PARTS[part](), attribute)
-    return make_field(part, attribute, _TYPES[part][attribute], default, opt)
+    return part, attribute, default, *as_written(_TYPES[part][attribute])
 
 
-def _options() -> dict[str, Option]:
-    every = [Option(group, _field(o.path, o), o) for group, opts in _TABLE.items() for o in opts]
-    return {option.name: option for option in every}
-
-
-OPTIONS: Mapping[str, Option] = _options()
+_OPTIONS = [Option(*_known(o.path), o, group) for group, opts in _TABLE.items() for o in opts]
+OPTIONS: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
 """Every option by its name."""
 
-
-def _settings() -> dict[str, Field]:
-    with_option = {option.opt.path for option in OPTIONS.values()}
-    paths = [f"{part}.{attribute}" for part, types in _TYPES.items() for attribute in types]
-    fields = [_field(path) for path in paths if path not in with_option]
-    return {field.name: field for field in fields if field.unit != options.DERIVED}
-
-
-SETTINGS: Mapping[str, Field] = _settings()
+_FIELDS = [Field(*_known(f"{part}.{name}")) for part, types in _TYPES.items() for name in types]
+_WITH_OPTION = {option.setting for option in _OPTIONS}
+SETTINGS: Mapping[str, Field] = {
+    field.setting: field
+    for field in _FIELDS
+    if field.setting not in _WITH_OPTION and field.unit != options.DERIVED
+}
 """The fields without an option, by the name that ``--set`` knows."""
 
 
