@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from signal import SIGHUP, SIGUSR2
 
+from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, serving
 from streamd.daemon.capture import OpenSource, follow, pump
@@ -28,7 +29,7 @@ from streamd.daemon.streams import Streams
 from streamd.display import check_files, open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault
-from streamd.server import LIVE
+from streamd.server import LIVE, Metrics
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Source
 
@@ -39,16 +40,10 @@ ROOM = 500
 
 
 async def run(config: Config) -> int:
-    """Caption the user's source and the audio of clients, until the source ends.
+    """Caption the user's source and the audio of clients until the source ends; return 0.
 
-    Returns
-    -------
-    the exit code, 0
-
-    Raises
-    ------
-    StreamdError : an error that the user can fix; it has its own exit code
-    BrokenPipeError : the reader of standard output has closed it
+    Raises `StreamdError`, which has its own exit code, and `BrokenPipeError` if the reader of
+    standard output has closed it.
     """
     sources = build.own_sources(config)
     new_session = build.session_factory(config)
@@ -60,7 +55,7 @@ async def run(config: Config) -> int:
             max_ingest=config.limits.max_streams,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
             storage=storage,
-            metrics=serving.metrics(config),
+            metrics=Metrics(version=__version__, model=config.decoding.model),
         )
 
         def log_state() -> None:
@@ -85,7 +80,6 @@ async def transcribe(config: Config) -> int:
 async def _live(
     config: Config, sources: Sequence[Source], streams: Streams, control: Control
 ) -> None:
-    """Run all tasks of the process until the sources end or the user stops it."""
     async with asyncio.TaskGroup() as tasks:
         engine = tasks.create_task(_engine(config, streams))
         chores = [tasks.create_task(chore) for chore in (streams.chores(), serving.watchdog())]
@@ -115,7 +109,7 @@ async def _live(
 
 
 async def _engine(config: Config, streams: Streams) -> None:
-    """Load the model and supervise the engine: every listener is told if one of them fails."""
+    """Load the model and supervise the engine; every listener gets a fault if one of them fails."""
     try:
         model, engine = await asyncio.to_thread(open_model, config)
         recognizers = [
@@ -142,11 +136,7 @@ async def _caption(
     """Caption one source after the other, then end the session.
 
     `opened` is called when the first source is open; `reopen` makes the source if it is a device,
-    which may be unplugged for a while.
-
-    Raises
-    ------
-    SourceError : a source failed; its audio until then is final
+    which may be unplugged for a while. Audio before a `SourceError` becomes final.
     """
     for source in sources:
         try:

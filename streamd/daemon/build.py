@@ -30,18 +30,13 @@ from streamd.vad.segmenter import Segmenter
 
 
 def session_factory(config: Config) -> Callable[[], Session]:
-    """Return what makes a session as the user wants it.
-
-    Raises
-    ------
-    ConfigError : options that contradict each other
-    """
+    """Return what makes a session; raises `ConfigError` for options that contradict each other."""
     endpoint = _endpoint_options(config)
     return lambda: Session(gate(config), Segmenter(endpoint), _policy(config), config.session)
 
 
 def gate(config: Config) -> Gate:
-    """Return what tells speech from anything else."""
+    """Return the configured voice gate."""
     options = config.gate
     if config.vad.detector == "off":
         options = replace(options, floor_db=-math.inf, steady_db=0.0)
@@ -74,9 +69,7 @@ def _endpoint_options(config: Config) -> EndpointOptions:
 def own_sources(config: Config) -> list[Source]:
     """Return the sources of this machine, to be played in turn; none: only clients send audio.
 
-    Raises
-    ------
-    SourceError : what can be known to be impossible before anything is opened
+    Raises `SourceError` for what is certain to fail.
     """
     if not config.input.source:
         return []
@@ -97,12 +90,9 @@ def _source(config: Config, name: str) -> Source:
 
 
 def recognizer(config: Config, model: Model, runs: Engine[Any] | None = None) -> Recognizer[Any]:
-    """The model with its options, on the engine that `runs` it; without one slow, as `engine` is.
+    """The model with its options, on the engine that `runs` it or on a new one.
 
-    Raises
-    ------
-    ConfigError : the model does not know the language or the task, or hears less than a window
-    EngineError : the runtime refuses the model
+    Raises `ConfigError` if the model does not fit the options, and as `engine` does.
     """
     _check_windows(config, model)
     return Recognizer(
@@ -128,11 +118,9 @@ def _check_windows(config: Config, model: Model) -> None:
 
 
 def engine(config: Config, model: Model) -> Engine[Any]:
-    """What runs a model that was loaded; slow: graphs are built and weights laid out.
+    """Build the graphs and weights of a loaded model, which is slow.
 
-    Raises
-    ------
-    EngineError : the runtime refuses the model
+    Raises `EngineError` if the runtime rejects the model.
     """
     o = config.decoding
     heads = model.alignment_heads

@@ -21,19 +21,15 @@ class Listener(Protocol):
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
-        ...
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Report audio that never arrived."""
-        ...
 
     async def flush(self) -> None:
         """Make all audio until now final."""
-        ...
 
     async def room(self) -> None:
         """Return once more audio is welcome."""
-        ...
 
 
 class OpenSource(Protocol):
@@ -41,7 +37,6 @@ class OpenSource(Protocol):
 
     def __call__(self, *, again: bool) -> Source:
         """Return the device, not yet open; `again`: it was unplugged in the meantime."""
-        ...
 
 
 async def pump(source: Source, listener: Listener, control: Control) -> None:
@@ -82,11 +77,8 @@ async def follow(
     """Carry audio from a device into the session until the user stops the program.
 
     A device that is unplugged is opened again every `retry_s` seconds; listeners get a fault, and a
-    gap when it is back. `opened` is called when the device is open for the first time.
-
-    Raises
-    ------
-    SourceError : it could not be opened the first time
+    gap when it is back. `opened` is called when the device is open for the first time; if that
+    fails, `SourceError` is raised.
     """
     loop = asyncio.get_running_loop()
     was_open, gone_s = False, 0.0

@@ -27,7 +27,6 @@ class WindowRecognizer(Protocol):
 
     def recognize(self, window: Window) -> Hypothesis:
         """Transcribe the window; called in another thread, for one window at a time."""
-        ...
 
 
 class InferenceThread(Executor):
@@ -36,11 +35,7 @@ class InferenceThread(Executor):
     It is a daemon thread instead of a pool's: Python waits for those of a pool when the program
     ends, but a hung engine never returns. It is an executor that is called through the event loop,
     because a loop with a simulated clock counts the time of its executors
-    (``benchmarks/lab/clock.py``).
-
-    Parameters
-    ----------
-    deadline_s : how long a window may take; 0: no limit
+    (``benchmarks/lab/clock.py``). A window may take `deadline_s` (0: no limit).
     """
 
     def __init__(self, recognizer: WindowRecognizer, *, deadline_s: float) -> None:
@@ -53,10 +48,7 @@ class InferenceThread(Executor):
     async def recognize(self, window: Window) -> Hypothesis:
         """Transcribe a window in the thread; one call at a time.
 
-        Raises
-        ------
-        EngineError : the engine failed
-        HangError : the deadline has passed; the thread cannot be used any more
+        Raises `EngineError`, or `HangError` after the deadline; then the thread is of no more use.
         """
         loop = asyncio.get_running_loop()
         waiting = loop.run_in_executor(self, self._recognizer.recognize, window)

@@ -53,12 +53,8 @@ ResultT = TypeVar("ResultT")
 async def transcribe_files(config: Config, sources: Sequence[Source]) -> None:
     """Transcribe the sources, which belong to the configuration's files.
 
-    Of several files those that cannot be read are reported, and the others are transcribed.
-
-    Raises
-    ------
-    StreamdError, BrokenPipeError : as `streamd.daemon.run`
-    SourceError : a file could not be read, or not to its end
+    Of several files those that cannot be read are reported, and the others are transcribed. Raises
+    as `streamd.daemon.run`, and `SourceError` if a file could not be read to its end.
     """
     check(config)
     control = Control()
@@ -138,12 +134,7 @@ class AudioFile:
 
 
 class FileTranscriber:
-    """A model that transcribes files with the configured options.
-
-    Raises
-    ------
-    ConfigError : the model does not know the language or the task
-    """
+    """A model that transcribes files; raises `ConfigError` if it does not fit the options."""
 
     def __init__(self, config: Config, model: Model, engine: Engine[Any]) -> None:
         self._config = config
@@ -166,12 +157,7 @@ class FileTranscriber:
         return AudioFile(RecordingMel(self._n_mels), speech, report)
 
     def transcribe(self, file: AudioFile) -> Iterator[TranscribedWindow]:
-        """Transcribe a file that was read to its end, a window each time it is asked for one.
-
-        Raises
-        ------
-        EngineError : the runtime failed
-        """
+        """Transcribe a file that was read to its end, window by window; raises `EngineError`."""
         mel = file.mel
         mel.finish(n_padding=file.n_padding)
         speech, voiced, first = file.speech, None, 0
@@ -220,10 +206,10 @@ class FileTranscriber:
         )
 
     def _text_of(self, token: int) -> str:
-        """Return a token's text; timestamps look as in openai-whisper."""
         begin = self._tokenizer.timestamp_begin
         if token < begin:
             return self._tokenizer.decode([token])
+        # as openai-whisper writes timestamps
         return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
 
     def _decoding(self, model: Model) -> DecodingOptions:
@@ -272,7 +258,8 @@ class _Batch:
 
     async def _run(self, source: Source, hub: Hub, screen: Screen) -> None:
         if self._transcriber is None:
-            self._transcriber = await self._in_thread(_open, self._config)
+            opened = await self._in_thread(open_model, self._config)
+            self._transcriber = await self._in_thread(FileTranscriber, self._config, *opened)
         transcriber = self._transcriber
         screen.reached(0, source.duration_ms or 0)
         file, damage = transcriber.new_file(hub.publish), None
@@ -303,10 +290,6 @@ class _Batch:
 
     async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
-
-
-def _open(config: Config) -> FileTranscriber:
-    return FileTranscriber(config, *open_model(config))
 
 
 def _endpoint_options(config: Config) -> EndpointOptions:

@@ -49,13 +49,8 @@ def open_model(
     """Open the configured model; return it with its engine.
 
     On a Mac, a model that is built for Core ML runs on the CPU first, until Core ML is ready. With
-    `settled` this returns only then, for measurements.
-
-    Raises
-    ------
-    ConfigError : the configured engine cannot be used here
-    ModelError : there is no such model, or its files are damaged
-    EngineError : the runtime rejects the model
+    `settled` this returns only then, for measurements. Raises `ConfigError` if the configured
+    engine cannot be used here, `ModelError` or `EngineError` if the model cannot.
     """
     o = config.decoding
     core_ml = core_ml or CoreML()
@@ -80,10 +75,8 @@ def open_model(
 def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
     """Return the built form of the configured model if Core ML is to run it; None: the CPU does.
 
-    Raises
-    ------
-    ConfigError : Core ML was asked for, and cannot run here
-    ModelError : Core ML was asked for, and the model is not built for it, or damaged
+    If Core ML was asked for and cannot run here, raises `ConfigError`; if the model is not built
+    for it, or damaged, `ModelError`.
     """
     o = config.decoding
     asked = _asked(config)

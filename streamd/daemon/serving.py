@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 
-from streamd import __version__
 from streamd.config import Config, read_token
 from streamd.daemon.stream import SessionStorage
 from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
-from streamd.server import Metrics, Server, ServerInfo
+from streamd.server import Server, ServerInfo
 
 _FIRST_FD = 3
 """The first socket that a service manager passes (sd_listen_fds(3))."""
@@ -30,9 +29,7 @@ log = logging.getLogger(__name__)
 def storage(config: Config) -> Iterator[SessionStorage]:
     """Open the folders for journals and recordings; nothing is written to them after the context.
 
-    Raises
-    ------
-    ConfigError : the journal's folder cannot be written
+    Raises `ConfigError` if the journal's folder cannot be written.
     """
     options = config.journal
     recordings = Path(options.record).expanduser() if options.record else None
@@ -43,19 +40,11 @@ def storage(config: Config) -> Iterator[SessionStorage]:
         yield SessionStorage(folder, recordings)
 
 
-def metrics(config: Config) -> Metrics:
-    """Return the counters of ``/metrics``."""
-    return Metrics(version=__version__, model=config.decoding.model)
-
-
 @asynccontextmanager
 async def server(config: Config, streams: Streams) -> AsyncIterator[Server | None]:
     """Run the configured server; None if there is to be none.
 
-    Raises
-    ------
-    ConfigError : the token is missing or cannot be read, or the certificate is invalid
-    BindError : the address cannot be bound
+    Raises `ConfigError` for the token or the certificate, and `BindError` for the address.
     """
     if not config.bind.enabled:
         yield None
@@ -77,7 +66,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
 
 
 def allow_files(n_connections: int) -> None:
-    """Raise the limit of open files for so many connections, as far as the system allows."""
+    """Raise the limit of open files for `n_connections`, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = n_connections + _N_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:

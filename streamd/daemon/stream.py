@@ -31,12 +31,9 @@ class SessionStorage:
 
 
 class SessionOutput:
-    """The events of one session on their way to its journal and its hub, and its recorded audio.
+    """Writes the events of one session to its journal and its hub, and its audio to a file.
 
-    Parameters
-    ----------
-    journal : the journal of the session, or None if there is none
-    recordings : the folder for its audio, or None
+    Without a `journal` or a folder for `recordings` that is not stored.
     """
 
     def __init__(
@@ -55,11 +52,8 @@ class SessionOutput:
         """Prepare for audio; return the time and the segment at which the session is resumed.
 
         Returns None if there is nothing to resume. If `epoch` is the run in the journal, the audio
-        continues where it was settled; otherwise the time since then is a gap.
-
-        Raises
-        ------
-        ConfigError : the recording cannot be written
+        continues where it was settled; otherwise the time since then is a gap. Raises `ConfigError`
+        if the recording cannot be written.
         """
         now = datetime.now(UTC)
         if self._recordings is not None:

@@ -76,11 +76,7 @@ class Streams:
         """Begin a session that a client feeds, or resume one of an earlier process.
 
         `epoch` is the run that the client fed; it sends again what that process had not settled.
-
-        Raises
-        ------
-        WireError : `session_busy` when another client feeds it, `too_many_streams`,
-            `session_over` if that run ended
+        Raises `WireError`: `session_busy`, `too_many_streams`, `session_over` if that run ended.
         """
         journal = self._storage.journal
         audio_ms = journal.audio_ms(session, epoch) if journal and epoch else None

@@ -19,12 +19,8 @@ _FULL_BYTES = 0xFFFF_FFFF - _HEADER.size
 class WavWriter:
     """Writes 16 kHz mono 16 bit to ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours each.
 
-    The header is updated each second and never counts a sample that is not in the file.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be made; an existing file is not replaced.
+    The header is updated each second and never counts a sample that is not in the file. An existing
+    file is not replaced: as for any file that cannot be made, `ConfigError` is raised.
     """
 
     def __init__(self, stem: Path, *, full_bytes: int = _FULL_BYTES) -> None:
@@ -33,13 +29,7 @@ class WavWriter:
         self._begin()
 
     def write(self, frames: Frames) -> None:
-        """Append the next (n, 320) frames.
-
-        Raises
-        ------
-        StreamdError
-            The file can no longer be written, for example on a full disk.
-        """
+        """Append the next (n, 320) frames; raises `StreamdError`, for example on a full disk."""
         pcm = np.rint(np.clip(frames, -1, 1) * 32767).astype("<i2").tobytes()
         if self._n_written + len(self._waiting) + len(pcm) > self._full_bytes:
             self.close()
