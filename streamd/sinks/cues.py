@@ -2,13 +2,13 @@
 
 By default a cue has at most two lines of 42 cells (Latin letters take one cell, Chinese and
 Japanese characters two) and seven seconds, and ends where a reader would pause, as broadcasters'
-subtitling guides ask. This module is pure and knows no file format.
+subtitling guides ask.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from streamd.events import Event, Final
@@ -78,8 +78,8 @@ def joined(line: Sequence[Piece], draw: Callable[[Piece], str] = lambda piece: p
 class Cues:
     """Makes the cues of a stream of events; none begins before the previous one has ended."""
 
-    def __init__(self, layout: CueLayout | None = None) -> None:
-        self._layout = layout or CueLayout()
+    def __init__(self, layout: CueLayout) -> None:
+        self._layout = layout
         self._end_ms = 0
 
     def of(self, event: Event) -> Iterator[Cue]:
@@ -194,36 +194,26 @@ def _lines(pieces: Sequence[Piece], layout: CueLayout) -> tuple[Line, ...]:
     Dynamic programming: `ways[i]` is the best way to break the pieces from `i` on into the present
     number of lines; each round puts one more line in front.
     """
-    cells, n = _cells(pieces), len(pieces)
-    ways = [_Way(_length(pieces, cells, i, n), 0.0, (n,)) for i in range(n)]
-    limit = layout.line_cells
+    cells, n, limit = _cells(pieces), len(pieces), layout.line_cells
+
+    def length(i: int, k: int) -> int:
+        return cells[k] - cells[i] - len(pieces[i].blank)
+
+    def longer(i: int, shorter: Sequence[_Way]) -> Iterator[_Way]:
+        for k in range(i + 1, len(shorter)):
+            # A line takes at least one piece, even if that is too long.
+            if k > i + 1 and length(i, k) > limit:
+                return
+            longest = max(length(i, k), shorter[k].longest)
+            worth = _break(pieces, k) + shorter[k].worth
+            yield _Way(longest, worth, (k, *shorter[k].ends))
+
+    def cost(way: _Way) -> tuple[bool, float]:
+        # A line that overflows is worst. Otherwise the longest line should be short, which makes
+        # the lines equal; a break at the end of a sentence outweighs 10 cells, at a clause 5.
+        return way.longest > limit, way.longest - 10 * way.worth
+
+    ways = [_Way(length(i, n), 0.0, (n,)) for i in range(n)]
     while ways[0].longest > limit and len(ways) > 1:
-        ways = [_best_way(pieces, cells, ways, i, limit=limit) for i in range(len(ways) - 1)]
+        ways = [min(longer(i, ways), key=cost) for i in range(len(ways) - 1)]
     return tuple(tuple(pieces[i:k]) for i, k in pairwise((0, *ways[0].ends)))
-
-
-def _best_way(
-    pieces: Sequence[Piece], cells: Sequence[int], shorter: Sequence[_Way], i: int, *, limit: int
-) -> _Way:
-    """Return the best way from piece `i` on, with one line more than the ways of `shorter`."""
-
-    def fits(k: int) -> bool:
-        # A line takes at least one piece, even if that is too long.
-        return k == i + 1 or _length(pieces, cells, i, k) <= limit
-
-    ways = (
-        _Way(
-            max(_length(pieces, cells, i, k), shorter[k].longest),
-            _break(pieces, k) + shorter[k].worth,
-            (k, *shorter[k].ends),
-        )
-        for k in takewhile(fits, range(i + 1, len(shorter)))
-    )
-    # A line that overflows is worst. Otherwise the longest line should be short, which makes the
-    # lines equal; a break at the end of a sentence outweighs 10 cells, at a clause 5.
-    return min(ways, key=lambda way: (way.longest > limit, way.longest - 10 * way.worth))
-
-
-def _length(pieces: Sequence[Piece], cells: Sequence[int], i: int, k: int) -> int:
-    """Return the cells of a line of the pieces from `i` to before `k`."""
-    return cells[k] - cells[i] - len(pieces[i].blank)

@@ -106,16 +106,12 @@ def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> It
         shown = clean(text[start:end])
         if word is not None and word.prob < look.mark_low:
             shown = "[" * (start in opens) + shown + "]" * (end in closes)
-        yield Span(shown, _sgr(word, look, tentative=start >= stable))
+        codes = [FAINT] if start >= stable else []
+        if word is not None and look.ramp:
+            codes.append(look.ramp[rank(word.prob, len(look.ramp))])
+        yield Span(shown, ";".join(codes))
         if end in closes:
             word = None
-
-
-def _sgr(word: TimedWord | None, look: Look, *, tentative: bool) -> str:
-    codes = [FAINT] if tentative else []
-    if word is not None and look.ramp:
-        codes.append(look.ramp[rank(word.prob, len(look.ramp))])
-    return ";".join(codes)
 
 
 def rank(prob: float, n_ranks: int = len(RAINBOW)) -> int:

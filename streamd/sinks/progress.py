@@ -27,11 +27,7 @@ def transcription_line(
 ) -> str:
     """Say how much of a recording is transcribed, in a line of at most `columns` cells.
 
-    Parameters
-    ----------
-    label : what is being transcribed, such as a file name
-    position_ms, duration_ms : how much audio is done, and how much there is; 0 if unknown
-    speed : milliseconds of audio per second; 0 if unknown
+    `speed` is in milliseconds of audio per second, 0 if unknown, as is `duration_ms`.
     """
     done, times = clock(position_ms), f"{speed / 1000:.1f}x real time"
     if not duration_ms:
@@ -73,15 +69,10 @@ def _fitted(text: str, columns: int) -> str:
 
 
 class ProgressBar:
-    """The progress of one task on a terminal.
+    """The progress of one task on the terminal `stream`, in the line that `render` makes.
 
-    Parameters
-    ----------
-    stream : standard error, a terminal
-    render : makes the line
-    start : what was done before the task began; it does not count for the speed
-    size : asks for (columns, lines); by default the stream's own terminal
-    now_s : a monotonic clock
+    `start` is what was done before the task began; it does not count for the speed. `size` is by
+    default that of the stream's own terminal.
     """
 
     def __init__(
@@ -93,9 +84,7 @@ class ProgressBar:
         size: Size | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream = stream
-        self._render = render
-        self._start = start
+        self._stream, self._render, self._start = stream, render, start
         self._size = size or (lambda: terminal_size(stream))
         self._now_s = now_s
         self._began_s = now_s()

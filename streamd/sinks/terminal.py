@@ -53,34 +53,28 @@ class Region:
     def __init__(self) -> None:
         self._rows: list[str] = []
 
-    def draw(self, rows: Sequence[str], above: str = "") -> str:
-        """Return what replaces the present rows; empty if nothing changes.
+    def draw(self, rows: Sequence[str], above: str = "", *, anew: bool = False) -> str:
+        """Return what replaces the present rows; empty if nothing changes, unless it is `anew`.
 
         The `rows` must fit the terminal; `above` is whole lines, each ended by CR LF, to leave
         above the region.
         """
-        if not above and list(rows) == self._rows:
+        if not above and not anew and list(rows) == self._rows:
             return ""
         wipe = _WIPE if self._rows else ""
         show = _CURSOR_ON if self._rows and not rows else ""
         self._rows = list(rows)
-        return wipe + show + above + self._drawn()
-
-    def redraw(self) -> str:
-        """Return what draws the present rows again."""
-        return _WIPE + self._drawn() if self._rows else ""
+        if not rows:
+            return wipe + show + above
+        up = f"\x1b[{len(rows) - 1}A" if len(rows) > 1 else ""
+        drawn = _CURSOR_OFF + _WRAP_OFF + "\r\n".join(rows) + _WRAP_ON + "\r" + up
+        return wipe + above + drawn
 
     def leave(self) -> str:
         """Return what leaves the present rows standing and moves the cursor below them."""
         end = "\r\n" * len(self._rows) + _CURSOR_ON if self._rows else ""
         self._rows = []
         return end
-
-    def _drawn(self) -> str:
-        if not self._rows:
-            return ""
-        up = f"\x1b[{len(self._rows) - 1}A" if len(self._rows) > 1 else ""
-        return _CURSOR_OFF + _WRAP_OFF + "\r\n".join(self._rows) + _WRAP_ON + "\r" + up
 
 
 class TerminalSink:
@@ -102,7 +96,10 @@ class TerminalSink:
             if self._behind_s:  # an engine that has caught up shows it only in its next partial
                 self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Final):
-            above = self._final(event)
+            if self._partial is not None and self._partial.seg <= event.seg:
+                self._partial = None
+            self._behind_s = 0
+            above = paint(caption(event, self._look)) + "\r\n" if event.text else ""
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Gap):
@@ -110,12 +107,6 @@ class TerminalSink:
         elif isinstance(event, Fault):
             above = f"[{clean(event.message)}]\r\n"
         self._put(self._region.draw(self._rows(), above))
-
-    def _final(self, final: Final) -> str:
-        if self._partial is not None and self._partial.seg <= final.seg:
-            self._partial = None
-        self._behind_s = 0
-        return paint(caption(final, self._look)) + "\r\n" if final.text else ""
 
     def _rows(self) -> list[str]:
         """Return the rows of the partial, with the lag if the engine is behind."""
@@ -131,7 +122,7 @@ class TerminalSink:
 
     def redraw(self) -> None:
         """Fit the partial to the terminal's present size: call it on SIGWINCH."""
-        self._put(self._region.draw(self._rows()) or self._region.redraw())
+        self._put(self._region.draw(self._rows(), anew=True))
 
     @contextmanager
     def above(self) -> Iterator[None]:
@@ -176,9 +167,11 @@ def open_captions(
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
     if form == "text":
-        if is_terminal(stream, environ):
-            return TerminalSink(stream, look)
-        return StreamSink(stream, Text(look))
+        return (
+            TerminalSink(stream, look)
+            if is_terminal(stream, environ)
+            else StreamSink(stream, Text(look))
+        )
     return StreamSink(stream, Jsonl(everything=True) if form == "jsonl" else FORMATS[form](layout))
 
 

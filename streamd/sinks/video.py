@@ -63,10 +63,8 @@ class Video:
             raise ConfigError(f"{path}: cannot be written: Is a directory")
         ffmpeg = shutil.which("ffmpeg")
         if ffmpeg is None:
-            raise ConfigError(
-                f"{path}: making a video needs ffmpeg: "
-                "install it, for example with apt-get install ffmpeg"
-            )
+            fix = "install it, for example with apt-get install ffmpeg"
+            raise ConfigError(f"{path}: making a video needs ffmpeg: {fix}")
         self._ffmpeg = ffmpeg
         self._path, self._sound = path, Path(sound).absolute()
         self._part = path.absolute().with_name(f".{path.name}.part")
@@ -112,8 +110,8 @@ class Video:
         )
         done = self._run(command, "".join(self._dialogues))
         if done.returncode:
-            complaint = _complaint(done.stderr)
-            raise StreamdError(f"{self._path}: ffmpeg cannot make the video: {complaint}")
+            why = _complaint(done.stderr)
+            raise StreamdError(f"{self._path}: ffmpeg cannot make the video: {why}")
         try:
             os.replace(self._part, self._path)
         except OSError as error:
@@ -127,9 +125,8 @@ class Video:
         missing = dict.fromkeys(chr(int(code, 16)) for code in _NO_GLYPH.findall(done.stderr))
         if missing:
             shown = clean("".join(missing)[:_MAX_SHOWN])
-            _log.warning(
-                "%s: no font has %s: install one, such as fonts-noto-cjk", self._path, shown
-            )
+            fix = "install one, such as fonts-noto-cjk"
+            _log.warning("%s: no font has %s: %s", self._path, shown, fix)
 
     def _run(
         self, command: Sequence[str], dialogues: str, *, level: str = "error"
@@ -191,7 +188,8 @@ def dialogue(cue: Cue, layout: CueLayout) -> str:
         ends_cs = max(min(piece.end_ms, cue.end_ms) // 10, begins_cs)
         waits = f"{{\\k{begins_cs - clock_cs}}}" if begins_cs > clock_cs else ""
         # \kf fills from the left: right-to-left text changes colour at once instead.
-        fills = "k" if _is_rightward(piece.text) else "kf"
+        is_rightward = any(unicodedata.bidirectional(char) in ("R", "AL") for char in piece.text)
+        fills = "k" if is_rightward else "kf"
         clock_cs = ends_cs
         return f"{waits}{{\\{fills}{ends_cs - begins_cs}}}{_escaped(piece.text)}"
 
@@ -220,10 +218,6 @@ def _em(char: str) -> float:
     return _CAPITAL_EM if char.isupper() else _USUAL_EM
 
 
-def _is_rightward(text: str) -> bool:
-    return any(unicodedata.bidirectional(char) in ("R", "AL") for char in text)
-
-
 def _escaped(text: str) -> str:
     # A backslash has no escape, but before an invisible character it means nothing.
     text = text.replace("\\", f"\\{JOINER}")
@@ -236,6 +230,6 @@ def _ass_time(t_ms: int) -> str:
 
 
 def _complaint(stderr: str) -> str:
-    """Return the first message of ffmpeg, without the name of the part that it comes from."""
+    # The first message of ffmpeg, without the name of the part that it comes from.
     lines = [re.sub(r"^(\[[^]]*\] )+", "", line).strip() for line in stderr.splitlines()]
     return clean(next(filter(None, lines), "no reason given"))
