@@ -42,11 +42,8 @@ class Subscription(AsyncIterator[SessionEvent]):
     after `close`, or when the subscriber was too slow: then `slow` is true and the queue is
     dropped. The subscriber misses no final if it subscribes again `after` the last `seq` it got.
 
-    Parameters
-    ----------
-    bound : how many events may wait, besides those that a newer one replaces
-    replay : the events that come first; they are fetched one by one and do not count as waiting
-    partials, stats : whether the subscriber wants these
+    At most `bound` events wait, besides those that a newer one replaces. The events of `replay`
+    come first; they are fetched one by one and do not count as waiting.
     """
 
     def __init__(
@@ -142,29 +139,21 @@ class Archive(Protocol):
     @property
     def first(self) -> int:
         """Number of the oldest stored final."""
-        ...
 
     def append(self, final: Final) -> None:
         """Store the next final; when this returns, a crash of the process cannot lose it."""
-        ...
 
     def read(self, after: int, upto: int) -> Iterator[Final]:
         """Give the stored finals with ``after < seq <= upto`` in order."""
-        ...
 
 
 class Hub:
     """The events of one session and their subscribers.
 
-    Parameters
-    ----------
-    session : its name on the wire
-    history : how many finals are kept in memory for replay
-    bound : how many events may wait for a subscriber before it is closed as slow
-    epoch : names this run of the session, so that a returning subscriber knows whether its `seq`
-        is still valid; random unless given
-    archive : stores finals before they are published; numbers continue after the stored ones.
-        Without an archive only `history` can be replayed
+    `history` finals are kept in memory for replay; an `archive` stores finals before they are
+    published, and numbers continue after the stored ones. `bound` events may wait for a subscriber
+    before it is closed as slow. `epoch` names this run of the session, so that a returning
+    subscriber knows whether its `seq` is still valid; it is random unless given.
     """
 
     def __init__(
@@ -207,15 +196,11 @@ class Hub:
     def publish(self, event: EventT) -> EventT:
         """Put an event into the queues of all subscribers; return it, a final with its `seq`.
 
-        Raises
-        ------
-        RuntimeError : after `Eos`, because nothing may follow it
-        StreamdError : the archive cannot store a final; then no subscriber gets it
+        Nothing may follow `Eos`. Raises `StreamdError` if the archive cannot store a final; then no
+        subscriber gets it.
         """
         if self._eos is not None:
-            raise RuntimeError(
-                f"session {self.session!r} has ended: {type(event).__name__} is late"
-            )
+            raise RuntimeError(f"session {self.session!r} is over: {type(event).__name__} is late")
         if isinstance(event, Final):
             event = msgspec.structs.replace(event, seq=self.seq + 1)
             if self._archive is not None:
@@ -228,7 +213,6 @@ class Hub:
         return event
 
     def _remember(self, event: SessionEvent) -> None:
-        """Keep what subscribers that join later have to get."""
         match event:
             case Final():
                 self._finals.append(event)
@@ -251,14 +235,10 @@ class Hub:
     ) -> Subscription:
         """Subscribe from now on, or from an earlier final on; use it as a context manager.
 
-        Parameters
-        ----------
-        after : number of the last final that the subscriber has. The later ones are replayed, then
-            live events follow, without a gap or a duplicate. `Missed` announces finals that are no
-            longer stored. None: no replay.
-        epoch : the run of the session that `after` counts in, if the subscriber knows it
-        partials : whether partials are wanted; the current one comes at once
-        stats : whether `Stats` are wanted
+        The finals after number `after` are replayed, then live events follow, without a gap or a
+        duplicate. `Missed` announces finals that are no longer stored. `epoch` is the run of the
+        session that `after` counts in, if the subscriber knows it. The current partial comes at
+        once, if `partials` are wanted.
         """
         after, lost = self._begin_of_replay(after, epoch)
         # While a long replay is read, about as many new events may come: they need room, too.

@@ -80,11 +80,11 @@ class SessionOutput:
     def publish(self, events: Sequence[SessionEvent], *, now_ms: int, settled_ms: int) -> None:
         """Write what lasts to the journal, then publish the events.
 
-        `now_ms` and `settled_ms` are those of the session; see `Journal.settle`. Raises
+        `now_ms` and `settled_ms` are those of the session; see `Journal.settled_ms`. Raises
         `JournalError` before anything is published that is not in the journal.
         """
         if self._journal is not None:
-            self._journal.settle(settled_ms)
+            self._journal.settled_ms = settled_ms
         for event in events:
             self._observe(event, now_ms)
         waiting, self._waiting = self._waiting, []
@@ -98,7 +98,7 @@ class SessionOutput:
     def settle(self, settled_ms: int) -> None:
         """Write to the journal that audio before this time is not needed any more."""
         if self._journal is not None and not self._journal.closed:
-            self._journal.settle(settled_ms)
+            self._journal.settled_ms = settled_ms
             self._journal.mark()
 
     def end(self, reason: str, *, now_ms: int, resumable: bool) -> None:
@@ -114,7 +114,7 @@ class SessionOutput:
                 if resumable:
                     journal.close()
                 else:
-                    journal.settle(max(journal.settled_ms, now_ms))
+                    journal.settled_ms = max(journal.settled_ms, now_ms)
                     journal.end(reason)
         finally:
             self.hub.close(reason)

@@ -59,13 +59,8 @@ def place(wanted: str, environ: Mapping[str, str]) -> Path:
 class Folder:
     """The folder of all journals of a daemon; a context manager, which locks it.
 
-    Parameters
-    ----------
-    path : made if it does not exist, readable only by its owner
-
-    Raises
-    ------
-    ConfigError : the folder cannot be written, or another process writes it
+    If `path` does not exist, it is made, readable only by its owner. Raises `ConfigError` if it
+    cannot be written, or another process writes it.
     """
 
     def __init__(self, path: Path, policy: JournalPolicy | None = None) -> None:
@@ -85,11 +80,8 @@ class Folder:
     def open(self, session: str) -> Journal:
         """Return the journal of a session: resumed if its last run did not end, else a new one.
 
-        A run whose files are damaged is not resumed; the files are kept.
-
-        Raises
-        ------
-        JournalError : it cannot be written
+        A run whose files are damaged is not resumed; the files are kept. Raises `JournalError` if
+        it cannot be written.
         """
         self._expire()
         journal = self.recall(session)
@@ -103,9 +95,7 @@ class Folder:
     def recall(self, session: str) -> Journal | None:
         """Return the journal of a session's last run, or None; of a run that ended it is closed.
 
-        Raises
-        ------
-        JournalError : it cannot be written
+        Raises `JournalError` if it cannot be written.
         """
         self._open = [journal for journal in self._open if not journal.closed]
         while files := self._index.of(session):

@@ -59,10 +59,6 @@ class FileIndex:
 
     A client may ask for any session as often as it likes, and the folder may hold thousands of
     files. Only the `Folder` that owns the index adds files; anybody may remove some at any time.
-
-    Raises
-    ------
-    OSError : the folder cannot be read
     """
 
     def __init__(self, folder: Path) -> None:
@@ -120,11 +116,8 @@ def _parsed(path: Path) -> File | None:
 def lines(path: Path) -> Iterator[tuple[int, JournalLine]]:
     """Give the lines of a file, each with the offset of its end, up to one that is incomplete.
 
-    There are none if the file no longer exists.
-
-    Raises
-    ------
-    JournalError : a line in the middle is damaged, which no crash explains
+    There are none if the file no longer exists. Raises `JournalError` if a line in the middle is
+    damaged, which no crash explains.
     """
     offset = 0
     try:
@@ -178,9 +171,8 @@ def runs(folder: Path) -> list[Head]:
 def transcript(folder: Path, session: str, epoch: str = "") -> Iterator[Final | Gap]:
     """Give the finals and gaps of a session: of its last run, or of the run `epoch`.
 
-    Raises
-    ------
-    JournalError : the folder has no such session, or (while it is read) a file is damaged
+    Raises `JournalError` if the folder has no such session, and while it is read if a file is
+    damaged.
     """
     files = files_in(folder, session) if folder.is_dir() else []
     wanted = epoch or (files[-1].epoch if files else "")

@@ -42,16 +42,9 @@ class JournalPolicy:
 class Journal:
     """The journal of one run of a session; `Folder.open` makes it.
 
-    Parameters
-    ----------
-    index : the files of the folder
-    files : the files of the run, oldest first. The newest is continued; an incomplete line at its
-        end is cut off. If there are none, a file is made
-    head : of the newest file, or of the one to be made
-
-    Raises
-    ------
-    JournalError : a file is damaged, or cannot be written
+    Of `files`, those of the run, oldest first, the newest is continued; an incomplete line at its
+    end is cut off. If there are none, a file is made. `head` is that of the newest file, or of the
+    one to be made. Raises `JournalError` if a file is damaged, or cannot be written.
     """
 
     def __init__(
@@ -61,7 +54,13 @@ class Journal:
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
         self.ended = ""
         """The reason why the session is over; empty while it is not."""
-        self._settled_ms = self._written_ms = 0
+        self.settled_ms = self._written_ms = 0
+        """Time of the session before which no audio is needed, not even after a crash.
+
+        Every line carries it. Set it before the final that settles the audio is appended: then the
+        final and the time are written at once, and a session that is resumed after a crash gets
+        each word exactly once. `mark` writes it without an event.
+        """
         self._index, self._files, self._policy = index, tuple(files), policy
         self._file = -1
         self._size = 0
@@ -83,20 +82,6 @@ class Journal:
         """Number of the oldest final that is kept."""
         return next((f.seq for f in self._files if f.path.exists()), self.seq) + 1
 
-    @property
-    def settled_ms(self) -> int:
-        """Time of the session before which no audio is needed; see `settle`."""
-        return self._settled_ms
-
-    def settle(self, settled_ms: int) -> None:
-        """Set the time before which no audio is needed, not even after a crash.
-
-        Every line carries it. Call this before the final that settles the audio is appended: then
-        the final and the time are written at once, and a session that is resumed after a crash
-        gets each word exactly once. `mark` writes it without an event.
-        """
-        self._settled_ms = settled_ms
-
     def append(self, final: Final) -> None:
         """Write the next final; it may be published when this returns.
 
@@ -114,7 +99,7 @@ class Journal:
 
     def mark(self) -> None:
         """Write the settled time if it has moved since the last line. Raises as `append` does."""
-        if self._settled_ms > self._written_ms:
+        if self.settled_ms > self._written_ms:
             self._write(None)
 
     def end(self, reason: str) -> None:
@@ -155,7 +140,7 @@ class Journal:
         """Read the newest file and continue after its last whole line; cut off the rest."""
         path = self._files[-1].path
         for end, line in lines(path):
-            self._settled_ms = self._written_ms = max(self._settled_ms, line.settled_ms)
+            self.settled_ms = self._written_ms = max(self.settled_ms, line.settled_ms)
             event = line.event
             if isinstance(event, Final):
                 if event.seq != self.seq + 1:
@@ -201,7 +186,7 @@ class Journal:
             seg=self.seg,
             end_ms=self.end_ms,
         )
-        self._put(JournalLine(settled_ms=self._settled_ms, event=head))
+        self._put(JournalLine(settled_ms=self.settled_ms, event=head))
 
     def _write(self, event: Final | Gap | Eos | None) -> int:
         """Write a line, into a new file if this one is full or of yesterday; return its offset."""
@@ -210,7 +195,7 @@ class Journal:
             self._begin_file()
             self._policy.expire(self._index)
         offset = self._size
-        self._put(JournalLine(settled_ms=self._settled_ms, event=event))
+        self._put(JournalLine(settled_ms=self.settled_ms, event=event))
         return offset
 
     def _put(self, line: JournalLine) -> None:
@@ -233,9 +218,7 @@ class Journal:
 def sync(files: Iterable[int]) -> None:
     """Force files to the disk, where they survive a power failure, and close them; it may block.
 
-    Raises
-    ------
-    JournalError : the disk fails
+    Raises `JournalError` if the disk fails.
     """
     for file in files:
         try:

@@ -44,7 +44,7 @@ def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
     with Folder(tmp_path) as folder:
         first = filled(folder.open("talk"), 3)
         first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
-        first.settle(520)
+        first.settled_ms = 520
         first.mark()
     with Folder(tmp_path) as folder:
         second = folder.open("talk")
