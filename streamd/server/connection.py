@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
@@ -46,8 +47,8 @@ class WebSocket:
 
     The library's own keep-alive does not drop a client that stops reading: once the send buffer is
     full, its ping waits for the buffer and its timer for the ping. So every send here has a
-    deadline. Pings are sent only while the server waits for the client: a client that waits for
-    the server, because the engine is behind and its audio is not read, does not count as dead.
+    deadline. Pings are sent only while the server waits for the client: a client whose audio is
+    not read, because the engine is behind, does not count as dead.
     """
 
     def __init__(self, connection: ServerConnection, limits: ServerLimits) -> None:
@@ -69,18 +70,14 @@ class WebSocket:
         Raises `ConnectionClosed`, or `StuckError` after a ping that was not answered.
         """
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._ping_s):
                     return await self._connection.recv()
+            try:
+                async with asyncio.timeout(self._ping_s):
+                    await (await self._connection.ping())
             except TimeoutError:
-                await self._ping()
-
-    async def _ping(self) -> None:
-        try:
-            async with asyncio.timeout(self._ping_s):
-                await (await self._connection.ping())
-        except TimeoutError:
-            raise self._reset("does not answer a ping") from None
+                raise self._reset("does not answer a ping") from None
 
     async def close(self, code: int, reason: str) -> None:
         """Close the connection; returns when it is closed, whatever the client does."""
@@ -111,11 +108,9 @@ class ServerInfo:
 class Connection:
     """The conversation with one client in streamd.v1: call `run` once.
 
-    Reading and writing run side by side. Everything that the client receives, answers included,
-    goes through its subscription at the hub, so it arrives in the order in which it happened.
-
-    `query` is that of the address which the client opened. Raises `WireError` if the request cannot
-    be granted; pass the error to `refuse`.
+    Everything that the client receives, answers included, goes through its subscription at the hub,
+    so it arrives in the order in which it happened. `query` is that of the address which the client
+    opened. Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
     def __init__(
@@ -191,7 +186,6 @@ class Connection:
         self._subscription.offer(Eos(seq=self._hub.seq, reason=EndReason.SHUTDOWN))
 
     async def _read(self) -> EndReason:
-        """Handle the client's messages; return the reason of the end."""
         try:
             while True:
                 message = await self._socket.receive()
@@ -214,8 +208,7 @@ class Connection:
             async for event in self._subscription:
                 if (wanted := self._filter(event)) is not None:
                     await self._socket.send(_encode(wanted))
-                    # A send that need not wait does not yield to other tasks, and a replay may be
-                    # long.
+                    # A send that need not wait does not yield, and a replay may be long.
                     await asyncio.sleep(0)
             ends = isinstance(event, Eos) and event.reason == EndReason.SHUTDOWN
             code, reason = (1001, EndReason.SHUTDOWN) if ends else (1000, "")
@@ -241,10 +234,8 @@ class Connection:
 
 async def refuse(socket: WebSocket, error: WireError) -> None:
     """Report the error to the client and close the connection."""
-    try:
-        heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
-        fault = Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms)
+    heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
+    fault = Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms)
+    with suppress(ConnectionClosed, StuckError):
         await socket.send(_encode(fault))
         await socket.close(close_code(error.code), error.code)
-    except (ConnectionClosed, StuckError):
-        pass

@@ -52,8 +52,7 @@ class IngestSession(Protocol):
     async def finish(self, reason: EndReason) -> None:
         """Publish everything fed so far as finals, then call ``hub.close(reason)``.
 
-        The server calls it exactly once, also when the client vanished, and feeds nothing after
-        it.
+        The server calls it exactly once, and feeds nothing after it.
         """
 
 
@@ -102,19 +101,11 @@ class _AudioInput:
 
     def __init__(self, start: Start, began_ms: int) -> None:
         self.start = start
+        self.counts_samples = start.samples is not None  # so the client can resume
         self.decoder = PcmDecoder(start.encoding.removeprefix("pcm_"), start.channels)
         self.framer = Framer(start.rate, start.channels)
         self.n_received = began_ms * start.rate // 1000
         self.next_ack = self.n_received + start.rate
-
-    @property
-    def counts_samples(self) -> bool:
-        """Whether the client numbers its samples and so can resume."""
-        return self.start.samples is not None
-
-    def has_format_of(self, start: Start) -> bool:
-        """Whether `start` announces the same audio format."""
-        return replace(start, samples=self.start.samples) == self.start
 
 
 class Ingest:
@@ -212,7 +203,7 @@ class Ingest:
         audio = self._audio
         if audio is None:
             audio = self._audio = _AudioInput(start, self.session.began_ms)
-        elif not audio.has_format_of(start) or start.samples is None:
+        elif replace(start, samples=audio.start.samples) != audio.start or start.samples is None:
             raise WireError("late_start", "a session must be resumed with the same audio format")
         elif start.samples > audio.n_received:
             # The client no longer has what the server did not receive.
@@ -230,9 +221,8 @@ class Ingest:
         self._has_started = True
         n_bytes = audio.start.channels * audio.start.encoding.n_bytes
         if len(pcm) % n_bytes:
-            raise WireError(
-                "bad_audio", f"{len(pcm)} bytes are not whole samples of {n_bytes} bytes"
-            )
+            what = f"{len(pcm)} bytes are not whole samples of {n_bytes} bytes"
+            raise WireError("bad_audio", what)
         frames = audio.framer.push(audio.decoder.push(pcm))
         audio.n_received += len(pcm) // n_bytes
         for begin in range(0, len(frames), MAX_FEED_FRAMES):
@@ -264,9 +254,8 @@ class Ingests:
         session = session or secrets.token_hex(4)
         for name, run, received_ms in self._ended:
             if (name, run) == (session, epoch):
-                raise WireError(
-                    "session_over", "the session ended in the meantime", heard_ms=received_ms
-                )
+                what = "the session ended in the meantime"
+                raise WireError("session_over", what, heard_ms=received_ms)
         ingest = self._ingests.get(session)
         if ingest is None or not ingest.resumable or ingest.session.hub.epoch != epoch:
             opened = self.sessions.open(session, epoch=epoch)
@@ -290,8 +279,8 @@ class Ingests:
         for task in self._waiting.values():
             task.cancel()
         self._waiting.clear()
-        ingests = self._ingests.values()
-        await asyncio.gather(*(each.finish(reason) for each in ingests), return_exceptions=True)
+        finishing = (each.finish(reason) for each in self._ingests.values())
+        await asyncio.gather(*finishing, return_exceptions=True)
 
     async def _expire(self, ingest: Ingest) -> None:
         await asyncio.sleep(self._resume_ms / 1000)

@@ -126,9 +126,8 @@ class Server:
         self._tls = tls_context(bind)
         self._auth = Auth(bind, load_pages(asset("web")))
         self._metrics = metrics
-        self._routes = routes(
-            sessions, metrics, max_lag_ms=limits.max_lag_ms, is_full=self._is_full
-        )
+        max_lag_ms = limits.max_lag_ms
+        self._routes = routes(sessions, metrics, max_lag_ms=max_lag_ms, is_full=self._is_full)
         self._info = info
         self._limits = limits
         self._announced_limits = Limits(
@@ -204,10 +203,9 @@ class Server:
 
     def _check(self, connection: ws.ServerConnection, request: Request) -> Response | None:
         """Answer the request, or authorize the connection and return None: it gets a websocket."""
-        path = request.path.partition("?")[0]
         if (answer := self._auth.check(request)) is not None:
             return answer
-        if route := self._routes.get(path):
+        if route := self._routes.get(request.path.partition("?")[0]):
             return route()
         retry = {"Retry-After": "10"}
         if self._is_full():

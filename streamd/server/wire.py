@@ -128,13 +128,11 @@ def decode_command(text: str) -> Command:
         raise WireError("bad_message", f"expected start, flush or stop: {error}") from error
     if isinstance(command, Start):
         if not MIN_RATE_HZ <= command.rate <= MAX_RATE_HZ:
-            raise WireError(
-                "bad_rate", f"rate must be {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz, got {command.rate}"
-            )
+            limits = f"rate must be {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
+            raise WireError("bad_rate", f"{limits}, got {command.rate}")
         if not 1 <= command.channels <= MAX_CHANNELS:
-            raise WireError(
-                "bad_message", f"channels must be 1 to {MAX_CHANNELS}, got {command.channels}"
-            )
+            limits = f"channels must be 1 to {MAX_CHANNELS}"
+            raise WireError("bad_message", f"{limits}, got {command.channels}")
     return command
 
 

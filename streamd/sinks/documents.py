@@ -7,7 +7,7 @@ are docs/json.schema.json and docs/json-full.schema.json.
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
@@ -174,40 +174,42 @@ class Json:
             self._gaps.append(JsonGap(offsets=offsets, why=clean(event.why)))
         if not isinstance(event, Final) or not event.text:
             return ""
-        segment = _segment(event, self._n)
+        segment = _segment(event, self._n, full=self._full)
         before = ",\n" if self._n else "\n"
         self._n += 1
         self._texts.append(segment.text)
         self._n_chars += len(segment.text)
         self._language = self._language or event.language
-        return before + _json(_full(segment, event) if self._full else segment)
+        return before + _json(segment)
 
 
 def _json(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
-def _segment(final: Final, number: int) -> JsonSegment:
+def _segment(final: Final, number: int, *, full: bool) -> JsonSegment | JsonFullSegment:
     text = _lead(final) + clean(final.text)
     details = final.details
     if details is UNSET:
         ratio = round(compression_ratio(text), 4)
-        details = Details(
-            seek_ms=final.start_ms, tokens=(), temperature=0.0, compression_ratio=ratio
-        )
-    return JsonSegment(
-        id=number,
-        seek=details.seek_ms // 10,
-        start=final.start_ms / 1000,
-        end=final.end_ms / 1000,
-        text=text,
-        tokens=tuple(token.id for token in details.tokens),
-        temperature=details.temperature,
-        avg_logprob=final.avg_logprob,
-        compression_ratio=details.compression_ratio,
-        no_speech_prob=final.no_speech_prob,
-        words=tuple(_words(final)),
-    )
+        start_ms = final.start_ms
+        details = Details(seek_ms=start_ms, tokens=(), temperature=0.0, compression_ratio=ratio)
+    facts: dict[str, Any] = {
+        "id": number,
+        "seek": details.seek_ms // 10,
+        "text": text,
+        "temperature": details.temperature,
+        "avg_logprob": final.avg_logprob,
+        "compression_ratio": details.compression_ratio,
+        "no_speech_prob": final.no_speech_prob,
+        "words": tuple(_words(final)),
+    }
+    if full:
+        facts |= _span(final.start_ms, final.end_ms)
+        tokens = tuple(_tokens(final, details))
+        return JsonFullSegment(**facts, tokens=tokens, language=final.language)
+    ids = tuple(token.id for token in details.tokens)
+    return JsonSegment(**facts, tokens=ids, start=final.start_ms / 1000, end=final.end_ms / 1000)
 
 
 def _lead(final: Final) -> str:
@@ -222,31 +224,9 @@ def _words(final: Final) -> Iterator[JsonWord]:
     starts = [0, *ends]
     for i, word in enumerate(final.words):
         in_place = lead * (i == 0) + text[starts[i] : ends[i]] if i < len(ends) else ""
-        yield JsonWord(
-            word=in_place or lead + clean(word.text),
-            start=word.start_ms / 1000,
-            end=word.end_ms / 1000,
-            probability=word.prob,
-        )
-
-
-def _full(segment: JsonSegment, final: Final) -> JsonFullSegment:
-    tokens = () if final.details is UNSET else _tokens(final, final.details)
-    timestamps, offsets = _span(final.start_ms, final.end_ms)
-    return JsonFullSegment(
-        timestamps=timestamps,
-        offsets=offsets,
-        text=segment.text,
-        tokens=tuple(tokens),
-        id=segment.id,
-        seek=segment.seek,
-        language=final.language,
-        temperature=segment.temperature,
-        avg_logprob=segment.avg_logprob,
-        compression_ratio=segment.compression_ratio,
-        no_speech_prob=segment.no_speech_prob,
-        words=segment.words,
-    )
+        start, end = word.start_ms / 1000, word.end_ms / 1000
+        shown = in_place or lead + clean(word.text)
+        yield JsonWord(word=shown, start=start, end=end, probability=word.prob)
 
 
 def _tokens(final: Final, details: Details) -> Iterator[JsonFullToken]:
@@ -265,16 +245,10 @@ def _tokens(final: Final, details: Details) -> Iterator[JsonFullToken]:
                 (final.end_ms, final.end_ms),
             )
             at = begins + len(readable) if found >= 0 else at
-        timestamps, offsets = _span(start_ms, end_ms)
-        yield JsonFullToken(
-            text=clean(token.text),
-            timestamps=timestamps,
-            offsets=offsets,
-            id=token.id,
-            p=token.prob,
-        )
+        times = _span(start_ms, end_ms)
+        yield JsonFullToken(**times, text=clean(token.text), id=token.id, p=token.prob)
 
 
-def _span(start_ms: int, end_ms: int) -> tuple[Timestamps, Offsets]:
+def _span(start_ms: int, end_ms: int) -> dict[str, Any]:
     times = Timestamps(from_=timestamp(start_ms), to=timestamp(end_ms))
-    return times, Offsets(from_=start_ms, to=end_ms)
+    return {"timestamps": times, "offsets": Offsets(from_=start_ms, to=end_ms)}
