@@ -39,13 +39,10 @@ async def watch(
     Once connected it never gives up: it reconnects with ``after`` the last final, so that none is
     lost or repeated. Close it early with `contextlib.aclosing`.
 
-    Parameters
-    ----------
-    url : ``ws://HOST:PORT``; the scheme may also be ``wss``, ``http``, ``https`` or missing, and
-        the query may have ``session=`` and the other options of docs/protocol.md
-    after : replay the finals after this one first
-    token : sent in the ``Authorization`` header
-    retry_ms : pause before the first attempt to reconnect; doubles up to 5 s
+    In `url`, ``ws://HOST:PORT``, the scheme may also be ``wss``, ``http``, ``https`` or missing,
+    and the query may have ``session=`` and the other options of docs/protocol.md. The finals
+    after `after` are replayed first. `retry_ms` is the pause before the first attempt to
+    reconnect; it doubles up to 5 s.
 
     Raises `ConfigError` if `url` is not an address, `StreamdError` if the first attempt to connect
     fails or the server is not streamd, `WireError` if it refuses (such as `no_such_session`).
@@ -92,7 +89,12 @@ class _Position:
 
     def follow(self, message: str | bytes) -> SessionEvent | None:
         """Decode a message and update the position; None if it is not an event for the caller."""
-        event = self._read(message)
+        try:
+            tag = _tag_decoder.decode(message).type
+            # A newer server may send messages that this version does not know.
+            event = _decoder.decode(message) if tag in _TAGS else None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise StreamdError(f"{self.origin} does not speak {PROTOCOL}: {error}") from error
         if isinstance(event, Hello):
             self._greet(event)
             return None
@@ -105,14 +107,6 @@ class _Position:
         if isinstance(event, Final):
             self._query["after"] = str(event.seq)
         return event
-
-    def _read(self, message: str | bytes) -> Hello | SessionEvent | None:
-        try:
-            tag = _tag_decoder.decode(message).type
-            # A newer server may send messages that this version does not know.
-            return _decoder.decode(message) if tag in _TAGS else None
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise StreamdError(f"{self.origin} does not speak {PROTOCOL}: {error}") from error
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = True

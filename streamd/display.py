@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from streamd.config import Config
 from streamd.errors import ConfigError
-from streamd.options import CueLayout, OutputOptions
+from streamd.options import OutputOptions
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, FileSink, suffix
 from streamd.sinks.look import Look, confidence_ramp, stamper
@@ -52,11 +52,15 @@ def open_files(config: Config, file: str = "", *, whole: bool = False) -> list[S
         except OSError as error:
             culprit = f"--output-dir: {output.output_dir}"
             raise ConfigError(f"{culprit} cannot be made: {error.strerror}") from None
+    sound = "" if file == "-" or is_url(file) else file
+    sinks: list[Sink] = []
     with ExitStack() as undo:
-        sinks = []
         for path, name in wanted.items():
-            sinks.append(sink := _sink(path, name, config.cues, file, whole))
-            undo.callback(sink.close)
+            if name == _VIDEO:
+                sinks.append(Video(path, config.cues, sound=sound))
+            else:
+                sinks.append(FileSink(path, FORMATS[name](config.cues), whole=whole))
+            undo.callback(sinks[-1].close)
         undo.pop_all()
     return sinks
 
@@ -99,7 +103,6 @@ def _in_folder(output: OutputOptions, file: str) -> dict[Path, str]:
 
 
 def _stem(file: str) -> str:
-    """Return the name of a file, or the last part of an address, without its ending."""
     if not is_url(file):
         return Path(file).stem
     address = urlsplit(file)
@@ -107,11 +110,5 @@ def _stem(file: str) -> str:
 
 
 def _format(path: str) -> str:
-    """Return the format by the ending of a name, which the configuration has checked."""
+    # The configuration has checked that there is one.
     return max((name for name in (*FORMATS, _VIDEO) if path.endswith(suffix(name))), key=len)
-
-
-def _sink(path: Path, name: str, layout: CueLayout, file: str, whole: bool) -> Sink:
-    if name == _VIDEO:
-        return Video(path, layout, sound=file if file != "-" and not is_url(file) else "")
-    return FileSink(path, FORMATS[name](layout), whole=whole)

@@ -200,7 +200,8 @@ class Hub:
         subscriber gets it.
         """
         if self._eos is not None:
-            raise RuntimeError(f"session {self.session!r} is over: {type(event).__name__} is late")
+            late = type(event).__name__
+            raise RuntimeError(f"session {self.session!r} has ended: {late} is late")
         if isinstance(event, Final):
             event = msgspec.structs.replace(event, seq=self.seq + 1)
             if self._archive is not None:

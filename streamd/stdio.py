@@ -57,10 +57,6 @@ def settle() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _at_once(write: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
-    write(record)
-
-
 class LogHandler(logging.StreamHandler[TextIO]):
     """Writes log lines to a stream that it may share with live captions."""
 
@@ -68,17 +64,19 @@ class LogHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self.share()
 
-    def share(self, room: Room = nullcontext, submit: Submit = _at_once) -> None:
+    def share(self, room: Room = nullcontext, submit: Submit | None = None) -> None:
         """Write each line inside `room()`, which makes room on the terminal, from now on.
 
         Lines come from any thread; `submit` runs a function in the one that draws the captions.
         """
-        self._room = room
-        self._submit = submit
+        self._room, self._submit = room, submit
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record above the captions."""
-        self._submit(self._write, record)
+        if self._submit:
+            self._submit(self._write, record)
+        else:
+            self._write(record)
 
     def _write(self, record: logging.LogRecord) -> None:
         with self._room():
@@ -86,16 +84,12 @@ class LogHandler(logging.StreamHandler[TextIO]):
 
 
 class _TextFormatter(logging.Formatter):
-    """Formats a record as ``streamd: warning: text``, like the program's error messages."""
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         return f"streamd: {level}{record.getMessage()}"
 
 
 class _JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON."""
-
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -18,9 +18,8 @@ class Source(Protocol):
     and continued without losing anything. When audio ends in a failure, iterating yields what was
     captured before it raises `SourceError`.
 
-    `name` is for messages. `live` audio arrives whether or not the consumer is ready, so it must
-    always be read at once; other sources are read as fast as they are consumed, so wait while more
-    is pending than the engine can take. `duration_ms` is None if it is unknown.
+    `live` audio arrives whether or not the consumer is ready, so it must always be read at once;
+    other sources wait for the consumer. `duration_ms` is None if it is unknown.
     """
 
     name: str

@@ -46,6 +46,12 @@ def is_url(name: str) -> bool:
     return _URL.match(name) is not None
 
 
+def cut_short(name: str, decoded_s: float, stated_s: float) -> str:
+    """Return the message about a file whose end cannot be decoded."""
+    part = f"only {decoded_s:.1f} of {stated_s:.1f} s could be decoded"
+    return f"{name} is damaged or incomplete: {part}; get a complete copy"
+
+
 class _Messages:
     """What ffmpeg reports about its input on standard error.
 
@@ -201,10 +207,7 @@ class Ffmpeg:
         # The sound of a video may end before its pictures do.
         is_sure = not said.is_estimate and (complaint or not said.has_pictures)
         if is_sure and said.duration_ms is not None and n_ms + _SLACK_MS < said.duration_ms:
-            return (
-                f"{self.name} is damaged or incomplete: only {seconds} of "
-                f"{said.duration_ms / 1000:.1f} s could be decoded; get a complete copy"
-            )
+            return cut_short(self.name, n_ms / 1000, said.duration_ms / 1000)
         if self._process.returncode:
             return f"{self.name}: ffmpeg failed after {seconds} s: {complaint or 'no reason given'}"
         if complaint:
@@ -226,7 +229,6 @@ class Ffmpeg:
         if self._is_url and "Invalid data" not in last:
             return f"cannot read {self.name}: {last or 'no reason given'}; check the address"
         if said.complaints:
-            return (
-                f"{self.name} is damaged or not a sound file (ffmpeg: {first}); get a complete copy"
-            )
+            problem = f"{self.name} is damaged or not a sound file (ffmpeg: {first})"
+            return f"{problem}; get a complete copy"
         return f"{self.name} has no audio: record or convert it again"

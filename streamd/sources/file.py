@@ -110,10 +110,7 @@ class Sndfile:
 
     def _cut_short(self) -> SourceError:
         decoded, stated = self._n_read / self.rate_hz, self._file.frames / self.rate_hz
-        return SourceError(
-            f"{self.name} is damaged or incomplete: only {decoded:.1f} of {stated:.1f} s could be "
-            "decoded; get a complete copy"
-        )
+        return SourceError(ffmpeg.cut_short(self.name, decoded, stated))
 
 
 class FileSource:
@@ -126,12 +123,9 @@ class FileSource:
     cut off, if only its decoder can tell; where the header shows it (wav, aiff, au and ogg), there
     is a warning before the audio begins instead.
 
-    Parameters
-    ----------
-    path : the file or address (`streamd.sources.ffmpeg.is_url`)
-    realtime : deliver each block when a microphone would have, counted from the first one asked
-        for. A consumer that was late gets all blocks that are due at once, so nothing drifts.
-    now_s, sleep : the clock of real time
+    With `realtime` each block comes when a microphone would have delivered it, counted from the
+    first one asked for. A consumer that was late gets all blocks that are due at once, so nothing
+    drifts. `now_s` and `sleep` are the clock of real time.
     """
 
     def __init__(
@@ -235,8 +229,6 @@ def _decoder(name: str) -> Ffmpeg | Sndfile:
     if ffmpeg.has_ffmpeg():
         return Ffmpeg(name, name)
     if kind in SNDFILE or not kind:
-        raise SourceError(
-            f"{name} is damaged or can only be read with ffmpeg: get a complete copy, "
-            f"or {ffmpeg.FIX}"
-        )
+        problem = f"{name} is damaged or can only be read with ffmpeg"
+        raise SourceError(f"{problem}: get a complete copy, or {ffmpeg.FIX}")
     raise SourceError(f"{name} ({kind}) can only be read with ffmpeg; {ffmpeg.FIX}")

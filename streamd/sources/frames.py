@@ -62,6 +62,9 @@ class Ended:
     failure: SourceError | None = None
 
 
+NextBlock = Callable[[], Awaitable[Block | Lost | Ended]]
+
+
 class FrameStream:
     """Iterates over the frames in the blocks of `next_block` until that returns `Ended`.
 
@@ -69,17 +72,9 @@ class FrameStream:
     cancelled and called again. `name` is the source's, for warnings.
     """
 
-    def __init__(
-        self,
-        framer: Framer,
-        next_block: Callable[[], Awaitable[Block | Lost | Ended]],
-        *,
-        name: str,
-    ) -> None:
-        self._framer = framer
-        self._next_block = next_block
+    def __init__(self, framer: Framer, next_block: NextBlock, *, name: str) -> None:
+        self._framer, self._next_block, self._name = framer, next_block, name
         self._ended: Ended | None = None
-        self._name = name
         self._found_invalid = self._found_loud = False
 
     @property
@@ -118,9 +113,6 @@ class FrameStream:
         peak = np.abs(block, where=finite, out=np.zeros(block.shape, block.dtype)).max()
         if not self._found_loud and peak > _FAR_BEYOND:
             self._found_loud = True
-            _log.warning(
-                "%s has samples of %.3g times full scale, which are clipped: "
-                "write it again with samples between -1 and 1",
-                self._name,
-                peak,
-            )
+            fix = "write it again with samples between -1 and 1"
+            clipped = f"{peak:.3g} times full scale, which are clipped"
+            _log.warning("%s has samples of %s: %s", self._name, clipped, fix)

@@ -125,12 +125,8 @@ class Microphone:
     """An input device, captured from the moment it is entered.
 
     It is opened at 16 kHz mono if the device can do that, or else at its own rate or with all of
-    its channels, which are resampled and averaged here.
-
-    Parameters
-    ----------
-    device : number, name or part of the name; None for the system's default
-    refresh : look for devices that were plugged in since the process started; none may be open
+    its channels, which are resampled and averaged here. `device` is as in `choose`. With `refresh`,
+    devices are found that were plugged in since the process started; none may be open.
     """
 
     def __init__(self, device: int | str | None = None, *, refresh: bool = False) -> None:
@@ -210,10 +206,8 @@ class Microphone:
             )
             self._stream.start()
         except portaudio.PortAudioError as error:
-            raise SourceError(
-                f"cannot record from {device}: {error.args[0]}; "
-                "close other programs that use it, or choose another device"
-            ) from None
+            fix = "close other programs that use it, or choose another device"
+            raise SourceError(f"cannot record from {device}: {error.args[0]}; {fix}") from None
 
     def _close(self) -> None:
         if self._stream is not None:

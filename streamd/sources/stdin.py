@@ -50,7 +50,7 @@ class StdinSource:
         self._ffmpeg: Ffmpeg | None = None
         self._feeder: threading.Thread | None = None
         self._failure: SourceError | None = None
-        self._n_left: int | None = None
+        self._n_left: int | None = None  # bytes to read after `stop`
         self._background: Background[Block] = Background()
 
     async def __aenter__(self) -> Self:
@@ -62,10 +62,8 @@ class StdinSource:
         else:
             self._descriptor = self._file.fileno()
         if os.isatty(self._descriptor):
-            raise SourceError(
-                "stdin is a terminal: pipe audio into it, for example: "
-                "arecord -q -t raw -f S16_LE -r 16000 | streamd -"
-            )
+            example = "arecord -q -t raw -f S16_LE -r 16000 | streamd -"
+            raise SourceError(f"stdin is a terminal: pipe audio into it, for example: {example}")
         if sys.platform == "linux":
             with contextlib.suppress(OSError):  # not a pipe, or the user's quota is used up
                 fcntl.fcntl(self._descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -123,9 +121,8 @@ class StdinSource:
     def _start_ffmpeg(self, head: bytes, kind: str) -> None:
         """Read what ffmpeg decodes from now on; the input began with `head`."""
         if not has_ffmpeg():
-            raise SourceError(
-                f"{self.name} ({kind}) can only be read with ffmpeg; {FIX}, or pipe raw PCM"
-            )
+            needs = f"{self.name} ({kind}) can only be read with ffmpeg"
+            raise SourceError(f"{needs}; {FIX}, or pipe raw PCM")
         form = {"rate_hz": self._rate_hz, "channels": self._channels}
         if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # ffmpeg may seek in it
             os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
