@@ -202,7 +202,7 @@ class Microphone:
                 blocksize=rate_hz // _BLOCKS_PER_S,
                 latency=_DRIVER_BUFFER_S,
                 callback=self._callback,
-                finished_callback=lambda: self._loop.call_soon_threadsafe(self._finished),
+                finished_callback=self._finished_callback,
             )
             self._stream.start()
         except portaudio.PortAudioError as error:
@@ -223,6 +223,10 @@ class Microphone:
         """Hand a block to the loop. Runs in PortAudio's thread, which owns the block."""
         when = float(time.inputBufferAdcTime), bool(status.input_overflow)
         self._loop.call_soon_threadsafe(self._receive, block.copy(), *when)
+
+    def _finished_callback(self) -> None:
+        # In PortAudio's thread, which expects None.
+        self._loop.call_soon_threadsafe(self._finished)
 
     def _receive(self, block: Block, adc_s: float, overflowed: bool) -> None:
         n_lost = self._meter.lost(len(block), adc_s, overflowed)
