@@ -10,7 +10,7 @@ from streamd.bench.wer import n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engine import Engine, ModelDimensions
+from streamd.engine import Engine
 from streamd.engine.check import (
     FLOAT16_MAX,
     MAX_DISTANCE,
@@ -77,18 +77,12 @@ def report(config: Config) -> Iterator[str]:
 def _facts(model: Model) -> Iterator[str]:
     dims, n = model.dims, sum(array.size for array in model.weights.values())
     yield line("model", model.name)
-    yield line("dimensions", _shape(dims))
+    encoder = f"{dims.n_audio_layer} layers of {dims.n_audio_state}, {dims.n_audio_head} heads"
+    decoder = f"{dims.n_text_layer} of {dims.n_text_state}, {dims.n_text_head}"
+    yield line("dimensions", f"{dims.n_mels} mel bands; encoder {encoder}; decoder {decoder}")
     languages = "many languages" if model.language is None else model.language
     yield line("vocabulary", f"{dims.n_vocab} tokens, {languages}")
     yield line("parameters", f"{n / 1e6:.1f} million, {4 * n / 2**20:.0f} MB in float32")
-
-
-def _shape(dims: ModelDimensions) -> str:
-    return (
-        f"{dims.n_mels} mel bands; encoder {dims.n_audio_layer} layers of {dims.n_audio_state}, "
-        f"{dims.n_audio_head} heads; decoder {dims.n_text_layer} of {dims.n_text_state}, "
-        f"{dims.n_text_head}"
-    )
 
 
 def _as_whisper(name: str, full: Compared) -> Iterator[str]:

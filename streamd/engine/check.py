@@ -24,7 +24,7 @@ from streamd.mel import log_mel
 from streamd.options import DecodingOptions
 from streamd.search.decode import Context, decode, slots_needed
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
+from streamd.types import FRAME, Mel, Samples
 
 FLOAT16_MAX = 65_504.0
 """The largest number in half precision."""
@@ -95,16 +95,12 @@ class Peak:
     value: float
 
 
-class _Read(msgspec.Struct, frozen=True):
-    weights_sha256: str
-    texts: dict[str, str]
-
-
 def clips() -> list[GoldenClip]:
     """Return the clips that ship with streamd. Raises `StreamdError` if they are missing."""
     folder = asset("golden")
     texts = msgspec.json.decode((folder / "clips.json").read_bytes(), type=dict[str, str])
-    return [GoldenClip(name, _read(folder / f"{name}.flac"), text) for name, text in texts.items()]
+    sounds = (soundfile.read(folder / f"{name}.flac", dtype="float32")[0] for name in texts)
+    return [GoldenClip(*row) for row in zip(texts, sounds, texts.values(), strict=True)]
 
 
 def read_by_whisper(weights: Path) -> dict[str, str]:
@@ -112,9 +108,9 @@ def read_by_whisper(weights: Path) -> dict[str, str]:
 
     Raises `StreamdError` if the installation lacks the golden files.
     """
-    golden = msgspec.json.decode((asset("golden") / "read.json").read_bytes(), type=_Read)
-    same = hashlib.sha256(weights.read_bytes()).hexdigest() == golden.weights_sha256
-    return golden.texts if same else {}
+    golden = msgspec.json.decode((asset("golden") / "read.json").read_bytes())
+    same = hashlib.sha256(weights.read_bytes()).hexdigest() == golden["weights_sha256"]
+    return dict(golden["texts"]) if same else {}
 
 
 def contexts_in_use(options: DecodingOptions, n_audio_ctx: int) -> list[tuple[GoldenClip, int]]:
@@ -220,9 +216,3 @@ def mel_of(model: Model | Engine[Any], samples: Samples, n_ctx: int) -> Mel:
     """Return the log-mel of the first `n_ctx` frames of a recording, (n_mels, 2 * n_ctx)."""
     samples = samples[: n_ctx * FRAME]
     return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), model.dims.n_mels)
-
-
-def _read(path: Path) -> Samples:
-    samples, rate = soundfile.read(path, dtype="float32")
-    assert rate == SAMPLE_RATE
-    return np.asarray(samples, np.float32)

@@ -132,20 +132,9 @@ def files(path: Path) -> list[Path]:
 
 def _dims(reader: BinaryFile) -> ModelDimensions:
     reader.take(len(MAGIC))
-    n_vocab, *audio, n_text_ctx, n_state, n_head, n_layer, n_mels, kind = reader.numbers("11i")
-    n_audio_ctx, n_audio_state, n_audio_head, n_audio_layer = audio
-    dims = ModelDimensions(
-        n_mels=n_mels,
-        n_audio_ctx=n_audio_ctx,
-        n_audio_state=n_audio_state,
-        n_audio_head=n_audio_head,
-        n_audio_layer=n_audio_layer,
-        n_vocab=n_vocab,
-        n_text_ctx=n_text_ctx,
-        n_text_state=n_state,
-        n_text_head=n_head,
-        n_text_layer=n_layer,
-    )
+    n_vocab, *rest, n_mels, kind = reader.numbers("11i")
+    audio, text = rest[:4], rest[4:]  # context, state, heads and layers of both, as in `dims`
+    dims = ModelDimensions(*[n_mels, *audio, n_vocab, *text])
     check_dimensions(reader.path, dims)
     version, whole = divmod(kind, 1000)
     if whole > 1 and version != _QUANTISATION_VERSION:

@@ -100,8 +100,7 @@ def load(folder: Path, name: str) -> Model:
 
     Raises `ModelError` if its files are missing, damaged or of another architecture.
     """
-    config = _config(folder / CONFIG)
-    dims = _dims(folder / CONFIG, config)
+    config, dims = _described(folder / CONFIG)
     generation = _generation(folder)
     vocabulary = check_size(folder, read_vocabulary(folder, dims.n_vocab), dims.n_vocab)
     with _opened(folder) as stored:
@@ -148,7 +147,7 @@ def vocabularies(folder: Path) -> list[Path]:
 
 def read_dimensions(path: Path) -> ModelDimensions:
     """Read a ``config.json``. Raises `ModelError` if it is damaged, or of another architecture."""
-    return _dims(path, _config(path))
+    return _described(path)[1]
 
 
 def _generation(folder: Path) -> _Generation:
@@ -162,14 +161,11 @@ def _language(dims: ModelDimensions, generation: _Generation) -> str | None:
     return None if generation.is_multilingual else "en"
 
 
-def _config(path: Path) -> _HfConfig:
+def _described(path: Path) -> tuple[_HfConfig, ModelDimensions]:
     kind = read_json(path, ModelType).model_type
     if kind != "whisper":
         raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
-    return read_json(path, _HfConfig)
-
-
-def _dims(path: Path, config: _HfConfig) -> ModelDimensions:
+    config = read_json(path, _HfConfig)
     dims = ModelDimensions(
         n_mels=config.num_mel_bins,
         n_audio_ctx=config.max_source_positions,
@@ -188,7 +184,7 @@ def _dims(path: Path, config: _HfConfig) -> ModelDimensions:
         and not config.scale_embedding
     )
     check_dimensions(path, dims, usual=usual)
-    return dims
+    return config, dims
 
 
 def _torch_files(folder: Path) -> list[Path]:

@@ -117,9 +117,6 @@ class _Unpickler:
         items = [self.pop() for _ in range(n_items)]
         self.push(tuple(reversed(items)))
 
-    def remember(self, at: int) -> None:
-        self.memo[at] = self.stack[-1]
-
     def set_items(self, items: list[Any]) -> None:
         target, keys, values = self.stack[-1], items[::2], items[1::2]
         if type(target) is not dict or len(keys) != len(values):
@@ -185,8 +182,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**62
 
 
-_Step = Callable[[_Unpickler, Any], object]
-_STEPS: dict[str, _Step] = {
+_STEPS: dict[str, Callable[[_Unpickler, Any], object]] = {
     "PROTO": lambda _, __: None,
     "MARK": lambda m, _: m.mark(),
     "NONE": lambda m, _: m.push(None),
@@ -207,8 +203,8 @@ _STEPS: dict[str, _Step] = {
     "APPENDS": lambda m, _: m.append(m.pop_to_mark()),
     "SETITEM": lambda m, _: m.set_items([m.pop(), m.pop()][::-1]),
     "SETITEMS": lambda m, _: m.set_items(m.pop_to_mark()),
-    "BINPUT": lambda m, at: m.remember(at),
-    "LONG_BINPUT": lambda m, at: m.remember(at),
+    "BINPUT": lambda m, at: m.memo.update({at: m.stack[-1]}),
+    "LONG_BINPUT": lambda m, at: m.memo.update({at: m.stack[-1]}),
     "BINGET": lambda m, at: m.push(m.memo[at]),
     "LONG_BINGET": lambda m, at: m.push(m.memo[at]),
     "BINPERSID": lambda m, _: m.refer(),
@@ -236,18 +232,17 @@ class TorchZip:
 
     def stored(self, tensors: object) -> dict[str, Stored] | None:
         """Return the parameters in a part of the content, or None if it has anything else."""
-        if not isinstance(tensors, dict) or any(
-            type(t) is not TensorView for t in tensors.values()
-        ):
+        if not isinstance(tensors, dict):
             return None
-        return {name: self._stored(tensor) for name, tensor in tensors.items()}
-
-    def _stored(self, tensor: TensorView) -> Stored:
-        kind = tensor.storage.kind
-        dtype, item = _TYPES.get(kind, (kind, ""))
-        name = f"{self.folder}/data/{tensor.storage.key}"
-        read = partial(_values, self.archive, name, tensor, item)
-        return Stored(path=self.path, shape=tensor.shape, dtype=dtype, read=read)
+        stored = {}
+        for name, tensor in tensors.items():
+            if type(tensor) is not TensorView:
+                return None
+            dtype, item = _TYPES.get(tensor.storage.kind, (tensor.storage.kind, ""))
+            entry = f"{self.folder}/data/{tensor.storage.key}"
+            read = partial(_values, self.archive, entry, tensor, item)
+            stored[name] = Stored(self.path, tensor.shape, dtype, read)
+        return stored
 
 
 @contextmanager

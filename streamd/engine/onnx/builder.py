@@ -49,24 +49,15 @@ class Projection:
     bias: NDArray[np.float32] | None = None
 
     @classmethod
-    def of(cls, weights: Weights, name: str, scale: float = 1.0) -> Self:
-        """Return the layer of that name; Whisper's projections to keys have no bias."""
-        weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
-        if scale == 1.0:
-            return cls(weight, bias)
-        factor = np.float32(scale)
-        return cls(weight * factor, None if bias is None else bias * factor)
-
-    @classmethod
-    def stacked(cls, parts: Sequence[Self]) -> Self:
+    def stacked(cls, weights: Weights, names: Sequence[str]) -> Self:
         """Join layers with the same input into one, whose output is theirs side by side."""
-        if len(parts) == 1:
-            return parts[0]
-        biases = [
-            np.zeros(len(part.weight), np.float32) if part.bias is None else part.bias
-            for part in parts
-        ]
-        return cls(np.concatenate([part.weight for part in parts]), np.concatenate(biases))
+        if len(names) == 1:  # no copy
+            return cls(weights[f"{names[0]}.weight"], weights.get(f"{names[0]}.bias"))
+        parts = [weights[f"{name}.weight"] for name in names]
+        # Whisper's projections to keys have no bias
+        zeros = [np.zeros(len(part), np.float32) for part in parts]
+        biases = [weights.get(f"{name}.bias", z) for name, z in zip(names, zeros, strict=True)]
+        return cls(np.concatenate(parts), np.concatenate(biases))
 
 
 def row_offset(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -141,27 +132,15 @@ class GraphBuilder:
         *,
         domain: str = "",
         to: str = "",
+        more: Sequence[str] = (),
     ) -> str:
-        """Add a node and return its only output; `to` is its name if the graph returns it."""
-        return self.ops(
-            kind, inputs, attributes, domain=domain, to=[to or f"{kind}_{len(self._nodes)}"]
-        )[0]
-
-    def ops(
-        self,
-        kind: str,
-        inputs: Sequence[str],
-        attributes: Attributes | None = None,
-        *,
-        domain: str = "",
-        to: Sequence[str],
-    ) -> Sequence[str]:
-        """Add a node with the outputs `to`."""
+        """Add a node and return its first output, which is called `to`; `more` are the others."""
         name = f"{kind}_{len(self._nodes)}"
+        outputs = [to or name, *more]
         self._nodes.append(
-            proto.node(kind, inputs, to, name=name, domain=domain, attributes=attributes)
+            proto.node(kind, inputs, outputs, name=name, domain=domain, attributes=attributes)
         )
-        return to
+        return outputs[0]
 
     def tensor(self, name: str, values: NDArray[Any]) -> str:
         """Refer to an array that the runtime gets separately."""
@@ -182,10 +161,9 @@ class GraphBuilder:
         self._constants[name] = proto.constant(name, values)
         return name
 
-    def linear(self, x: str, *names: str, scale: float = 1.0, to: str = "") -> str:
-        """Add ``scale * (x @ W.T + b)`` with the stacked W and b of the layers `names`."""
-        parts = [Projection.of(self.weights, name, scale) for name in names]
-        return self.project(x, "+".join(names), Projection.stacked(parts), to=to)
+    def linear(self, x: str, *names: str) -> str:
+        """Add ``x @ W.T + b`` with the stacked W and b of the layers `names`."""
+        return self.project(x, "+".join(names), Projection.stacked(self.weights, names))
 
     def project(self, x: str, name: str, projection: Projection, *, to: str = "") -> str:
         """Add ``x @ W.T + b`` in the graph's precision; the arrays' names begin with `name`."""

@@ -179,13 +179,8 @@ def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -
     last, n_total, mask = place
     # query, key and value come packed; the three empty inputs are rotary embeddings
     inputs = [g.batch_of_one(together), "", "", *cache, last, n_total, "", "", "", mask]
-    attended, _, _ = g.ops(
-        "GroupQueryAttention",
-        inputs,
-        {"num_heads": n_head, "kv_num_heads": n_head},
-        domain=CONTRIB,
-        to=[f"attended_{layer}", *written],
-    )
+    heads = {"num_heads": n_head, "kv_num_heads": n_head}
+    attended = g.op("GroupQueryAttention", inputs, heads, domain=CONTRIB, more=written)
     return g.linear(g.op("Squeeze", [attended, g.constant([0])]), f"{name}.out")
 
 
@@ -195,7 +190,9 @@ def _attend_to_audio(g: GraphBuilder, x: str, layer: int) -> tuple[str, str]:
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     key = g.input(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])
     value = g.input(f"cross_value_{layer}", [n_head, "n_ctx", d_head])
-    query = g.linear(x, f"{name}.query", scale=d_head**-0.5)
+    weight, bias = (g.weights[f"{name}.query.{leaf}"] for leaf in ("weight", "bias"))
+    scale = np.float32(d_head**-0.5)
+    query = g.project(x, f"{name}.query", Projection(weight * scale, bias * scale))
     query = g.transpose(g.reshape(query, [-1, n_head, d_head]), [1, 0, 2])
     scores = g.op("MatMul", [query, key])
     attended = g.op("MatMul", [g.op("Softmax", [scores], {"axis": -1}), value])

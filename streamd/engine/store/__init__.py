@@ -26,9 +26,8 @@ BUNDLED = ("tiny.en",)
 
 
 def load_model(name: str) -> Model:
-    """Load a model by its name, or by its folder or file.
+    """Load a model by its name, folder or file.
 
-    A folder is Hugging Face's, CTranslate2's or MLX's; a file openai-whisper's or whisper.cpp's.
     Raises `ModelError` if there is no such model here, or its files are missing, damaged or of
     another architecture.
     """
