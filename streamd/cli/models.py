@@ -11,7 +11,7 @@ from streamd.cli.choosing import best_here, download
 from streamd.config import Config
 from streamd.disk import expanded, megabytes
 from streamd.engine import store
-from streamd.engine.catalog import CATALOG, entry, languages
+from streamd.engine.catalog import CATALOG, CatalogModel, entry, languages
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.download import look_up
@@ -135,12 +135,15 @@ def _rows(here: StorePaths, default: str) -> Iterator[Row]:
         path = downloaded.pop(each.repository, None)
         if path or each.name not in {*imported, *store.BUNDLED}:
             name = each.repository if each.name in imported else each.name
-            size = _size(path) if path else megabytes(each.n_bytes)
-            state = "downloaded" if path else ""
-            known = _languages(each.n_languages)
-            yield Row(name, size, known, state, each.repository, name == default)
+            yield _catalog_row(each, name, path, default=name == default)
     for name, files in downloaded.items():
         yield Row(name, _size(files), _known(files), "downloaded", here.host)
+
+
+def _catalog_row(model: CatalogModel, name: str, path: Path | None, *, default: bool) -> Row:
+    size = _size(path) if path else megabytes(model.n_bytes)
+    state = "downloaded" if path else ""
+    return Row(name, size, _languages(model.n_languages), state, model.repository, default)
 
 
 def _known(model: Path) -> str:

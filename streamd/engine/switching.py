@@ -3,20 +3,14 @@
 Captions start on the engine that is ready first; a faster one replaces it when that is ready.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from streamd.engine import Engine
 from streamd.search import Decoder
 from streamd.types import Mel
 
-
-@dataclass(frozen=True, slots=True)
-class SwitchingFeatures:
-    """An encoded window and the engine that encoded it, which must decode it too."""
-
-    engine: Engine[Any]
-    features: Any
+SwitchingFeatures = tuple[Engine[Any], Any]
+"""The engine that encoded a window, which must decode it too, and its features."""
 
 
 class SwitchingEngine:
@@ -41,8 +35,9 @@ class SwitchingEngine:
     def encode(self, mel: Mel, n_ctx: int) -> SwitchingFeatures:
         """Encode a window on the current engine."""
         engine = self._engine
-        return SwitchingFeatures(engine, engine.encode(mel, n_ctx))
+        return engine, engine.encode(mel, n_ctx)
 
     def decoder(self, features: SwitchingFeatures, n_slots: int) -> Decoder:
         """Return a decoder of the engine that encoded the window."""
-        return features.engine.decoder(features.features, n_slots)
+        engine, encoded = features
+        return engine.decoder(encoded, n_slots)

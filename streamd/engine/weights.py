@@ -73,7 +73,17 @@ def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> W
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise ModelError(f"{path}: {shown(name)}{more} {what}; dimensions and weights do not match")
     for name, shape in expected.items():
-        _check_tensor(name, stored[name], shape)
+        each = stored[name]
+        if each.shape != shape:
+            raise ModelError(
+                f"{each.path}: {name} has shape {list(each.shape)}, not {list(shape)}; "
+                "dimensions and weights do not match"
+            )
+        if each.dtype not in _READABLE:
+            raise ModelError(
+                f"{each.path}: {name} is of type {shown(each.dtype)}; "
+                f"convert the model to {', '.join(_READABLE)}"
+            )
     return {name: _float32(name, stored[name]) for name in expected}
 
 
@@ -99,19 +109,6 @@ def _block(name: str, n_state: int) -> Shapes:
         **_linear(f"{name}.mlp.0", 4 * n_state, n_state),
         **_linear(f"{name}.mlp.2", n_state, 4 * n_state),
     }
-
-
-def _check_tensor(name: str, stored: Stored, expected: tuple[int, ...]) -> None:
-    if stored.shape != expected:
-        raise ModelError(
-            f"{stored.path}: {name} has shape {list(stored.shape)}, not {list(expected)}; "
-            "dimensions and weights do not match"
-        )
-    if stored.dtype not in _READABLE:
-        raise ModelError(
-            f"{stored.path}: {name} is of type {shown(stored.dtype)}; "
-            f"convert the model to {', '.join(_READABLE)}"
-        )
 
 
 def _float32(name: str, stored: Stored) -> NDArray[np.float32]:

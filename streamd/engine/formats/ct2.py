@@ -227,7 +227,9 @@ def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored
         if variable.values.ndim == 0 or is_scale:
             continue
         parts, leaf = _openai_names(name)
-        scales = _scales(path, name, variables) if variable.dtype == "I8" else None
+        scales, dtype = None, variable.dtype
+        if dtype == "I8":
+            scales, dtype = _scales(path, name, variables), INT8_ROWS
         n_rows, rest = divmod(len(variable.values), len(parts))
         if rest:
             raise bad_file(path, f"{shown(name)} has a wrong shape")
@@ -237,7 +239,6 @@ def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored
             rows = slice(i * n_rows, (i + 1) * n_rows)
             values = variable.values[rows]
             read = partial(_read, values, None if scales is None else scales[rows])
-            dtype = variable.dtype if scales is None else INT8_ROWS
             yield ".".join((part, leaf)).strip("."), Stored(path, values.shape, dtype, read)
 
 

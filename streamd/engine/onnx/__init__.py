@@ -12,7 +12,6 @@ ever used, and then moved to its own slots.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,12 +70,8 @@ pass of many tokens, so a verified draft is the text that decoding step by step 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class OnnxFeatures:
-    """One window's cross-attention keys and values, in the runtime's memory."""
-
-    values: Mapping[str, OrtValue]
-    n_ctx: int
+OnnxFeatures = dict[str, OrtValue]
+"""A window's cross-attention keys and values by the names of the graph's outputs."""
 
 
 class OnnxEngine:
@@ -109,11 +104,11 @@ class OnnxEngine:
             values = self._encoder.run_with_ort_values(names, {"mel": batch})
         except _FAILURES as error:
             raise _engine_error(error) from error
-        return OnnxFeatures(dict(zip(names, values, strict=True)), n_ctx)
+        return dict(zip(names, values, strict=True))
 
     def decoder(self, features: OnnxFeatures, n_slots: int) -> "OnnxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
-        return OnnxDecoder(self._decoder, self.dims, cross=dict(features.values), n_slots=n_slots)
+        return OnnxDecoder(self._decoder, self.dims, cross=features, n_slots=n_slots)
 
 
 class OnnxDecoder:

@@ -45,28 +45,25 @@ def add(models: Path, source: Path, name: str) -> None:
         )
     try:
         with locked(models / _LOCK, "importing a model"):
-            _copy(source, models / name, models / _HALF_DONE)
+            folder, half_done = models / name, models / _HALF_DONE
+            if os.path.lexists(folder):
+                raise ModelError(
+                    f"{name} is imported already; remove it first, or import as another name"
+                )
+            shutil.rmtree(half_done, ignore_errors=True)  # of a process that crashed
+            half_done.mkdir()
+            try:
+                for path in needed(source):
+                    copy = half_done / path.name.lstrip(".")
+                    shutil.copyfile(path, copy)
+                    flush(copy)
+                half_done.rename(folder)
+            finally:
+                shutil.rmtree(half_done, ignore_errors=True)
     except OSError as error:
         raise ModelError(
             f"{source} cannot be copied to {models} ({error.strerror or error})"
         ) from error
-
-
-def _copy(source: Path, folder: Path, half_done: Path) -> None:
-    if os.path.lexists(folder):
-        raise ModelError(
-            f"{folder.name} is imported already; remove it first, or import as another name"
-        )
-    shutil.rmtree(half_done, ignore_errors=True)  # of a process that crashed
-    try:
-        half_done.mkdir()
-        for path in needed(source):
-            copy = half_done / path.name.lstrip(".")
-            shutil.copyfile(path, copy)
-            flush(copy)
-        half_done.rename(folder)
-    finally:
-        shutil.rmtree(half_done, ignore_errors=True)
 
 
 def needed(source: Path) -> list[Path]:

@@ -111,8 +111,13 @@ def read_listing(repository: Repository, answer: bytes) -> Listing:
         info = msgspec.json.decode(answer, type=_Info)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(f"{repository}: the hub's list of files is damaged ({error})") from error
-    for sibling in info.siblings:
-        _refuse_path(repository, sibling.rfilename)
+    for name in (sibling.rfilename for sibling in info.siblings):
+        inside = all(part not in ("", ".", "..") for part in name.split("/"))
+        if not inside or "\\" in name or ":" in name or not name.isprintable():
+            raise ModelError(
+                f"{repository}: lists {shown(name)!r}, a path that no honest repository has; "
+                "nothing was downloaded"
+            )
     files = {
         each.rfilename: RemoteFile(
             each.rfilename, each.size, each.lfs.sha256 if each.lfs else each.blob_id
@@ -122,17 +127,8 @@ def read_listing(repository: Repository, answer: bytes) -> Listing:
     return Listing(info.sha, _needed(repository, files))
 
 
-def _refuse_path(repository: Repository, name: str) -> None:
-    inside = all(part not in ("", ".", "..") for part in name.split("/"))
-    if not inside or "\\" in name or ":" in name or not name.isprintable():
-        raise ModelError(
-            f"{repository}: lists {shown(name)!r}, a path that no honest repository has; "
-            "nothing was downloaded"
-        )
-
-
 def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[RemoteFile, ...]:
-    vocabularies = [name for name in VOCABULARIES if name in files]
+    vocabularies = list(filter(files.__contains__, VOCABULARIES))
     if CONFIG not in files or not vocabularies:
         missing = " or ".join(VOCABULARIES) if CONFIG in files else CONFIG
         raise ModelError(f"{repository}: not a Whisper model: {missing} is missing")
