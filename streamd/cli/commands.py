@@ -1,7 +1,7 @@
-"""The commands of the program, and how one is run: from the command line to an exit code.
+"""The commands of the program, and how one is run.
 
-Each imports what it runs when it runs: ``streamd --help`` and a mistyped option are to be answered
-at once, not after numpy and the inference runtime have been loaded.
+Each command imports its modules when it runs, so that ``streamd --help`` and a mistyped option are
+answered before numpy and the inference runtime are loaded.
 """
 
 import os
@@ -154,7 +154,7 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
-    """The options of these groups and of these names."""
+    """Return the options of these sections and of these names."""
     every = OPTIONS.values()
     return tuple(o for o in every if {o.group, o.name} & {*names} and o.name not in without)
 
@@ -263,7 +263,7 @@ COMMANDS = (
     ),
     Command(
         "doctor",
-        "check this machine, and tell how to fix problems",
+        "check this machine, and say how to fix problems",
         _doctor,
         options=_options(
             *("source", "model", "threads", "precision", "engine", "compute", "host", "port"), *_LOG
@@ -277,11 +277,10 @@ COMMANDS = (
     ),
     *MODELS,
 )
-"""The first one is meant where none is named."""
-
+"""The first one runs if none is named."""
 
 READER_LEFT = 141
-"""What a shell reports of a program that SIGPIPE ended."""
+"""The exit code that a shell reports for a program that SIGPIPE ended."""
 
 
 def run(argv: Sequence[str] | None, commands: Sequence[Command] | None) -> int:

@@ -1,7 +1,4 @@
-"""``streamd watch`` and ``streamd export``: captions that this process does not make.
-
-They come from the server of another streamd, or from the journal.
-"""
+"""``streamd watch`` and ``streamd export``: captions from another streamd, or from the journal."""
 
 import asyncio
 import os
@@ -22,18 +19,14 @@ from streamd.stdio import lines_inside
 
 
 async def show(config: Config, url: str) -> None:
-    """Show and store the events of the session at `url` until it ends or we are told to stop.
+    """Show and store the events of the session at `url` until it ends or a signal arrives.
 
-    Raises
-    ------
-    StreamdError
-        a bad token file, no such server or session, a file that cannot be written
-    BrokenPipeError
-        nobody reads standard output any more
+    Raises `StreamdError` for a bad token file, if there is no such server or session, and if a file
+    cannot be written; `BrokenPipeError` if standard output was closed.
     """
     loop = asyncio.get_running_loop()
     token = read_token(config.bind.token_file, os.environ)
-    started = datetime.now().astimezone()  # the server does not tell when the session began
+    started = datetime.now().astimezone()  # the server does not say when the session began
     screen = open_display(config, sys.stdout, os.environ, started=started)
     sinks = (screen, *open_files(config))
     # A terminal may be stopped (Ctrl-S); its own thread keeps the connection alive meanwhile.
@@ -47,7 +40,7 @@ async def show(config: Config, url: str) -> None:
             loop.add_signal_handler(number, following.cancel)
         try:
             await asyncio.wait([following])
-            if not following.cancelled():  # to be stopped is the ordinary end of watching
+            if not following.cancelled():  # a signal is the usual end of watching
                 following.result()
         finally:
             for sink in sinks:
@@ -65,14 +58,10 @@ async def _follow(
 
 
 def export(config: Config, session: str = "") -> None:
-    """Write the last run of a session, or list what there is if no session is named.
+    """Write the last run of a session, or list all sessions if none is named.
 
-    Raises
-    ------
-    StreamdError
-        there is no such session, or its journal is damaged; a file that cannot be written
-    BrokenPipeError
-        nobody reads standard output any more
+    Raises `StreamdError` if there is no such session, if its journal is damaged, and if a file
+    cannot be written; `BrokenPipeError` if standard output was closed.
     """
     folder = place(config.journal.folder or AUTO, os.environ)
     known = runs(folder)
@@ -93,7 +82,7 @@ def export(config: Config, session: str = "") -> None:
 
 
 def table(known: Iterable[Head]) -> str:
-    """One line for each session that ever was, oldest first."""
+    """Return one line for each run, oldest first."""
     return "".join(
         f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}\n"
         for run in sorted(known, key=lambda run: run.started)
