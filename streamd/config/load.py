@@ -28,7 +28,7 @@ _Words = str | Sequence[str]
 
 
 class _Value(NamedTuple):
-    """The value of a field, and the words that say where it was set."""
+    """The value of a field; `culprit` says in messages where it was set."""
 
     field: Field
     value: object
@@ -54,30 +54,26 @@ def load(
     Raises
     ------
     ConfigError
-        a value is not allowed; the message is one line about the first of these
+        a value is not allowed; the message is one line about the first such value
     """
-    values: dict[str, _Value] = {}
+    values: list[_Value] = []  # later ones take precedence
     if path := config_file or environ.get(CONFIG_VARIABLE, ""):
-        values.update(_from_file(path, "--config" if config_file else CONFIG_VARIABLE))
-    values.update(_from_environment(environ))
-    values.update(_from_command_line(given))
+        values += _from_file(path, "--config" if config_file else CONFIG_VARIABLE)
+    values += _from_environment(environ)
+    values += _from_command_line(given)
     config = Config()
-    for field, value, _ in values.values():
+    for field, value, _ in values:
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
-    _check(config, values)
+    _check(config, {field.setting: culprit for field, _, culprit in values})
     return config
 
 
 def as_toml(config: Config) -> str:
     """Return a TOML file with all options and the other fields that differ from their defaults.
 
-    `load` reads it back to an equal configuration.
-
-    Raises
-    ------
-    ConfigError
-        a file's name is not text, which the file system allows and TOML does not
+    `load` reads it back to an equal configuration. Raises `ConfigError` if a file's name is not
+    UTF-8, which the file system allows and TOML does not.
     """
     lines: list[str] = []
     for group in SECTIONS:
@@ -111,7 +107,7 @@ def value_of(config: Config, field: Field) -> object:
     return getattr(getattr(config, field.part), field.attribute)
 
 
-def _from_file(path: str, culprit: str) -> Iterator[tuple[str, _Value]]:
+def _from_file(path: str, culprit: str) -> Iterator[_Value]:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -125,10 +121,10 @@ def _from_file(path: str, culprit: str) -> Iterator[tuple[str, _Value]]:
             raise ConfigError(f"{path}: key {group} stands outside any section{_home(group)}")
         if group == SET:
             for name, value in _flat(keys):
-                yield name, _set(name, value, f"{path}: {SET}.{name}")
+                yield _set(name, value, f"{path}: {SET}.{name}")
         elif group in SECTIONS:
             for name, value in keys.items():
-                yield name, _from_key(path, group, name, value)
+                yield _from_key(path, group, name, value)
         else:
             hint = suggestion(group, [*SECTIONS, SET])
             raise ConfigError(f"{path}: unknown section [{group}]{hint}")
@@ -169,15 +165,15 @@ def _set(name: str, value: object, culprit: str) -> _Value:
     raise ConfigError(f"{culprit}: no such setting{suggestion(name, SETTINGS)}")
 
 
-def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[tuple[str, _Value]]:
+def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[_Value]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"{culprit} must be NAME=VALUE, got {pair}")
-        yield name, _set(name, text, f"{culprit} {name}")
+        yield _set(name, text, f"{culprit} {name}")
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Value]]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
     known = {option.variable: option for option in OPTIONS.values()}
     ours = {name: text for name, text in environ.items() if text and name.startswith(PREFIX)}
     for other in (CONFIG_VARIABLE, TOKEN_VARIABLE):
@@ -185,7 +181,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Value]
     yield from _from_pairs(ours.pop(SET_VARIABLE, "").split(), SET_VARIABLE)
     for variable, text in ours.items():
         if option := known.get(variable):
-            yield option.name, _read(option, text, variable)
+            yield _read(option, text, variable)
             continue
         stem = variable.removeprefix(PREFIX)
         if setting := successor(stem.lower().replace("_", "-")):
@@ -197,19 +193,19 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Value]
             raise ConfigError(f"unknown variable {variable}; did you mean {PREFIX}{close}?")
 
 
-def _from_command_line(given: Mapping[str, _Words]) -> Iterator[tuple[str, _Value]]:
+def _from_command_line(given: Mapping[str, _Words]) -> Iterator[_Value]:
     for name, raw in given.items():
         if name == SET:
             yield from _from_pairs([raw] if isinstance(raw, str) else raw, f"--{SET}")
         else:
-            yield name, _read(OPTIONS[name], raw, f"--{name}")
+            yield _read(OPTIONS[name], raw, f"--{name}")
 
 
-def _check(config: Config, values: Mapping[str, _Value]) -> None:
-    """Refuse what is wrong only in combination."""
+def _check(config: Config, culprits: Mapping[str, str]) -> None:
+    """Refuse values that are wrong only in combination."""
 
     def culprit(name: str) -> str:
-        return values[name].culprit if name in values else f"--{name}"
+        return culprits.get(OPTIONS[name].setting, f"--{name}")
 
     length = config.session.length
     for name, least in (("step", config.session.step), ("keep", config.commit.keep)):
@@ -223,10 +219,7 @@ def _check(config: Config, values: Mapping[str, _Value]) -> None:
 def read_token(path: str, environ: Mapping[str, str]) -> str | None:
     """Return the token in the file of ``--token-file``, or in the environment, if any.
 
-    Raises
-    ------
-    ConfigError
-        the file cannot be read, or is empty
+    Raises `ConfigError` if the file cannot be read or is empty.
     """
     if not path:
         return environ.get(TOKEN_VARIABLE, "").strip() or None
