@@ -118,10 +118,9 @@ class Folder:
     def audio_ms(self, session: str, epoch: str) -> int | None:
         """Return the length of a run that has ended; None if it has not, or is unknown."""
         run = [file for file in self._index.of(session) if file.epoch == epoch]
-        for file in sorted(run, key=lambda file: file.seq)[-1:]:
-            for _, last in [*lines(file.path)][-1:]:
-                return last.settled_ms if isinstance(last.event, Eos) else None
-        return None
+        newest = max(run, key=lambda file: file.seq, default=None)
+        last = [line for _, line in lines(newest.path)][-1:] if newest else []
+        return last[0].settled_ms if last and isinstance(last[0].event, Eos) else None
 
     def unsynced(self) -> list[int]:
         """Return the descriptors to be given to `sync`, in a thread, about once a second."""

@@ -5,6 +5,7 @@ A file holds JSON lines. The first one is a `Head`, the others are `JournalLine`
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -63,43 +64,33 @@ class FileIndex:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._names: dict[str, tuple[str, ...]] = {}
+        self._files: dict[str, list[File]] = {}
         for file in files_in(folder):
             self.add(file)
 
     def of(self, session: str) -> list[File]:
         """Return the files of a session that still exist, oldest first."""
-        files = self._noted(session)
-        existing = [file for file in files if file.path.exists()]
-        if len(existing) < len(files):
-            self._names[session] = tuple(file.path.name for file in existing)
-        if not existing:
-            self._names.pop(session, None)
-        return existing
+        existing = sorted(file for file in self._files.pop(session, ()) if file.path.exists())
+        if existing:
+            self._files[session] = existing
+        return [*existing]
 
     def add(self, file: File) -> None:
         """Add a new file."""
-        self._names[file.session] = (*self._names.get(file.session, ()), file.path.name)
+        self._files.setdefault(file.session, []).append(file)
 
     def newest(self, session: str) -> str:
         """Return the start in the name of the session's newest file; empty if there is none."""
-        return max((file.start for file in self._noted(session)), default="")
+        return max((file.start for file in self._files.get(session, ())), default="")
 
     def expire(self, before: float) -> None:
         """Remove the files that were last written before a time in seconds since 1970."""
-        for session in list(self._names):
-            for file in self._noted(session):
-                try:
+        for session in list(self._files):
+            for file in self._files[session]:
+                with suppress(FileNotFoundError):  # another program removed it first
                     if file.path.stat().st_mtime < before:
                         file.path.unlink()
-                except FileNotFoundError:
-                    pass  # another program removed it first
             self.of(session)
-
-    def _noted(self, session: str) -> list[File]:
-        """Return the files of a session, whether they still exist or not, oldest first."""
-        found = (_parsed(self.folder / name) for name in self._names.get(session, ()))
-        return sorted(file for file in found if file)
 
 
 def files_in(folder: Path, session: str | None = None) -> list[File]:
@@ -120,11 +111,7 @@ def lines(path: Path) -> Iterator[tuple[int, JournalLine]]:
     damaged, which no crash explains.
     """
     offset = 0
-    try:
-        opened = path.open("rb")
-    except FileNotFoundError:
-        return
-    with opened as file:
+    with suppress(FileNotFoundError), path.open("rb") as file:
         for raw in file:
             if not raw.endswith(b"\n"):
                 return  # torn by a crash, or another process is writing it now
@@ -148,11 +135,7 @@ def head_of(path: Path) -> Head | None:
 
 def finals(path: Path, offset: int, *, after: int, upto: int) -> Iterator[Final]:
     """Give the finals with ``after < seq <= upto`` of a file; none if it no longer exists."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
+    with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(offset)
         for line in file:
             final = _decode(line).event

@@ -1,8 +1,7 @@
 """Outputs of transcript events: the terminal, standard output, files.
 
-A sink receives the events in the order of the stream. What it writes is computed by pure functions;
-the classes that hold a stream are thin, write at once and flush. They block as long as their stream
-blocks, and none may be called from two threads at a time.
+A sink receives the events in the order of the stream, writes at once and flushes. It blocks as long
+as its stream blocks, and may not be called from two threads at a time.
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -63,9 +63,7 @@ class StreamSink(CaptionSink):
     """
 
     def __init__(self, stream: TextIO, form: Format) -> None:
-        self._stream = stream
-        self._form = form
-        self._begun = False
+        self._stream, self._form, self._begun = stream, form, False
 
     def write(self, event: Event) -> None:
         """Append the text of `event` and flush it."""
@@ -86,18 +84,16 @@ class StreamSink(CaptionSink):
 class FileSink:
     """Writes a transcript file, which is complete and valid whenever the process dies.
 
-    Each final is added in one unbuffered write, so ``tail -f`` shows it at once; the next final
-    overwrites the tail of the format. An existing file stays as it is until the first final, or
-    until a session without finals ends normally; a session that fails or is stopped before leaves
-    no trace.
+    Each final is added in one unbuffered write; the next one overwrites the tail of the format. An
+    existing file stays as it is until the first final, or until a session without finals ends
+    normally; a session that fails or is stopped before leaves no trace.
 
     With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
     beside it. Raises `ConfigError` if the file cannot be written.
     """
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
-        self._path = path
-        self._form = form
+        self._path, self._form = path, form
         self._end = 0  # offset of the tail
         self._tail = b""
         self._begun = self._failed = False

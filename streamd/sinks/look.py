@@ -37,8 +37,7 @@ class Look:
     """The user's choices for captions.
 
     `ramp` has SGR colours from lowest to highest confidence, or none. Words less probable than
-    `mark_low` are put into brackets. `stamp` makes the text before a caption from its start in ms
-    since the stream began.
+    `mark_low` are put into brackets. `stamp` makes the text before a caption from its start in ms.
     """
 
     ramp: tuple[str, ...] = ()
@@ -65,8 +64,7 @@ def confidence_ramp(
 def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable[[int], str]:
     """Return the function for `Look.stamp`.
 
-    ``rel`` counts from the start of the stream; ``clock`` is local wall time, computed from
-    `started`, the time at which the stream began.
+    ``rel`` counts from the start of the stream, at `started`; ``clock`` is local wall time.
     """
     if mode == "off":
         return lambda t_ms: ""

@@ -1,7 +1,4 @@
-"""One line at the bottom of a terminal that shows how far a long task is.
-
-Whole lines that go to the same terminal are printed inside `ProgressBar.above`.
-"""
+"""One line at the bottom of a terminal that shows how far a long task is."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -44,9 +44,8 @@ class _Timed:
 class Srt(_Timed):
     """SubRip. It has no comments, so gaps are left out.
 
-    It has no escapes either: a word joiner breaks text that a player would take for a tag, an arrow
-    is shortened, as in openai-whisper, and braces become parentheses, since players hide or obey
-    what is inside.
+    It has no escapes either: a word joiner breaks what a player would take for a tag, an arrow is
+    shortened, as in openai-whisper, and braces, whose inside players hide, become parentheses.
     """
 
     _n_cues = 0

@@ -2,11 +2,7 @@
 
 On a terminal a final becomes an ordinary line that is never touched again: the terminal wraps it
 itself, so it is copied as one line and wraps again when the window is resized. The partial stands
-below it, laid out as that line will be, so that nothing jumps when it becomes final: its committed
-words in normal weight, its tentative end faint. A pipe gets the finals only, one line each, or all
-events as JSON lines.
-
-Logs belong on standard error; if that is the same terminal, write them inside `above`.
+below it, laid out as that line will be, so that nothing jumps when it becomes final.
 """
 
 import os
@@ -38,13 +34,12 @@ _CURSOR_OFF, _CURSOR_ON = "\x1b[?25l", "\x1b[?25h"
 
 
 class Region:
-    """The rows at the bottom of a terminal that are redrawn; pure: it returns what to write.
+    """The rows at the bottom of a terminal that are redrawn; it returns what to write.
 
     The cursor rests at the *first* cell of the region. To wipe the region it is then enough to
-    erase from the cursor downwards, without counting rows. So it does not matter whether the
-    terminal wraps the rows again when it is resized (most do, and keep the cursor on its character)
-    or cuts them off (xterm), or how it counts the cells of an emoji. While the region is drawn,
-    automatic wrapping is off: each row takes one row.
+    erase from the cursor downwards, without counting rows: it does not matter whether the terminal
+    wraps the rows again when it is resized or cuts them off (xterm), or how it counts the cells of
+    an emoji. While the region is drawn, automatic wrapping is off: each row takes one row.
 
     One flaw remains: a terminal that is made much narrower may push the first rows of the region
     out of the screen, where nothing can erase them.
@@ -81,8 +76,7 @@ class TerminalSink:
     """Shows live captions on the terminal of `stream`, whose `size` is asked by default."""
 
     def __init__(self, stream: TextIO, look: Look, *, size: Size | None = None) -> None:
-        self._stream = stream
-        self._look = look
+        self._stream, self._look = stream, look
         self._size = size or (lambda: terminal_size(stream))
         self._region = Region()
         self._partial: Partial | None = None

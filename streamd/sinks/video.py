@@ -98,7 +98,7 @@ class Video:
             self._part.unlink(missing_ok=True)
 
     def _make(self, *, whole: bool) -> None:
-        """Make the video of all the sound if `whole`, or else up to the last word."""
+        # Of all the sound if `whole`, or else up to the last word.
         _log.info("%s: ffmpeg is making the video", self._path)
         self._warn_of_missing_letters()
         end = () if whole else ("-t", f"{self._end_ms / 1000:.3f}")
@@ -150,8 +150,8 @@ class Video:
 def script(dialogues: str, layout: CueLayout) -> str:
     """Return the whole subtitle file.
 
-    The font is the system's default; libass takes missing characters from other fonts. The style's
-    last number lets a line begin where its language does, right or left.
+    The font is the system's default. The style's last number lets a line begin where its language
+    does, right or left.
     """
     return f"""\
 [Script Info]

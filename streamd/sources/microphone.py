@@ -1,8 +1,7 @@
 """Input devices and the microphone, through PortAudio.
 
-PortAudio calls back from its own thread, which only hands a copy of the block to the event loop. It
-never waits for us, so nothing is lost while the engine is slow: blocks wait in memory, up to
-`QUEUE_LIMIT_MS` of them.
+PortAudio calls back from its own thread, which only hands a copy of the block to the event loop. So
+nothing is lost while the engine is slow: up to `QUEUE_LIMIT_MS` wait in memory.
 """
 
 import asyncio
@@ -137,8 +136,7 @@ class Microphone:
         self.name = "microphone"
         self.live = True
         self.duration_ms: int | None = None
-        self._wanted = device
-        self._refresh = refresh
+        self._wanted, self._refresh = device, refresh
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
         self._arrival = asyncio.Event()
@@ -272,11 +270,9 @@ class Backlog:
     """
 
     def __init__(self, *, limit: int, rate_hz: int) -> None:
-        self._limit = limit
-        self._rate_hz = rate_hz
+        self._limit, self._rate_hz = limit, rate_hz
         self._items: deque[Block | Lost | Ended] = deque()
-        self._n_samples = 0
-        self._n_dropped = 0
+        self._n_samples = self._n_dropped = 0
 
     def put(self, item: Block | Lost | Ended) -> None:
         """Append an item, or drop a block for which there is no room."""

@@ -102,7 +102,7 @@ class StdinSource:
         return block if len(block) else Ended(self._failure)
 
     def _read(self) -> Block:
-        """Wait for samples and return them; none at the end. Runs in a thread."""
+        # Runs in a thread.
         head = b""
         if self._may_be_container:
             self._may_be_container = False
@@ -140,7 +140,6 @@ class StdinSource:
                 data = self._read_bytes()
 
     def _read_bytes(self) -> bytes:
-        """Wait for bytes and return them; none at the end."""
         while True:
             ready, _, _ = select.select([self._descriptor, self._woken], [], [])
             n_wanted = _READ_BYTES if self._n_left is None else min(self._n_left, _READ_BYTES)
