@@ -2,8 +2,7 @@
 
 The hub stamps finals with `seq`, keeps the newest of them for replay (all of them, if it has an
 `Archive`) and puts every event into each subscriber's own bounded queue, so no subscriber can delay
-another one or the session. Publishing never waits. The hub does not know sockets, files or threads:
-all calls come from one thread, and only a subscriber that iterates needs an event loop.
+another one or the session. All calls come from one thread.
 """
 
 import asyncio
@@ -54,13 +53,11 @@ class Subscription(AsyncIterator[SessionEvent]):
         partials: bool = True,
         stats: bool = False,
     ) -> None:
-        self.slow = False
-        self._replay = iter(replay)
-        self._bound = bound
+        self.slow = self._closed = False
+        self._replay, self._bound = iter(replay), bound
         self._wanted = {Partial: partials, Stats: stats}
         self._queue: OrderedDict[int, SessionEvent] = OrderedDict()
         self._n_offered = 0
-        self._closed = False
         self._changed = asyncio.Event()
 
     @property
@@ -296,7 +293,6 @@ def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[S
 
 
 def _outdates(event: SessionEvent, partial: SessionEvent) -> bool:
-    """Whether nobody needs `partial` once `event` is known."""
     if isinstance(event, Eos):
         return True
     return isinstance(event, Final) and isinstance(partial, Partial) and partial.seg <= event.seg

@@ -1,8 +1,7 @@
 """Finals on disk: they survive `kill -9` and a restart of the daemon.
 
-Each session has files of its own with one JSON object per line. A line is written by one `write`
-before the final is published. A line that a crash left incomplete is cut off when the journal is
-opened again. One process writes a folder at a time.
+Each session has files of its own with one JSON object per line, which is written before the final
+is published. One process writes a folder at a time.
 """
 
 import logging

@@ -76,9 +76,7 @@ class Auth:
                 f"refusing to listen on {host} without a token, since other machines could "
                 "connect: give --token-file, or --host 127.0.0.1"
             )
-        self._bind = bind
-        self._token = token
-        self._pages = pages
+        self._bind, self._token, self._pages = bind, token, pages
 
     def with_token(self, token: str | None) -> "Auth":
         """Return the same checks with another token; raises as the constructor does."""
@@ -134,7 +132,6 @@ class Auth:
 
 
 def _presented_tokens(request: Request) -> Iterator[str]:
-    """Yield the tokens of a request, from its headers and subprotocols."""
     scheme, _, token = "".join(request.headers.get_all("Authorization")).partition(" ")
     if scheme in ("Bearer", "Token"):
         yield token

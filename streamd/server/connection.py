@@ -116,11 +116,10 @@ class Connection:
     def __init__(
         self, socket: WebSocket, query: str, *, ingests: Ingests, info: ServerInfo, limits: Limits
     ) -> None:
-        self._socket = socket
+        self._socket, self._ingests = socket, ingests
         self._query = parse_query(query)
         self._error: WireError | None = None
         self._stuck = False
-        self._ingests = ingests
         self._ingest: Ingest | None = None
         self._hub = self._join()
         self._hello = Hello(
@@ -224,7 +223,6 @@ class Connection:
             await self._socket.close(code, reason)
 
     def _filter(self, event: SessionEvent) -> Event | None:
-        """Return the event in the form that this client asked for, or None if it gets none."""
         if self._query.role is Role.INGEST and isinstance(event, Partial | Final | Vad | Missed):
             return None
         if not self._query.words and isinstance(event, Partial | Final):

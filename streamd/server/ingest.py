@@ -115,9 +115,8 @@ class Ingest:
     """
 
     def __init__(self, session: IngestSession, *, max_session_ms: int) -> None:
-        self.session = session
+        self.session, self._max_session_ms = session, max_session_ms
         self.feeder: Feeder | None = None
-        self._max_session_ms = max_session_ms
         self._audio: _AudioInput | None = None  # from the first `start` or audio on
         self._has_started = False  # on the present connection
         self._has_complained = False

@@ -216,7 +216,6 @@ class Server:
         return None
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
-        """Run one client's connection until it ends."""
         socket = WebSocket(accepted, self._limits)
         query = "" if accepted.request is None else accepted.request.path.partition("?")[2]
         try:

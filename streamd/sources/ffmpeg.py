@@ -1,8 +1,7 @@
 """Sound that ffmpeg decodes: what libsndfile cannot read, addresses, containers on a pipe.
 
-ffmpeg writes PCM into a pipe, which is read as needed: nothing is copied to the disk, and no more
-than a few seconds are decoded ahead. It runs in a process group of its own, so that the first
-Ctrl-C at a terminal does not end it before streamd has reacted.
+ffmpeg writes PCM into a pipe, which is read as needed. It runs in a process group of its own, so
+that the first Ctrl-C at a terminal does not end it before streamd has reacted.
 """
 
 import contextlib

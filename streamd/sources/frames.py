@@ -103,7 +103,7 @@ class FrameStream:
         raise StopAsyncIteration
 
     def _check(self, block: Block) -> None:
-        """Warn, once each, of samples that no recording has; `Framer` silences or clips them."""
+        # Warns, once each, of samples that no recording has; `Framer` silences or clips them.
         if block.dtype.kind != "f" or not len(block):
             return
         finite = np.isfinite(block)
