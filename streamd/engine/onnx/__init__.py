@@ -1,6 +1,6 @@
 """Whisper on ONNX Runtime's CPU provider: the engine for every machine.
 
-One engine serves all streams of a process: any thread may use it, but only one at a time a decoder.
+One engine serves all streams of a process from any thread; a decoder is for one thread at a time.
 An engine is built from a model's weights, or opened from files that `save` wrote: the graphs as
 ONNX Runtime optimised them, and the weights in its kernels' order, to be mapped. Such files suit
 one version of ONNX Runtime on one kind of processor.
@@ -290,9 +290,8 @@ def _new_session(
             "session.save_external_prepacked_constant_initializers", "1"
         )
     if isinstance(model, Path):
-        options.graph_optimization_level = (
-            GraphOptimizationLevel.ORT_DISABLE_ALL
-        )  # already optimised
+        # it was optimised before it was saved
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     source = model if isinstance(model, bytes) else str(model)
     try:
         return InferenceSession(source, options, providers=["CPUExecutionProvider"])

@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.disk import expanded, user_folder
-from streamd.engine.formats.huggingface import ModelType
-from streamd.engine.formats.safetensors import shards
+from streamd.engine.formats.huggingface import CONFIG, ModelType
+from streamd.engine.formats.safetensors import INDEX, SINGLE, shards
 from streamd.engine.formats.untrusted import read_json
 from streamd.engine.store.repository import (
-    CONFIG,
-    INDEX,
     VOCABULARIES,
-    WEIGHTS,
     Listing,
     Repository,
     is_commit,
@@ -151,7 +148,7 @@ def _is_whole(folder: Path) -> bool:
     """Return whether no file that the loader needs is missing, nor the content of a link."""
     if not (folder / CONFIG).is_file() or not any((folder / v).is_file() for v in VOCABULARIES):
         return False
-    if (folder / WEIGHTS).is_file():
+    if (folder / SINGLE).is_file():
         return True
     try:
         return all((folder / name).is_file() for name in shards(folder / INDEX))

@@ -22,9 +22,10 @@ import httpx2
 from streamd import __version__
 from streamd.disk import flush, locked, megabytes
 from streamd.engine.formats import huggingface
+from streamd.engine.formats.safetensors import INDEX
 from streamd.engine.store import cache
 from streamd.engine.store.cache import StorePaths, access_token, timeout_s
-from streamd.engine.store.repository import INDEX, Listing, RemoteFile, Repository, read_listing
+from streamd.engine.store.repository import Listing, RemoteFile, Repository, read_listing
 from streamd.errors import ModelError
 
 _MAX_LISTING = 16_000_000

@@ -12,14 +12,13 @@ from typing import Annotated
 import msgspec
 
 from streamd.engine.catalog import entry
+from streamd.engine.formats.huggingface import CONFIG, GENERATION
+from streamd.engine.formats.safetensors import INDEX, SINGLE
 from streamd.engine.formats.untrusted import MAX_BYTES, shown
 from streamd.errors import ModelError
 
-CONFIG = "config.json"
-GENERATION = "generation_config.json"
 VOCABULARIES = ("tokenizer.json", "vocab.json")
 """One is needed; the first is preferred."""
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 _MAX_FILES = 20_000
 
@@ -134,13 +133,13 @@ def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[Re
         raise ModelError(f"{repository}: not a Whisper model: {missing} is missing")
     generation = [GENERATION] if GENERATION in files else []
     small = [CONFIG, *generation, vocabularies[0]]
-    weights = [WEIGHTS]
-    if WEIGHTS not in files:
+    weights = [SINGLE]
+    if SINGLE not in files:
         small.append(INDEX)
         weights = sorted(filter(_SHARD.fullmatch, files))
         if INDEX not in files or not weights:
             raise ModelError(
-                f"{repository}: {WEIGHTS} is missing; weights in any other form are not downloaded"
+                f"{repository}: {SINGLE} is missing; weights in any other form are not downloaded"
             )
     if large := [name for name in small if files[name].n_bytes > MAX_BYTES]:
         raise ModelError(f"{repository}: {large[0]} is larger than any model's; not downloaded")
