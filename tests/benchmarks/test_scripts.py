@@ -274,6 +274,7 @@ def test_programs_that_hear_nobody_run_no_encoder():
     assert table.count("never ran") == 3
 
 
+@pytest.mark.coreml
 def test_what_building_for_core_ml_costs():
     pytest.importorskip("coremltools")
     table, told = run("coreml_build.py", "--dims", "tiny", "--contexts", "384")

@@ -99,9 +99,8 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
     process = await start(port, tmp_path)
     heard: list[list[Final]] = [[], []]
     news: asyncio.Queue[Event] = asyncio.Queue()
-    async with speak.Speaker(url, "talk") as speaker:
-        begun = asyncio.Event()
-        speaker._heard = lambda message: begun.set()
+    begun = asyncio.Event()
+    async with speak.Speaker(url, "talk", on_message=lambda message: begun.set()) as speaker:
         await begun.wait()
         listeners = [asyncio.create_task(listen(url, finals, news)) for finals in heard]
 
