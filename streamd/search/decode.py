@@ -1,11 +1,11 @@
 """One window from encoder features to tokens, decoded again where the result is poor.
 
-Everything comes from the passes of the search: the probability of silence from the row of
-start-of-transcript, confidences from the logits, alignment from the scores.
+The probability of silence, the confidences and the alignment come from the passes of the search.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -119,16 +119,10 @@ def decode(
 ) -> Decoded:
     """Decode one window once, at one temperature.
 
-    Parameters
-    ----------
-    decoder : a new one, with at least `slots_needed` slots
-    temperature : 0: greedy with the draft, or beam search if ``options.beam_size`` exceeds 1;
-        above: the best of ``options.best_of`` samples drawn from `rng`
-
-    Raises
-    ------
-    ValueError
-        The prefix fills the decoder's text context, or there is no `rng` to sample with.
+    `decoder` is a new one with at least `slots_needed` slots. At temperature 0 the search is greedy
+    with the draft, or a beam search if ``options.beam_size`` exceeds 1; above, it takes the best of
+    ``options.best_of`` samples drawn from `rng`. Raises `ValueError` if the prefix fills the text
+    context, or if there is no `rng` to sample with.
     """
     sampler = None
     if temperature > 0.0:
@@ -139,8 +133,6 @@ def decode(
 
 
 class _Search:
-    """The state of one decode."""
-
     def __init__(
         self,
         decoder: Decoder,
@@ -256,13 +248,12 @@ def _given(
 
 def _possible(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:
     """The draft up to the first token that no transcript can contain."""
-    possible = 0
-    for token in draft:
+
+    def is_possible(token: int) -> bool:
         is_timestamp = tokenizer.timestamp_begin <= token < tokenizer.n_vocab
-        if not (0 <= token < tokenizer.eot or (timestamps and is_timestamp)):
-            break
-        possible += 1
-    return tuple(draft[:possible])
+        return 0 <= token < tokenizer.eot or (timestamps and is_timestamp)
+
+    return tuple(takewhile(is_possible, draft))
 
 
 def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:

@@ -1,9 +1,8 @@
 """Greedy decoding that verifies a draft, and sampling.
 
-The given tokens and the draft are run in one pass. Greedy decoding then picks token after token: as
-long as it picks the draft's, the next logits are there already. At the first other token the rest
-of the draft is dropped, and decoding goes on step by step. So the tokens are always those of greedy
-decoding without a draft.
+The given tokens and the draft are run in one pass. As long as greedy decoding picks the draft's
+tokens, the next logits are there already; then it continues token by token. So the tokens are those
+of greedy decoding without a draft.
 """
 
 from collections.abc import Callable, Sequence
@@ -89,10 +88,9 @@ def sample(
 def draw(logits: Row, uniform: float) -> int:
     """The token whose share of the softmax, laid end to end, contains `uniform` in [0, 1)."""
     shares = np.exp(logits.astype(np.float64) - logits.max()).cumsum()
-    place = min(
-        uniform * shares[-1], np.nextafter(shares[-1], 0.0)
-    )  # rounding must not reach the end
-    return int(np.searchsorted(shares, place, side="right"))
+    # Rounding must not reach the end.
+    at = min(uniform * shares[-1], np.nextafter(shares[-1], 0.0))
+    return int(np.searchsorted(shares, at, side="right"))
 
 
 def _pick(path: Path, row: Row, *, rules: Rules, drafted: int | None, stability: float) -> Path:

@@ -1,10 +1,9 @@
 """Signs that a decoder repeats itself or hallucinates.
 
-A decoder that has lost the audio repeats itself. There are three signs, none of which digits that
-are read aloud show ("eight eight eight seven"): a run of repeated words (WhisperLiveKit), many
-tokens that attend to one spot (SimulStreaming), and text that compresses too well (WhisperKit).
-Words that it invents are improbable, too short or too long (openai/whisper ``transcribe.py``,
-`word_anomaly_score` and `is_segment_anomaly`).
+Three signs of repetition, none of which digits that are read aloud show ("eight eight eight"), are
+a run of repeated words (WhisperLiveKit), many tokens that attend to one spot (SimulStreaming), and
+text that compresses too well (WhisperKit). Invented words are improbable, too short or too long
+(openai/whisper ``transcribe.py``, `word_anomaly_score` and `is_segment_anomaly`).
 """
 
 import math
@@ -24,8 +23,6 @@ TAIL_TOKENS = 60
 ENTROPY_TOKENS = 32
 
 _IGNORED = string.punctuation + string.whitespace
-
-
 USUAL = LoopLimits()
 
 
@@ -60,13 +57,11 @@ def find_loop(
     """
     if len(tokens) < min(limits.stuck_tokens, limits.word_repeats, limits.phrase_words):
         return None  # this runs after each token, and most windows of a stream add few
-    stuck = find_stuck(frames, limits)
-    if stuck is not None:
+    if (stuck := find_stuck(frames, limits)) is not None:
         return stuck + 1
     words = tokenizer.split_words(tokens, language)
-    repetition = find_repetition([text for text, _ in words], limits)
-    if repetition is not None:
-        return sum(len(ids) for _, ids in words[:repetition])
+    if (n_kept := find_repetition([text for text, _ in words], limits)) is not None:
+        return sum(len(ids) for _, ids in words[:n_kept])
     tail = tokenizer.decode(tokens[-TAIL_TOKENS:])
     if len(tokens) >= TAIL_TOKENS and compression_ratio(tail) > limits.compression:
         return len(tokens) - TAIL_TOKENS
@@ -78,7 +73,8 @@ def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | N
 
     Case and punctuation do not count.
     """
-    spoken = [(i, word) for i, text in enumerate(words) if (word := _normal(text))]
+    normal = (text.strip(_IGNORED).casefold() for text in words)
+    spoken = [(i, word) for i, word in enumerate(normal) if word]
     keep = []
     for period in range(1, LONGEST_PHRASE + 1):
         repeats = max(REPEATS_OF_MANY, -(-limits.phrase_words // period))
@@ -103,10 +99,6 @@ def find_stuck(frames: Sequence[int], limits: LoopLimits = USUAL) -> int | None:
     return None
 
 
-def _normal(word: str) -> str:
-    return word.strip(_IGNORED).casefold()
-
-
 IMPROBABLE = 0.15
 SHORTEST_MS = 133
 LONGEST_MS = 2000
@@ -120,7 +112,7 @@ _SHORT_COST, _LONG_COST = 0.015, 0.001
 
 
 def word_anomaly(prob: float, duration_ms: int) -> float:
-    """Score a word: 0 if it is ordinary, 1 if it is improbable, more by its odd duration."""
+    """Score a word: 0 if it is ordinary, 1 if it is improbable, more by its unusual duration."""
     score = 1.0 if prob < IMPROBABLE else 0.0
     score += max(0, SHORTEST_MS - duration_ms) * _SHORT_COST
     return score + max(0, duration_ms - LONGEST_MS) * _LONG_COST

@@ -63,19 +63,21 @@ class Rules:
         """Timestamps come in pairs (end, start), except the first one and one before the end."""
         begin = self._begin
         row[begin - 1] = REFUSED  # <|notimestamps|>
-        if tokens and tokens[-1] >= begin:
-            if len(tokens) < 2 or tokens[-2] >= begin:
-                row[begin:] = REFUSED
-            else:
-                row[: self.eot] = REFUSED
+        if self._ends_segment(tokens):
+            row[: self.eot] = REFUSED
+        elif tokens and tokens[-1] >= begin:
+            row[begin:] = REFUSED
+
+    def _ends_segment(self, tokens: Sequence[int]) -> bool:
+        """Whether the last token is a timestamp after text, which ends a segment."""
+        return [token >= self._begin for token in tokens[-2:]] == [False, True]
 
     def _order_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
         """Timestamps never decrease, no segment has length zero, and the first token is one."""
         begin = self._begin
         earlier = [token for token in tokens if token >= begin]
         if earlier:
-            ends_segment = tokens[-1] >= begin and not (len(tokens) < 2 or tokens[-2] >= begin)
-            row[begin : earlier[-1] + (0 if ends_segment else 1)] = REFUSED
+            row[begin : earlier[-1] + (not self._ends_segment(tokens))] = REFUSED
         if not tokens:
             row[:begin] = REFUSED
             if self._options.max_initial_timestamp is not None:

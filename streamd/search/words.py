@@ -1,9 +1,9 @@
 """Words with their times and confidences, from the result of a decode.
 
-Some heads of the decoder attend to the audio that they transcribe. Their scores, cut to the real
-frames, are normalised and smoothed, and dynamic time warping finds the monotonic path of tokens
-through the frames. `find_words` needs no second pass over the decoder; `align` is openai-whisper's
-way, which also normalises over the row of end-of-text. Source: openai/whisper ``timing.py``.
+The scores of the alignment heads are normalised and smoothed, and dynamic time warping finds the
+monotonic path of tokens through the frames. `find_words` needs no second pass over the decoder;
+`align` is openai-whisper's way, which also normalises over the row of end-of-text. Source:
+openai/whisper ``timing.py``.
 """
 
 from collections.abc import Sequence
@@ -170,13 +170,11 @@ def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:
 def _timed(
     parts: Sequence[tuple[str, tuple[int, ...]]], starts: NDArray[np.int64], probs: Sequence[float]
 ) -> list[Word]:
-    words = []
-    at = 0
+    words, at = [], 0
     for text, tokens in parts:
-        end = at + len(tokens)
-        prob = float(np.mean(probs[at:end]))
-        words.append(Word(text, int(starts[at]), int(starts[end]), prob, tokens))
-        at = end
+        begin, at = at, at + len(tokens)
+        prob = float(np.mean(probs[begin:at]))
+        words.append(Word(text, int(starts[begin]), int(starts[at]), prob, tokens))
     return words
 
 

@@ -67,7 +67,7 @@ class Transcriber(Generic[FeaturesT]):
     ) -> None:
         """For openai-whisper's results, `decoding` has timestamps and all encoder positions."""
         self.engine, self.tokenizer = engine, tokenizer
-        # openai-whisper has none of these guards of live captions.
+        # Guards of live captions, which openai-whisper does not have.
         self.decoding = replace(
             decoding, loops=None, entropy_threshold=0.0, blank_is_guess=False, best_attempt=False
         )
@@ -112,8 +112,6 @@ class Transcriber(Generic[FeaturesT]):
 
 
 class _RecordingState(Generic[FeaturesT]):
-    """What is known of one recording between its windows."""
-
     def __init__(
         self, transcriber: Transcriber[FeaturesT], language: str, voiced: Voiced | None
     ) -> None:
@@ -149,8 +147,16 @@ class _RecordingState(Generic[FeaturesT]):
         if clip.silent_end and found.seek >= clip.end:
             found = found._replace(complete=True)  # even if its last word ends earlier
         if self._options.word_timestamps:
-            timed = self._timed(found, features, stretch)
-            kept = self._without_hallucinations(timed, stretch, mel.n_columns)
+            found = self._timed(found, features, stretch)
+        if self._options.word_timestamps and self._options.hallucination_silence_ms:
+            kept = without_hallucinations(
+                found,
+                stretch,
+                self._options.hallucination_silence_ms / 1000,
+                last_speech_s=self._last_speech_s,
+                full_end_s=(stretch.seek + 2 * self._engine.dims.n_audio_ctx) / COLUMNS_PER_S,
+                end_s=mel.n_columns / COLUMNS_PER_S,
+            )
             if isinstance(kept, int):
                 return [], kept
             found = kept
@@ -224,22 +230,6 @@ class _RecordingState(Generic[FeaturesT]):
         if found.complete or end_s is None or end_s <= stretch.start_s:
             return found._replace(segments=segments)
         return Split(segments, column_at(end_s), found.complete)
-
-    def _without_hallucinations(
-        self, found: Split, stretch: Stretch, n_columns: int
-    ) -> Split | int:
-        longest_ms = self._options.hallucination_silence_ms
-        if not longest_ms:
-            return found
-        full_end = stretch.seek + 2 * self._engine.dims.n_audio_ctx
-        return without_hallucinations(
-            found,
-            stretch,
-            longest_ms / 1000,
-            last_speech_s=self._last_speech_s,
-            full_end_s=full_end / COLUMNS_PER_S,
-            end_s=n_columns / COLUMNS_PER_S,
-        )
 
 
 def _within(segments: Sequence[TimedSegment], end_s: float) -> tuple[TimedSegment, ...]:
