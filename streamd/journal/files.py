@@ -64,33 +64,40 @@ class FileIndex:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files: dict[str, list[File]] = {}
+        # Only names, since a daemon keeps those of every session that it has served.
+        self._names: dict[str, tuple[str, ...]] = {}
         for file in files_in(folder):
             self.add(file)
 
     def of(self, session: str) -> list[File]:
         """Return the files of a session that still exist, oldest first."""
-        existing = sorted(file for file in self._files.pop(session, ()) if file.path.exists())
-        if existing:
-            self._files[session] = existing
-        return [*existing]
+        existing = [file for file in self._noted(session) if file.path.exists()]
+        self._names[session] = tuple(file.path.name for file in existing)
+        if not existing:
+            del self._names[session]
+        return existing
 
     def add(self, file: File) -> None:
         """Add a new file."""
-        self._files.setdefault(file.session, []).append(file)
+        self._names[file.session] = (*self._names.get(file.session, ()), file.path.name)
 
     def newest(self, session: str) -> str:
         """Return the start in the name of the session's newest file; empty if there is none."""
-        return max((file.start for file in self._files.get(session, ())), default="")
+        return max((file.start for file in self._noted(session)), default="")
 
     def expire(self, before: float) -> None:
         """Remove the files that were last written before a time in seconds since 1970."""
-        for session in list(self._files):
-            for file in self._files[session]:
+        for session in list(self._names):
+            for file in self._noted(session):
                 with suppress(FileNotFoundError):  # another program removed it first
                     if file.path.stat().st_mtime < before:
                         file.path.unlink()
             self.of(session)
+
+    def _noted(self, session: str) -> list[File]:
+        """Return the files of a session, whether they still exist or not, oldest first."""
+        found = (_parsed(self.folder / name) for name in self._names.get(session, ()))
+        return sorted(file for file in found if file)
 
 
 def files_in(folder: Path, session: str | None = None) -> list[File]:
