@@ -97,9 +97,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     Without such a name the first of `commands` is used. Raises `ConfigError`.
     """
     named = {command.name: command for command in commands[1:]}
-    n_words = next((n for n in (2, 1) if " ".join(argv[:n]) in named), 0)
-    command = named[" ".join(argv[:n_words])] if n_words else commands[0]
-    words = argv[n_words:]
+    command, words = _command(argv, commands[0], named)
     # What follows -- is cut off here: Python's versions differ in how argparse treats it.
     before = list(takewhile(lambda word: word != "--", words))
     refuse_foreign(before)
@@ -111,15 +109,22 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     config_file = values.pop("config") or ""
     operands = (*rest, *words[len(before) + 1 :])
     if not action:
-        if len(operands) < command.least_operands:
-            raise ConfigError(f"{command.name} needs {command.operand}")
-        if len(operands) > command.most_operands:
-            raise ConfigError(f"{command.name} cannot use {operands[command.most_operands]}")
+        _check_count(command, operands)
         _refuse_misplaced(() if command.name else rest, list(named))
     given = {**command.preset, **{name: raw for name, raw in values.items() if raw is not None}}
     if operands and "FILE" in command.operand:
         given["files"] = list(operands)
     return Request(command, given, operands, config_file, action)
+
+
+def _command(
+    argv: Sequence[str], default: Command, named: Mapping[str, Command]
+) -> tuple[Command, Sequence[str]]:
+    """Return the command, and the words after its name."""
+    for n_words in (2, 1):
+        if command := named.get(" ".join(argv[:n_words])):
+            return command, argv[n_words:]
+    return default, argv
 
 
 def _with_lists(words: Sequence[str]) -> list[str]:
@@ -182,6 +187,13 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
         known += ["--config", f"--{SET}"]
         known += [known for name in ACTIONS for known in _action_flags(name)]
         raise ConfigError(f"unknown option {flag}{suggestion(flag, known)}")
+
+
+def _check_count(command: Command, operands: Sequence[str]) -> None:
+    if len(operands) < command.least_operands:
+        raise ConfigError(f"{command.name} needs {command.operand}")
+    if len(operands) > command.most_operands:
+        raise ConfigError(f"{command.name} cannot use {operands[command.most_operands]}")
 
 
 def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:
