@@ -126,9 +126,8 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     all text is one segment.
     """
     tokens, begin = decoded.tokens, tokenizer.timestamp_begin
-    is_time = [token >= begin for token in tokens]
-    complete = is_time[-2:] == [False, True]
-    cuts = [i for i in range(1, len(tokens)) if is_time[i - 1] and is_time[i]]
+    complete = [token >= begin for token in tokens[-2:]] == [False, True]
+    cuts = _cuts(tokens, begin)
     if not cuts:
         times = [token for token in tokens if token >= begin]
         end_s = (times[-1] - begin) * FRAME_S if times else 0.0
@@ -146,6 +145,11 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
         return Split(segments, stretch.end, complete)
     last_timestamp = tokens[cuts[-1] - 1] - begin
     return Split(segments, stretch.seek + COLUMNS_PER_FRAME * last_timestamp, complete)
+
+
+def _cuts(tokens: Sequence[int], begin: int) -> list[int]:
+    """The places between two timestamps."""
+    return [i for i in range(1, len(tokens)) if tokens[i - 1] >= begin and tokens[i] >= begin]
 
 
 def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
@@ -209,8 +213,7 @@ def with_words(
     texts = [[token for token in segment.tokens if token < eot] for segment in segments]
     aligned = align(list(chain.from_iterable(texts)))
     times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
-    durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
-    median_s = min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
+    median_s = _median(times)
     times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
     groups = with_punctuation(
         [word.text for word in aligned],
@@ -224,16 +227,28 @@ def with_words(
         while groups and n_tokens < len(text):
             group, *groups = groups
             parts = aligned[group.first : group.last]
-            word = "".join(part.text for part in parts)
-            start_s, end_s = (round(origin_s + at_s, 2) for at_s in times[group.main])
-            spoken.append(SpokenWord(word, start_s, end_s, aligned[group.main].prob))
-            n_tokens += sum(len(part.tokens) for part in parts)
+            spoken.append(_spoken(parts, aligned[group.main], times[group.main], origin_s))
+            n_tokens += sum(len(word.tokens) for word in parts)
         if spoken:
             _shorten_first(spoken, median_s, last_speech_s)
             segment = _agreed(segment, spoken, median_s)
             last_speech_s = segment.end_s
         timed.append(segment)
     return timed
+
+
+def _spoken(
+    parts: Sequence[Word], main: Word, seconds: tuple[float, float], origin_s: float
+) -> SpokenWord:
+    """A word with its punctuation, at the times of the word alone."""
+    start_s, end_s = (round(origin_s + at_s, 2) for at_s in seconds)
+    return SpokenWord("".join(word.text for word in parts), start_s, end_s, main.prob)
+
+
+def _median(times: Sequence[tuple[float, float]]) -> float:
+    """Median duration of the words that have one."""
+    durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
+    return min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
 
 
 def _cut_at_sentence_ends(
