@@ -15,7 +15,7 @@ SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-websockets test-real test-mac lint check check-coreml system-packages test-system docs clean
+.PHONY: help demo test test-websockets test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -52,6 +52,9 @@ check: lint test ## everything that a change must pass
 
 check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=tiny.en: those built of it
 	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engine/coreml tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
+
+check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
+	$(BIN)/pytest -m "benchmarks and not coreml" --numprocesses auto --dist load tests/benchmarks
 
 system-packages:
 	@$(SYSTEM_INSTALL)

@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 import soundfile
 
+pytestmark = pytest.mark.benchmarks
+
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
