@@ -20,7 +20,6 @@ from streamd.engine.coreml.networks import TARGET, mil_function, save_package
 from streamd.engine.coreml.package import (
     Bits,
     Form,
-    Meta,
     TensorSpec,
 )
 from streamd.engine.coreml.package_builder import write
@@ -34,14 +33,6 @@ PLANS = {
     "new": BuildOptions((odd.SHORT,)),
     "6 bits": BuildOptions((odd.DIMS.n_audio_ctx,), weight_bits="6"),
 }
-META = Meta(
-    name="odd",
-    weights="",
-    coremltools="",
-    dims=odd.DIMS,
-    alignment_heads=odd.model().alignment_heads,
-    contexts=(odd.SHORT, odd.DIMS.n_audio_ctx),
-)
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +110,15 @@ def test_functions_of_a_package_share_their_weights(built_odd):
 def test_coremltools_own_way_gives_the_same_package(tmp_path):
     """One package for each function, with all of its passes, then joined, as Apple documents it."""
     package = "decoder_state.mlpackage"
-    made = [f for f in functions(META) if f.package == package and f.name in ("load90", "step8")]
+    made = [
+        f for f in functions(odd.META) if f.package == package and f.name in ("load90", "step8")
+    ]
     weights, target = odd.model().weights, TARGET
     joined = coremltools.utils.MultiFunctionDescriptor()
     for function in made:
         layers = Layers(odd.DIMS, weights)
         program = Program()
-        program.add_function("main", mil_function(function, META, layers))
+        program.add_function("main", mil_function(function, odd.META, layers))
         alone = tmp_path / f"{function.name}.mlpackage"
         coremltools.convert(program, minimum_deployment_target=target, skip_model_load=True).save(
             str(alone)
@@ -133,7 +126,7 @@ def test_coremltools_own_way_gives_the_same_package(tmp_path):
         joined.add_function(str(alone), "main", function.name)
     joined.default_function_name = made[0].name
     coremltools.utils.save_multifunction(joined, str(tmp_path / "theirs.mlpackage"))
-    save_package(tmp_path / "ours.mlpackage", made, META, weights)
+    save_package(tmp_path / "ours.mlpackage", made, odd.META, weights)
     ours, theirs = (
         coremltools.utils.load_spec(str(tmp_path / f"{who}.mlpackage"))
         for who in ("ours", "theirs")
@@ -165,7 +158,7 @@ def step1(tmp_path_factory):
     """A package with nothing but a step of one token, by bits and form."""
 
     def build(bits: Bits, form: Form) -> Path:
-        meta = replace(META, bits=bits)
+        meta = replace(odd.META, bits=bits)
         package = f"decoder_{form}.mlpackage"
         (function,) = [f for f in functions(meta) if (f.package, f.name) == (package, "step1")]
         package = tmp_path_factory.mktemp("step") / function.package

@@ -137,3 +137,15 @@ def damaged_copy(data: st.DataObject, whole: bytes, interesting: st.SearchStrate
     if data.draw(st.booleans()):
         damaged = damaged[: data.draw(st.integers(0, len(whole)))]
     return bytes(damaged)
+
+
+def load_damaged(folder: Path, path: Path, damaged: bytes) -> Model | None:
+    """Load the folder's model while its file `path` is damaged; None if the model is refused."""
+    whole = path.read_bytes()
+    try:
+        path.write_bytes(damaged)
+        return load_model(str(folder))
+    except ModelError:
+        return None
+    finally:
+        path.write_bytes(whole)

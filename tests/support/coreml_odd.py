@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 
 from streamd.engine import ModelDimensions
+from streamd.engine.coreml.package import Meta
 from streamd.engine.model import Model
 from streamd.engine.weights import parameter_shapes
 from streamd.mel import log_mel
@@ -47,6 +48,17 @@ def model() -> Model:
         alignment_heads=((0, 0), (0, 1), (0, 3), (1, 2)),
         language="en",
     )
+
+
+META = Meta(
+    name="odd",
+    weights="",
+    coremltools="",
+    dims=DIMS,
+    alignment_heads=model().alignment_heads,
+    contexts=(SHORT, DIMS.n_audio_ctx),
+)
+"""What the description of a build of it says, but for its weights and tools."""
 
 
 def mel() -> Mel:

@@ -7,21 +7,13 @@ import numpy as np
 import pytest
 
 from streamd.engine.coreml.built import functions
-from streamd.engine.coreml.package import Function, Meta, default_contexts
+from streamd.engine.coreml.package import Function, default_contexts
 from streamd.engine.coreml.package_builder import write
 from streamd.errors import ModelError
 from streamd.options import BuildOptions
 from tests.support import coreml_odd as odd
 
 LAYOUT = Path(__file__).with_name("layout.txt")
-META = Meta(
-    name="odd",
-    weights="",
-    coremltools="",
-    dims=odd.DIMS,
-    alignment_heads=odd.model().alignment_heads,
-    contexts=(odd.SHORT, odd.DIMS.n_audio_ctx),
-)
 
 
 def row(function: Function) -> str:
@@ -34,7 +26,7 @@ def row(function: Function) -> str:
 
 def test_the_layout_is_as_it_was():
     """Another layout needs another `VERSION`: models that were built before would be misread."""
-    assert "".join(map(row, functions(META))) == LAYOUT.read_text()
+    assert "".join(map(row, functions(odd.META))) == LAYOUT.read_text()
 
 
 # -- plans ------------------------------------------------------------------------------------
