@@ -140,12 +140,12 @@ def download(name: str, offer: "Offer", here: StorePaths, output: OutputOptions)
     log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
     plain = output.quiet or output.log_format == "json"
     if plain or not is_terminal(sys.stderr, os.environ):
-        fetch(offer, here, told=_Tenths(name).reached)
+        fetch(offer, here, on_progress=_Tenths(name).reached)
         return
     start = offer.listing.n_bytes - offer.n_missing
     bar = ProgressBar(sys.stderr, partial(download_line, name), start=start)
     try:
-        fetch(offer, here, told=bar.update)
+        fetch(offer, here, on_progress=bar.update)
     finally:
         bar.close()
 

@@ -166,7 +166,7 @@ def test_a_model_is_not_there_before_it_is_whole(serving):
         seen.append((n_here, n_all))
         assert cache.find(places().cache, TINY) is None
 
-    get(told=told)
+    get(on_progress=told)
     assert seen[-1][0] == seen[-1][1] == sum(path.stat().st_size for path in get().iterdir())
     assert seen == sorted(seen)
 

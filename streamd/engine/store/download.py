@@ -32,8 +32,8 @@ _MAX_LISTING = 16_000_000
 _PAUSES_S = (1, 2, 4)
 """Pauses between tries in which no byte came; then the download fails."""
 
-Told = Callable[[int, int], object]
-"""Gets (bytes here, bytes in all)."""
+OnProgress = Callable[[int, int], object]
+"""Called with the bytes that are here, and all bytes."""
 Pause = Callable[[float], object]
 """Waits for seconds."""
 
@@ -153,12 +153,12 @@ def fetch(
     offer: Offer,
     here: StorePaths,
     *,
-    told: Told = lambda n_here, n_all: None,
+    on_progress: OnProgress = lambda n_here, n_all: None,
     pause: Pause = time.sleep,
 ) -> Path:
     """Download what is not here, resume what is incomplete, and verify all checksums.
 
-    `told` is called now and then with the progress; `pause` waits between tries. Returns the folder
+    `on_progress` is called now and then; `pause` waits between tries. Returns the folder
     with the complete model. Raises `ModelError` if that fails; the next try resumes what came.
     """
     folder = cache.storage(here.cache, offer.repository)
@@ -166,7 +166,7 @@ def fetch(
     with connected(offer.repository, here) as hub:
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         with locked(lock, f"downloading {offer.repository}"):
-            _Download(hub, offer.listing, told, pause).run()
+            _Download(hub, offer.listing, on_progress, pause).run()
             snapshot = cache.put(here.cache, offer.repository, offer.listing)
             if cache.find(here.cache, offer.repository) != snapshot:
                 raise ModelError(f"{offer.repository}: {INDEX} names files that are not there")
@@ -176,10 +176,12 @@ def fetch(
 class _Download:
     """Downloads the files of a listing one after the other; `n_done` bytes are verified."""
 
-    def __init__(self, hub: HubClient, listing: Listing, told: Told, pause: Pause) -> None:
+    def __init__(
+        self, hub: HubClient, listing: Listing, on_progress: OnProgress, pause: Pause
+    ) -> None:
         self._hub = hub
         self._listing = listing
-        self._told = told
+        self._on_progress = on_progress
         self._pause = pause
         self._n_done = 0
 
@@ -212,7 +214,7 @@ class _Download:
         return cache.blob(self._hub.here.cache, self._hub.repository, file.digest)
 
     def _reached(self, n_bytes: int) -> None:
-        self._told(self._n_done + n_bytes, self._listing.n_bytes)
+        self._on_progress(self._n_done + n_bytes, self._listing.n_bytes)
 
     def _get(self, file: RemoteFile, blob: Path) -> None:
         partial = _partial(blob)
