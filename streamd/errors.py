@@ -37,7 +37,7 @@ class ModelError(StreamdError):
 
 
 class BindError(StreamdError):
-    """The server cannot listen where it was told to."""
+    """The server cannot open its port."""
 
     exit_code = 5
 

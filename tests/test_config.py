@@ -290,7 +290,7 @@ def test_something_must_be_heard():
         load({"source": "false"}, {"STREAMD_SERVER": "false"})
 
 
-def test_choices_are_what_the_stations_know():
+def test_choices_are_what_the_parts_know():
     assert set(OPTIONS["input-format"].choices) == {AUTO, *ENCODINGS}
     rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
     assert OPTIONS["input-rate"].allowed == rates

@@ -180,7 +180,7 @@ class Server:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Accept nobody, finish all sessions, send ``eos`` to all clients, reset the slow ones."""
+        """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
         self._opened.close(close_connections=False)
         try:
             async with asyncio.timeout(self._limits.shutdown_ms / 1000):

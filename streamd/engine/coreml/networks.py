@@ -183,9 +183,8 @@ class _StateCache:
 
     def join(self, cache: Var, new: Var, out: list[Var]) -> Var:
         """Put new (1, n_state, 1, k) into a layer's (1, n_head, d_head, T), which joins `out`."""
-        if (
-            self._kept is None
-        ):  # 1 for each column that no token is written to; the same in all layers
+        # 1 for each column that no token is written to; the same in all layers.
+        if self._kept is None:
             used = mb.reduce_sum(x=self.put, axes=[2], keep_dims=True)
             self._kept = mb.sub(x=np.float16(1), y=used)
         _, n_state, _, k = new.shape
