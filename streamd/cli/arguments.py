@@ -6,7 +6,6 @@ gets the same message wherever it was made.
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
@@ -50,21 +49,6 @@ class Command:
     options: tuple[Option, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
     writes_config: bool = False
-
-    @property
-    def least_operands(self) -> int:
-        """The number of operands that it needs."""
-        return int(self.operand != "" and not self.operand.startswith("["))
-
-    @property
-    def most_operands(self) -> int:
-        """The largest number of operands that it accepts."""
-        return sys.maxsize if "..." in self.operand else len(self.operand.split())
-
-    def is_part_of(self, group: str) -> bool:
-        """Whether it is listed in the help of that command; "" is the program itself."""
-        first, _, second = self.name.rpartition(" ")
-        return first == group and second != ""
 
 
 ACTIONS = {
@@ -113,7 +97,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
         _refuse_misplaced(() if command.name else rest, list(named))
     given = {**command.preset, **{name: raw for name, raw in values.items() if raw is not None}}
     if operands and "FILE" in command.operand:
-        given["files"] = list(operands)
+        given["files"], operands = list(operands), ()
     return Request(command, given, operands, config_file, action)
 
 
@@ -190,10 +174,11 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
 
 
 def _check_count(command: Command, operands: Sequence[str]) -> None:
-    if len(operands) < command.least_operands:
+    wanted = command.operand.split()
+    if wanted and not operands and not command.operand.startswith("["):
         raise ConfigError(f"{command.name} needs {command.operand}")
-    if len(operands) > command.most_operands:
-        raise ConfigError(f"{command.name} cannot use {operands[command.most_operands]}")
+    if len(operands) > len(wanted) and "..." not in command.operand:
+        raise ConfigError(f"{command.name} cannot use {operands[len(wanted)]}")
 
 
 def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:
@@ -306,7 +291,8 @@ def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
     yield f"Usage: {' '.join(filter(None, words))}"
     yield fill(f"{command.summary[0].upper()}{command.summary[1:]}.", WIDTH)
     yield ""
-    if parts := [other for other in commands if other.is_part_of(command.name)]:
+    parts = [c for c in commands if c.name and c.name.rpartition(" ")[0] == command.name]
+    if parts:
         group = f"streamd {command.name}".rstrip()
         yield f"Commands (more: {group} COMMAND --help):"
         for part in parts:

@@ -6,14 +6,16 @@ answered before numpy and the inference runtime are loaded.
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
+from inspect import iscoroutine
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamd import __version__, stdio
-from streamd.cli.arguments import Command, Request, help_text, parse
+from streamd.cli.arguments import Command, Request, Run, help_text, parse
 from streamd.config import OPTIONS, Config, Option, as_toml, load, suggestion
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.stdio import log_to
@@ -22,56 +24,60 @@ if TYPE_CHECKING:
     from streamd.sources.microphone import Device
 
 
-def _live(config: Config, operands: tuple[str, ...]) -> int:
-    import asyncio  # here for the reason above, like all imports in these functions
+def _late(target: str, *, needs_model: bool = False) -> Run:
+    """Return a runner that imports and calls ``module:function`` when the command runs.
 
-    from streamd import daemon
+    The function gets the configuration, with a model that is on this machine if it `needs_model`,
+    and the operands. It may be a coroutine. It returns an exit code or None, or yields lines, which
+    are printed.
+    """
+
+    def run(config: Config, operands: tuple[str, ...]) -> int | None:
+        if needs_model:
+            config = _with_model(config)
+        module, _, function = target.partition(":")
+        result = getattr(import_module(module), function)(config, *operands)
+        if iscoroutine(result):
+            import asyncio  # here for the reason above, like all imports in these functions
+
+            result = asyncio.run(result)
+        if result is None or isinstance(result, int):
+            return result
+        _print(result)
+        return 0
+
+    return run
+
+
+def _with_model(config: Config) -> Config:
     from streamd.cli.choosing import with_model
 
-    return asyncio.run(daemon.run(with_model(config)))
+    return with_model(config)
 
 
-def _transcribe(config: Config, operands: tuple[str, ...]) -> int:
-    import asyncio
-
-    from streamd import daemon
-    from streamd.cli.choosing import with_model
-
-    return asyncio.run(daemon.transcribe(with_model(config)))
-
-
-def _watch(config: Config, operands: tuple[str, ...]) -> None:
-    import asyncio
-
-    from streamd.cli.viewing import show
-
-    asyncio.run(show(config, *operands))
-
-
-def _export(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.cli.viewing import export
-
-    export(config, *operands)
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        stdio.put(sys.stdout, f"{line}\n")
 
 
 def _devices(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.sources.microphone import list_devices
 
-    stdio.put(sys.stdout, device_table(list_devices()))
+    _print(device_table(list_devices()))
 
 
-def device_table(devices: "Sequence[Device]") -> str:
-    """Return one line for each microphone; a star marks the default.
+def device_table(devices: "Sequence[Device]") -> Iterator[str]:
+    """Yield a line for each microphone; a star marks the default.
 
     Raises `SourceError` if there is none.
     """
     if not devices:
         raise SourceError("no microphone found: plug one in, or name a sound file")
-    return "".join(
-        f"{'*' if device.default else ' '} {device.index:>2}  {device.name}  "
-        f"({device.host_api}, channels: {device.channels}, {device.rate_hz} Hz)\n"
-        for device in devices
-    )
+    for device in devices:
+        yield (
+            f"{'*' if device.default else ' '} {device.index:>2}  {device.name}  "
+            f"({device.host_api}, channels: {device.channels}, {device.rate_hz} Hz)"
+        )
 
 
 def _models(config: Config, operands: tuple[str, ...]) -> None:
@@ -79,36 +85,6 @@ def _models(config: Config, operands: tuple[str, ...]) -> None:
     (word,) = operands
     hint = suggestion(word, [command.name.split()[1] for command in MODELS])
     raise ConfigError(f"models {word}: no such command{hint}")
-
-
-def _models_list(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.cli import models
-
-    stdio.put(sys.stdout, models.table(config))
-
-
-def _models_get(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.cli import models
-
-    models.get(config, *operands)
-
-
-def _models_import(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.cli import models
-
-    models.add(*operands)
-
-
-def _models_remove(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.cli import models
-
-    models.remove(*operands)
-
-
-def _models_build(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.cli.packages import build
-
-    build(config, *operands)
 
 
 def _models_check(config: Config, operands: tuple[str, ...]) -> None:
@@ -125,32 +101,9 @@ def _models_check(config: Config, operands: tuple[str, ...]) -> None:
 
 def _bench(config: Config, operands: tuple[str, ...]) -> None:
     from streamd.bench.step import bench_step, step_json, step_table
-    from streamd.cli.choosing import with_model
 
-    result = bench_step(with_model(config))
+    result = bench_step(_with_model(config))
     _print([step_table(result) if sys.stdout.isatty() else step_json(result)])
-
-
-def _calibrate(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.bench.calibrate import report
-    from streamd.cli.choosing import with_model
-
-    _print(report(with_model(config), *operands))
-
-
-def _doctor(config: Config, operands: tuple[str, ...]) -> int:
-    from streamd.cli.doctor import examine
-
-    n_wrong = 0
-    for finding in examine(config):
-        _print([str(finding)])
-        n_wrong += finding.state == "!!"
-    return int(n_wrong > 0)
-
-
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        stdio.put(sys.stdout, f"{line}\n")
 
 
 def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
@@ -166,20 +119,20 @@ MODELS = (
     Command(
         "models list",
         "list the models here, and others that can be had by name",
-        _models_list,
+        _late("streamd.cli.models:table"),
         options=_options("language", "task", *_LOG),
     ),
     Command(
         "models get",
         "download a model that the list shows, or OWNER/NAME from the hub",
-        _models_get,
+        _late("streamd.cli.models:get"),
         "NAME",
         options=_options(*_LOG),
     ),
     Command(
         "models import",
         "copy a model's file or folder into the store, under its own or another name",
-        _models_import,
+        _late("streamd.cli.models:add"),
         "PATH [NAME]",
         options=_options(*_LOG),
     ),
@@ -193,14 +146,14 @@ MODELS = (
     Command(
         "models build",
         "make a model's packages for the Neural Engine and GPU of a Mac",
-        _models_build,
+        _late("streamd.cli.packages:build"),
         "NAME",
         options=_options("building", "engine", *_LOG),
     ),
     Command(
         "models remove",
         "delete a downloaded or imported model",
-        _models_remove,
+        _late("streamd.cli.models:remove"),
         "NAME",
         options=_options(*_LOG),
     ),
@@ -210,21 +163,21 @@ COMMANDS = (
     Command(
         "",
         "live captions of the microphone, or of FILEs and addresses (- is stdin)",
-        _live,
+        _late("streamd.daemon:run", needs_model=True),
         "[FILE...]",
         options=tuple(o for o in OPTIONS.values() if o.group not in ("longform", "building")),
     ),
     Command(
         "serve",
         "caption only what clients send over the network",
-        _live,
+        _late("streamd.daemon:run", needs_model=True),
         options=_options(*_LIVE, *_LOG, "server", "journal", without=("server",)),
         preset={"source": "false"},
     ),
     Command(
         "transcribe",
         "transcribe files, fast, as openai-whisper does",
-        _transcribe,
+        _late("streamd.daemon:transcribe", needs_model=True),
         "FILE...",
         options=_options(
             *("input", "vad", "decoding", "longform", "output"),
@@ -235,14 +188,14 @@ COMMANDS = (
     Command(
         "watch",
         "show the captions of another streamd",
-        _watch,
+        _late("streamd.cli.viewing:show"),
         "URL",
         options=_options("output", "token-file"),
     ),
     Command(
         "export",
         "write a session of the journal, or list all",
-        _export,
+        _late("streamd.cli.viewing:export"),
         "[SESSION]",
         options=_options("output", "journal"),
     ),
@@ -256,7 +209,7 @@ COMMANDS = (
     Command(
         "calibrate",
         "find the shortest safe encoder context for a voice",
-        _calibrate,
+        _late("streamd.bench.calibrate:report", needs_model=True),
         "FILE...",
         options=_options(*_LIVE, *_LOG),
         writes_config=True,
@@ -264,7 +217,7 @@ COMMANDS = (
     Command(
         "doctor",
         "check this machine, and say how to fix problems",
-        _doctor,
+        _late("streamd.cli.doctor:report"),
         options=_options(
             *("source", "model", "threads", "precision", "engine", "compute", "host", "port"), *_LOG
         ),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import streamd
+from streamd import stdio
 from streamd.assets import asset
 from streamd.cli.choosing import best_here
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
@@ -49,6 +50,15 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.state}  {self.name:12} {self.text}{self.fix and f': {self.fix}'}"
+
+
+def report(config: Config) -> int:
+    """Print what `examine` finds; return 1 if there is a problem, else 0."""
+    n_wrong = 0
+    for finding in examine(config):
+        stdio.put(sys.stdout, f"{finding}\n")
+        n_wrong += finding.state == "!!"
+    return int(n_wrong > 0)
 
 
 def examine(config: Config) -> Iterator[Finding]:

@@ -2,16 +2,16 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from streamd.assets import asset
 from streamd.cli.choosing import best_here, download
 from streamd.config import Config
 from streamd.disk import expanded, megabytes
 from streamd.engine import store
-from streamd.engine.catalog import CATALOG, CatalogModel, entry, languages
+from streamd.engine.catalog import CATALOG, entry, languages
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.download import look_up
@@ -20,9 +20,6 @@ from streamd.engine.store.repository import repository_of
 from streamd.errors import ModelError
 
 log = logging.getLogger(__name__)
-
-_HEAD = ("NAME", "SIZE", "LANGUAGES", "HERE", "FROM")
-_WIDTHS = (16, 7, 9, 10)
 
 
 def get(config: Config, name: str) -> None:
@@ -41,7 +38,7 @@ def get(config: Config, name: str) -> None:
     log.info("%s is here; use it with --model %s", name, name)
 
 
-def add(path: str, name: str = "") -> None:
+def add(config: Config, path: str, name: str = "") -> None:
     """Copy a model on this machine into the store after loading it as a check.
 
     Raises `ModelError` if it is no model, or the name is taken or invalid.
@@ -57,93 +54,72 @@ def add(path: str, name: str = "") -> None:
         log.info("%s means this one from now on; the hub's is %s", name, other.repository)
 
 
-def remove(name: str) -> None:
+def remove(config: Config, name: str) -> None:
     """Delete a downloaded or imported model.
 
     Raises `ModelError` if it is not here, not in the store, or cannot be deleted.
     """
+    here, repository = places(), repository_of(name)
     try:
-        size = _removed(name, places())
+        if imported := imports.find(here.imported, name):
+            size = _size(imported)
+            imports.remove(here.imported, name)
+        elif repository and cache.storage(here.cache, repository).exists():
+            if repository.revision != "main":  # they share files
+                command = f"streamd models remove {repository.id}"
+                raise ModelError(f"revisions go together; run: {command}")
+            size = megabytes(cache.n_bytes(here.cache, repository))
+            cache.remove(here.cache, repository)
+        elif store.find(name, here):
+            raise ModelError(f"{name} is not in the store, so it is not streamd's to remove")
+        else:
+            raise ModelError(f"{name} is not here; streamd models list shows what is")
     except OSError as error:
         raise ModelError(f"{name} cannot be removed ({error.strerror or error})") from error
     log.info("removed %s, %s", name, size)
 
 
-def _removed(name: str, here: StorePaths) -> str:
-    """Remove a model, and return its size."""
-    if imported := imports.find(here.imported, name):
-        size = _size(imported)
-        imports.remove(here.imported, name)
-    elif (repository := repository_of(name)) and cache.storage(here.cache, repository).exists():
-        if repository.revision != "main":  # they share files
-            raise ModelError(f"revisions go together; run: streamd models remove {repository.id}")
-        size = megabytes(cache.n_bytes(here.cache, repository))
-        cache.remove(here.cache, repository)
-    elif store.find(name, here):
-        raise ModelError(f"{name} is not in the store, so it is not streamd's to remove")
-    else:
-        raise ModelError(f"{name} is not here; streamd models list shows what is")
-    return size
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the list; `default` marks the model that is used when none is named."""
+class Row(NamedTuple):
+    """A line of the list."""
 
     name: str
     size: str
     languages: str
     state: str
     origin: str
-    default: bool = False
 
 
-def table(config: Config) -> str:
-    """Return the list of all models, those that are here first, with a star at the default."""
+def table(config: Config) -> Iterator[str]:
+    """Yield the lines of the list, the models that are here first, with a star at the default."""
     here = places()
     default = best_here(config, here) or store.BUNDLED[0]
-    rows = sorted(_rows(here, default), key=lambda row: not row.state)
-    lines = [
-        f"  {_line(_HEAD)}",
-        *(f"{'*' if r.default else ' '} {_line(_cells(r))}" for r in rows),
-    ]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    rows = sorted(_rows(here), key=lambda row: not row.state)
+    for row in (Row("NAME", "SIZE", "LANGUAGES", "HERE", "FROM"), *rows):
+        star = "*" if row.name == default else " "
+        cells = f"{row.name:16} {row.size:>7} {row.languages:9} {row.state:10} {row.origin}"
+        yield f"{star} {cells}".rstrip()
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return (row.name, row.size, row.languages, row.state, row.origin)
-
-
-def _line(cells: Iterable[str]) -> str:
-    name, size, *others, origin = cells
-    padded = (f"{cell:<{width}}" for cell, width in zip(others, _WIDTHS[2:], strict=True))
-    return " ".join((f"{name:<{_WIDTHS[0]}}", f"{size:>{_WIDTHS[1]}}", *padded, origin))
-
-
-def _rows(here: StorePaths, default: str) -> Iterator[Row]:
+def _rows(here: StorePaths) -> Iterator[Row]:
     """Yield each name once, for the model that `find` returns for it."""
     imported = dict(imports.every(here.imported))
     downloaded = {str(repository): snapshot for repository, snapshot in cache.whispers(here.cache)}
     for name in store.BUNDLED:
         listed = entry(name)
         if name not in imported and not (listed and listed.repository in downloaded):
-            files, origin = asset(name), "ships with streamd"
-            yield Row(name, _size(files), _known(files), "bundled", origin, name == default)
+            files = asset(name)
+            yield Row(name, _size(files), _known(files), "bundled", "ships with streamd")
     for name, files in imported.items():
-        yield Row(name, _size(files), _known(files), "imported", "", name == default)
+        yield Row(name, _size(files), _known(files), "imported", "")
     for each in CATALOG:
-        path = downloaded.pop(each.repository, None)
-        if path or each.name not in {*imported, *store.BUNDLED}:
-            name = each.repository if each.name in imported else each.name
-            yield _catalog_row(each, name, path, default=name == default)
+        n_languages, origin = _languages(each.n_languages), each.repository
+        if path := downloaded.pop(origin, None):
+            name = origin if each.name in imported else each.name
+            yield Row(name, _size(path), n_languages, "downloaded", origin)
+        elif each.name not in {*imported, *store.BUNDLED}:
+            yield Row(each.name, megabytes(each.n_bytes), n_languages, "", origin)
     for name, files in downloaded.items():
         yield Row(name, _size(files), _known(files), "downloaded", here.host)
-
-
-def _catalog_row(model: CatalogModel, name: str, path: Path | None, *, default: bool) -> Row:
-    size = _size(path) if path else megabytes(model.n_bytes)
-    state = "downloaded" if path else ""
-    return Row(name, size, _languages(model.n_languages), state, model.repository, default)
 
 
 def _known(model: Path) -> str:

@@ -10,7 +10,7 @@ def test_each_device_has_its_line_and_the_default_its_star():
         Device(index=0, name="Büro", host_api="ALSA", channels=1, rate_hz=44_100, default=False),
         Device(index=12, name="USB", host_api="JACK", channels=2, rate_hz=48_000, default=True),
     ]
-    assert device_table(devices).splitlines() == [
+    assert list(device_table(devices)) == [
         "   0  Büro  (ALSA, channels: 1, 44100 Hz)",
         "* 12  USB  (JACK, channels: 2, 48000 Hz)",
     ]
@@ -18,4 +18,4 @@ def test_each_device_has_its_line_and_the_default_its_star():
 
 def test_no_device_is_an_error():
     with pytest.raises(SourceError, match="no microphone found"):
-        device_table([])
+        list(device_table([]))
