@@ -22,7 +22,7 @@ from streamd.disk import CACHE_VARIABLE, cache_folder, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import dimensions
 from streamd.engine.check import compare, contexts_in_use
-from streamd.engine.prepared.precision import choose_precision
+from streamd.engine.prepared import choose_precision
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import places
 from streamd.errors import StreamdError

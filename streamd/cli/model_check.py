@@ -25,7 +25,7 @@ from streamd.engine.check import (
     read_by_whisper,
 )
 from streamd.engine.model import Model
-from streamd.engine.prepared.precision import choose_precision
+from streamd.engine.prepared import choose_precision
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
 from streamd.errors import ModelError

@@ -13,7 +13,7 @@ from streamd.config import Config
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.onnx import build
-from streamd.engine.prepared.precision import choose_precision
+from streamd.engine.prepared import choose_precision
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError

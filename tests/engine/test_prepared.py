@@ -14,8 +14,7 @@ from streamd.disk import cache_folder, prune, put_file, put_folder
 from streamd.engine import prepared
 from streamd.engine.model import Model
 from streamd.engine.onnx import build
-from streamd.engine.prepared import open_engine
-from streamd.engine.prepared.precision import choose_precision
+from streamd.engine.prepared import choose_precision, open_engine
 from streamd.engine.store import load_model
 from streamd.errors import EngineError, ModelError
 from streamd.mel import log_mel

@@ -30,7 +30,7 @@ from streamd.engine.coreml.package import (
 )
 from streamd.engine.coreml.palettes import weights_held
 from streamd.engine.model import Model
-from streamd.engine.prepared import files_state
+from streamd.engine.prepared import code_digest, files_state
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
@@ -103,10 +103,7 @@ def _cached(name: str) -> Path | None:
 
 @cache
 def _code() -> str:
-    digest = hashlib.sha256()
-    for module in _MODULES:
-        digest.update((Path(__file__).parent / f"{module}.py").read_bytes())
-    return digest.hexdigest()[:16]
+    return code_digest(Path(__file__).parent / f"{module}.py" for module in _MODULES)[:16]
 
 
 def write(

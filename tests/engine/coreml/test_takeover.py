@@ -70,7 +70,7 @@ def bring_up(
             engine.encode(np.zeros((80, 20), np.float32), 10)
         return times[by_placement.get(getattr(engine, "placement", None), "cpu")]
 
-    Takeover(switching, deployment, wanted, window_ms=window_ms).run()
+    Takeover(switching, deployment, wanted, measure=window_ms).run()
     return switching
 
 

@@ -9,20 +9,17 @@ another system may compile differently, or reject what the last one accepted.
 
 import hashlib
 import logging
-import math
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from streamd.disk import discard, put_file
 from streamd.engine import Engine
@@ -32,6 +29,7 @@ from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
 from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
 from streamd.engine.coreml.runtime.worker import Job
+from streamd.engine.prepared import fastest_ms, window_ms
 from streamd.engine.switching import SwitchingEngine
 from streamd.errors import EngineError
 
@@ -44,10 +42,6 @@ TRIAL_LIMITS = WorkerLimits(start_s=3600.0, answer_s=120.0, deaths=1)
 """Compiling may take long; a placement that loses a worker during its trial is rejected."""
 _NEURAL_ENGINE_DEATHS = 2
 """Workers on the Neural Engine that may be lost before the GPU replaces it."""
-_N_TIMES = 5
-_N_CTX = 384
-_N_TOKENS = 8
-"""The window that is timed: about a step of ``--length 5000`` with a draft."""
 _COMPILED, _OUTCOME = "compiled-", "outcome.json"
 
 
@@ -136,11 +130,11 @@ class Takeover:
         deployment: Deployment,
         wanted: Wanted,
         *,
-        window_ms: Callable[[Engine[Any]], float] | None = None,
+        measure: Callable[[Engine[Any]], float] | None = None,
     ) -> None:
-        """`window_ms` measures a window on an engine; it is called several times."""
+        """`measure` returns the time of a window on an engine; it is called several times."""
         self._switching, self._deployment, self._wanted = switching, deployment, wanted
-        self._window_ms = window_ms or _window_ms
+        self._measure = measure or partial(window_ms, n_drafted=16, n_more=8)
         self._trials: list[Trial] = []
         self._best: Placement | None = None
         self._stopped = False
@@ -193,7 +187,7 @@ class Takeover:
         if engine is None:
             return
         try:
-            own_ms, other_ms = self._times(engine, self._switching.current)
+            own_ms, other_ms = fastest_ms((engine, self._switching.current), self._measure)
         except EngineError as error:
             self._reject(placement, engine, str(error.__cause__ or error))
             return
@@ -207,15 +201,6 @@ class Takeover:
         else:
             engine.close()
             log.info("Core ML: not %s: %.0f ms a window, not %.0f", placement, own_ms, other_ms)
-
-    def _times(self, *engines: Engine[Any]) -> list[float]:
-        """Measure a window on each engine, in turns, so that other load affects all of them."""
-        best = [math.inf] * len(engines)
-        for _ in range(_N_TIMES):
-            best = [
-                min(ms, self._window_ms(engine)) for ms, engine in zip(best, engines, strict=True)
-            ]
-        return best
 
     def _required(self, placement: Placement) -> bool:
         """Whether the user asked for this placement: the first correct one on the wanted unit."""
@@ -249,16 +234,3 @@ class Takeover:
         if not self._stopped:
             log.warning("Core ML: not %s: %s", placement, why)
             self._trials.append(Trial(placement=placement, wrong=why))
-
-
-def _window_ms(engine: Engine[Any]) -> float:
-    n_ctx = min(_N_CTX, engine.dims.n_audio_ctx)
-    mel = np.zeros((engine.dims.n_mels, 2 * n_ctx), np.float32)
-    n_drafted = 2 * _N_TOKENS
-    begun_s = time.perf_counter()
-    decoder = engine.decoder(engine.encode(mel, n_ctx), n_drafted + _N_TOKENS)
-    for first, k in ((0, n_drafted), *((n_drafted + i, 1) for i in range(_N_TOKENS))):
-        order = np.arange(first, first + k)
-        visible = np.arange(decoder.n_slots) <= order[:, None]
-        decoder.step(np.zeros(k, np.int64), order, order, visible, np.arange(k))
-    return (time.perf_counter() - begun_s) * 1000

@@ -4,33 +4,55 @@ A prepared model is a folder in the cache, under a key of all that it depends on
 the code of this package, ONNX Runtime, the processor and the precision. Besides the engine's files
 it has the rest of the model, so that the model's own files need not be read. If the cache cannot be
 written, is full, or other users may write to it, the model is prepared in memory.
+
+Unless the user names a precision, the faster one is found by measuring: int8 is two to three times
+as fast if the processor has instructions for it, and may be slower if not. One layer of each kind,
+with random weights of the model's width, shows it in a fraction of a second; the result is kept in
+the cache folder.
 """
 
 import hashlib
 import logging
 import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
+import onnxruntime
 
-from streamd.disk import cache_folder, discard, expanded, is_ours, prune, put_folder
+from streamd.disk import cache_folder, discard, expanded, is_ours, prune, put_file, put_folder
+from streamd.engine import Engine, FeaturesT, ModelDimensions
 from streamd.engine.model import Model
 from streamd.engine.onnx import FILES, OnnxEngine, Precision, build, open_folder, save
-from streamd.engine.prepared.precision import Choice, choose_precision, machine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
 from streamd.engine.store.layouts import layout_of
+from streamd.engine.weights import parameter_shapes
 from streamd.errors import EngineError, ModelError
+from streamd.processor import instruction_sets, processor_name
 
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 8 << 30
 """Limit for all prepared models together; large-v3 takes 1.7 GB in int8."""
 _ABOUT, _SIZES = "model.msgpack", "sizes.json"
+
+Choice = Literal["auto", "float32", "int8"]
+
+_GAIN = 0.9
+"""Int8 must take less than this share of float32's time to be worth its rounding errors."""
+_LEAST_STATE = 384
+"""The width of `tiny`; narrower models are fast enough in float32."""
+_N_CTX = 384
+"""The context of a window of ``--length 5000``."""
+_N_TIMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +156,94 @@ def _sizes(folder: Path) -> dict[str, int]:
 @cache
 def _code() -> str:
     """Return a digest of all code on which the content of a prepared model depends."""
-    engine, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for pattern in ("*/*.py", "model.py", "catalog.py", "vocabulary.py", "weights.py"):
-        for file in sorted(engine.glob(pattern)):
-            digest.update(file.read_bytes())
+    return code_digest(sorted(Path(__file__).parent.rglob("*.py")))
+
+
+def code_digest(files: Iterable[Path]) -> str:
+    """Return a digest of the code in these files."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+# -- the precision --------------------------------------------------------------------------------
+
+
+class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The precision to use, and the measured times, or None if nothing was measured."""
+
+    precision: Precision
+    float32_ms: float | None = None
+    int8_ms: float | None = None
+
+
+def choose_precision(
+    dims: ModelDimensions, choice: Choice = "auto", *, threads: int
+) -> ChosenPrecision:
+    """Return the user's choice, or for "auto" the result of a measurement, now or earlier."""
+    if choice != "auto":
+        return ChosenPrecision(precision=choice)
+    if dims.n_audio_state < _LEAST_STATE:
+        return ChosenPrecision(precision="float32")
+    folder, kept = cache_folder(), None
+    if folder:
+        shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
+        key = hashlib.sha256(f"{machine()} {threads} {shape}".encode()).hexdigest()[:40]
+        kept = folder / "precision" / key
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
+    chosen = _measure(dims, threads)
+    if kept:
+        with suppress(OSError):  # then it is measured again next time
+            put_file(kept, msgspec.json.encode(chosen))
+    return chosen
+
+
+@cache
+def machine() -> str:
+    """Return a line that identifies the processor and the version of ONNX Runtime."""
+    processor = (processor_name(), *instruction_sets(), platform.machine(), os.cpu_count())
+    return " ".join(map(str, (*processor, onnxruntime.__version__)))
+
+
+def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
+    """Time one layer of encoder and decoder in both precisions by turns."""
+    slice_of = replace(dims, n_audio_layer=1, n_text_layer=1, n_vocab=4 * dims.n_text_state)
+    random = np.random.default_rng(0)
+    weights = {
+        name: random.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+        for name, shape in parameter_shapes(slice_of).items()
+    }
+    make = partial(build, slice_of, weights, alignment_heads=[(0, 0)], threads=threads)
+    float32_ms, int8_ms = fastest_ms(
+        (make(precision="float32"), make(precision="int8")),
+        # About what a step of `--step 500 --length 5000` decodes.
+        partial(window_ms, n_drafted=24, n_more=3),
+    )
+    return ChosenPrecision(
+        precision="int8" if int8_ms < _GAIN * float32_ms else "float32",
+        float32_ms=round(float32_ms, 3),
+        int8_ms=round(int8_ms, 3),
+    )
+
+
+def fastest_ms(
+    engines: Sequence[Engine[Any]], measure: Callable[[Engine[Any]], float]
+) -> list[float]:
+    """Measure each engine, by turns, so that other load affects all of them; return the best."""
+    rounds = [[measure(engine) for engine in engines] for _ in range(_N_TIMES)]
+    return [min(times) for times in zip(*rounds, strict=True)]
+
+
+def window_ms(engine: Engine[FeaturesT], *, n_drafted: int, n_more: int) -> float:
+    """Time a window: encode it, verify a draft, decode more tokens one by one."""
+    n_ctx = min(_N_CTX, engine.dims.n_audio_ctx)
+    mel = np.zeros((engine.dims.n_mels, 2 * n_ctx), np.float32)
+    begun_s = time.perf_counter()
+    decoder = engine.decoder(engine.encode(mel, n_ctx), n_drafted + n_more)
+    for first, k in ((0, n_drafted), *((n_drafted + i, 1) for i in range(n_more))):
+        order = np.arange(first, first + k)
+        visible = np.arange(decoder.n_slots) <= order[:, None]
+        decoder.step(np.zeros(k, np.int64), order, order, visible, np.arange(k))
+    return (time.perf_counter() - begun_s) * 1000
