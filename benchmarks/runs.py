@@ -21,8 +21,6 @@ from lab.replay import replay
 from sounds import Sound
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.capture import pump
-from streamd.daemon.control import Control
 from streamd.daemon.offline import AudioFile, FileTranscriber
 from streamd.daemon.opening import open_model
 from streamd.engine.recognizer import Recognizer
@@ -169,7 +167,7 @@ def read_whole(writer: FileTranscriber, path: Path) -> AudioFile:
 
     async def read() -> None:
         async with FileSource(str(path), realtime=False) as source:
-            await pump(source, recording, Control())
+            await recording.read(source)
 
     asyncio.run(read())
     return recording

@@ -177,7 +177,7 @@ COMMANDS = (
     Command(
         "transcribe",
         "transcribe files, fast, as openai-whisper does",
-        _late("streamd.daemon:transcribe", needs_model=True),
+        _late("streamd.daemon.offline:transcribe", needs_model=True),
         "FILE...",
         options=_options(
             *("input", "vad", "decoding", "longform", "output"),

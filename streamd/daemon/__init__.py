@@ -1,8 +1,8 @@
 """The running program: wiring, supervision, shutdown.
 
-`run` is the live daemon (a source or none, the server, the local sinks), `transcribe` transcribes
-files. Shutdown is a flush: all audio until now becomes final, every listener gets it and the end of
-the session, then the process exits with 0. Only a second interrupt skips that.
+`run` is the live daemon: a source or none, the server, the local sinks. Shutdown is a flush: all
+audio until now becomes final, every listener gets it and the end of the session, then the process
+exits with 0. Only a second interrupt skips that.
 """
 
 import asyncio
@@ -13,20 +13,19 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from signal import SIGHUP, SIGUSR2
+from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, serving
-from streamd.daemon.capture import OpenSource, follow, pump
+from streamd.daemon.capture import follow, pump
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.inference import HangError
-from streamd.daemon.offline import transcribe_files
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import show
 from streamd.daemon.stream import Stream
 from streamd.daemon.streams import Streams
-from streamd.display import check_files, open_files
+from streamd.display import open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault
 from streamd.server import LIVE, Metrics
@@ -61,19 +60,9 @@ async def run(config: Config) -> int:
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
 
-        with control.on(SIGUSR2, log_state):
+        with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
             await until_first_error(_live(config, sources, streams, control))
     control.check()
-    return 0
-
-
-async def transcribe(config: Config) -> int:
-    """Transcribe files as fast as the engine can, window by window.
-
-    Returns and raises as `run` does.
-    """
-    check_files(config, config.input.files)
-    await transcribe_files(config, build.own_sources(config))
     return 0
 
 
@@ -131,7 +120,7 @@ async def _caption(
     control: Control,
     *,
     opened: Callable[[], None],
-    reopen: OpenSource | None = None,
+    reopen: Callable[..., Source] | None = None,
 ) -> None:
     """Caption one source after the other, then end the session.
 

@@ -1,46 +1,22 @@
-"""Carries audio from a source to its listener, and waits for a microphone that is unplugged."""
+"""Carries audio from a source to its session, and waits for a microphone that is unplugged."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from streamd.daemon.control import Control
 from streamd.daemon.stream import Stream
 from streamd.errors import SourceError
 from streamd.events import Fault, GapReason
 from streamd.sources import Lost, Source
-from streamd.types import Frames, ms_from_frames
+from streamd.types import ms_from_frames
 
 log = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
-    """Takes one stream of audio."""
-
-    def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
-
-    def gap(self, duration_ms: int, why: GapReason) -> None:
-        """Report audio that never arrived."""
-
-    async def flush(self) -> None:
-        """Make all audio until now final."""
-
-    async def room(self) -> None:
-        """Return once more audio is welcome."""
-
-
-class OpenSource(Protocol):
-    """Makes a source of a device."""
-
-    def __call__(self, *, again: bool) -> Source:
-        """Return the device, not yet open; `again`: it was unplugged in the meantime."""
-
-
-async def pump(source: Source, listener: Listener, control: Control) -> None:
-    """Feed the listener until the source ends or the user stops the program.
+async def pump(source: Source, live: Stream, control: Control) -> None:
+    """Carry audio into the session until the source ends or the user stops the program.
 
     Audio that arrives while the user has paused it is dropped and reported as a gap.
     """
@@ -50,24 +26,24 @@ async def pump(source: Source, listener: Listener, control: Control) -> None:
             source.stop()  # what a pipe holds by now is still read
         async for item in source:
             if isinstance(item, Lost):
-                listener.gap(item.duration_ms, item.why)
+                live.gap(item.duration_ms, item.why)
             elif control.paused:
                 if not n_skipped:
-                    await listener.flush()  # speech before the pause is final at once
+                    await live.flush()  # speech before the pause is final at once
                 n_skipped += len(item)
             else:
                 if n_skipped:
-                    listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
+                    live.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
                     n_skipped = 0
                 if not source.live:
-                    await listener.room()
-                listener.feed(item)
+                    await live.room()
+                live.feed(item)
     if n_skipped:
-        listener.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
+        live.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
 
 
 async def follow(
-    open_source: OpenSource,
+    open_source: Callable[..., Source],
     live: Stream,
     control: Control,
     *,
@@ -76,9 +52,10 @@ async def follow(
 ) -> None:
     """Carry audio from a device into the session until the user stops the program.
 
-    A device that is unplugged is opened again every `retry_s` seconds; listeners get a fault, and a
-    gap when it is back. `opened` is called when the device is open for the first time; if that
-    fails, `SourceError` is raised.
+    `open_source` makes the source of the device, given whether it was unplugged meanwhile
+    (`again`). It is tried every `retry_s` seconds; listeners get a fault, and a gap when the device
+    is back. `opened` is called when the device is open for the first time; if that fails,
+    `SourceError` is raised.
     """
     loop = asyncio.get_running_loop()
     was_open, gone_s = False, 0.0

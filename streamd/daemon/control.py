@@ -1,8 +1,8 @@
 """Signals of the user and the service manager.
 
 SIGINT, SIGTERM: stop and make final what was captured; a second one exits at once, with 130.
-SIGHUP: read the token again, or stop if the terminal was closed. SIGUSR1: pause and resume.
-SIGUSR2: log the state of every session. SIGWINCH: the terminal was resized.
+SIGHUP: read the token again, or stop if the terminal was closed. SIGUSR1: pause and resume live
+captions. SIGUSR2: log the state of every session. SIGWINCH: the terminal was resized.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Control:
             signal.SIGINT: self.stop,
             signal.SIGTERM: self.stop,
             signal.SIGHUP: self.stop,
-            signal.SIGUSR1: self.toggle_pause,
+            signal.SIGUSR1: lambda: None,
             signal.SIGUSR2: lambda: None,
             signal.SIGWINCH: lambda: None,
         }

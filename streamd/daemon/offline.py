@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,11 +14,10 @@ import numpy as np
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.capture import pump
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, show
-from streamd.display import open_files
+from streamd.display import check_files, open_files
 from streamd.engine import Engine
 from streamd.engine.longform import (
     SpeechClips,
@@ -36,7 +35,7 @@ from streamd.options import DecodingOptions, EndpointOptions
 from streamd.server import LIVE
 from streamd.sinks.progress import ProgressBar, transcription_line
 from streamd.sinks.terminal import is_terminal
-from streamd.sources import Source
+from streamd.sources import Lost, Source
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.vad.segmenter import Segmenter
 
@@ -50,12 +49,14 @@ log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 
-async def transcribe_files(config: Config, sources: Sequence[Source]) -> None:
-    """Transcribe the sources, which belong to the configuration's files.
+async def transcribe(config: Config) -> None:
+    """Transcribe the configured files as fast as the engine can, window by window.
 
     Of several files those that cannot be read are reported, and the others are transcribed. Raises
     as `streamd.daemon.run`, and `SourceError` if a file could not be read to its end.
     """
+    check_files(config, config.input.files)
+    sources = build.own_sources(config)
     check(config)
     control = Control()
     with control.signals(), ThreadPoolExecutor(1, thread_name_prefix="inference") as thread:
@@ -95,8 +96,7 @@ def check(config: Config) -> None:
 class AudioFile:
     """One file while it is read: its log-mel and where speech is in it.
 
-    Without `speech` that does not matter; `report` gets each gap. When everything was fed, set
-    `n_padding`, the samples at the end of the last frame that are no audio.
+    Without `speech` that does not matter; `report` gets each gap.
     """
 
     def __init__(
@@ -104,8 +104,20 @@ class AudioFile:
     ) -> None:
         self.mel, self.speech = mel, speech
         self.n_padding = 0
+        """Samples at the end of the last frame that are no audio."""
         self._report = report
         self._n_frames = 0
+
+    async def read(self, source: Source) -> None:
+        """Take all that an open source gives; raises `SourceError` where it is damaged."""
+        try:
+            async for item in source:
+                if isinstance(item, Lost):
+                    self.gap(item.duration_ms, item.why)
+                else:
+                    self.feed(item)
+        finally:
+            self.n_padding = aiter(source).n_padding
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
@@ -125,12 +137,6 @@ class AudioFile:
     def duration_ms(self) -> int:
         """Duration of what was read."""
         return self._n_frames * FRAME_MS
-
-    async def flush(self) -> None:
-        """Nothing is final before the end."""
-
-    async def room(self) -> None:
-        """There is always room."""
 
 
 class FileTranscriber:
@@ -264,10 +270,9 @@ class _Batch:
         screen.reached(0, source.duration_ms or 0)
         file, damage = transcriber.new_file(hub.publish), None
         try:
-            await pump(source, file, self._control)
+            await file.read(source)
         except SourceError as error:
             damage = error  # what came before the damage is transcribed
-        file.n_padding = aiter(source).n_padding
         if not self._control.stopped.is_set() or source.duration_ms is None:
             await self._publish(transcriber, file, hub, screen)
         if damage is not None:

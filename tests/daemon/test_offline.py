@@ -12,8 +12,7 @@ import pytest
 import soundfile
 
 from streamd.config import load
-from streamd.daemon import transcribe
-from streamd.daemon.offline import FileTranscriber, check
+from streamd.daemon.offline import FileTranscriber, check, transcribe
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Gap
