@@ -22,7 +22,6 @@ class GapReason(StrEnum):
     """Why audio never reached the session (`Gap.why`)."""
 
     OVERRUN = "the microphone's driver overflowed"
-    QUEUE_FULL = "too much audio waits to be transcribed"
     ENGINE = "engine too slow"
     DEVICE = "device"
     """The device was disconnected for a while."""

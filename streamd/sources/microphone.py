@@ -1,7 +1,7 @@
 """Input devices and the microphone, through PortAudio.
 
 PortAudio calls back from its own thread, which only hands a copy of the block to the event loop. So
-nothing is lost while the engine is slow: up to `QUEUE_LIMIT_MS` wait in memory.
+nothing is lost while nobody takes the audio: it waits in memory.
 """
 
 import asyncio
@@ -22,8 +22,6 @@ from streamd.events import GapReason
 from streamd.sources.frames import Background, Ended, FrameStream, Lost
 from streamd.types import SAMPLE_RATE
 
-QUEUE_LIMIT_MS = 600_000
-"""Audio that may wait to be consumed: 38 MB at 16 kHz. Later audio is `Lost`."""
 _BLOCKS_PER_S = 50
 _DRIVER_BUFFER_S = 0.1
 """The callback needs Python's interpreter lock; it may be late by this much without a loss."""
@@ -139,7 +137,7 @@ class Microphone:
         self._wanted, self._refresh = device, refresh
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
-        self._arrival = asyncio.Event()
+        self._items: asyncio.Queue[Block | Lost | Ended] = asyncio.Queue()
         self._background: Background[None] = Background()
 
     async def __aenter__(self) -> Self:
@@ -170,17 +168,14 @@ class Microphone:
         # Stopping waits for the callback's thread. The loop keeps the order of what other threads
         # hand to it, so all blocks have arrived when this continues.
         await self._background.run(self._stream.stop)
-        self._put(Ended())
+        self._items.put_nowait(Ended())
 
     async def _next_block(self) -> Block | Lost | Ended:
-        while (item := self._backlog.take()) is None:
-            self._arrival.clear()
-            try:
-                async with asyncio.timeout(TIMEOUT_MS / 1000):
-                    await self._arrival.wait()
-            except TimeoutError:
-                self._put(Ended(self._gone(f"delivered nothing for {TIMEOUT_MS} ms")))
-        return item
+        try:
+            async with asyncio.timeout(TIMEOUT_MS / 1000):
+                return await self._items.get()
+        except TimeoutError:
+            return Ended(self._gone(f"delivered nothing for {TIMEOUT_MS} ms"))
 
     def _open(self) -> None:
         """Find the device, open it and start. Runs in a thread: some drivers take seconds."""
@@ -193,7 +188,6 @@ class Microphone:
             rate_hz, channels = _settings(portaudio, device)
             self._meter = OverflowMeter(rate_hz)
             self._rate_hz = rate_hz
-            self._backlog = Backlog(limit=QUEUE_LIMIT_MS * rate_hz // 1000, rate_hz=rate_hz)
             framer = Framer(rate_hz, channels)
             self._frames = FrameStream(framer, self._next_block, name=self.name)
             self._stream = portaudio.InputStream(
@@ -234,16 +228,12 @@ class Microphone:
         n_lost = self._meter.lost(len(block), adc_s, overflowed)
         if n_lost:
             duration_ms = max(1, round(n_lost * 1000 / self._rate_hz))
-            self._put(Lost(duration_ms, GapReason.OVERRUN))
-        self._put(block)
+            self._items.put_nowait(Lost(duration_ms, GapReason.OVERRUN))
+        self._items.put_nowait(block)
 
     def _finished(self) -> None:
         if self._stopping is None:
-            self._put(Ended(self._gone("is gone")))
-
-    def _put(self, item: Block | Lost | Ended) -> None:
-        self._backlog.put(item)
-        self._arrival.set()
+            self._items.put_nowait(Ended(self._gone("is gone")))
 
     def _gone(self, what: str) -> SourceError:
         return SourceError(f"{self.name!r} {what}: connect it again or choose another device")
@@ -260,40 +250,6 @@ def _settings(portaudio: ModuleType, device: Device) -> tuple[int, int]:
                 portaudio.check_input_settings(device.index, channels, "float32", None, rate_hz)
                 return rate_hz, channels
     return device.rate_hz, device.channels
-
-
-class Backlog:
-    """A queue of captured blocks, losses and the end, with at most `limit` samples.
-
-    A block beyond the limit is dropped, and a `Lost` of the right length takes its place. Old
-    blocks are not dropped for new ones: the consumer may already be working on what they begin.
-    """
-
-    def __init__(self, *, limit: int, rate_hz: int) -> None:
-        self._limit, self._rate_hz = limit, rate_hz
-        self._items: deque[Block | Lost | Ended] = deque()
-        self._n_samples = self._n_dropped = 0
-
-    def put(self, item: Block | Lost | Ended) -> None:
-        """Append an item, or drop a block for which there is no room."""
-        n_samples = 0 if isinstance(item, Lost | Ended) else len(item)
-        if n_samples and self._n_samples + n_samples > self._limit:
-            self._n_dropped += n_samples
-            return
-        if self._n_dropped:  # one `Lost` for all of them, now that their number is known
-            duration_ms = max(1, round(self._n_dropped * 1000 / self._rate_hz))
-            self._items.append(Lost(duration_ms, GapReason.QUEUE_FULL))
-            self._n_dropped = 0
-        self._n_samples += n_samples
-        self._items.append(item)
-
-    def take(self) -> Block | Lost | Ended | None:
-        """Remove and return the oldest item; None if there is none. `Ended` is never removed."""
-        if not self._items or isinstance(self._items[0], Ended):
-            return self._items[0] if self._items else None
-        item = self._items.popleft()
-        self._n_samples -= 0 if isinstance(item, Lost | Ended) else len(item)
-        return item
 
 
 class OverflowMeter:

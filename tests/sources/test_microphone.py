@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from streamd.errors import SourceError
 from streamd.sources import Lost
-from streamd.sources.frames import Ended
-from streamd.sources.microphone import Backlog, Microphone, OverflowMeter
+from streamd.sources.microphone import Microphone, OverflowMeter
 from streamd.types import FRAME
 from tests.support.fake_portaudio import FakePortAudio
 from tests.support.loop import turn
@@ -86,16 +85,6 @@ async def test_without_a_clock_an_overflow_is_one_block(fake):
             fake.streams[0].deliver(np.zeros(320), lost=9999 if k == 7 else 0, clock=False)
         items = await drain(microphone)
     assert [item.duration_ms for item in items if isinstance(item, Lost)] == [20]
-
-
-async def test_beyond_the_limit_the_newest_is_lost_and_said_to_be(fake, monkeypatch):
-    monkeypatch.setattr("streamd.sources.microphone.QUEUE_LIMIT_MS", 1000)
-    async with Microphone() as microphone:
-        for k in range(90):
-            fake.streams[0].deliver(np.full(320, k / 100))
-        items = await drain(microphone)
-    assert items[-1] == Lost(800, "too much audio waits to be transcribed")
-    assert np.allclose(audio(items[:-1])[::320], np.arange(50) / 100)
 
 
 async def test_a_device_that_disappears_gives_what_it_had(fake):
@@ -176,53 +165,6 @@ async def test_a_device_that_was_plugged_in_later_is_found(fake):
             pass
     async with Microphone("New", refresh=True) as microphone:
         assert microphone.name == "New"
-
-
-WHY = "too much audio waits to be transcribed"
-
-
-def block(n):
-    return np.zeros((n, 1), np.float32)
-
-
-@given(
-    steps=st.lists(st.one_of(st.integers(1, 400).map(lambda ms: 16 * ms), st.none())),
-    limit=st.integers(0, 20_000),
-)
-def test_every_sample_comes_out_or_is_accounted_for(steps, limit):
-    """A number: a block arrives; None: somebody takes one. At 16 samples a millisecond."""
-    backlog = Backlog(limit=limit, rate_hz=16_000)
-    n_in = n_out = n_waiting = 0
-    for step in steps:
-        if step is not None:
-            n_in += step
-            backlog.put(block(step))
-        else:
-            item = backlog.take()
-            if item is not None:
-                n_out += item.duration_ms * 16 if isinstance(item, Lost) else len(item)
-        n_waiting = sum(len(item) for item in backlog._items if not isinstance(item, Lost))
-        assert n_waiting <= limit
-    backlog.put(Ended())
-    while not isinstance(item := backlog.take(), Ended):
-        n_out += item.duration_ms * 16 if isinstance(item, Lost) else len(item)
-    assert n_out == n_in
-    assert backlog.take() == Ended()
-
-
-def test_the_loss_stands_where_the_blocks_were():
-    backlog = Backlog(limit=320, rate_hz=16_000)
-    for _ in range(3):
-        backlog.put(block(160))
-    backlog.put(block(160))
-    assert len(backlog.take()) == 160
-    backlog.put(block(80))
-    backlog.put(Lost(5, "driver"))
-    assert len(backlog.take()) == 160
-    assert backlog.take() == Lost(20, WHY)
-    assert len(backlog.take()) == 80
-    assert backlog.take() == Lost(5, "driver")
-    assert backlog.take() is None
 
 
 @given(
