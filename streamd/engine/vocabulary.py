@@ -70,11 +70,10 @@ def spelled(path: Path, texts: Sequence[str]) -> dict[bytes, int]:
     return numbered(path, tokens)
 
 
-def check_size(path: Path, vocabulary: dict[bytes, int], n_vocab: int) -> dict[bytes, int]:
-    """Return `vocabulary`. Raises `ModelError` unless it leaves room for the special tokens."""
+def check_size(path: Path, vocabulary: dict[bytes, int], n_vocab: int) -> None:
+    """Raise `ModelError` unless the text tokens leave room for the special ones."""
     if n_vocab - len(vocabulary) not in N_SPECIALS:
         raise ModelError(
             f"{path}: {len(vocabulary)} text tokens do not make a vocabulary of {n_vocab}; "
             "config.json and vocabulary do not match"
         )
-    return vocabulary

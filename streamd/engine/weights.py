@@ -3,7 +3,7 @@
 The modules of `formats` know how files store them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,21 @@ class Stored:
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a model's files hold, their parameters still on disk; None is what they do not tell.
+
+    `vocabulary` maps the text tokens to their ids. `heads` are the alignment heads that the files
+    list, which need not exist. The other two are as in `Model`.
+    """
+
+    stored: Mapping[str, Stored]
+    vocabulary: dict[bytes, int] | None = None
+    heads: Iterable[tuple[int, int]] | None = None
+    suppress_tokens: Iterable[int] | None = None
+    begin_suppress_tokens: Iterable[int] | None = None
 
 
 def parameter_shapes(dims: ModelDimensions, *, tied: bool = True) -> Shapes:

@@ -148,7 +148,7 @@ def array(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
         ),
         (array("{'descr': '|O', 'fortran_order': False, 'shape': (2,), }"), "is of type |O"),
         (array("{'descr': '<f2', 'fortran_order': False, 'shape': (9,), }"), "has shape [9]"),
-        (array("{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }"), "not have its length"),
+        (array("{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }"), "expected 4 bytes"),
         (array("{'descr': '<f2', 'fortran_order': print(), 'shape': (2,), }"), "is no array"),
         (
             array("{'descr': '<f2', 'fortran_order': False, 'shape': (" + "9" * 300 + ",), }"),

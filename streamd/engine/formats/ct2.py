@@ -9,6 +9,7 @@ is the integer divided by the scale of its row, which is another variable. Sourc
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.catalog import heads
 from streamd.engine.formats import huggingface
 from streamd.engine.formats.untrusted import (
     MAX_TENSORS,
@@ -30,10 +30,9 @@ from streamd.engine.formats.untrusted import (
     read_json,
     shown,
 )
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below, check_dimensions
-from streamd.engine.model import only_language as language
-from streamd.engine.vocabulary import check_size, spelled
-from streamd.engine.weights import INT8_ROWS, OUTPUT, Stored, gather
+from streamd.engine.model import Outline, check_dimensions, only_language
+from streamd.engine.vocabulary import spelled
+from streamd.engine.weights import INT8_ROWS, OUTPUT, Contents, Stored
 from streamd.errors import ModelError
 
 WEIGHTS = "model.bin"
@@ -95,38 +94,29 @@ class _Variable(NamedTuple):
 _Variables = Mapping[str, _Variable]
 
 
-def load(folder: Path, name: str) -> Model:
-    """Load the folder.
-
-    Raises `ModelError` if its files are missing, damaged or of another architecture.
-    """
+def outline(folder: Path) -> Outline:
+    """Derive the dimensions from the shapes of the variables."""
     path = folder / WEIGHTS
-    variables = _variables(path)
-    dims = _dims(path, variables)
+    dims = _dims(path, _variables(path))
+    return Outline(dims, only_language(dims))
+
+
+@contextmanager
+def contents(folder: Path) -> Iterator[Contents]:
+    """Read all files; the values of the variables stay on disk."""
+    path = folder / WEIGHTS
     config = read_json(folder / _CONFIG, _Ct2Config)
-    vocabulary = check_size(folder, _vocabulary(folder, dims.n_vocab), dims.n_vocab)
-    return Model(
-        name=name,
-        dims=dims,
-        weights=gather(path, dims, dict(_parameters(path, variables))),
-        vocabulary=vocabulary,
-        alignment_heads=heads(config.alignment_heads, Path(name), dims),
-        language=language(dims),
-        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
-        suppress_tokens=below(len(vocabulary), config.suppress_ids),
-        begin_suppress_tokens=below(len(vocabulary) + 1, config.suppress_ids_begin),
+    yield Contents(
+        dict(_parameters(path, _variables(path))),
+        _vocabulary(folder),
+        config.alignment_heads,
+        config.suppress_ids,
+        config.suppress_ids_begin,
     )
 
 
-def outline(folder: Path) -> Outline:
-    """Describe the folder's model. Raises `ModelError`, as `load` does."""
-    path = folder / WEIGHTS
-    dims = _dims(path, _variables(path))
-    return Outline(dims, language(dims))
-
-
 def files(folder: Path) -> list[Path]:
-    """Return the files that `load` reads."""
+    """Return the files with variables, tokens and configuration."""
     vocabularies = present(folder, (_JSON, _TEXT))[:1] or huggingface.vocabularies(folder)
     return [*present(folder, (_CONFIG,)), *vocabularies, folder / WEIGHTS]
 
@@ -273,7 +263,7 @@ def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
         return values.astype(np.float32) / scales.astype(np.float32)
 
 
-def _vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
+def _vocabulary(folder: Path) -> dict[bytes, int] | None:
     """Read ``vocabulary.json``, older converters' ``vocabulary.txt``, or the tokenizer's files."""
     if (path := folder / _JSON).exists():
         return spelled(path, read_json(path, list[str]))
@@ -283,4 +273,4 @@ def _vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
         except UnicodeDecodeError as error:
             raise bad_file(path, error) from error
         return spelled(path, lines)
-    return huggingface.read_vocabulary(folder, n_vocab)
+    return huggingface.read_vocabulary(folder)

@@ -9,7 +9,8 @@ of 32 bits. Sources: whisper.cpp ``convert-pt-to-ggml.py``, ``whisper_model_load
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.catalog import usual_heads
 from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile, shown
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, check_dimensions, only_language
-from streamd.engine.vocabulary import check_size, numbered
-from streamd.engine.weights import Stored, gather
+from streamd.engine.model import Outline, check_dimensions, only_language
+from streamd.engine.vocabulary import numbered
+from streamd.engine.weights import Contents, Stored
 from streamd.errors import ModelError
 
 MAGIC = b"lmgg"
@@ -92,8 +92,15 @@ def _fifth_bits(packed: _Bytes) -> _Floats:
     return np.unpackbits(packed, axis=1, bitorder="little").astype(np.float32) * np.float32(16)
 
 
-def load(path: Path, name: str) -> Model:
-    """Load the file. Raises `ModelError` if it is damaged, or of another architecture."""
+def outline(path: Path) -> Outline:
+    """Read the numbers at the beginning."""
+    dims = _dims(BinaryFile(path))
+    return Outline(dims, only_language(dims))
+
+
+@contextmanager
+def contents(path: Path) -> Iterator[Contents]:
+    """Read the text tokens, and where the tensors are."""
     reader = BinaryFile(path)
     dims = _dims(reader)
     reader.take(4 * math.prod(reader.numbers("2i")))
@@ -101,32 +108,17 @@ def load(path: Path, name: str) -> Model:
     if not 0 <= n_tokens <= dims.n_vocab:
         raise reader.damaged(f"{n_tokens} tokens of {dims.n_vocab}")
     tokens = [reader.text(*reader.numbers("i")) for _ in range(n_tokens)]
-    vocabulary = check_size(path, numbered(path, tokens), dims.n_vocab)
     stored: dict[str, Stored] = {}
     while reader.at < len(reader.data):
         parameter, tensor = _tensor(reader)
         if parameter in stored or len(stored) >= MAX_TENSORS:
             raise reader.damaged(f"{shown(parameter)} is too much")
         stored[parameter] = tensor
-    return Model(
-        name=name,
-        dims=dims,
-        weights=gather(path, dims, stored),
-        vocabulary=vocabulary,
-        alignment_heads=usual_heads(path, dims),
-        language=only_language(dims),
-        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
-    )
-
-
-def outline(path: Path) -> Outline:
-    """Describe the file's model. Raises `ModelError`, as `load` does."""
-    dims = _dims(BinaryFile(path))
-    return Outline(dims, only_language(dims))
+    yield Contents(stored, numbered(path, tokens))
 
 
 def files(path: Path) -> list[Path]:
-    """Return the files that `load` reads."""
+    """Return the only file."""
     return [path]
 
 

@@ -12,23 +12,18 @@ from pathlib import Path
 import msgspec
 
 from streamd.engine import ModelDimensions
-from streamd.engine.catalog import heads
 from streamd.engine.formats import safetensors
 from streamd.engine.formats.torch_zip import open_torch
 from streamd.engine.formats.untrusted import bad_file, existing, present, read_json
-from streamd.engine.model import (
-    MIN_AUDIO_CTX,
-    Model,
-    Outline,
-    below,
-    check_dimensions,
-    only_language,
-)
-from streamd.engine.vocabulary import check_size, openai_vocabulary, spelled
-from streamd.engine.weights import OUTPUT, Stored, gather
+from streamd.engine.model import Outline, check_dimensions, only_language
+from streamd.engine.vocabulary import spelled
+from streamd.engine.weights import OUTPUT, Contents, Stored
 from streamd.errors import ModelError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+_TOKENIZER = "tokenizer.json"
+VOCABULARIES = (_TOKENIZER, "vocab.json")
+"""One is needed; the first is preferred."""
 _TORCH, _TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 _RENAMED = (
@@ -95,59 +90,48 @@ class _TokenizerFile(msgspec.Struct):
     added_tokens: list[_AddedToken] = []
 
 
-def load(folder: Path, name: str) -> Model:
-    """Load the folder.
+def outline(folder: Path) -> Outline:
+    """Read the configuration, and whether the model is multilingual."""
+    dims = read_dimensions(folder / CONFIG)
+    is_multilingual = _generation(folder).is_multilingual
+    if is_multilingual is None:
+        return Outline(dims, only_language(dims))
+    return Outline(dims, None if is_multilingual else "en")
 
-    Raises `ModelError` if its files are missing, damaged or of another architecture.
-    """
-    config, dims = _described(folder / CONFIG)
-    generation = _generation(folder)
-    vocabulary = check_size(folder, read_vocabulary(folder, dims.n_vocab), dims.n_vocab)
+
+@contextmanager
+def contents(folder: Path) -> Iterator[Contents]:
+    """Read all small files, and open those with parameters."""
+    tied = read_json(folder / CONFIG, _HfConfig).tie_word_embeddings
+    generation, vocabulary = _generation(folder), read_vocabulary(folder)
     with _opened(folder) as stored:
         renamed = {_openai_name(name): tensor for name, tensor in stored.items()}
-        if config.tie_word_embeddings:
+        if tied:
             renamed.pop(OUTPUT, None)  # repeats the embedding
-        weights = gather(folder, dims, renamed)
-    return Model(
-        name=name,
-        dims=dims,
-        weights=weights,
-        vocabulary=vocabulary,
-        alignment_heads=heads(generation.alignment_heads, Path(name), dims),
-        language=_language(dims, generation),
-        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
-        # of special tokens only the end can come first; our own rules refuse the others
-        suppress_tokens=below(len(vocabulary), generation.suppress_tokens),
-        begin_suppress_tokens=below(len(vocabulary) + 1, generation.begin_suppress_tokens),
-    )
-
-
-def outline(folder: Path) -> Outline:
-    """Describe the folder's model. Raises `ModelError`, as `load` does."""
-    dims = read_dimensions(folder / CONFIG)
-    return Outline(dims, _language(dims, _generation(folder)))
+        yield Contents(
+            renamed,
+            vocabulary,
+            generation.alignment_heads,
+            generation.suppress_tokens,
+            generation.begin_suppress_tokens,
+        )
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files that `load` reads. Raises `ModelError` if an index of them is damaged."""
+    """Return all files with any of that. Raises `ModelError` if an index of them is damaged."""
     small = present(folder, (CONFIG, GENERATION))
     return [*small, *vocabularies(folder), *(_torch_files(folder) or safetensors.files(folder))]
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether there are weights that `load` could read."""
+    """Return whether there are weights that `contents` could open."""
     names = (safetensors.SINGLE, safetensors.INDEX, _TORCH, _TORCH_INDEX)
     return bool(present(folder, names))
 
 
 def vocabularies(folder: Path) -> list[Path]:
     """Return the file that `read_vocabulary` reads, if there is one."""
-    return present(folder, ("tokenizer.json", "vocab.json"))[:1]
-
-
-def read_dimensions(path: Path) -> ModelDimensions:
-    """Read a ``config.json``. Raises `ModelError` if it is damaged, or of another architecture."""
-    return _described(path)[1]
+    return present(folder, VOCABULARIES)[:1]
 
 
 def _generation(folder: Path) -> _Generation:
@@ -155,13 +139,8 @@ def _generation(folder: Path) -> _Generation:
     return read_json(path, _Generation) if path.exists() else _Generation()
 
 
-def _language(dims: ModelDimensions, generation: _Generation) -> str | None:
-    if generation.is_multilingual is None:
-        return only_language(dims)
-    return None if generation.is_multilingual else "en"
-
-
-def _described(path: Path) -> tuple[_HfConfig, ModelDimensions]:
+def read_dimensions(path: Path) -> ModelDimensions:
+    """Read a ``config.json``. Raises `ModelError` if it is damaged, or of another architecture."""
     kind = read_json(path, ModelType).model_type
     if kind != "whisper":
         raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
@@ -184,7 +163,7 @@ def _described(path: Path) -> tuple[_HfConfig, ModelDimensions]:
         and not config.scale_embedding
     )
     check_dimensions(path, dims, usual=usual)
-    return config, dims
+    return dims
 
 
 def _torch_files(folder: Path) -> list[Path]:
@@ -226,21 +205,19 @@ def _openai_name(name: str) -> str:
     )
 
 
-def read_vocabulary(folder: Path, n_vocab: int) -> dict[bytes, int]:
-    """Read ``tokenizer.json``, or else ``vocab.json``, which old models have.
+def read_vocabulary(folder: Path) -> dict[bytes, int] | None:
+    """Read ``tokenizer.json``, or else ``vocab.json``, which old models have; None: neither exists.
 
-    If there is neither, the result is OpenAI's vocabulary of that size, which ships with streamd.
-    Raises `ModelError` if the file is damaged, or OpenAI has no vocabulary of that size.
+    Raises `ModelError` if the file is damaged.
     """
-    path, old = folder / "tokenizer.json", folder / "vocab.json"
-    if not path.exists() and not old.exists():
-        return openai_vocabulary(folder, n_vocab)
-    if path.exists():
+    path = next((folder / name for name in VOCABULARIES if (folder / name).exists()), None)
+    if path is None:
+        return None
+    if path.name == _TOKENIZER:
         tokenizer = read_json(path, _TokenizerFile)
         added = {token.id for token in tokenizer.added_tokens}
         ids = {text: i for text, i in tokenizer.model.vocab.items() if i not in added}
     else:
-        path = old
         ids = read_json(path, dict[str, int])
     in_order = sorted(ids, key=ids.__getitem__)
     eot = ids.get("<|endoftext|>", len(in_order))

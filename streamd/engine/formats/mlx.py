@@ -6,6 +6,7 @@ are computed. There is no vocabulary; OpenAI's ship with streamd. Sources: mlx-e
 ``whisper/convert.py``, ``mlx_whisper/load_models.py``, ``mlx_whisper/whisper.py``.
 """
 
+import io
 import math
 import re
 import zipfile
@@ -14,20 +15,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import ml_dtypes
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.catalog import heads
 from streamd.engine.formats import safetensors
 from streamd.engine.formats.untrusted import open_zip, present, read_json, shown, zip_entry
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, check_dimensions, only_language
-from streamd.engine.vocabulary import openai_vocabulary
-from streamd.engine.weights import Stored, gather
+from streamd.engine.model import Outline, check_dimensions, only_language
+from streamd.engine.weights import Contents, Stored
 from streamd.errors import ModelError
 
 CONFIG = "config.json"
@@ -36,20 +37,15 @@ _MAX_AUDIO_CTX = 1500
 """The weights do not have this size, so the configuration alone must not decide it."""
 _POSITIONS, _HEADS = "encoder.positional_embedding", "alignment_heads"
 _MAX_HEADS = 10_000
-_HEADER = re.compile(
-    rb"\{'descr': '([^']{1,9})', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\),? *\}\s*",
-)
-"""The header of an array in an .npz, as numpy and MLX write it."""
-_MAX_HEADER = 1000
-_TYPES: dict[str, tuple[str, DTypeLike]] = {
-    "<f2": ("F16", "<f2"),
-    "<f4": ("F32", "<f4"),
-    "<V2": ("BF16", ml_dtypes.bfloat16),
-    "<i4": ("I32", "<i4"),
-    "<i8": ("I64", "<i8"),
-    "<u4": ("U32", "<u4"),
+_TYPES = {
+    "float16": "F16",
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint32": "U32",
 }
-"""By numpy's name; MLX calls bfloat16, which numpy does not know, two bytes of anything."""
+"""numpy's name -> that of `Stored`."""
 
 
 class _Quantization(msgspec.Struct):
@@ -71,40 +67,30 @@ def is_one(folder: Path) -> bool:
     return bool(config) and read_json(config[0], _MlxConfig).n_mels is not None
 
 
-def load(folder: Path, name: str) -> Model:
-    """Load the folder.
-
-    Raises `ModelError` if its files are missing, damaged, quantised or of another architecture.
-    """
-    dims = outline(folder).dims
-    if quantization := read_json(folder / CONFIG, _MlxConfig).quantization:
-        raise ModelError(
-            f"{folder}: quantised by MLX to {quantization.bits} bits, which streamd does not read; "
-            "get the same model in float16"
-        )
-    with _opened(folder) as stored:
-        listed = _listed_heads(stored.pop(_HEADS, None))
-        return Model(
-            name=name,
-            dims=dims,
-            weights=gather(folder, dims, _renamed(folder, dims, stored)),
-            vocabulary=openai_vocabulary(folder, dims.n_vocab),
-            alignment_heads=heads(listed, Path(name), dims),
-            language=only_language(dims),
-            min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
-        )
-
-
 def outline(folder: Path) -> Outline:
-    """Describe the folder's model. Raises `ModelError`, as `load` does."""
+    """Read the configuration."""
     path = folder / CONFIG
     dims = read_json(path, ModelDimensions)
     check_dimensions(path, dims, usual=dims.n_audio_ctx <= _MAX_AUDIO_CTX)
     return Outline(dims, only_language(dims))
 
 
+@contextmanager
+def contents(folder: Path) -> Iterator[Contents]:
+    """Open the file with the parameters. Raises `ModelError` if they are quantised, too."""
+    if quantization := read_json(folder / CONFIG, _MlxConfig).quantization:
+        raise ModelError(
+            f"{folder}: quantised by MLX to {quantization.bits} bits, which streamd does not read; "
+            "get the same model in float16"
+        )
+    dims = outline(folder).dims
+    with _opened(folder) as stored:
+        heads = _listed_heads(stored.pop(_HEADS, None))
+        yield Contents(_renamed(folder, dims, stored), heads=heads)
+
+
 def files(folder: Path) -> list[Path]:
-    """Return the files that `load` reads."""
+    """Return the configuration and the file with the parameters."""
     return [*present(folder, (CONFIG,)), _weights(folder)]
 
 
@@ -125,30 +111,23 @@ def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
 
 def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]:
     """Read only numpy's header of an entry."""
-    with opened.open(name) as file:
-        start = file.read(_MAX_HEADER)
-    version, n_length = start[6:7], 2 if start[6:7] == b"\1" else 4
-    begin = 8 + n_length
-    end = begin + int.from_bytes(start[8:begin], "little")
-    header = _HEADER.fullmatch(start[begin:end])
-    if start[:6] != b"\x93NUMPY" or version not in (b"\1", b"\2") or not header:
-        raise zipfile.BadZipFile(f"{shown(name)} is no array")
-    kind = header[1].decode("ascii", "replace")
-    shape = tuple(int(size) for size in header[3].replace(b" ", b"").split(b",") if size)
-    reverse = header[2] == b"True"  # the first axis varies fastest
-    dtype, item = _TYPES.get(kind, (kind, ""))
-    values = partial(_values, opened, name, end, item, shape[::-1] if reverse else shape)
-    read = (lambda: values().T) if reverse else values
+    try:
+        with opened.open(name) as file:
+            short = npy.read_magic(file) == (1, 0)
+            read_header = npy.read_array_header_1_0 if short else npy.read_array_header_2_0
+            shape, _, kind = read_header(file)
+    except (ValueError, SyntaxError, TokenError) as error:  # the last two: not Python's literals
+        raise zipfile.BadZipFile(f"{shown(name)} is no array") from error
+    # MLX calls bfloat16, which numpy does not know, two bytes of anything.
+    item = np.dtype(ml_dtypes.bfloat16) if kind.str == "|V2" else kind
+    dtype = _TYPES.get(item.name, kind.str)
+    read = partial(_values, opened, name, item)
     return name.removesuffix(".npy"), Stored(path, shape, dtype, read)
 
 
-def _values(
-    opened: zipfile.ZipFile, name: str, start: int, item: DTypeLike, shape: tuple[int, ...]
-) -> NDArray[Any]:
-    data = zip_entry(opened, name)
-    if len(data) - start != math.prod(shape) * np.dtype(item).itemsize:
-        raise zipfile.BadZipFile(f"{shown(name)} does not have its length")
-    return np.frombuffer(data, item, offset=start).reshape(shape)
+def _values(opened: zipfile.ZipFile, name: str, item: np.dtype[Any]) -> NDArray[Any]:
+    entry = io.BytesIO(zip_entry(opened, name))
+    return np.asarray(npy.read_array(entry, allow_pickle=False)).view(item)
 
 
 def _listed_heads(stored: Stored | None) -> list[tuple[int, int]] | None:

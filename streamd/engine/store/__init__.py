@@ -17,7 +17,7 @@ from streamd.engine.catalog import CATALOG, Size, entry, languages, quality, sui
 from streamd.engine.model import Model
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
-from streamd.engine.store.layouts import layout_of
+from streamd.engine.store.layouts import layout_of, load
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
 
@@ -38,7 +38,7 @@ def load_model(name: str) -> Model:
     if path == expanded(name):
         folder = path.resolve()
         label = path.stem if path.is_file() else cache.name_of(folder) or folder.name
-    model = layout_of(path).load(path, label)
+    model = load(path, label)
     known = entry(name)
     if known and known.min_audio_ctx:
         return replace(model, min_audio_ctx=known.min_audio_ctx)

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.disk import expanded, user_folder
-from streamd.engine.formats.huggingface import CONFIG, ModelType
+from streamd.engine.formats.huggingface import CONFIG, ModelType, vocabularies
 from streamd.engine.formats.safetensors import INDEX, SINGLE, shards
 from streamd.engine.formats.untrusted import read_json
 from streamd.engine.store.repository import (
-    VOCABULARIES,
     Listing,
     Repository,
     is_commit,
@@ -146,7 +145,7 @@ def find(cache: Path, repository: Repository) -> Path | None:
 
 def _is_whole(folder: Path) -> bool:
     """Return whether no file that the loader needs is missing, nor the content of a link."""
-    if not (folder / CONFIG).is_file() or not any((folder / v).is_file() for v in VOCABULARIES):
+    if not (folder / CONFIG).is_file() or not vocabularies(folder):
         return False
     if (folder / SINGLE).is_file():
         return True

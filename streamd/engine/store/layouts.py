@@ -1,11 +1,15 @@
-"""Chooses the reader of `formats` for a folder or file, or names the layout that has none."""
+"""Loads a folder or file with the reader of `formats` for its layout, or names a layout without."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from streamd.engine.catalog import heads
 from streamd.engine.formats import ct2, ggml, huggingface, mlx, openai, torch_zip
 from streamd.engine.formats.untrusted import ZIP_MAGIC, present, read_start
-from streamd.engine.model import Model, Outline
+from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below
+from streamd.engine.vocabulary import check_size, openai_vocabulary
+from streamd.engine.weights import Contents, gather
 from streamd.errors import ModelError
 
 _READ = (
@@ -40,11 +44,39 @@ _ALONE = ("ggml*.bin", "*.pt")
 
 
 class ModelLayout(Protocol):
-    """A module of `formats`, whose docstring describes these functions."""
+    """A module of `formats`; the docstring of the package describes these functions."""
 
-    def load(self, path: Path, name: str, /) -> Model: ...  # noqa: D102
     def outline(self, path: Path, /) -> Outline: ...  # noqa: D102
+    def contents(self, path: Path, /) -> AbstractContextManager[Contents]: ...  # noqa: D102
     def files(self, path: Path, /) -> list[Path]: ...  # noqa: D102
+
+
+def load(path: Path, name: str) -> Model:
+    """Load the model in a folder or file, and call it `name`.
+
+    Raises `ModelError` as `layout_of` does, or if files are missing, damaged or of another
+    architecture.
+    """
+    layout = layout_of(path)
+    outline = layout.outline(path)
+    dims = outline.dims
+    with layout.contents(path) as found:
+        vocabulary = found.vocabulary
+        if vocabulary is None:
+            vocabulary = openai_vocabulary(path, dims.n_vocab)
+        check_size(path, vocabulary, dims.n_vocab)
+        return Model(
+            name=name,
+            dims=dims,
+            weights=gather(path, dims, found.stored),
+            vocabulary=vocabulary,
+            alignment_heads=heads(found.heads, Path(name) if path.is_dir() else path, dims),
+            language=outline.language,
+            min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+            # of special tokens only the end can come first; our own rules refuse the others
+            suppress_tokens=below(len(vocabulary), found.suppress_tokens),
+            begin_suppress_tokens=below(len(vocabulary) + 1, found.begin_suppress_tokens),
+        )
 
 
 def layout_of(path: Path) -> ModelLayout:

@@ -12,13 +12,11 @@ from typing import Annotated
 import msgspec
 
 from streamd.engine.catalog import entry
-from streamd.engine.formats.huggingface import CONFIG, GENERATION
+from streamd.engine.formats.huggingface import CONFIG, GENERATION, VOCABULARIES
 from streamd.engine.formats.safetensors import INDEX, SINGLE
 from streamd.engine.formats.untrusted import MAX_BYTES, shown
 from streamd.errors import ModelError
 
-VOCABULARIES = ("tokenizer.json", "vocab.json")
-"""One is needed; the first is preferred."""
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 _MAX_FILES = 20_000
 
