@@ -1,7 +1,7 @@
 """Fan-out of one session's events to any number of subscribers, each at its own pace.
 
-The hub stamps finals with `seq`, keeps the newest of them for replay (all of them, if it has an
-`Archive`) and puts every event into each subscriber's own bounded queue, so no subscriber can delay
+The hub stamps finals with `seq`, keeps the newest of them for replay (all of them, if it has a
+`Journal`) and puts every event into each subscriber's own bounded queue, so no subscriber can delay
 another one or the session. All calls come from one thread.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from streamd.events import (
     SessionEvent,
     Stats,
 )
+from streamd.journal import Journal
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 
@@ -125,29 +126,10 @@ class Subscription(AsyncIterator[SessionEvent]):
         self.close()
 
 
-class Archive(Protocol):
-    """Stores the finals of one run of a session, including those of an earlier process."""
-
-    epoch: str
-    started: datetime
-    seq: int
-    """Number of the newest final."""
-
-    @property
-    def first(self) -> int:
-        """Number of the oldest stored final."""
-
-    def append(self, final: Final) -> None:
-        """Store the next final; when this returns, a crash of the process cannot lose it."""
-
-    def read(self, after: int, upto: int) -> Iterator[Final]:
-        """Give the stored finals with ``after < seq <= upto`` in order."""
-
-
 class Hub:
     """The events of one session and their subscribers.
 
-    `history` finals are kept in memory for replay; an `archive` stores finals before they are
+    `history` finals are kept in memory for replay; a `journal` stores finals before they are
     published, and numbers continue after the stored ones. `bound` events may wait for a subscriber
     before it is closed as slow. `epoch` names this run of the session, so that a returning
     subscriber knows whether its `seq` is still valid; it is random unless given.
@@ -160,14 +142,14 @@ class Hub:
         *,
         bound: int = 256,
         epoch: str | None = None,
-        archive: Archive | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.session = session
-        self.epoch = archive.epoch if archive else epoch or secrets.token_hex(4)
-        self.seq = 0 if archive is None else archive.seq
+        self.epoch = journal.epoch if journal else epoch or secrets.token_hex(4)
+        self.seq = 0 if journal is None else journal.seq
         """Number of the last final; 0 before the first."""
-        self.started = archive.started if archive else datetime.now(UTC)
-        self._archive = archive
+        self.started = journal.started if journal else datetime.now(UTC)
+        self._journal = journal
         self._finals: deque[Final] = deque(maxlen=history)
         self._partial: Partial | None = None
         self._fault: Fault | None = None
@@ -193,7 +175,7 @@ class Hub:
     def publish(self, event: EventT) -> EventT:
         """Put an event into the queues of all subscribers; return it, a final with its `seq`.
 
-        Nothing may follow `Eos`. Raises `StreamdError` if the archive cannot store a final; then no
+        Nothing may follow `Eos`. Raises `StreamdError` if the journal cannot store a final; then no
         subscriber gets it.
         """
         if self._eos is not None:
@@ -201,8 +183,8 @@ class Hub:
             raise RuntimeError(f"session {self.session!r} has ended: {late} is late")
         if isinstance(event, Final):
             event = msgspec.structs.replace(event, seq=self.seq + 1)
-            if self._archive is not None:
-                self._archive.append(event)
+            if self._journal is not None:
+                self._journal.append(event)
             self.seq += 1
         self._remember(event)
         for subscription in self._subscriptions:
@@ -269,16 +251,16 @@ class Hub:
     @property
     def _first(self) -> int:
         """Number of the oldest final that can be replayed."""
-        return self.seq - len(self._finals) + 1 if self._archive is None else self._archive.first
+        return self.seq - len(self._finals) + 1 if self._journal is None else self._journal.first
 
     def _stored(self, after: int) -> Iterator[SessionEvent]:
-        """Give the finals after `after` as of now: from the archive first, then from memory."""
+        """Give the finals after `after` as of now: from the journal first, then from memory."""
         n_recent = min(self.seq - after, len(self._finals))
         recent = list(islice(self._finals, len(self._finals) - n_recent, None))
         upto = self.seq - n_recent
-        if self._archive is None or upto <= after:
+        if self._journal is None or upto <= after:
             return iter(recent)
-        return chain(_without_holes(self._archive.read(after, upto), after, upto), recent)
+        return chain(_without_holes(self._journal.read(after, upto), after, upto), recent)
 
 
 def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[SessionEvent]:

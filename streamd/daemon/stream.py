@@ -39,7 +39,7 @@ class SessionOutput:
     def __init__(
         self, name: str, journal: Journal | None, *, recordings: Path | None, metrics: Metrics
     ) -> None:
-        self.hub = Hub(name) if journal is None else Hub(name, _N_RECENT, archive=journal)
+        self.hub = Hub(name) if journal is None else Hub(name, _N_RECENT, journal=journal)
         self.lost_ms = 0
         """Sum of all gaps."""
         self._journal = journal

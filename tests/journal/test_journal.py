@@ -164,7 +164,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path, monkeypatch):
 
 def test_what_cannot_be_kept_is_not_published(tmp_path, monkeypatch):
     with Folder(tmp_path) as folder:
-        hub = Hub("talk", archive=folder.open("talk"))
+        hub = Hub("talk", journal=folder.open("talk"))
         listener = hub.subscribe()
 
         def fail(*_: object) -> int:
@@ -209,7 +209,7 @@ def test_old_files_are_removed_and_the_others_replayed(tmp_path):
             now[0] += DAY_S
         filled(journal, 1)
         assert journal.first == 31
-        hub = Hub("live", history=5, archive=journal)
+        hub = Hub("live", history=5, journal=journal)
         assert hub.subscribe(7).pop() == Missed(from_seq=8, to_seq=30, why="retention")
         assert seqs(journal) == list(range(31, 52))
 
@@ -219,7 +219,7 @@ def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
         tmp_path, JournalPolicy(JournalOptions(rotate_bytes=1))
     ) as folder:  # a file for each final
         journal = folder.open("live")
-        hub = Hub("live", history=0, archive=journal)
+        hub = Hub("live", history=0, journal=journal)
         for seg in range(1, 7):
             hub.publish(final(seg))
         replay = hub.subscribe(0)
@@ -373,7 +373,7 @@ class DyingDaemon(RuleBasedStateMachine):
     def start_daemon(self):
         self.folder = Folder(self.path, self.options)
         journal = self.folder.open("live")
-        self.hub = Hub("live", self.history, archive=journal)
+        self.hub = Hub("live", self.history, journal=journal)
         assert self.epoch in (None, self.hub.epoch)
         self.epoch = self.hub.epoch
         self.listener = self.hub.subscribe(self.after, epoch=self.epoch)
