@@ -307,30 +307,21 @@ def _options(command: Command, *, full: bool) -> Iterator[str]:
     ]
     if not full and shown:
         yield "Common options:"
-        yield from map(_common_option, shown)
+        for option in shown:  # one that has flags for its values is shown by these, in one line
+            flags = ", ".join(option.value_flags)
+            yield _row(flags, option.opt.help) if flags else _option(option)
         yield ""
         return
     for group, options in groupby(shown, lambda option: option.group):
         yield f"{SECTIONS[group]}:"
         for option in options:
-            yield from _option(option)
+            yield _option(option)
+            for value, flags in option.opt.short_for.items():
+                yield _row(", ".join(flags.split()), f"the same as --{option.name} {value}")
         yield ""
 
 
-def _common_option(option: Option) -> str:
-    """One line if possible: an option that has flags for its values is shown by these."""
-    if option.value_flags:
-        return _row(", ".join(option.value_flags), option.opt.help)
-    return _long_row(option)
-
-
-def _option(option: Option) -> Iterator[str]:
-    yield _long_row(option)
-    for value, flags in option.opt.short_for.items():
-        yield _row(", ".join(flags.split()), f"the same as --{option.name} {value}")
-
-
-def _long_row(option: Option) -> str:
+def _option(option: Option) -> str:
     # The short name and the long one: other aliases are in docs/options.md.
     short = [flag for flag in option.shown_flags[:1] if not flag.startswith("--")]
     flags = dict.fromkeys((*short, option.shown_flags[-1]))

@@ -108,7 +108,14 @@ def judged(
 
     Raises `ModelError` if the engine is too far from the reference.
     """
-    yield from map(_described, rows)
+    for row in rows:
+        measured = row.numerics
+        yield line(
+            "against float32",
+            f"{row.clip.name} at context {row.n_ctx}: KL {measured.kl:.2g}, logits "
+            f"{measured.logits:.2g}, alignment {measured.alignment:.2g}; "
+            f"{measured.agreed:.0%} of the tokens the same",
+        )
     off = average([row.numerics for row in rows])
     yield line("mean", f"KL {off.kl:.2g} nats per token, logits {off.logits:.2g}")
     whole = [row for row in rows if row.clip.n_frames <= row.n_ctx]
@@ -121,12 +128,12 @@ def judged(
         )
     fix = "use --precision float32" if precision == "int8" else "try another onnxruntime"
     if not off.acceptable(precision):
-        measured = f"relative distance {off.logits:.2g}, more than {MAX_DISTANCE:g}"
+        distance = f"relative distance {off.logits:.2g}, more than {MAX_DISTANCE:g}"
         if precision == "int8":
-            measured = f"KL {off.kl:.2g}, more than {MAX_KL:g}"
+            distance = f"KL {off.kl:.2g}, more than {MAX_KL:g}"
         raise ModelError(
             f"{name} fails its check: what it computes in {precision} is too far from the "
-            f"reference ({measured}); {fix}"
+            f"reference ({distance}); {fix}"
         )
     if n_found - n_expected > _MAX_WORSE * n_words:
         raise ModelError(
@@ -134,15 +141,6 @@ def judged(
             f"{n_expected} in the reference; {fix}"
         )
     yield from _largest(peaks)
-
-
-def _described(row: Compared) -> str:
-    found = row.numerics
-    return line(
-        "against float32",
-        f"{row.clip.name} at context {row.n_ctx}: KL {found.kl:.2g}, logits {found.logits:.2g},"
-        f" alignment {found.alignment:.2g}; {found.agreed:.0%} of the tokens the same",
-    )
 
 
 def _largest(peaks: Sequence[Peak]) -> Iterator[str]:

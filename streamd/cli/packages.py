@@ -32,7 +32,6 @@ from streamd.engine.coreml.runtime.library import (
 from streamd.engine.coreml.runtime.supervisor import Supervisor
 from streamd.engine.coreml.runtime.takeover import (
     TRIAL_LIMITS,
-    Trial,
     compiled_folder,
     load_outcome,
     make_compiled_folder,
@@ -51,10 +50,8 @@ _FEW = 3
 def build(config: Config, name: str) -> None:
     """Build the packages of a model that is on this machine.
 
-    Raises
-    ------
-    ConfigError : the engine needs no packages
-    ModelError : there is no such model, or it cannot be built or written
+    Raises `ConfigError` if the engine needs no packages, `ModelError` if there is no such model, or
+    it cannot be built or written.
     """
     engine = config.decoding.engine
     if engine not in ("auto", "coreml"):
@@ -75,12 +72,9 @@ def build(config: Config, name: str) -> None:
 def report(config: Config) -> Iterator[str]:
     """Compare what Core ML computes with the golden vectors, on each placement of the model.
 
-    The model is the configured one, or what lies in the folder of that name.
-
-    Raises
-    ------
-    ConfigError : this machine has no Core ML
-    ModelError : the model is not built, is damaged, or is wrong on every placement
+    The model is the configured one, or what lies in the folder of that name. Raises `ConfigError`
+    if this machine has no Core ML, `ModelError` if the model is not built, is damaged, or is wrong
+    on every placement.
     """
     name = config.decoding.model
     if sys.platform != "darwin":
@@ -95,9 +89,7 @@ def report(config: Config) -> Iterator[str]:
 def compared(built: BuiltModel, library: str) -> Iterator[str]:
     """Compare a built model with its golden vectors on each placement, line by line.
 
-    Raises
-    ------
-    ModelError : it is damaged, or wrong on every placement
+    Raises `ModelError` if it is damaged, or wrong on every placement.
     """
     golden, n_right = golden_vectors(built), 0
     try:
@@ -129,9 +121,7 @@ def compared(built: BuiltModel, library: str) -> Iterator[str]:
 def open_packages(name: str) -> BuiltModel:
     """Open the packages of the model of that name, or those in the folder of that name.
 
-    Raises
-    ------
-    ModelError : there is no such model, it is not built, or its packages are damaged
+    Raises `ModelError` if there is no such model, it is not built, or its packages are damaged.
     """
     folder = expanded(name)
     if (folder / META).is_file():
@@ -164,12 +154,11 @@ def trials(built: BuiltModel) -> tuple[Placement, list[str]]:
     if known is None:
         return ON_GPU, ["the Neural Engine has not been tried yet; the next start tries it"]
     where = "the CPU is the fastest here" if known.best is None else str(known.best)
-    return known.best or ON_GPU, [where, *(_outcome(trial) for trial in known.trials)]
-
-
-def _outcome(trial: Trial) -> str:
-    where = "CPU alone" if trial.placement is None else str(trial.placement)
-    return f"{where}: {trial.wrong or f'{trial.window_ms:.0f} ms a window'}"
+    outcomes = (
+        f"{trial.placement or 'CPU alone'}: {trial.wrong or f'{trial.window_ms:.0f} ms a window'}"
+        for trial in known.trials
+    )
+    return known.best or ON_GPU, [where, *outcomes]
 
 
 def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator[str]:

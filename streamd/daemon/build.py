@@ -89,14 +89,14 @@ def _source(config: Config, name: str) -> Source:
     return StdinSource(sys.stdin.buffer if name == "-" else name, config.pcm)
 
 
-def recognizer(config: Config, model: Model, runs: Engine[Any] | None = None) -> Recognizer[Any]:
-    """The model with its options, on the engine that `runs` it or on a new one.
+def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[Any]:
+    """The model with its options, on the engine that `runs` it.
 
-    Raises `ConfigError` if the model does not fit the options, and as `engine` does.
+    Raises `ConfigError` if the model does not fit the options.
     """
     _check_windows(config, model)
     return Recognizer(
-        runs or engine(config, model),
+        runs,
         tokenizer(config, model),
         decoding_options(config, model),
         initial_prompt=config.decoding.prompt,

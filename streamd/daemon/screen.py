@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from signal import SIGWINCH
 from typing import Any
@@ -35,15 +35,15 @@ class Screen:
     """Standard output, shared by captions, log lines and a progress bar: one thread draws all."""
 
     def __init__(self, captions: CaptionSink, progress: ProgressBar | None = None) -> None:
-        self._sink = captions if progress is None else _AboveProgress(captions, progress)
-        self._progress = progress
+        self._captions, self._progress = captions, progress
+        self._above_progress = nullcontext if progress is None else progress.above
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="captions")
         self._ended = False
 
     def redraw(self) -> None:
         """Draw the captions again, because the terminal was resized."""
         if not self._ended:
-            self._thread.submit(self._sink.redraw)
+            self._thread.submit(self._redraw)
 
     def reached(self, position_ms: int, duration_ms: int) -> None:
         """Show the progress; a duration of 0 is unknown."""
@@ -52,11 +52,33 @@ class Screen:
 
     async def show(self, hub: Hub) -> None:
         """Show the hub's events until the session ends; raises `BrokenPipeError`."""
-        with self._thread, lines_inside(self._sink.above, self._thread.submit):
+        with self._thread, lines_inside(self._above, self._thread.submit):
             try:
-                await _follow(hub, self._sink, self._thread)
+                await _follow(hub, self, self._thread)
             finally:
                 self._ended = True
+
+    # The rest runs in the thread.
+
+    def write(self, event: Event) -> None:
+        """Show an event above the progress bar; `show` calls this, and `close`."""
+        with self._above_progress():
+            self._captions.write(event)
+
+    def close(self) -> None:
+        """Remove the progress bar, and complete the captions."""
+        if self._progress is not None:
+            self._progress.close()
+        self._captions.close()
+
+    def _redraw(self) -> None:
+        with self._above_progress():
+            self._captions.redraw()
+
+    @contextmanager
+    def _above(self) -> Iterator[None]:
+        with self._above_progress(), self._captions.above():
+            yield
 
 
 def show(
@@ -88,30 +110,6 @@ async def _or_stop(sink: Coroutine[Any, Any, None], control: Control) -> None:
         await sink
     except (StreamdError, BrokenPipeError) as error:
         control.stop(error)
-
-
-class _AboveProgress:
-    """Captions that share a terminal with a progress bar."""
-
-    def __init__(self, captions: CaptionSink, progress: ProgressBar) -> None:
-        self._captions, self._progress = captions, progress
-
-    def write(self, event: Event) -> None:
-        with self._progress.above():
-            self._captions.write(event)
-
-    def redraw(self) -> None:
-        with self._progress.above():
-            self._captions.redraw()
-
-    @contextmanager
-    def above(self) -> Iterator[None]:
-        with self._progress.above(), self._captions.above():
-            yield
-
-    def close(self) -> None:
-        self._progress.close()
-        self._captions.close()
 
 
 async def _follow(hub: Hub, sink: Sink, thread: ThreadPoolExecutor) -> None:
