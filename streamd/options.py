@@ -456,9 +456,14 @@ class ServerLimits:
     """
 
     @property
+    def max_speakers(self) -> int:
+        """Connections that may send audio: a client may reconnect before its old one has ended."""
+        return 2 * self.max_streams
+
+    @property
     def max_connections(self) -> int:
         """Clients that may be connected at a time."""
-        return self.max_streams + self.max_subscribers
+        return self.max_speakers + self.max_subscribers
 
     @property
     def pending_limit(self) -> int:

@@ -196,7 +196,6 @@ class Streams:
                 stream.publish_stats(busy_s / len(running))
             hubs = [stream.hub for stream in self._streams.values()]
             self.metrics.streams.set(len(running))
-            self.metrics.listeners.set(sum(hub.listeners for hub in hubs))
             self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
             if self._storage.journal is not None:
                 await asyncio.to_thread(sync, self._storage.journal.unsynced())

@@ -4,9 +4,22 @@ import asyncio
 import errno
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from socket import socket
-from typing import Self
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from socket import (
+    AF_INET6,
+    AF_UNIX,
+    AI_PASSIVE,
+    IPPROTO_IPV6,
+    IPV6_V6ONLY,
+    SHUT_RDWR,
+    SO_REUSEADDR,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    socket,
+)
+from typing import Any, Self
 
 import websockets.asyncio.server as ws
 from websockets.exceptions import WebSocketException
@@ -22,7 +35,7 @@ from streamd.server.connection import Connection, ServerInfo, WebSocket, refuse
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.metrics import Metrics
 from streamd.server.routes import STREAM_PATH, load_pages, plain, routes
-from streamd.server.wire import Limits
+from streamd.server.wire import Limits, Role, requested_role
 
 _log = logging.getLogger(__name__)
 
@@ -36,51 +49,63 @@ class ConnectionRegistry:
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
-        self._pending: dict[ws.ServerConnection, str] = {}
-        self._authorized: dict[ws.ServerConnection, str] = {}
+        self._pending: dict[int, tuple[socket, str]] = {}  # by descriptor, oldest first
+        self._authorized: dict[ws.ServerConnection, tuple[str, Role]] = {}
 
-    def __iter__(self) -> Iterator[ws.ServerConnection]:
-        """All open connections; the registry may change during the iteration."""
-        return iter([*self._pending, *self._authorized])
-
-    @property
-    def n_authorized(self) -> int:
-        """How many connections are authorized."""
-        return len(self._authorized)
+    def count(self, *roles: Role) -> int:
+        """Return how many connections are authorized for one of these roles."""
+        return sum(role in roles for _, role in self._authorized.values())
 
     def n_authorized_from(self, connection: ws.ServerConnection) -> int:
         """How many from its address are authorized; 0 for this machine, where a proxy may run."""
-        host = _host(connection)
-        return 0 if is_loopback(host) else list(self._authorized.values()).count(host)
+        host = _host(connection.remote_address)
+        others = [other for other, _ in self._authorized.values()]
+        return 0 if is_loopback(host) else others.count(host)
 
-    def authorize(self, connection: ws.ServerConnection) -> None:
+    def authorize(self, connection: ws.ServerConnection, role: Role) -> None:
         """The request of a pending connection was granted."""
-        if (host := self._pending.pop(connection, None)) is not None:
-            self._authorized[connection] = host
+        descriptor = connection.transport.get_extra_info("socket").fileno()
+        if (pending := self._pending.pop(descriptor, None)) is not None:
+            self._authorized[connection] = pending[1], role
 
-    def add(self, connection: ws.ServerConnection) -> None:
-        """A connection was opened; it is pending."""
-        self._pending[connection] = _host(connection)
+    def add(self, accepted: socket, address: object) -> None:
+        """A connection was accepted; it is pending."""
+        descriptor = accepted.fileno()
+        self._pending.pop(descriptor, None)  # its connection is closed: it had the same number
+        self._pending[descriptor] = accepted, _host(address)
         if len(self._pending) > self._max_pending:
-            ((busiest, _),) = Counter(self._pending.values()).most_common(1)
-            oldest = next(other for other, host in self._pending.items() if host == busiest)
-            del self._pending[oldest]
-            oldest.transport.abort()
+            self.drop_oldest(above=self._max_pending)
+
+    def drop_oldest(self, *, above: int = 0) -> bool:
+        """Drop the oldest pending connection from the busiest address; return whether it did.
+
+        It does nothing if there are not more than `above`.
+        """
+        # asyncio closes the socket of a connection that is lost.
+        self._pending = {n: each for n, each in self._pending.items() if each[0].fileno() == n}
+        if len(self._pending) <= above:
+            return False
+        ((busiest, _),) = Counter(host for _, host in self._pending.values()).most_common(1)
+        oldest = next(n for n, (_, host) in self._pending.items() if host == busiest)
+        _hang_up(self._pending.pop(oldest)[0])
+        return True
 
     def remove(self, connection: ws.ServerConnection) -> None:
-        """A connection was lost."""
-        self._pending.pop(connection, None)
+        """An authorized connection was lost."""
         self._authorized.pop(connection, None)
 
+    def abort(self) -> None:
+        """Drop all connections."""
+        for accepted, _ in self._pending.values():
+            _hang_up(accepted)
+        for connection in list(self._authorized):
+            connection.transport.abort()
+
     def connection_type(self) -> type[ws.ServerConnection]:
-        """Return the class of connections that register themselves here."""
+        """Return the class of connections that say here when they are lost."""
         registry = self
 
         class RegisteredConnection(ws.ServerConnection):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                super().connection_made(transport)
-                registry.add(self)
-
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
                 registry.remove(self)
@@ -88,10 +113,39 @@ class ConnectionRegistry:
         return RegisteredConnection
 
 
-def _host(connection: ws.ServerConnection) -> str:
-    """Return the client's address; an IPv4 address in IPv6 form counts as IPv4."""
-    peer = connection.remote_address
-    return str(peer[0]).removeprefix("::ffff:") if peer else ""
+class ListeningSocket(socket):
+    """Registers connections when they are accepted.
+
+    asyncio reports a connection only after its TLS handshake, so silent clients could otherwise
+    take all descriptors.
+    """
+
+    def __init__(self, bound: socket, registry: ConnectionRegistry) -> None:
+        super().__init__(fileno=bound.detach())
+        self._registry = registry
+
+    def accept(self) -> tuple[socket, Any]:
+        """Accept a connection; raises as the method of `socket` does."""
+        try:
+            accepted, address = super().accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and self._registry.drop_oldest():
+                raise BlockingIOError from error  # asyncio tries again in its next turn
+            raise
+        self._registry.add(accepted, address)
+        return accepted, address
+
+
+def _hang_up(accepted: socket) -> None:
+    with suppress(OSError):  # it is closed already
+        accepted.shutdown(SHUT_RDWR)  # asyncio then closes it
+
+
+def _host(address: object) -> str:
+    """Return the host of a client's address; an IPv4 address in IPv6 form counts as IPv4."""
+    if not isinstance(address, tuple):
+        return "localhost"  # a Unix socket
+    return str(address[0]).removeprefix("::ffff:")
 
 
 class Server:
@@ -122,6 +176,10 @@ class Server:
         """The port that it listens on, also if the options ask for any free one."""
         self.url = self.page = ""
         """The addresses of the websocket and of the caption page for clients on this machine."""
+        if listening is not None:
+            # Its address decides who can connect; a Unix socket has a path, and is of this machine.
+            name = listening.getsockname()
+            bind = replace(bind, host="localhost" if listening.family == AF_UNIX else name[0])
         self._bind, self._listening = bind, listening
         self._tls = tls_context(bind)
         self._auth = Auth(bind, load_pages(asset("web")))
@@ -139,6 +197,7 @@ class Server:
             sessions, resume_ms=limits.resume_ms, max_session_ms=limits.max_session_ms
         )
         self._registry = ConnectionRegistry(limits.pending_limit)
+        metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._connections: dict[asyncio.Task[None] | None, Connection] = {}
 
     def reload(self, token: str | None) -> None:
@@ -148,17 +207,17 @@ class Server:
         """
         auth = self._auth.with_token(token)
         if self._tls is not None:
+            tls_context(self._bind)  # a pair that does not match would spoil the context in use
             load_certificate(self._bind, self._tls)
         self._auth = auth
 
     async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000
-        host, port = self._bind.host, self._bind.port
-        address = {"sock": self._listening} if self._listening else {"host": host, "port": port}
-        try:
-            self._opened = await ws.serve(
+        bound = [self._listening] if self._listening else await _bound(self._bind)
+        self._opened = [
+            await ws.serve(
                 self._handle,
-                **address,
+                sock=ListeningSocket(each, self._registry),
                 ssl=self._tls,
                 process_request=self._check,
                 select_subprotocol=_subprotocol,
@@ -171,17 +230,22 @@ class Server:
                 create_connection=self._registry.connection_type(),
                 logger=_library_logger(),
             )
-        except (OSError, OverflowError) as error:
-            raise BindError(_explain(error, host, port)) from error
-        self.port = next(iter(self._opened.sockets)).getsockname()[1]
+            for each in bound
+        ]
         secure = "s" if self._tls else ""
-        self.url = f"ws{secure}://{host}:{self.port}{STREAM_PATH}"
-        self.page = f"http{secure}://{host}:{self.port}/"
+        address = self._opened[0].sockets[0].getsockname()
+        if isinstance(address, str):
+            self.url = self.page = f"unix:{address}"
+        else:
+            self.port = address[1]
+            netloc = f"{_reachable(address[0])}:{self.port}"
+            self.url, self.page = f"ws{secure}://{netloc}{STREAM_PATH}", f"http{secure}://{netloc}/"
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
-        self._opened.close(close_connections=False)
+        for opened in self._opened:
+            opened.close(close_connections=False)
         try:
             async with asyncio.timeout(self._limits.shutdown_ms / 1000):
                 await self._ingests.finish(EndReason.SHUTDOWN)
@@ -192,14 +256,16 @@ class Server:
         handlers = [task for task in self._connections if task is not None]
         if handlers:
             await asyncio.wait(handlers, timeout=self._limits.send_deadline_ms / 1000)
-        for connected in self._registry:
-            connected.transport.abort()
+        self._registry.abort()
         for handler in handlers:
             handler.cancel()
-        await self._opened.wait_closed()
+        for opened in self._opened:
+            await opened.wait_closed()
 
-    def _is_full(self) -> bool:
-        return self._registry.n_authorized >= self._limits.max_connections
+    def _is_full(self, role: Role = Role.LISTEN) -> bool:
+        if role is Role.LISTEN:
+            return self._registry.count(Role.LISTEN) >= self._limits.max_subscribers
+        return self._registry.count(Role.INGEST, Role.BOTH) >= self._limits.max_speakers
 
     def _check(self, connection: ws.ServerConnection, request: Request) -> Response | None:
         """Answer the request, or authorize the connection and return None: it gets a websocket."""
@@ -208,11 +274,12 @@ class Server:
         if route := self._routes.get(request.path.partition("?")[0]):
             return route()
         retry = {"Retry-After": "10"}
-        if self._is_full():
+        role = requested_role(request.path)
+        if self._is_full(role):
             return plain(503, "too many clients", retry)
         if 0 < self._limits.max_per_address <= self._registry.n_authorized_from(connection):
             return plain(429, "too many clients from this address", retry)
-        self._registry.authorize(connection)
+        self._registry.authorize(connection, role)
         return None
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
@@ -251,6 +318,32 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     harmless = isinstance(error, WebSocketException | EOFError | OSError)
     return record.levelno >= logging.INFO and not harmless
+
+
+async def _bound(bind: BindOptions) -> list[socket]:
+    """Bind all addresses of the host; raises `BindError`."""
+    host, port = bind.host, bind.port
+    bound: list[socket] = []
+    try:
+        info = asyncio.get_running_loop().getaddrinfo
+        found = await info(host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            bound.append(socket(family, kind, protocol))
+            bound[-1].setsockopt(SOL_SOCKET, SO_REUSEADDR, True)
+            if family == AF_INET6:
+                bound[-1].setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, True)
+            bound[-1].bind((address[0], port))  # getaddrinfo takes any number for a port
+    except (OSError, OverflowError) as error:
+        for each in bound:
+            each.close()
+        raise BindError(_explain(error, host, port)) from error
+    return bound
+
+
+def _reachable(host: str) -> str:
+    """Return how a URL names the address for clients on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
 
 
 def _explain(error: Exception, host: str, port: int) -> str:

@@ -168,3 +168,11 @@ def parse_query(query: str) -> Query:
         # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".
         message = re.sub(r" - at `\$\.(\w+)`$", r" for \1", str(error))
         raise WireError("bad_query", message) from error
+
+
+def requested_role(path: str) -> Role:
+    """Return the role that a request asks for, `Role.LISTEN` if its query is not valid."""
+    try:
+        return parse_query(path.partition("?")[2]).role
+    except WireError:
+        return Role.LISTEN

@@ -6,8 +6,10 @@ import re
 import resource
 import signal
 import socket
+import ssl
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.asyncio.client import connect
@@ -17,6 +19,7 @@ from streamd.daemon import serving
 from streamd.daemon.serving import allow_files, inherited_socket, notify
 from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
+from tests.support.serving import certificate
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
 
@@ -66,13 +69,55 @@ async def test_all_who_are_in_and_all_who_come_may_be_connected(monkeypatch):
     config = load({"server": "true", **given}, {})
     streams = Streams(lambda: pytest.fail("nobody speaks"), room=1, max_ingest=8)
     async with serving.server(config, streams):
-        assert asked == [2 * 1008]
+        assert asked == [2 * (1000 + 2 * 8)]
 
 
 def test_sockets_for_others_are_left_alone():
     assert inherited_socket({"LISTEN_PID": "1", "LISTEN_FDS": "1"}) is None
     with pytest.raises(BindError, match="got 2"):
         inherited_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"})
+
+
+@pytest.fixture
+def many_files():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip(f"needs 2000 open files; ulimit -Hn says {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_flood_of_silent_tls_connections_ends_nobody(tmp_path, many_files):
+    """More of them than open files; each would wait 10 s for its handshake."""
+    certificate(tmp_path, "a")
+    cert = tmp_path / "cert.pem"
+    options = ("--journal", tmp_path / "journal", "--tls-cert", cert, "--tls-key")
+    program = ("sh", "-c", 'ulimit -n 700 && exec "$0" serve --port 0 "$@"', PROGRAM)
+    process = await asyncio.create_subprocess_exec(
+        *program, *options, tmp_path / "key.pem", stderr=asyncio.subprocess.PIPE
+    )
+    while not (found := re.search(rb"listening on (wss\S+)", await process.stderr.readline())):
+        pass
+    trust = ssl.create_default_context(cafile=cert)
+    url, silent = found[1].decode(), []
+    port = urlsplit(url).port
+    async with connect(f"{url}?role=both", ssl=trust, proxy=None) as speaker:
+        await speaker.recv()
+        for _ in range(16):  # as many at a time as wait for `accept`
+            knocking = [asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+            silent += [writer for _, writer in await asyncio.gather(*knocking)]
+        async with connect(f"{url}?role=both", ssl=trust, proxy=None) as another:
+            assert '"hello"' in str(await another.recv())
+            await another.send('{"type":"stop"}')
+            assert '"eos"' in str(await another.recv())
+        await speaker.send('{"type":"stop"}')
+        assert '"eos"' in str(await speaker.recv())
+    process.send_signal(signal.SIGTERM)
+    _, log = await process.communicate()
+    assert (process.returncode, b"Traceback" in log) == (0, False), log.decode()
+    for each in silent:
+        each.close()
 
 
 async def test_under_a_service_manager(tmp_path):

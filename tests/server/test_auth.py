@@ -1,7 +1,12 @@
 import asyncio
+import shutil
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import InvalidStatus
 
 from streamd.errors import BindError, ConfigError
@@ -158,6 +163,50 @@ async def test_other_machines_are_not_allowed_without_a_token(host):
     with pytest.raises(ConfigError, match="--token-file"):
         async with Server(BindOptions(host=host, port=0), sessions=CountingStreams(), info=INFO):
             pass
+
+
+def test_the_inherited_socket_decides_whether_a_token_is_needed():
+    """In a network of its own, since it listens on every address."""
+    program = """
+import socket
+from streamd.errors import ConfigError
+from streamd.options import BindOptions
+from streamd.server import Server
+from tests.support.serving import INFO, CountingStreams
+with socket.create_server(("0.0.0.0", 0)) as open_to_all:
+    try:
+        Server(BindOptions(), sessions=CountingStreams(), info=INFO, listening=open_to_all)
+    except ConfigError as error:
+        print(error)
+"""
+    command = ["unshare", "--map-root-user", "--net", sys.executable, "-c", program]
+    if shutil.which("unshare") is None or subprocess.run([*command[:3], "true"]).returncode:
+        pytest.skip("needs unshare and the right to make a network namespace")
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert "refusing to listen on 0.0.0.0 without a token" in done.stdout
+
+
+async def test_an_ipv6_address_is_announced_as_one():
+    bind = BindOptions(host="::1", port=0)
+    try:
+        async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+            assert server.url == f"ws://[::1]:{server.port}/v1/stream"
+            async with connect(server.url, proxy=None) as listener:
+                assert '"hello"' in str(await listener.recv())
+    except BindError:
+        pytest.skip("needs IPv6")
+
+
+async def test_a_unix_socket_is_announced_as_one(tmp_path):
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "s"))
+    async with Server(
+        BindOptions(), sessions=CountingStreams(), info=INFO, listening=listening
+    ) as server:
+        assert server.url == f"unix:{tmp_path / 's'}"
+        async with unix_connect(str(tmp_path / "s"), uri="ws://localhost/v1/stream") as listener:
+            assert '"hello"' in str(await listener.recv())
 
 
 async def test_an_empty_token_protects_nothing():

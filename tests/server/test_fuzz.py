@@ -473,6 +473,12 @@ class AnybodySaysAnything(RuleBasedStateMachine):
                 raw.close()
             self.runner.close()
 
+    @property
+    def n_open(self) -> int:
+        registry = self.server._registry
+        pending = [accepted for accepted, _ in registry._pending.values()]
+        return len(registry._authorized) + sum(each.fileno() >= 0 for each in pending)
+
     async def leave(self) -> None:
         """Nothing is left: no connection, no session but those that wait, nothing in a line."""
         while self.speaking:
@@ -481,7 +487,7 @@ class AnybodySaysAnything(RuleBasedStateMachine):
             await self.gone(voice)
         for raw in self.sockets:
             raw.close()
-        while len(list(self.server._registry)) + len(self.server._connections) > 2:
+        while self.n_open + len(self.server._connections) > 2:
             await self.turn()
         waiting = {voice.session for voice in self.away}
         while set(self.server._ingests._ingests) != waiting:

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import ssl
-import subprocess
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -19,7 +17,14 @@ from streamd.events import Final, Gap, Partial, Stats, Vad
 from streamd.options import BindOptions, ServerLimits
 from streamd.server import Metrics, Server
 from streamd.types import Hypothesis, Window
-from tests.support.serving import INFO, CountingStreams, DeafClient, client, serving
+from tests.support.serving import (
+    INFO,
+    CountingStreams,
+    DeafClient,
+    certificate,
+    client,
+    serving,
+)
 
 
 async def get(port: int, path: str, *headers: str, host: str = "localhost") -> tuple[int, str]:
@@ -150,6 +155,29 @@ async def test_further_hosts_and_origins_can_be_named():
             assert await status("captions.local", origin) == 403
 
 
+async def test_listeners_and_speakers_do_not_take_each_others_places():
+    streams = CountingStreams()
+    streams.max_streams = 1
+    async with (
+        serving(streams, max_streams=1, max_subscribers=1) as server,
+        client(server.port) as listener,
+        client(server.port, "role=ingest&session=talk") as speaker,
+    ):
+        await listener.get()
+        epoch = (await speaker.get())["epoch"]
+        await speaker.say({"type": "start", "samples": 0})
+        await speaker.until("started")
+        with pytest.raises(InvalidStatus) as refused:
+            async with client(server.port):
+                pass
+        assert refused.value.response.status_code == 503
+        again = f"role=ingest&session=talk&epoch={epoch}"
+        async with client(server.port, again) as returning:  # its old connection still counts
+            assert (await returning.get())["type"] == "hello"
+        metrics = await get(server.port, "/metrics")
+        assert "streamd_subscribers 1.0" in metrics[1].splitlines()
+
+
 async def test_clients_from_another_machine_are_counted(monkeypatch):
     monkeypatch.setattr("streamd.server.listener.is_loopback", lambda host: False)
     async with serving(CountingStreams(), max_per_address=1) as server:
@@ -215,6 +243,24 @@ async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
             writer.close()
 
 
+async def test_who_is_silent_before_the_tls_handshake_is_counted_too(tmp_path):
+    certificate(tmp_path, "a")
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    bind = BindOptions(port=0, tls_cert=cert, tls_key=key)
+    limits = ServerLimits(max_streams=0, max_subscribers=1, max_pending=3)
+    limits = replace(limits, send_deadline_ms=1_000_000)  # not the deadline ends them
+    async with Server(bind, sessions=CountingStreams(), info=INFO, limits=limits) as server:
+        knocking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
+        for reader, _ in knocking[:2]:
+            assert await reader.read() == b""
+        trust = ssl.create_default_context(cafile=cert)
+        async with connect(server.url, ssl=trust, proxy=None) as connection:
+            assert '"hello"' in str(await connection.recv())
+            assert await knocking[2][0].read() == b""
+        for _, writer in knocking:
+            writer.close()
+
+
 async def test_who_does_not_even_speak_tls_is_cut_off(tmp_path):
     certificate(tmp_path, "a")
     bind = BindOptions(
@@ -225,14 +271,6 @@ async def test_who_does_not_even_speak_tls_is_cut_off(tmp_path):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await reader.read() == b""
         writer.close()
-
-
-def certificate(folder: Path, name: str) -> None:
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 "
-        f"-keyout key.pem -out cert.pem -subj /CN={name} -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
 
 
 async def test_tls_and_a_new_certificate(tmp_path):
@@ -253,9 +291,15 @@ async def test_tls_and_a_new_certificate(tmp_path):
         certificate(tmp_path, "new")
         server.reload(None)
         assert await name() == "new"
-        (tmp_path / "cert.pem").write_text("garbage")
-        with pytest.raises(ConfigError, match="--tls-cert"):
-            server.reload(None)
+        new = (tmp_path / "cert.pem").read_text()
+        (tmp_path / "other").mkdir()
+        certificate(tmp_path / "other", "other")
+        for bad in ("garbage", (tmp_path / "other" / "cert.pem").read_text()):
+            (tmp_path / "cert.pem").write_text(bad)
+            with pytest.raises(ConfigError, match="--tls-cert"):
+                server.reload(None)
+            (tmp_path / "cert.pem").write_text(new)  # for the client; the server does not read it
+            assert await name() == "new"
 
 
 @pytest.mark.parametrize("damage", ["missing", "foreign key"])

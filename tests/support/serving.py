@@ -4,8 +4,10 @@ import asyncio
 import json
 import select
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -287,3 +289,12 @@ async def _pipe(
             if limit is not None and (limit := limit - len(data)) <= 0:
                 break
     writer.close()
+
+
+def certificate(folder: Path, name: str) -> None:
+    """Make `cert.pem` and `key.pem` for 127.0.0.1."""
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 "
+        f"-keyout key.pem -out cert.pem -subj /CN={name} -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
