@@ -6,6 +6,7 @@ The command line takes precedence over the environment, and the environment over
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,15 +29,12 @@ _Words = str | Sequence[str]
 
 
 class _Value(NamedTuple):
-    """The value of a field; `culprit` says in messages where it was set."""
+    """A value that was set; `culprit` says in messages where. For `typed` see `Field.read`."""
 
     field: Field
     value: object
     culprit: str
-
-
-def _read(field: Field, found: object, culprit: str, *, typed: bool = False) -> _Value:
-    return _Value(field, field.read(found, culprit, typed=typed), culprit)
+    typed: bool = False
 
 
 def load(
@@ -56,16 +54,17 @@ def load(
     ConfigError
         a value is not allowed; the message is one line about the first such value
     """
-    values: list[_Value] = []  # later ones take precedence
-    if path := config_file or environ.get(CONFIG_VARIABLE, ""):
-        values += _from_file(path, "--config" if config_file else CONFIG_VARIABLE)
-    values += _from_environment(environ)
-    values += _from_command_line(given)
-    config = Config()
-    for field, value, _ in values:
+    path = config_file or environ.get(CONFIG_VARIABLE, "")
+    of_file = _from_file(path, "--config" if config_file else CONFIG_VARIABLE) if path else ()
+    config, culprits = Config(), {}
+    # Later ones take precedence.
+    for found in chain(of_file, _from_environment(environ), _from_command_line(given)):
+        field, culprit = found.field, found.culprit
+        value = field.read(found.value, culprit, typed=found.typed)
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
-    _check(config, {field.setting: culprit for field, _, culprit in values})
+        culprits[field.setting] = culprit
+    _check(config, culprits)
     return config
 
 
@@ -78,28 +77,22 @@ def as_toml(config: Config) -> str:
     lines: list[str] = []
     for group in SECTIONS:
         lines += ["", f"[{group}]"]
-        lines += [
-            f"{option.name} = {_toml_value(option.written(value_of(config, option)))}"
-            for option in OPTIONS.values()
-            if option.group == group
-        ]
+        of_group = (option for option in OPTIONS.values() if option.group == group)
+        lines += [_toml_line(config, option.name, option) for option in of_group]
     lines += ["", f"[{SET}]"]
-    lines += [
-        f"{name} = {_toml_value(field.written(value_of(config, field)))}"
-        for name, field in SETTINGS.items()
-        if value_of(config, field) != field.default
-    ]
+    changed = (f for f in SETTINGS.values() if value_of(config, f) != f.default)
+    lines += [_toml_line(config, field.setting, field) for field in changed]
     return "\n".join(lines[1:]) + "\n"
 
 
-def _toml_value(value: object) -> str:
+def _toml_line(config: Config, name: str, field: Field) -> str:
     try:
-        text = msgspec.json.encode(value).decode()
+        text = msgspec.json.encode(field.written(value_of(config, field))).decode()
     except UnicodeEncodeError as error:
-        name = ascii(error.object[error.start : error.end])
-        raise ConfigError(f"not UTF-8, so no TOML file can hold it: {name}") from None
+        culprit = ascii(error.object[error.start : error.end])
+        raise ConfigError(f"not UTF-8, so no TOML file can hold it: {culprit}") from None
     # JSON's values of these types are TOML's as well, but for one character in texts.
-    return text.replace("\x7f", "\\u007f")
+    return f"{name} = {text}".replace("\x7f", "\\u007f")
 
 
 def value_of(config: Config, field: Field) -> object:
@@ -147,7 +140,7 @@ def _from_key(path: str, group: str, name: str, value: object) -> _Value:
         here = (other.name for other in OPTIONS.values() if other.group == group)
         hint = _home(name) or suggestion(name, here)
         raise ConfigError(f"{path}: unknown key {name} in [{group}]{hint}")
-    return _read(option, value, culprit, typed=True)
+    return _Value(option, value, culprit, typed=True)
 
 
 def _home(name: str) -> str:
@@ -156,9 +149,9 @@ def _home(name: str) -> str:
 
 
 def _set(name: str, value: object, culprit: str) -> _Value:
-    """Read a value for a field without an option."""
+    """Return a value for a field without an option."""
     if name in SETTINGS:
-        return _read(SETTINGS[name], value, culprit)
+        return _Value(SETTINGS[name], value, culprit)
     for option in OPTIONS.values():
         if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
@@ -181,7 +174,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
     yield from _from_pairs(ours.pop(SET_VARIABLE, "").split(), SET_VARIABLE)
     for variable, text in ours.items():
         if option := known.get(variable):
-            yield _read(option, text, variable)
+            yield _Value(option, text, variable)
             continue
         stem = variable.removeprefix(PREFIX)
         if setting := successor(stem.lower().replace("_", "-")):
@@ -198,7 +191,7 @@ def _from_command_line(given: Mapping[str, _Words]) -> Iterator[_Value]:
         if name == SET:
             yield from _from_pairs([raw] if isinstance(raw, str) else raw, f"--{SET}")
         else:
-            yield _read(OPTIONS[name], raw, f"--{name}")
+            yield _Value(OPTIONS[name], raw, f"--{name}")
 
 
 def _check(config: Config, culprits: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from streamd.journal.files import (
     Head,
     JournalError,
     head_of,
+    last_run,
     lines,
     runs,
     transcript,
@@ -98,7 +99,7 @@ class Folder:
         """
         self._open = [journal for journal in self._open if not journal.closed]
         while files := self._index.of(session):
-            run = sorted((f for f in files if f.epoch == files[-1].epoch), key=lambda f: f.seq)
+            run = last_run(files)
             path = run[-1].path
             try:
                 if (head := head_of(path)) is not None:

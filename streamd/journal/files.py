@@ -4,7 +4,7 @@ A file holds JSON lines. The first one is a `Head`, the others are `JournalLine`
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -111,14 +111,14 @@ def _parsed(path: Path) -> File | None:
     return name and File(name["session"], name["start"], name["epoch"], int(name["seq"]), path)
 
 
-def lines(path: Path) -> Iterator[tuple[int, JournalLine]]:
-    """Give the lines of a file, each with the offset of its end, up to one that is incomplete.
+def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, JournalLine]]:
+    """Give the lines from `offset` on, each with the offset of its end, up to an incomplete one.
 
     There are none if the file no longer exists. Raises `JournalError` if a line in the middle is
     damaged, which no crash explains.
     """
-    offset = 0
     with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
         for raw in file:
             if not raw.endswith(b"\n"):
                 return  # torn by a crash, or another process is writing it now
@@ -140,38 +140,29 @@ def head_of(path: Path) -> Head | None:
     return first.event if isinstance(first.event, Head) else None
 
 
-def finals(path: Path, offset: int, *, after: int, upto: int) -> Iterator[Final]:
-    """Give the finals with ``after < seq <= upto`` of a file; none if it no longer exists."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            final = _decode(line).event
-            if isinstance(final, Final) and final.seq > after:
-                if final.seq > upto:
-                    return
-                yield final
-
-
 def runs(folder: Path) -> list[Head]:
     """Return the head of every run of every session that has files left."""
     heads = (head_of(file.path) for file in files_in(folder)) if folder.is_dir() else ()
     return list({head.epoch: head for head in heads if head}.values())
 
 
-def transcript(folder: Path, session: str, epoch: str = "") -> Iterator[Final | Gap]:
-    """Give the finals and gaps of a session: of its last run, or of the run `epoch`.
+def last_run(files: Sequence[File]) -> list[File]:
+    """Return those of a session's files, sorted by age, that belong to its last run, in order."""
+    return sorted((f for f in files if f.epoch == files[-1].epoch), key=lambda file: file.seq)
+
+
+def transcript(folder: Path, session: str) -> Iterator[Final | Gap]:
+    """Give the finals and gaps of a session's last run.
 
     Raises `JournalError` if the folder has no such session, and while it is read if a file is
     damaged.
     """
     files = files_in(folder, session) if folder.is_dir() else []
-    wanted = epoch or (files[-1].epoch if files else "")
-    run = sorted((file for file in files if file.epoch == wanted), key=lambda file: file.seq)
-    if not run:
-        raise JournalError(f"{folder} holds no session {session!r}{epoch and f' of {epoch}'}")
+    if not files:
+        raise JournalError(f"{folder} holds no session {session!r}")
     return (
         line.event
-        for file in run
+        for file in last_run(files)
         for _, line in lines(file.path)
         if isinstance(line.event, Final | Gap)
     )

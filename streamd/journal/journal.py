@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
 
 import msgspec
 
 from streamd.events import Eos, Final, Gap
-from streamd.journal.files import File, FileIndex, Head, JournalError, JournalLine, finals, lines
+from streamd.journal.files import File, FileIndex, Head, JournalError, JournalLine, lines
 from streamd.options import JournalOptions
 
 _DAY_S = 86_400
@@ -119,8 +118,11 @@ class Journal:
         if upto > max(after, newest.seq):
             places.append((newest.path, self._offsets[max(0, after - newest.seq)]))
         # Lazy, because its reader may be slow; the newest file may be another one by then.
-        return chain.from_iterable(
-            finals(path, offset, after=after, upto=upto) for path, offset in places
+        return (
+            line.event
+            for path, offset in places
+            for _, line in lines(path, offset)
+            if isinstance(line.event, Final) and after < line.event.seq <= upto
         )
 
     def unsynced(self) -> list[int]:

@@ -314,7 +314,6 @@ def test_a_clock_that_is_put_back_changes_no_order(tmp_path):
         again = filled(folder.open("talk"), 1)
         assert (again.epoch, seqs(again)) == (second.epoch, [1, 2, 3, 4])
     assert [event.seq for event in transcript(tmp_path, "talk")] == [1, 2, 3, 4]
-    assert [event.seq for event in transcript(tmp_path, "talk", first.epoch)] == [1, 2, 3]
 
 
 def test_a_line_that_grows_while_it_is_read_is_not_damaged(tmp_path, monkeypatch):
@@ -338,16 +337,13 @@ def test_a_line_that_grows_while_it_is_read_is_not_damaged(tmp_path, monkeypatch
 
 def test_a_transcript_is_of_one_run(tmp_path):
     with Folder(tmp_path, JournalPolicy(JournalOptions(rotate_bytes=400))) as folder:
-        first = filled(folder.open("talk"), 4)
-        first.note(Gap(t_ms=1, duration_ms=2, why="device"))
-        first.end("stop")
-        filled(folder.open("talk"), 1)
-    assert [event.seq for event in transcript(tmp_path, "talk")] == [1]
-    *said, gap = transcript(tmp_path, "talk", first.epoch)
+        filled(folder.open("talk"), 1).end("stop")
+        second = filled(folder.open("talk"), 4)
+        second.note(Gap(t_ms=1, duration_ms=2, why="device"))
+    *said, gap = transcript(tmp_path, "talk")
     assert ([event.seq for event in said], type(gap)) == ([1, 2, 3, 4], Gap)
-    for missing in (("nobody",), ("talk", "x")):
-        with pytest.raises(JournalError, match=missing[-1]):
-            list(transcript(tmp_path, *missing))
+    with pytest.raises(JournalError, match="nobody"):
+        list(transcript(tmp_path, "nobody"))
     with pytest.raises(JournalError, match="holds no"):
         list(transcript(tmp_path / "nowhere", "talk"))
 
