@@ -31,7 +31,7 @@ from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Details, EndReason, Fault, Final, Gap, GapReason, TimedWord, Token
 from streamd.hub import Hub
 from streamd.mel.windows import RecordingMel
-from streamd.options import DecodingOptions, EndpointOptions
+from streamd.options import EndpointOptions
 from streamd.server import LIVE
 from streamd.sinks.progress import ProgressBar, transcription_line
 from streamd.sinks.terminal import is_terminal
@@ -147,12 +147,19 @@ class FileTranscriber:
         self._n_mels = model.dims.n_mels
         self._tokenizer = build.tokenizer(config, model)
         self._short = model.min_audio_ctx < MIN_AUDIO_CTX
-        options = replace(
+        options = build.decoding_options(config, model)
+        all_positions = 0 if self._short else model.dims.n_audio_ctx
+        decoding = replace(
+            options,
+            timestamps=not config.longform.without_timestamps,
+            audio_ctx=options.audio_ctx or all_positions,
+        )
+        longform = replace(
             config.longform,
             initial_prompt=config.decoding.prompt,
             hotwords=config.decoding.hotwords,
         )
-        self._transcriber = Transcriber(engine, self._tokenizer, self._decoding(model), options)
+        self._transcriber = Transcriber(engine, self._tokenizer, decoding, longform)
 
     def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
         """Return an empty `AudioFile` to read a file into."""
@@ -218,15 +225,6 @@ class FileTranscriber:
         # as openai-whisper writes timestamps
         return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
 
-    def _decoding(self, model: Model) -> DecodingOptions:
-        options = build.decoding_options(self._config, model)
-        all_positions = 0 if self._short else model.dims.n_audio_ctx
-        return replace(
-            options,
-            timestamps=not self._config.longform.without_timestamps,
-            audio_ctx=options.audio_ctx or all_positions,
-        )
-
 
 class _Batch:
     """Transcribes one file after the other with one model.
@@ -273,25 +271,19 @@ class _Batch:
             await file.read(source)
         except SourceError as error:
             damage = error  # what came before the damage is transcribed
-        if not self._control.stopped.is_set() or source.duration_ms is None:
-            await self._publish(transcriber, file, hub, screen)
+        stopped, windows, seg = self._control.stopped, transcriber.transcribe(file), 0
+        was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
+        is_wanted = not was_stopped or source.duration_ms is None
+        while is_wanted and stopped.is_set() == was_stopped:
+            window = await self._in_thread(next, windows, None)
+            if window is None:
+                break
+            for segment in window.segments:
+                seg += 1
+                hub.publish(transcriber.final(segment, seg))
+            screen.reached(window.reached_ms, file.duration_ms)
         if damage is not None:
             raise damage
-
-    async def _publish(
-        self, transcriber: FileTranscriber, file: AudioFile, hub: Hub, screen: Screen
-    ) -> None:
-        enough = asyncio.Event()
-        windows, seg = transcriber.transcribe(file), 0
-        with self._control.stopping(enough.set):
-            while not enough.is_set():
-                window = await self._in_thread(next, windows, None)
-                if window is None:
-                    return
-                for segment in window.segments:
-                    seg += 1
-                    hub.publish(transcriber.final(segment, seg))
-                screen.reached(window.reached_ms, file.duration_ms)
 
     async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)

@@ -144,7 +144,7 @@ class Stream:
         self._room, self._wake, self._failed = room, wake, failed
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
-        self._ended = False
+        self._begun = self._ended = False
         self.began_ms = 0
         """Time of the session at which this process took over from an earlier one."""
         self.has_source = True
@@ -154,9 +154,15 @@ class Stream:
 
     def begin(self, epoch: str | None = None) -> None:
         """Prepare for audio, of a client that fed the run `epoch` before; see `SessionOutput`."""
+        self._begun = True
         if (resumed := self._output.begin(epoch)) is not None:
             self.began_ms, seg = resumed
             self.session.resume(self.began_ms, seg)
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether audio may come; a session of an earlier process may only have listeners."""
+        return self._begun and not self.hub.closed
 
     @property
     def lag_ms(self) -> int:

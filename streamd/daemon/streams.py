@@ -62,7 +62,6 @@ class Streams:
         self._streams: dict[str, Stream] = {}
         self._ended: dict[str, Hub] = {}
         self._own: set[str] = set()
-        self._recalled: set[str] = set()  # from the journal, with listeners but without audio
         self._work = asyncio.Event()
 
     def add(self, name: str) -> Stream:
@@ -79,18 +78,15 @@ class Streams:
         Raises `WireError`: `session_busy`, `too_many_streams`, `session_over` if that run ended.
         """
         journal = self._storage.journal
-        audio_ms = journal.audio_ms(session, epoch) if journal and epoch else None
-        if audio_ms is not None:
+        if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
-        recalled = session in self._recalled
-        if session in self._streams and not (recalled or self._streams[session].hub.closed):
+        stream = self._streams.get(session)
+        if stream and stream.is_fed:
             raise WireError("session_busy", f"another client feeds session {session!r} already")
-        if self._n_fed >= self._max_ingest:
-            raise WireError(
-                "too_many_streams", f"{self._n_fed} streams are fed already: try again later"
-            )
-        self._recalled.discard(session)
-        stream = self._streams[session] if recalled else self._add(session)
+        if (n_fed := self._n_fed) >= self._max_ingest:
+            raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
+        if stream is None or stream.hub.closed:
+            stream = self._add(session)
         stream.begin(epoch)
         return stream
 
@@ -108,8 +104,6 @@ class Streams:
             stream = self._add(session, known)
             if known.ended:
                 stream.end(known.ended, resumable=False)
-            else:
-                self._recalled.add(session)
         return stream.hub if stream else None
 
     def names(self) -> list[str]:
@@ -135,8 +129,7 @@ class Streams:
 
     @property
     def _n_fed(self) -> int:
-        not_fed = self._own | self._recalled
-        return sum(1 for n, s in self._streams.items() if n not in not_fed and not s.hub.closed)
+        return sum(s.is_fed for name, s in self._streams.items() if name not in self._own)
 
     def state(self) -> list[str]:
         """Describe each session in one line, for the log."""
@@ -211,14 +204,11 @@ class Streams:
 
     def forget(self) -> None:
         """Free ended sessions but for the text of the newest, and those from the journal."""
-        idle = [name for name in self._recalled if not self._streams[name].hub.listeners]
-        for name in idle:
-            self._recalled.remove(name)
-            self._streams.pop(name).end(EndReason.FORGOTTEN, resumable=True)
-        over = [n for n, s in self._streams.items() if s.hub.closed and n not in self._own]
-        for name in over:
-            self._recalled.discard(name)
-            self._ended[name] = self._streams.pop(name).hub
+        for name, stream in list(self._streams.items()):
+            if stream.hub.closed and name not in self._own:
+                self._ended[name] = self._streams.pop(name).hub
+            elif not (stream.hub.closed or stream.is_fed or stream.hub.listeners):
+                self._streams.pop(name).end(EndReason.FORGOTTEN, resumable=True)
         for name in list(self._ended)[:-MAX_ENDED]:
             del self._ended[name]
 
