@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -112,7 +113,11 @@ class Folder:
             except JournalError as error:
                 _log.warning("%s; the session starts over", error)
                 return None
-            path.unlink(missing_ok=True)  # a crash left it without even its first line
+            with suppress(FileNotFoundError):
+                if b"\n" in path.read_bytes():
+                    _log.warning("%s: its first line is missing; the session starts over", path)
+                    return None
+                path.unlink()  # a crash left it without even its first line
         return None
 
     def audio_ms(self, session: str, epoch: str) -> int | None:

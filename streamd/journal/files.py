@@ -3,7 +3,10 @@
 A file holds JSON lines. The first one is a `Head`, the others are `JournalLine`.
 """
 
+import math
+import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,6 +67,9 @@ class FileIndex:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.writing: dict[str, Path] = {}
+        """The newest file of each open run, by the run's epoch."""
+        self._checked = 0.0, math.inf
         # Only names, since a daemon keeps those of every session that it has served.
         self._names: dict[str, tuple[str, ...]] = {}
         for file in files_in(folder):
@@ -85,12 +91,22 @@ class FileIndex:
         """Return the start in the name of the session's newest file; empty if there is none."""
         return max((file.start for file in self._noted(session)), default="")
 
-    def expire(self, before: float) -> None:
-        """Remove the files that were last written before a time in seconds since 1970."""
+    def expire(self, now_s: float, *, keep_s: float) -> None:
+        """Remove the files that were last written `keep_s` before `now_s`, in seconds since 1970.
+
+        The files that are being written stay. If the clock was put forward, as at the start of a
+        machine without a clock of its own, the other files of open runs count as written now.
+        """
+        before_s, self._checked = self._checked, (now_s, time.monotonic())
+        was_put_forward = now_s - before_s[0] - (self._checked[1] - before_s[1]) > keep_s
         for session in list(self._names):
             for file in self._noted(session):
                 with suppress(FileNotFoundError):  # another program removed it first
-                    if file.path.stat().st_mtime < before:
+                    if was_put_forward and file.epoch in self.writing:
+                        os.utime(file.path, (now_s, now_s))
+                    elif file.path == self.writing.get(file.epoch):
+                        continue
+                    elif file.path.stat().st_mtime < now_s - keep_s:
                         file.path.unlink()
             self.of(session)
 
@@ -117,7 +133,13 @@ def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, JournalLine]]:
     There are none if the file no longer exists. Raises `JournalError` if a line in the middle is
     damaged, which no crash explains.
     """
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read: {error.strerror}") from error
+    with opened as file:
         file.seek(offset)
         for raw in file:
             if not raw.endswith(b"\n"):

@@ -33,9 +33,9 @@ class JournalPolicy:
         return datetime.fromtimestamp(self.clock(), UTC).strftime(_STAMP)
 
     def expire(self, index: FileIndex) -> None:
-        """Remove the files that are too old. An open file is at most a day old."""
+        """Remove the files that are too old."""
         if self.options.days:
-            index.expire(self.clock() - self.options.days * _DAY_S)
+            index.expire(self.clock(), keep_s=self.options.days * _DAY_S)
 
 
 class Journal:
@@ -69,7 +69,7 @@ class Journal:
         if files:
             self._recover()
         else:
-            self._begin_file()
+            self._continue_in(*self._create_file())
 
     @property
     def closed(self) -> bool:
@@ -127,16 +127,26 @@ class Journal:
 
     def unsynced(self) -> list[int]:
         """Return a descriptor of the file if it has lines that `sync` has not forced to disk."""
-        dirty, self._dirty = self._dirty and not self.closed, False
-        return [os.dup(self._file)] if dirty else []
+        if self.closed or not self._dirty:
+            return []
+        try:
+            descriptor = os.dup(self._file)
+        except OSError as error:  # too many clients: the next call tries again
+            _log.warning("the journal is not synced: %s", error.strerror)
+            return []
+        self._dirty = False
+        return [descriptor]
 
     def close(self) -> None:
         """Write no more; another process may resume the session. Raises as `sync` does."""
         if not self.closed:
-            unsynced = self.unsynced() if self._policy.options.fsync != "never" else []
-            os.close(self._file)
-            self._file = -1
-            sync(unsynced)
+            file, self._file = self._file, -1
+            self._index.writing.pop(self.epoch, None)
+            try:
+                if self._dirty and self._policy.options.fsync != "never":
+                    _force(file)
+            finally:
+                os.close(file)
 
     def _recover(self) -> None:
         """Read the newest file and continue after its last whole line; cut off the rest."""
@@ -158,28 +168,20 @@ class Journal:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise JournalError(f"{path}: cannot be resumed: {error.strerror}") from error
+        self._index.writing[self.epoch] = path
         if torn := os.fstat(self._file).st_size - self._size:
             os.ftruncate(self._file, self._size)
             _log.info("%s: cut off an incomplete line of %d bytes", path, torn)
 
-    def _begin_file(self) -> None:
+    def _create_file(self) -> tuple[File, int, int]:
+        """Create the next file; return it with its descriptor and size. Raises `JournalError`."""
         start = self._policy.stamp()
-        self._day = start[:8]
         # Files sort by this name. If the clock was set back, it still has to be the newest.
         newest = self._index.newest(self.session)
         start = start if start > newest else f"{newest}0"
         name = f"{self.session}~{start}~{self.epoch}~{self.seq}.jsonl"
         path = self._index.folder / name
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            file = os.open(path, flags, 0o600)
-        except OSError as error:
-            raise JournalError(f"{path}: cannot be created: {error.strerror}") from error
-        self.close()
-        self._file, self._size, self._offsets = file, 0, []
-        begun = File(self.session, start, self.epoch, self.seq, path)
-        self._files = (*self._files, begun)
-        self._index.add(begun)
         head = Head(
             session=self.session,
             epoch=self.epoch,
@@ -188,33 +190,68 @@ class Journal:
             seg=self.seg,
             end_ms=self.end_ms,
         )
-        self._put(JournalLine(settled_ms=self.settled_ms, event=head))
+        data = _encode(JournalLine(settled_ms=self.settled_ms, event=head)) + b"\n"
+        try:
+            file = os.open(path, flags, 0o600)
+            try:
+                _write_all(file, data)
+            except OSError:
+                os.close(file)
+                path.unlink()
+                raise
+        except OSError as error:
+            raise JournalError(f"{path}: cannot be created: {error.strerror}") from error
+        return File(self.session, start, self.epoch, self.seq, path), file, len(data)
+
+    def _continue_in(self, begun: File, descriptor: int, size: int) -> None:
+        self.close()
+        self._file, self._size, self._offsets, self._dirty = descriptor, size, [], True
+        self._day = self._policy.stamp()[:8]  # that in the name is later if the clock was put back
+        self._files = (*self._files, begun)
+        self._index.add(begun)
+        self._index.writing[self.epoch] = begun.path
+        if self._policy.options.fsync == "always":
+            self._sync()
 
     def _write(self, event: Final | Gap | Eos | None) -> int:
         """Write a line, into a new file if this one is full or of yesterday; return its offset."""
         is_of_today = self._day == self._policy.stamp()[:8]
         if self._size >= self._policy.options.rotate_bytes or not is_of_today:
-            self._begin_file()
+            try:
+                self._continue_in(*self._create_file())
+            except JournalError as error:
+                if self.closed:
+                    raise
+                _log.warning("%s; the file before it is continued", error)
             self._policy.expire(self._index)
         offset = self._size
         self._put(JournalLine(settled_ms=self.settled_ms, event=event))
         return offset
 
     def _put(self, line: JournalLine) -> None:
-        data, n_done = memoryview(_encode(line) + b"\n"), 0
+        data = _encode(line) + b"\n"
         try:
-            while n_done < len(data):
-                n_done += os.write(self._file, data[n_done:])
-            self._dirty = True
-            if self._policy.options.fsync == "always":
-                sync(self.unsynced())
+            _write_all(self._file, data)
         except OSError as error:
             # Part of the line may be there: without it the file ends with a whole line again.
             os.ftruncate(self._file, self._size)
             path = self._files[-1].path
             raise JournalError(f"{path}: cannot be written: {error.strerror}") from error
-        self._size += n_done
+        self._dirty = True
+        self._size += len(data)
         self._written_ms = line.settled_ms
+        if self._policy.options.fsync == "always":
+            self._sync()
+
+    def _sync(self) -> None:
+        _force(self._file)
+        self._dirty = False
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
 
 
 def sync(files: Iterable[int]) -> None:
@@ -224,11 +261,16 @@ def sync(files: Iterable[int]) -> None:
     """
     for file in files:
         try:
-            if sys.platform == "darwin":
-                os.fsync(file)
-            else:
-                os.fdatasync(file)
-        except OSError as error:
-            raise JournalError(f"the journal cannot be written: {error.strerror}") from error
+            _force(file)
         finally:
             os.close(file)
+
+
+def _force(file: int) -> None:
+    try:
+        if sys.platform == "darwin":
+            os.fsync(file)
+        else:
+            os.fdatasync(file)
+    except OSError as error:
+        raise JournalError(f"the journal cannot be written: {error.strerror}") from error

@@ -15,7 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Missed
 from streamd.hub import Hub
-from streamd.journal import Folder, Journal, JournalError, JournalPolicy, runs, transcript
+from streamd.journal import (
+    Folder,
+    Journal,
+    JournalError,
+    JournalPolicy,
+    runs,
+    sync,
+    transcript,
+)
 from streamd.journal.files import files_in
 from streamd.options import JournalOptions
 
@@ -38,6 +46,10 @@ def filled(journal: Journal, n: int) -> Journal:
 
 def seqs(journal: Journal, after: int = 0) -> list[int]:
     return [final.seq for final in journal.read(after, journal.seq)]
+
+
+def full_disk(*_: object) -> int:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
@@ -185,15 +197,15 @@ def test_lines_are_forced_to_the_disk_when_the_user_wants(
     tmp_path, monkeypatch, fsync, n_at_once, n_later
 ):
     synced = []
-    monkeypatch.setattr("streamd.journal.journal.sync", lambda files: synced.extend(files))
+    monkeypatch.setattr("streamd.journal.journal._force", synced.append)
     with Folder(tmp_path, JournalPolicy(JournalOptions(fsync=fsync))) as folder:
         filled(folder.open("talk"), 2)  # and the head
         assert len(synced) == n_at_once
         later = folder.unsynced()
         assert len(later) == n_later
         assert folder.unsynced() == []
-    for file in {*synced, *later}:
-        os.close(file)
+        sync(later)
+        assert len(synced) == n_at_once + n_later
 
 
 def test_old_files_are_removed_and_the_others_replayed(tmp_path):
@@ -212,6 +224,78 @@ def test_old_files_are_removed_and_the_others_replayed(tmp_path):
         hub = Hub("live", history=5, journal=journal)
         assert hub.subscribe(7).pop() == Missed(from_seq=8, to_seq=30, why="retention")
         assert seqs(journal) == list(range(31, 52))
+
+
+def test_a_clock_that_is_put_forward_removes_nothing_of_an_open_session(tmp_path):
+    """A machine without a clock battery: it begins in 2020 and learns the date later."""
+    now = [DAY_S * 18_262.0]
+    options = JournalPolicy(JournalOptions(rotate_bytes=1), clock=lambda: now[0])
+    with Folder(tmp_path, options) as folder:
+        journal = filled(folder.open("live"), 5)
+        for file in files_in(tmp_path):
+            os.utime(file.path, (now[0], now[0]))
+        now[0] += 2500 * DAY_S
+        filled(journal, 2)
+        assert seqs(journal) == list(range(1, 8))
+        folder.open("another")  # removes what is too old
+        assert seqs(journal) == list(range(1, 8))
+
+
+def test_the_file_that_is_being_written_stays_however_long_nobody_speaks(tmp_path):
+    now = [DAY_S * 20_000.0]
+    options = JournalPolicy(JournalOptions(days=3), clock=lambda: now[0])
+    with Folder(tmp_path, options) as folder:
+        journal = filled(folder.open("live"), 2)
+        (file,) = files_in(tmp_path)
+        os.utime(file.path, (now[0], now[0]))
+        for day in range(4):
+            now[0] += DAY_S
+            folder.open(f"other{day}")
+        assert seqs(journal) == [1, 2]
+
+
+def test_what_has_lost_its_first_line_is_kept(tmp_path, caplog):
+    with Folder(tmp_path) as folder:
+        epoch = filled(folder.open("talk"), 3).epoch
+    (file,) = tmp_path.glob("*.jsonl")
+    rest = file.read_bytes().partition(b"\n")[2]
+    file.write_bytes(rest)
+    with Folder(tmp_path) as folder:
+        assert folder.recall("talk") is None
+        assert folder.open("talk").epoch != epoch
+    assert file.read_bytes() == rest
+    assert str(file) in caplog.text
+
+
+@pytest.mark.parametrize("call", ["open", "write"])
+def test_a_session_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch, call):
+    with Folder(tmp_path) as folder:
+        n_open = len(os.listdir("/dev/fd"))
+        with monkeypatch.context() as disk:
+            disk.setattr(os, call, full_disk)
+            with pytest.raises(JournalError, match="No space left"):
+                folder.open("talk")
+        assert files_in(tmp_path) == []
+        assert len(os.listdir("/dev/fd")) == n_open
+        assert seqs(filled(folder.open("talk"), 1)) == [1]
+
+
+def test_a_file_that_cannot_be_followed_by_another_is_continued(tmp_path, monkeypatch, caplog):
+    """Without a descriptor; on a full disk, writing to the old file fails next."""
+    with Folder(tmp_path, JournalPolicy(JournalOptions(rotate_bytes=1))) as folder:
+        journal = filled(folder.open("talk"), 1)
+        n_files = len(files_in(tmp_path))
+        with monkeypatch.context() as table:
+            table.setattr(os, "open", full_disk)
+            table.setattr(os, "dup", full_disk)
+            filled(journal, 2)
+            assert folder.unsynced() == []
+        assert "continued" in caplog.text
+        assert len(files_in(tmp_path)) == n_files
+        sync(folder.unsynced())
+        assert seqs(filled(journal, 1)) == [1, 2, 3, 4]
+    with Folder(tmp_path) as folder:
+        assert seqs(folder.open("talk")) == [1, 2, 3, 4]
 
 
 def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
