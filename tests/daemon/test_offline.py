@@ -108,7 +108,12 @@ async def test_a_file_that_breaks_off_is_written_as_far_as_it_goes(tmp_path, cap
     soundfile.write(torn, recorded.three_sentences(), 16_000)
     whole = torn.read_bytes()
     torn.write_bytes(whole[: len(whole) * 3 // 4])
-    given = {"model": "tiny.en", "output": [str(tmp_path / "a.txt")], "files": [str(torn)]}
+    given = {
+        "model": "tiny.en",
+        "realtime": "false",
+        "files": [str(torn)],
+        "output": [str(tmp_path / "a.txt")],
+    }
     config = load(given, {})
     with pytest.raises(SourceError, match="damaged or incomplete"):
         await transcribe(config)
@@ -118,7 +123,7 @@ async def test_a_file_that_breaks_off_is_written_as_far_as_it_goes(tmp_path, cap
 
 
 async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):
-    long = recorded.wav(tmp_path / "long.wav", np.tile(recorded.three_sentences(), 30))
+    long = recorded.wav(tmp_path / "long.wav", np.tile(recorded.three_sentences(), 15))
     process = await asyncio.create_subprocess_exec(
         *(PROGRAM, "transcribe", str(long), "--jsonl", "-o", str(tmp_path / "a.txt")),
         stdout=asyncio.subprocess.PIPE,
@@ -129,7 +134,7 @@ async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):
     rest, complaints = await process.communicate()
     assert process.returncode == 0, complaints
     *said, eos = [json.loads(line) for line in (first + rest).splitlines()]
-    assert said[-1]["end_ms"] < 400_000
+    assert said[-1]["end_ms"] < 200_000
     assert eos == {"type": "eos", "seq": len(said), "reason": "stop"}
     assert (tmp_path / "a.txt").read_text().splitlines() == [final["text"] for final in said]
 

@@ -15,8 +15,8 @@ from tests.support.pulseaudio import DEVICE
 
 pytestmark = pytest.mark.portaudio
 
-RAMP = (np.arange(1, 2 * SAMPLE_RATE + 1) / 2**20).astype(np.float32)
-"""2 s in which each sample is its own number."""
+RAMP = (np.arange(1, SAMPLE_RATE + 1) / 2**20).astype(np.float32)
+"""A second in which each sample is its own number."""
 
 
 @pytest.fixture

@@ -70,7 +70,10 @@ def null_sink(folder: Path):
     command += ["--exit-idle-time=-1", "--realtime=no", "--high-priority=no"]
     command += ["--log-target=stderr", "--log-level=info"]
     command += ["-L", f"module-native-protocol-unix socket={socket} auth-anonymous=1"]
-    command += ["-L", f"module-null-sink sink_name={SINK} rate=16000 format=float32le channels=1"]
+    # With rewinds it renders 2 s at a time until somebody asks for less: a microphone that is
+    # opened meanwhile waits for the end of that, and PortAudio polls at full speed.
+    sink = f"sink_name={SINK} rate=16000 format=float32le channels=1 norewinds=1"
+    command += ["-L", f"module-null-sink {sink}"]
     ready = threading.Event()
     log: list[str] = []
 

@@ -147,18 +147,17 @@ def _serve(job: Job, connection: Connection, memory: Memory) -> None:
 
 @contextmanager
 def _priority(*, background: bool) -> Iterator[None]:
-    """Lower the priority of this process inside the block, if wanted."""
-    if not background:
+    """Lower the priority of this process inside the block, if wanted and this is a Mac.
+
+    Elsewhere only tests come here, and a priority that was lowered stays low.
+    """
+    if not background or sys.platform != "darwin":
         yield
         return
-    if sys.platform == "darwin":
-        with suppress(OSError):  # then it loads at normal priority
-            os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
-        yield
-        os.setpriority(_PRIO_DARWIN_PROCESS, 0, 0)
-    else:
-        os.nice(10)  # permanent, but elsewhere only tests come here
-        yield
+    with suppress(OSError):  # then it loads at normal priority
+        os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
+    yield
+    os.setpriority(_PRIO_DARWIN_PROCESS, 0, 0)
 
 
 # -- in the program -------------------------------------------------------------------------------
