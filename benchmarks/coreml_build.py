@@ -81,8 +81,8 @@ def measure(dims: str, plan: BuildOptions) -> Row:
 
 def _operations(built: BuiltModel) -> tuple[int, int]:
     form = FORMS[0]
-    parts = built.encoder(form, built.meta.contexts[0])
-    step = built.find("step", form, k=1)
+    parts = built.find("encode", form, n_ctx=built.meta.contexts[0])
+    step = built.find("step", form, k=1)[0]
     *encoder, decoder = (_n_operations(built.path(each), each.name) for each in (*parts, step))
     return sum(encoder), decoder
 

@@ -141,7 +141,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "form", "slip"), CASES)
 def test_a_slip_is_seen(kind, form, slip, small, mels, tmp_path):
     n_ctx, k = (N_CTX, 0) if kind == "encode" else (0, 8)
-    function = small.find(kind, form, n_ctx=n_ctx, k=k)
+    function = small.find(kind, form, n_ctx=n_ctx, k=k)[0]
     call = Calls(small, load.model("random"), mels[128]).call(function)
     assert compare(Interpreter(small.path(function)), call).right
     changed = Changed(small.path(function), tmp_path)
@@ -187,7 +187,7 @@ def test_a_wrong_table_is_seen(table, small, mels, tmp_path):
     values = np.load(folder / table)
     np.save(folder / table, np.roll(values, 1, axis=0))
     copy = open_built(folder)
-    function = copy.find("align", "state", k=32)
+    function = copy.find("align", "state", k=32)[0]
     call = Calls(copy, load.model("random"), mels[128]).call(function)
     assert not compare(Interpreter(copy.path(function)), call).right
 
@@ -197,5 +197,5 @@ def test_weights_of_another_model_are_seen(small, mels):
     name = "decoder.blocks.1.mlp.0.bias"
     other = {**random.weights, name: random.weights[name] + np.float32(0.01)}
     calls = Calls(small, replace(random, weights=other), mels[128])
-    function = small.find("step", "mix", k=1)
+    function = small.find("step", "mix", k=1)[0]
     assert not compare(Interpreter(small.path(function)), calls.call(function)).right

@@ -1,5 +1,6 @@
 """A built model on disk: its functions, which follow from `Meta`, its files, its golden vectors."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,40 +53,26 @@ class BuiltModel:
     @cached_property
     def embedding(self) -> NDArray[np.float16]:
         """The token embedding, (n_vocab, n_state), mapped."""
-        return self._mapped(EMBEDDING)
+        return np.asarray(np.load(self.folder / EMBEDDING, mmap_mode="r"))
 
     @cached_property
     def positions(self) -> NDArray[np.float16]:
         """The decoder's positional embedding, (n_text_ctx, n_state), mapped."""
-        return self._mapped(POSITIONS)
-
-    def _mapped(self, name: str) -> NDArray[np.float16]:
-        table: NDArray[np.float16] = np.load(self.folder / name, mmap_mode="r")
-        return table
+        return np.asarray(np.load(self.folder / POSITIONS, mmap_mode="r"))
 
     def context(self, n_ctx: int) -> int:
         """Return the smallest context of at least `n_ctx` positions. Raises `ValueError`."""
         return min(context for context in self.meta.contexts if n_ctx <= context)
 
-    def encoder(self, form: Form, n_ctx: int) -> tuple[Function, ...]:
-        """Return the parts of the encoder for a context, in order."""
-        return tuple(
-            f for f in self.functions if f.kind == "encode" and form in f.forms and f.n_ctx == n_ctx
-        )
-
     def find(
-        self, kind: FunctionKind, form: Form, *, n_ctx: int = 0, k: int = 0, n_slots: int = 0
-    ) -> Function:
-        """Return the function for a purpose; `n_slots` 0 means the longest cache.
-
-        Raises `LookupError` if it was not built.
-        """
-        if kind in ("step", "align", "load"):
-            n_slots = n_slots or self.meta.slots(form)[0]
-        for f in self.functions:
-            if (f.kind, f.n_ctx, f.k, f.n_slots) == (kind, n_ctx, k, n_slots) and form in f.forms:
-                return f
-        raise LookupError(f"{self.folder} has no {kind} of {form}, {n_ctx=}, {k=}, {n_slots=}")
+        self, kind: FunctionKind, form: Form, *, n_ctx: int = 0, k: int = 0
+    ) -> tuple[Function, ...]:
+        """Return the functions for a purpose: encoder parts in order, the longest cache first."""
+        return tuple(
+            f
+            for f in self.functions
+            if (f.kind, f.n_ctx, f.k) == (kind, n_ctx, k) and form in f.forms
+        )
 
     def path(self, function: Function) -> Path:
         """Return the path of the package that contains a function."""
@@ -154,28 +141,24 @@ def functions(meta: Meta) -> tuple[Function, ...]:
     return (*_encoder(meta), *(_cross(meta, n_ctx) for n_ctx in meta.contexts), *decoders)
 
 
-def _encoder(meta: Meta) -> list[Function]:
+def _encoder(meta: Meta) -> Iterator[Function]:
     dims, n_parts = meta.dims, len(meta.layers)
-    found = []
     for part in range(n_parts):
         stem = "encoder" if n_parts == 1 else f"encoder_{part + 1}of{n_parts}"
         for n_ctx in meta.contexts:
             width = padded(n_ctx)
             first = TensorSpec("mel", (1, dims.n_mels, 1, 2 * width))
             later = TensorSpec("hidden", (1, dims.n_audio_state, 1, width))
-            found.append(
-                Function(
-                    package=f"{stem}.mlpackage",
-                    name=f"ctx{n_ctx}",
-                    kind="encode",
-                    forms=FORMS,
-                    inputs=(later if part else first, TensorSpec("mask", (1, width, 1, 1))),
-                    outputs=(_encoded(meta, n_ctx),),
-                    n_ctx=n_ctx,
-                    part=part,
-                )
+            yield Function(
+                package=f"{stem}.mlpackage",
+                name=f"ctx{n_ctx}",
+                kind="encode",
+                forms=FORMS,
+                inputs=(later if part else first, TensorSpec("mask", (1, width, 1, 1))),
+                outputs=(_encoded(meta, n_ctx),),
+                n_ctx=n_ctx,
+                part=part,
             )
-    return found
 
 
 def _encoded(meta: Meta, n_ctx: int) -> TensorSpec:
@@ -199,14 +182,12 @@ def _cross(meta: Meta, n_ctx: int) -> Function:
     )
 
 
-def _decoder(meta: Meta, form: Form) -> list[Function]:
-    calls: list[tuple[FunctionKind, int]] = [*(("step", k) for k in STEPS), ("align", MAX_TOKENS)]
-    passes = [
-        _pass(meta, form, kind, k=k, n_slots=n_slots)
-        for n_slots in meta.slots(form)
-        for kind, k in calls
-    ]
-    return [*(_load(meta, n_ctx) for n_ctx in meta.contexts if form == "state"), *passes]
+def _decoder(meta: Meta, form: Form) -> Iterator[Function]:
+    if form == "state":
+        yield from (_load(meta, n_ctx) for n_ctx in meta.contexts)
+    for n_slots in meta.slots(form):
+        yield from (_pass(meta, form, "step", k=k, n_slots=n_slots) for k in STEPS)
+        yield _pass(meta, form, "align", k=MAX_TOKENS, n_slots=n_slots)
 
 
 def _load(meta: Meta, n_ctx: int) -> Function:

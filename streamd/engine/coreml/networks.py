@@ -8,7 +8,7 @@ sees. `Function` documents the tensors of each function; here is how they depend
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -140,15 +140,23 @@ def _step(
         name: mb.read_state(input=inputs[name]) if name in states else inputs[name]
         for name in (*_SELF, *_CROSS)
     }
-    own = _StateCache(inputs["put"]) if "put" in inputs else _HostCache(function.k)
+    in_state = "put" in inputs
+    join: Callable[[Var, Var], tuple[Var, Var]] = _append_to_input
+    if in_state:
+        used = mb.reduce_sum(x=inputs["put"], axes=[2], keep_dims=True)
+        unused = mb.sub(x=np.float16(1), y=used)
+        join = partial(_put_into_state, put=inputs["put"], unused=unused)
+    kept: dict[str, list[Var]] = {name: [] for name in _SELF}
     x, scores = inputs["x"], []
     for layer in range(meta.dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         cached = {name: cut(cache, 0, layer, layer + 1) for name, cache in caches.items()}
         y = layers.layer_norm(x, f"{block}.attn_ln")
         query = _scaled_query(y, f"{block}.attn", layers)
-        keys = own.join(cached["self_k"], layers.linear(y, f"{block}.attn.key"), own.keys)
-        values = own.join(cached["self_v"], layers.linear(y, f"{block}.attn.value"), own.values)
+        keys, new_keys = join(cached["self_k"], layers.linear(y, f"{block}.attn.key"))
+        values, new_values = join(cached["self_v"], layers.linear(y, f"{block}.attn.value"))
+        kept["self_k"].append(new_keys)
+        kept["self_v"].append(new_values)
         attended, _ = attend_all_heads(query, keys, values, mask=inputs["mask"])
         x = mb.add(x=x, y=layers.linear(attended, f"{block}.attn.out"))
         y = layers.layer_norm(x, f"{block}.cross_attn_ln")
@@ -163,55 +171,35 @@ def _step(
     if function.kind == "step":
         outputs |= _logits(layers.layer_norm(x, "decoder.ln"), layers)
     outputs["alignment"] = concat(scores, axis=1)
-    for name, new in zip(_SELF, (own.keys, own.values), strict=True):
-        value = concat(new, axis=0)
-        if "put" in inputs:
+    for name, parts in kept.items():
+        value = concat(parts, axis=0)
+        if in_state:
             mb.coreml_update_state(state=inputs[name], value=value)
         else:
             outputs[name.replace("self", "new")] = value
     return outputs
 
 
-@dataclass(slots=True)
-class _StateCache:
-    """The cache is a state, which the graph rewrites with the new columns in their places."""
+def _put_into_state(cache: Var, new: Var, *, put: Var, unused: Var) -> tuple[Var, Var]:
+    """Put new (1, n_state, 1, k) into a layer's cache (1, n_head, d_head, T), which is kept whole.
 
-    put: Var
-    keys: list[Var] = field(default_factory=list)
-    values: list[Var] = field(default_factory=list)
-    _kept: Var | None = None
-
-    def join(self, cache: Var, new: Var, out: list[Var]) -> Var:
-        """Put new (1, n_state, 1, k) into a layer's (1, n_head, d_head, T), which joins `out`."""
-        # 1 for each column that no token is written to; the same in all layers.
-        if self._kept is None:
-            used = mb.reduce_sum(x=self.put, axes=[2], keep_dims=True)
-            self._kept = mb.sub(x=np.float16(1), y=used)
-        _, n_state, _, k = new.shape
-        rows = mb.reshape(x=new, shape=[1, 1, n_state, k])
-        moved = mb.reshape(x=mb.matmul(x=rows, y=self.put), shape=cache.shape)
-        joined = mb.add(x=mb.mul(x=cache, y=self._kept), y=moved)
-        out.append(joined)
-        return joined
+    `unused` has a 1 for each column that no token is written to.
+    """
+    _, n_state, _, k = new.shape
+    rows = mb.reshape(x=new, shape=[1, 1, n_state, k])
+    moved = mb.reshape(x=mb.matmul(x=rows, y=put), shape=cache.shape)
+    joined = mb.add(x=mb.mul(x=cache, y=unused), y=moved)
+    return joined, joined
 
 
-@dataclass(slots=True)
-class _HostCache:
-    """The cache is an input; new columns are appended for attention, and are outputs."""
-
-    k: int
-    keys: list[Var] = field(default_factory=list)
-    values: list[Var] = field(default_factory=list)
-
-    def join(self, cache: Var, new: Var, out: list[Var]) -> Var:
-        """Append new (1, n_state, 1, k) to a layer's cache, padded to T + 32; add it to `out`."""
-        new = split_heads(new, cache.shape[1])
-        out.append(new)
-        n_more = padded(self.k) - self.k
-        if not n_more:
-            return concat([cache, new], axis=3)
-        zeros = np.zeros((*new.shape[:3], n_more), np.float16)
-        return concat([cache, new, mb.const(val=zeros)], axis=3)
+def _append_to_input(cache: Var, new: Var) -> tuple[Var, Var]:
+    """Append new (1, n_state, 1, k) to a layer's cache, padded to T + 32; only the new is kept."""
+    new = split_heads(new, cache.shape[1])
+    k = new.shape[3]
+    if padded(k) == k:
+        return concat([cache, new], axis=3), new
+    zeros = np.zeros((*new.shape[:3], padded(k) - k), np.float16)
+    return concat([cache, new, mb.const(val=zeros)], axis=3), new
 
 
 def _scaled_query(y: Var, name: str, layers: Layers) -> Var:

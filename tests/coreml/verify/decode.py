@@ -19,7 +19,7 @@ def decode(built: BuiltModel, golden: Golden, *, half: bool) -> tuple[Array, Arr
     """
     form, n_audio = FORMS[0], golden.mel.shape[1] // 2
     n_ctx = built.context(n_audio)
-    function = built.find("step", form, k=32)
+    function = built.find("step", form, k=32)[0]
     state = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in function.states}
 
     def run(function: Function, inputs: Arrays, state: Arrays) -> Arrays:
@@ -27,7 +27,7 @@ def decode(built: BuiltModel, golden: Golden, *, half: bool) -> tuple[Array, Arr
         return interpreter.run(function.name, inputs, state, half=half)
 
     x = golden.mel
-    for part in built.encoder(form, n_ctx):
+    for part in built.find("encode", form, n_ctx=n_ctx):
         first, mask = (np.zeros(tensor.shape, np.float32) for tensor in part.inputs)
         first[0, :, 0, : x.shape[1]] = x
         mask[:, n_audio:] = MASKED
@@ -38,9 +38,9 @@ def decode(built: BuiltModel, golden: Golden, *, half: bool) -> tuple[Array, Arr
         function, built, n_audio=n_audio
     )
     if form == "state":
-        run(built.find("load", form, n_ctx=n_ctx), {"encoded": encoded}, state)
+        run(*built.find("load", form, n_ctx=n_ctx), {"encoded": encoded}, state)
     else:
-        found = run(built.find("cross", form, n_ctx=n_ctx), {"encoded": encoded}, {})
+        found = run(*built.find("cross", form, n_ctx=n_ctx), {"encoded": encoded}, {})
         for tensor in (*function.inputs, *function.states):
             if tensor.name not in inputs:
                 cache = np.zeros(tensor.shape, np.float32)

@@ -65,7 +65,7 @@ class Programs:
         built = self._built
         context = built.context(n_ctx)
         x = mel
-        for function in built.encoder(self._form, context):
+        for function in built.find("encode", self._form, n_ctx=context):
             inputs = self._inputs[function]
             (first, mask) = (inputs[tensor.name] for tensor in function.inputs)
             first[..., x.shape[-1] :] = 0
@@ -74,7 +74,7 @@ class Programs:
             mask[:, :n_ctx] = 0
             x = self._call(function, inputs)["encoded"]
         kind: FunctionKind = "load" if self._form == "state" else "cross"
-        function = built.find(kind, self._form, n_ctx=context)
+        (function,) = built.find(kind, self._form, n_ctx=context)
         inputs = self._inputs[function]
         inputs["encoded"][...] = x
         if cache_slot not in self._caches:

@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
@@ -39,7 +39,7 @@ _PRIO_DARWIN_PROCESS, _PRIO_DARWIN_BG = 4, 0x1000
 """From macOS's <sys/resource.h>. Unlike niceness, background priority can be given up again."""
 
 Memory = Any
-"""The shared bytes: a ctypes array of `multiprocessing`, which has no public name for its type."""
+"""A shared array of ctypes; `multiprocessing` has no public name for its type."""
 
 
 # -- what is sent ---------------------------------------------------------------------------------
@@ -61,8 +61,7 @@ class Job:
     background: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Encode:
+class Encode(NamedTuple):
     """Encode the first (n_mels, 2 * n_ctx) of the shared log-mel into a cache slot."""
 
     cache_slot: int
@@ -91,24 +90,16 @@ def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def new_memory(meta: Meta) -> Memory:
-    """Allocate the shared memory for a built model; all zeros."""
-    n_bytes = sum(math.prod(shape) for shape in _shapes(meta)) * np.dtype(np.float32).itemsize
-    return get_context("spawn").RawArray("B", n_bytes)
-
-
-def shared_arrays(memory: Memory, meta: Meta) -> SharedArrays:
-    """Return the arrays in memory of `new_memory`, which must outlive them."""
-    shapes = _shapes(meta)
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    parts = np.split(np.frombuffer(memory, np.float32), ends[:-1])
-    return SharedArrays(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
+def shared_arrays(memory: Sequence[Memory], meta: Meta) -> SharedArrays:
+    """Return the arrays in the memory of a `Worker`, which must outlive them."""
+    parts = zip(memory, _shapes(meta), strict=True)
+    return SharedArrays(*(np.frombuffer(part, np.float32).reshape(shape) for part, shape in parts))
 
 
 # -- in the worker --------------------------------------------------------------------------------
 
 
-def main(job: Job, connection: Connection, memory: Memory) -> None:
+def main(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
     """Load the model and answer requests until the supervisor ends or closes the connection.
 
     Signals for the whole program (Ctrl-C, the end of a service) are left to the supervisor: audio
@@ -124,10 +115,10 @@ def main(job: Job, connection: Connection, memory: Memory) -> None:
         connection.send(("failed", str(error).strip() or repr(error)))
 
 
-def _serve(job: Job, connection: Connection, memory: Memory) -> None:
+def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
     built = open_built(job.folder)
     shared = shared_arrays(memory, built.meta)
-    with _priority(background=job.background):
+    with _in_background() if job.background else nullcontext():
         library = Library(job.library, job.compiled)
         programs = Programs(
             built, job.placement, library, lambda text: connection.send(("progress", text))
@@ -146,18 +137,15 @@ def _serve(job: Job, connection: Connection, memory: Memory) -> None:
 
 
 @contextmanager
-def _priority(*, background: bool) -> Iterator[None]:
-    """Lower the priority of this process inside the block, if wanted and this is a Mac.
-
-    Elsewhere only tests come here, and a priority that was lowered stays low.
-    """
-    if not background or sys.platform != "darwin":
-        yield
-        return
-    with suppress(OSError):  # then it loads at normal priority
-        os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
+def _in_background() -> Iterator[None]:
+    """Lower the priority of this process inside the block; elsewhere than on a Mac it stays."""
+    on_mac = sys.platform == "darwin"
+    if on_mac:
+        with suppress(OSError):  # then it loads at normal priority
+            os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
     yield
-    os.setpriority(_PRIO_DARWIN_PROCESS, 0, 0)
+    if on_mac:
+        os.setpriority(_PRIO_DARWIN_PROCESS, 0, 0)
 
 
 # -- in the program -------------------------------------------------------------------------------
@@ -168,15 +156,12 @@ class WorkerLostError(Exception):
 
 
 class Worker:
-    """A handle of a worker process.
-
-    `answer_s`: how long it may take for a window or a pass.
-    """
+    """A handle of a worker process; `answer_s` is how long it may take for a window or a pass."""
 
     def __init__(self, job: Job, meta: Meta) -> None:
         """Start the process; call `wait` before anything else."""
         spawn = get_context("spawn")
-        memory = new_memory(meta)
+        memory = [spawn.RawArray("f", math.prod(shape)) for shape in _shapes(meta)]
         ours, theirs = spawn.Pipe()
         self.answer_s = math.inf
         self._shared = shared_arrays(memory, meta)
@@ -191,10 +176,8 @@ class Worker:
     def wait(self, on_progress: Callable[[str], None], *, start_s: float) -> None:
         """Wait until the worker has loaded, which may take minutes.
 
-        `on_progress` is called every 20 seconds with what the worker is doing.
-
-        Raises `WorkerLostError` if it died, was not ready within `start_s`, or Core ML rejected the
-        model.
+        `on_progress` is called every 20 seconds with what the worker is doing. Raises
+        `WorkerLostError` if it died, was not ready within `start_s`, or Core ML rejected the model.
         """
         begun_s, state = time.monotonic(), "starting"
         while True:
