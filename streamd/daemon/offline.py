@@ -159,7 +159,7 @@ class FileTranscriber:
             initial_prompt=config.decoding.prompt,
             hotwords=config.decoding.hotwords,
         )
-        self._transcriber = Transcriber(engine, self._tokenizer, decoding, longform)
+        self._new_transcriber = partial(Transcriber, engine, self._tokenizer, decoding, longform)
 
     def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
         """Return an empty `AudioFile` to read a file into."""
@@ -181,8 +181,9 @@ class FileTranscriber:
             clips = speech.clips(mel.n_columns, longest=0 if self._short else 2 * N_AUDIO_CTX)
             voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
-            language = self._transcriber.language(mel, first)
-            yield from self._transcriber.transcribe(mel, clips, language=language, voiced=voiced)
+            transcriber = self._new_transcriber()
+            language = transcriber.language(mel, first)
+            yield from transcriber.transcribe(mel, clips, language=language, voiced=voiced)
 
     def final(self, segment: TimedSegment, seg: int) -> Final:
         """Return the event of a segment, the file's `seg`-th."""

@@ -3,9 +3,8 @@
 Source: openai/whisper ``transcribe.py`` and ``timing.py`` (`add_word_timestamps`), rule for rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +25,6 @@ _SENTENCE_ENDS = ".。!！?？"
 _LONGEST_MEDIAN_S = 0.7
 _FAR_S = 0.5
 """Words that reach further out of their segment than this are too long."""
-
-Align = Callable[[Sequence[int]], list[Word]]
-"""Aligns text tokens with the window: words with times in its frames, punctuation apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +123,7 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     """
     tokens, begin = decoded.tokens, tokenizer.timestamp_begin
     complete = [token >= begin for token in tokens[-2:]] == [False, True]
-    cuts = _cuts(tokens, begin)
+    cuts = [i for i in range(1, len(tokens)) if tokens[i - 1] >= begin and tokens[i] >= begin]
     if not cuts:
         times = [token for token in tokens if token >= begin]
         end_s = (times[-1] - begin) * FRAME_S if times else 0.0
@@ -145,11 +141,6 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
         return Split(segments, stretch.end, complete)
     last_timestamp = tokens[cuts[-1] - 1] - begin
     return Split(segments, stretch.seek + COLUMNS_PER_FRAME * last_timestamp, complete)
-
-
-def _cuts(tokens: Sequence[int], begin: int) -> list[int]:
-    """The places between two timestamps."""
-    return [i for i in range(1, len(tokens)) if tokens[i - 1] >= begin and tokens[i] >= begin]
 
 
 def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
@@ -197,7 +188,7 @@ def _segment(
 
 def with_words(
     segments: Sequence[TimedSegment],
-    align: Align,
+    aligned: Sequence[Word],
     options: LongformOptions,
     *,
     eot: int,
@@ -207,11 +198,10 @@ def with_words(
     """Give the segments of one window their words and better times.
 
     Word times come from attention and are worst around pauses, where a word seems to last for
-    seconds; timestamps know better where a segment starts and ends. The window begins at
-    `origin_s`, the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
+    seconds; timestamps know better where a segment starts and ends. `aligned` are the words of all
+    segments with times in frames of the window, punctuation apart. The window begins at `origin_s`,
+    the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
     """
-    texts = [[token for token in segment.tokens if token < eot] for segment in segments]
-    aligned = align(list(chain.from_iterable(texts)))
     times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
     median_s = _median(times)
     times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
@@ -221,28 +211,23 @@ def with_words(
         appended=options.append_punctuations,
     )
     timed = []
-    for segment, text in zip(segments, texts, strict=True):
+    for segment in segments:
         # Words are never cut, so a segment may take one whose last tokens belong to the next.
-        spoken, n_tokens = [], 0
-        while groups and n_tokens < len(text):
+        spoken, n_left = [], sum(token < eot for token in segment.tokens)
+        while groups and n_left > 0:
             group, *groups = groups
             parts = aligned[group.first : group.last]
-            spoken.append(_spoken(parts, aligned[group.main], times[group.main], origin_s))
-            n_tokens += sum(len(word.tokens) for word in parts)
+            # A word with its punctuation has the times of the word alone.
+            start_s, end_s = (round(origin_s + at_s, 2) for at_s in times[group.main])
+            text = "".join(word.text for word in parts)
+            spoken.append(SpokenWord(text, start_s, end_s, aligned[group.main].prob))
+            n_left -= sum(len(word.tokens) for word in parts)
         if spoken:
             _shorten_first(spoken, median_s, last_speech_s)
             segment = _agreed(segment, spoken, median_s)
             last_speech_s = segment.end_s
         timed.append(segment)
     return timed
-
-
-def _spoken(
-    parts: Sequence[Word], main: Word, seconds: tuple[float, float], origin_s: float
-) -> SpokenWord:
-    """A word with its punctuation, at the times of the word alone."""
-    start_s, end_s = (round(origin_s + at_s, 2) for at_s in seconds)
-    return SpokenWord("".join(word.text for word in parts), start_s, end_s, main.prob)
 
 
 def _median(times: Sequence[tuple[float, float]]) -> float:

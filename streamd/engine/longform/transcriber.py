@@ -41,7 +41,6 @@ from streamd.search.decode import (
 from streamd.search.prompt import Prompt
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import align
-from streamd.types import Word
 
 LEAST_SILENT_REST = 100
 """Columns (1 s): a shorter rest of a clip that ends in silence is not decoded."""
@@ -56,7 +55,7 @@ class TranscribedWindow:
 
 
 class Transcriber(Generic[FeaturesT]):
-    """A model with its vocabulary and options, ready for recordings. Not thread-safe."""
+    """Transcribes one recording with a model, its vocabulary and options. Not thread-safe."""
 
     def __init__(
         self,
@@ -66,23 +65,35 @@ class Transcriber(Generic[FeaturesT]):
         options: LongformOptions | None = None,
     ) -> None:
         """For openai-whisper's results, `decoding` has timestamps and all encoder positions."""
-        self.engine, self.tokenizer = engine, tokenizer
+        self._engine, self._tokenizer = engine, tokenizer
         # Guards of live captions, which openai-whisper does not have.
-        self.decoding = replace(
+        self._decoding = replace(
             decoding, loops=None, entropy_threshold=0.0, blank_is_guess=False, best_attempt=False
         )
-        self.options = options or LongformOptions()
+        self._options = options = options or LongformOptions()
+        n_most = engine.dims.n_text_ctx // 2 - 1
+        self._hotwords = tokenizer.encode_prompt(options.hotwords)
+        self._prefix = tokenizer.encode_prompt(options.prefix)[:n_most]
+        self._prompt = Prompt(
+            n_most,
+            initial=tokenizer.encode_prompt(options.initial_prompt),
+            carry=options.carry_initial_prompt,
+        )
+        self._rng = np.random.default_rng(decoding.seed)
+        self._language = tokenizer.language
+        self._voiced: Voiced | None = None
+        self._last_speech_s = 0.0
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
         """The language after column `first`: that of the options, or the most probable one."""
-        if not self.tokenizer.multilingual:
-            return self.tokenizer.language
-        if self.decoding.language is not None:
-            return self.decoding.language
-        n_ctx = self.engine.dims.n_audio_ctx
-        features = self.engine.encode(mel.window(first, 2 * n_ctx, width=2 * n_ctx), n_ctx)
-        probs = detect_language(self.engine.decoder(features, n_slots=1), self.tokenizer)
-        return spoken(probs, "", self.decoding)
+        if not self._tokenizer.multilingual:
+            return self._tokenizer.language
+        if self._decoding.language is not None:
+            return self._decoding.language
+        n_ctx = self._engine.dims.n_audio_ctx
+        features = self._engine.encode(mel.window(first, 2 * n_ctx, width=2 * n_ctx), n_ctx)
+        probs = detect_language(self._engine.decoder(features, n_slots=1), self._tokenizer)
+        return spoken(probs, "", self._decoding)
 
     def transcribe(
         self,
@@ -92,45 +103,25 @@ class Transcriber(Generic[FeaturesT]):
         language: str,
         voiced: Voiced | None = None,
     ) -> Iterator[TranscribedWindow]:
-        """Transcribe the clips of a finished recording, window by window as they are asked for.
+        """Transcribe the clips of the finished recording, window by window as they are asked for.
 
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
         word, the next window begins there, unlike in openai-whisper. Raises `EngineError`.
         """
-        state = _RecordingState(self, language, voiced)
-        n_full = 2 * self.engine.dims.n_audio_ctx
+        self._language, self._voiced = language, voiced
+        n_full = 2 * self._engine.dims.n_audio_ctx
         for clip in clips:
             seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
             audible = clip.end if clip.silent_end else mel.n_columns
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, mel.n_columns - seek, clip.end - seek))
-                segments, following = state.window(mel, stretch, clip)
+                segments, following = self._window(mel, stretch, clip)
                 # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
                 audible_segments = _within(segments, audible / COLUMNS_PER_S)
                 yield TranscribedWindow(audible_segments, ms_of(min(seek, clip.end)))
 
-
-class _RecordingState(Generic[FeaturesT]):
-    def __init__(
-        self, transcriber: Transcriber[FeaturesT], language: str, voiced: Voiced | None
-    ) -> None:
-        engine = self._engine = transcriber.engine
-        tokenizer = self._tokenizer = transcriber.tokenizer
-        options = self._options = transcriber.options
-        decoding = self._decoding = transcriber.decoding
-        self._language, self._voiced = language, voiced
-        self._hotwords = tokenizer.encode_prompt(options.hotwords)
-        self._prefix = tokenizer.encode_prompt(options.prefix)[: engine.dims.n_text_ctx // 2 - 1]
-        self._prompt = Prompt(
-            engine.dims.n_text_ctx // 2 - 1,
-            initial=tokenizer.encode_prompt(options.initial_prompt),
-            carry=options.carry_initial_prompt,
-        )
-        self._rng = np.random.default_rng(decoding.seed)
-        self._last_speech_s = 0.0
-
-    def window(
+    def _window(
         self, mel: RecordingMel, stretch: Stretch, clip: Clip
     ) -> tuple[list[TimedSegment], int]:
         """The segments of one window of a clip, and the column where the next one begins."""
@@ -164,7 +155,7 @@ class _RecordingState(Generic[FeaturesT]):
             hole = missed_first(found, stretch, self._voiced)
             if hole is not None:
                 self._prefix = prefix
-                return self.window(mel, hole, clip)
+                return self._window(mel, hole, clip)
             found = before_missed(found, stretch, self._voiced)
         return self._remember(found, decoded), found.seek
 
@@ -208,21 +199,18 @@ class _RecordingState(Generic[FeaturesT]):
 
     def _timed(self, found: Split, features: FeaturesT, stretch: Stretch) -> Split:
         """Add words to the segments; the next window begins after the last of them."""
-
-        def aligned(tokens: Sequence[int]) -> list[Word]:
-            if stretch.n_columns < 2:  # not one frame
-                return []
+        eot, n_frames = self._tokenizer.eot, stretch.n_columns // 2
+        tokens = [token for s in found.segments for token in s.tokens if token < eot]
+        aligned = []
+        if n_frames:
             decoder = self._engine.decoder(features, len(tokens) + 5)
-            n_frames = stretch.n_columns // 2
-            return align(
-                decoder, self._tokenizer, tokens, language=self._language, n_frames=n_frames
-            )
-
+            language = self._language
+            aligned = align(decoder, self._tokenizer, tokens, language=language, n_frames=n_frames)
         segments = with_words(
             found.segments,
             aligned,
             self._options,
-            eot=self._tokenizer.eot,
+            eot=eot,
             origin_s=stretch.start_s,
             last_speech_s=self._last_speech_s,
         )
