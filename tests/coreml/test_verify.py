@@ -154,7 +154,7 @@ def test_a_slip_is_seen(kind, form, slip, small, mels, tmp_path):
 @pytest.mark.parametrize("slip", [tanh_gelu, another_epsilon])
 def test_half_precision_alone_would_hide_small_slips(slip, small, mels, tmp_path):
     """That is why both are compared."""
-    function = small.find("encode", "state", n_ctx=N_CTX)
+    function = small.find("encode", "state", n_ctx=N_CTX)[0]
     call = Calls(small, load.model("random"), mels[128]).call(function)
     changed = Changed(small.path(function), tmp_path)
     slip(changed, function.name)
