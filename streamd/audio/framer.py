@@ -62,32 +62,6 @@ MIN_RATE_HZ = 4_000
 MAX_RATE_HZ = 192_000
 
 
-class Resampler:
-    """Converts a stream to 16 kHz with libsoxr, in phase and without seams.
-
-    The output does not depend on how the input was cut into blocks, bit for bit. After `flush`,
-    n samples have become ``n * 16000 / rate_hz``, rounded up or down. soxr's quality "HQ" holds
-    back at most 40 ms of audio at 44.1 kHz and 115 ms at 8 kHz until more comes. Raises
-    `SourceError` for a rate outside `MIN_RATE_HZ` to `MAX_RATE_HZ`.
-    """
-
-    def __init__(self, rate_hz: int) -> None:
-        if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
-            wanted = f"{MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
-            raise SourceError(f"a sample rate of {rate_hz} Hz is not supported: use {wanted}")
-        self._stream = soxr.ResampleStream(
-            rate_hz, SAMPLE_RATE, num_channels=1, dtype="float32", quality="HQ"
-        )
-
-    def push(self, samples: Samples) -> Samples:
-        """Take (n,) samples and return what is ready at 16 kHz, possibly nothing."""
-        return np.asarray(self._stream.resample_chunk(samples, last=False))
-
-    def flush(self) -> Samples:
-        """Return what was held back. No `push` may follow."""
-        return np.asarray(self._stream.resample_chunk(np.empty(0, np.float32), last=True))
-
-
 _SCALES = {
     ("u", 1): (128.0, 2.0**7),
     ("i", 2): (0.0, 2.0**15),
@@ -104,12 +78,24 @@ class Framer:
     The frames do not depend on how the stream was cut into blocks, bit for bit. At 16 kHz, mono,
     samples of up to 24 bits pass unchanged. Channels are averaged. Samples beyond full scale are
     clipped. NaN and infinity become 0 and are counted in `n_invalid`: one NaN would silence every
-    window that it is in. Raises `SourceError` as `Resampler` does.
+    window that it is in.
+
+    Other rates are converted with libsoxr, in phase and without seams: n samples become
+    ``n * 16000 / rate_hz``, rounded up or down. soxr's quality "HQ" holds back at most 40 ms of
+    audio at 44.1 kHz and 115 ms at 8 kHz until more comes. Raises `SourceError` for a rate outside
+    `MIN_RATE_HZ` to `MAX_RATE_HZ`.
     """
 
     def __init__(self, rate_hz: int, channels: int = 1) -> None:
         self._channels = channels
-        self._resampler = None if rate_hz == SAMPLE_RATE else Resampler(rate_hz)
+        if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
+            wanted = f"{MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
+            raise SourceError(f"a sample rate of {rate_hz} Hz is not supported: use {wanted}")
+        self._resampler: soxr.ResampleStream | None = None
+        if rate_hz != SAMPLE_RATE:
+            self._resampler = soxr.ResampleStream(
+                rate_hz, SAMPLE_RATE, num_channels=1, dtype="float32", quality="HQ"
+            )
         self._rest: Samples = np.empty(0, np.float32)
         self.n_invalid = 0
         self.n_padding = 0
@@ -121,14 +107,11 @@ class Framer:
         `block` is (n, channels), or (n,) if there is one channel, of uint8, int16, int32, float32
         or float64 in any byte order. 24-bit samples are the upper bytes of int32.
         """
-        mono = self._mono(block)
-        return self._cut(self._resampler.push(mono) if self._resampler else mono)
+        return self._cut(self._mono(block), last=False)
 
     def flush(self) -> Frames:
         """Return the remaining frames, the last one padded with zeros. No `push` may follow."""
-        frames = (
-            self._cut(self._resampler.flush()) if self._resampler else self._cut(self._rest[:0])
-        )
+        frames = self._cut(np.empty(0, np.float32), last=True)
         if not len(self._rest):
             return frames
         last = np.zeros((1, FRAME), np.float32)
@@ -156,7 +139,9 @@ class Framer:
         self.n_invalid += valid.size - int(np.count_nonzero(valid))
         return np.clip(np.where(valid, samples, 0), -1, 1)
 
-    def _cut(self, samples: Samples) -> Frames:
+    def _cut(self, samples: Samples, *, last: bool) -> Frames:
+        if self._resampler is not None:
+            samples = np.asarray(self._resampler.resample_chunk(samples, last=last))
         # Clipped once more, since the resampler's filter overshoots.
         joined = np.concatenate((self._rest, np.clip(samples, -1, 1)))
         n_whole = len(joined) - len(joined) % FRAME

@@ -137,6 +137,6 @@ def _languages(n_languages: int) -> str:
 def _size(model: Path) -> str:
     """Return the size of the files that the loader reads."""
     try:
-        return megabytes(sum(path.stat().st_size for path in imports.needed(model)))
+        return megabytes(sum(path.stat().st_size for path in layout_of(model).files(model)))
     except (ModelError, OSError):  # OSError: one of the files is gone
         return "damaged"

@@ -4,7 +4,6 @@ The tokenizer's merges are not read: in Whisper's vocabularies their order is th
 Names of parameters and fields: transformers ``modeling_whisper.py``, ``configuration_whisper.py``.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,6 +26,8 @@ VOCABULARIES = (_TOKENIZER, "vocab.json")
 _TORCH, _TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 _RENAMED = (
+    ("encoder.layer_norm.", "encoder.ln_post."),
+    ("decoder.layer_norm.", "decoder.ln."),
     ("embed_positions.weight", "positional_embedding"),
     ("embed_tokens.", "token_embedding."),
     ("layers.", "blocks."),
@@ -198,11 +199,7 @@ def _openai_name(name: str) -> str:
     name = name.removeprefix("model.")
     for theirs, ours in _RENAMED:
         name = name.replace(theirs, ours)
-    return re.sub(
-        r"^(encoder|decoder)\.layer_norm\.",
-        lambda found: "encoder.ln_post." if found[1] == "encoder" else "decoder.ln.",
-        name,
-    )
+    return name
 
 
 def read_vocabulary(folder: Path) -> dict[bytes, int] | None:

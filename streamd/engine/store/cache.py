@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.disk import expanded, user_folder
+from streamd.engine.formats import safetensors
 from streamd.engine.formats.huggingface import CONFIG, ModelType, vocabularies
-from streamd.engine.formats.safetensors import INDEX, SINGLE, shards
 from streamd.engine.formats.untrusted import read_json
 from streamd.engine.store.repository import (
     Listing,
@@ -30,7 +30,6 @@ from streamd.errors import ModelError
 
 VARIABLE = "STREAMD_STORE"
 """The environment variable with the folder of imported models."""
-_TRUE = {"1", "ON", "YES", "TRUE"}
 _TIMEOUT_S = 10
 _PREFIX = "models--"
 
@@ -61,14 +60,12 @@ class StorePaths:
 def places(environ: Mapping[str, str] = os.environ) -> StorePaths:
     """Return what the environment variables demand."""
     cache = environ.get("HUGGINGFACE_HUB_CACHE", str(_home(environ) / "hub"))
-    cache = environ.get("HF_HUB_CACHE", cache)
-    offline = environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or ""
     imported = environ.get(VARIABLE)
     return StorePaths(
         imported=_path(imported) if imported else user_folder("data", environ) / "models",
-        cache=_path(cache),
+        cache=_path(environ.get("HF_HUB_CACHE", cache)),
         endpoint=environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
-        offline=_is_true(offline),
+        offline=_is_true(environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE")),
     )
 
 
@@ -77,7 +74,7 @@ def access_token(environ: Mapping[str, str] = os.environ) -> str | None:
 
     Raises `ModelError` if the file of ``hf auth login`` cannot be read.
     """
-    if _is_true(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "")):
+    if _is_true(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")):
         return None
     token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
     if not _one_line(token):
@@ -112,8 +109,8 @@ def _home(environ: Mapping[str, str]) -> Path:
     return _path(environ.get("HF_HOME", str(default)))
 
 
-def _is_true(text: str) -> bool:
-    return text.upper() in _TRUE
+def _is_true(text: str | None) -> bool:
+    return (text or "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _path(text: str) -> Path:
@@ -145,24 +142,20 @@ def find(cache: Path, repository: Repository) -> Path | None:
 
 def _is_whole(folder: Path) -> bool:
     """Return whether no file that the loader needs is missing, nor the content of a link."""
-    if not (folder / CONFIG).is_file() or not vocabularies(folder):
-        return False
-    if (folder / SINGLE).is_file():
-        return True
     try:
-        return all((folder / name).is_file() for name in shards(folder / INDEX))
-    except ModelError:
+        weights = safetensors.files(folder)
+    except ModelError:  # their index is damaged
         return False
+    files = [folder / CONFIG, *weights]
+    return bool(vocabularies(folder)) and all(path.is_file() for path in files)
 
 
 def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
     """Yield every complete Whisper model, at each branch or tag that is known."""
     for reference in sorted(cache.glob(_PREFIX + "*--*/refs/**/*")):
         _, folder, _, *revision = reference.relative_to(cache.parent).parts
-        name = folder.removeprefix(_PREFIX).replace("--", "/", 1)
-        repository = repository_of(f"{name}@{'/'.join(revision)}")
-        snapshot = repository and find(cache, repository)
-        if repository and snapshot:
+        repository = repository_of(f"{_id(folder)}@{'/'.join(revision)}")
+        if repository and (snapshot := find(cache, repository)):
             with suppress(ModelError):
                 if read_json(snapshot / CONFIG, ModelType).model_type == "whisper":
                     yield repository, snapshot
@@ -170,10 +163,13 @@ def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
 
 def name_of(snapshot: Path) -> str | None:
     """Return ``owner/name`` of a folder that is a snapshot in a cache, else None."""
-    folder = snapshot.parent.parent
-    if snapshot.parent.name == "snapshots" and folder.name.startswith(_PREFIX):
-        return folder.name.removeprefix(_PREFIX).replace("--", "/", 1)
-    return None
+    folder = snapshot.parent.parent.name
+    in_cache = snapshot.parent.name == "snapshots" and folder.startswith(_PREFIX)
+    return _id(folder) if in_cache else None
+
+
+def _id(folder: str) -> str:
+    return folder.removeprefix(_PREFIX).replace("--", "/", 1)
 
 
 def put(cache: Path, repository: Repository, listing: Listing) -> Path:

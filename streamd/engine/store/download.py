@@ -173,25 +173,23 @@ def fetch(
             return snapshot
 
 
+@dataclass(slots=True)
 class _Download:
     """Downloads the files of a listing one after the other; `n_done` bytes are verified."""
 
-    def __init__(
-        self, hub: HubClient, listing: Listing, on_progress: OnProgress, pause: Pause
-    ) -> None:
-        self._hub = hub
-        self._listing = listing
-        self._on_progress = on_progress
-        self._pause = pause
-        self._n_done = 0
+    hub: HubClient
+    listing: Listing
+    on_progress: OnProgress
+    pause: Pause
+    n_done: int = 0
 
     def run(self) -> None:
-        files, here = self._listing.files, self._hub.here
+        files, here = self.listing.files, self.hub.here
         n_missing = sum(_n_missing(self._blob(file), file) for file in files)
         n_free = shutil.disk_usage(here.cache).free
         if n_free < n_missing:
             raise ModelError(
-                f"{self._hub.repository} needs {megabytes(n_missing)}, but {here.cache} "
+                f"{self.hub.repository} needs {megabytes(n_missing)}, but {here.cache} "
                 f"has room for {megabytes(n_free)}; make room, or let HF_HOME name a folder on "
                 "another disk"
             )
@@ -199,22 +197,19 @@ class _Download:
             blob = self._blob(file)
             if _n_bytes(blob) != file.n_bytes or _digest(blob, file) != file.digest:
                 self._get(file, blob)
-            self._n_done += file.n_bytes
-            self._reached(0)
+            self.n_done += file.n_bytes
+            self.on_progress(self.n_done, self.listing.n_bytes)
             if file is files[0]:  # the configuration: refuse other models before the weights
                 try:
                     huggingface.read_dimensions(blob)
                 except ModelError as error:
                     raise ModelError(
-                        f"{self._hub.repository} is no Whisper model; its weights were not "
+                        f"{self.hub.repository} is no Whisper model; its weights were not "
                         "downloaded"
                     ) from error
 
     def _blob(self, file: RemoteFile) -> Path:
-        return cache.blob(self._hub.here.cache, self._hub.repository, file.digest)
-
-    def _reached(self, n_bytes: int) -> None:
-        self._on_progress(self._n_done + n_bytes, self._listing.n_bytes)
+        return cache.blob(self.hub.here.cache, self.hub.repository, file.digest)
 
     def _get(self, file: RemoteFile, blob: Path) -> None:
         partial = _partial(blob)
@@ -225,7 +220,7 @@ class _Download:
         if _digest(partial, file) != file.digest:
             partial.unlink()
             raise ModelError(
-                f"{self._hub.repository}: {file.name} is corrupt: checksum mismatch; it was "
+                f"{self.hub.repository}: {file.name} is corrupt: checksum mismatch; it was "
                 "deleted, try again"
             )
         flush(partial)
@@ -243,10 +238,10 @@ class _Download:
                 n_idle = 0 if n_now > n_before else n_idle + 1
                 if n_idle > len(_PAUSES_S):
                     raise ModelError(
-                        f"{self._hub.repository}: {file.name} broke off at {megabytes(n_now)} of "
+                        f"{self.hub.repository}: {file.name} broke off at {megabytes(n_now)} of "
                         f"{megabytes(file.n_bytes)} ({reason(error)}); the next try goes on there"
                     ) from error
-                self._pause(_PAUSES_S[n_idle - 1] if n_idle else 0)
+                self.pause(_PAUSES_S[n_idle - 1] if n_idle else 0)
 
     def _append(self, file: RemoteFile, out: BinaryIO) -> None:
         """Request the missing bytes, and write what comes."""
@@ -255,9 +250,9 @@ class _Download:
         headers = {"Accept-Encoding": "identity"}
         if n_have:
             headers["Range"] = f"bytes={n_have}-"
-        hub = self._hub
-        url = f"{hub.here.endpoint}/{hub.repository.id}/resolve/{self._listing.commit}/{file.name}"
-        with self._hub.stream(url, headers) as response:
+        hub, commit = self.hub, self.listing.commit
+        url = f"{hub.here.endpoint}/{hub.repository.id}/resolve/{commit}/{file.name}"
+        with hub.stream(url, headers) as response:
             if n_have and response.status_code != httpx2.codes.PARTIAL_CONTENT:
                 # The server ignores ranges and sends everything from the start.
                 out.truncate(0)
@@ -266,7 +261,7 @@ class _Download:
             for chunk in response.iter_bytes():
                 # What exceeds the listed size is dropped; the checksum shows if that was right.
                 n_have += out.write(chunk[: file.n_bytes - n_have])
-                self._reached(n_have)
+                self.on_progress(self.n_done + n_have, self.listing.n_bytes)
                 if n_have == file.n_bytes:
                     return
         raise httpx2.RemoteProtocolError("the server closed the connection early")

@@ -53,7 +53,7 @@ def add(models: Path, source: Path, name: str) -> None:
             shutil.rmtree(half_done, ignore_errors=True)  # of a process that crashed
             half_done.mkdir()
             try:
-                for path in needed(source):
+                for path in layout_of(source).files(source):
                     copy = half_done / path.name.lstrip(".")
                     shutil.copyfile(path, copy)
                     flush(copy)
@@ -64,11 +64,6 @@ def add(models: Path, source: Path, name: str) -> None:
         raise ModelError(
             f"{source} cannot be copied to {models} ({error.strerror or error})"
         ) from error
-
-
-def needed(source: Path) -> list[Path]:
-    """Return the files that the loader reads. Raises `ModelError` if `source` is no model."""
-    return layout_of(source).files(source)
 
 
 def remove(models: Path, name: str) -> None:

@@ -81,12 +81,17 @@ class Loaded(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation of a function: its kind, the device that runs it, its share of the work."""
+class Devices:
+    """The devices that run one function of a package.
 
-    kind: str
-    device: str
-    work: float
+    `shares` are parts of the estimated work by device, the largest first; `operations` counts the
+    kinds of operations by device. Both are empty if Core ML has no plan.
+    """
+
+    package: str
+    function: str
+    shares: dict[str, float] = field(default_factory=dict)
+    operations: dict[str, Counter[str]] = field(default_factory=dict)
 
 
 class Library:
@@ -116,22 +121,26 @@ class Library:
         )
         return loaded
 
-    def plan(self, package: Path, unit: Unit) -> dict[str, list[Operation]]:
-        """Return the operations of each function. Raises `RuntimeError` if Core ML has no plan."""
+    def plan(self, package: Path, unit: Unit) -> dict[str, Devices]:
+        """Return the devices of each function. Raises `RuntimeError` if Core ML has no plan."""
         plan = self._module.models.compute_plan.MLComputePlan.load_from_path(
             str(self._compiled_path(package)), compute_units=self._module.ComputeUnit[_UNITS[unit]]
         )
-        program = plan.model_structure.program
-        found: dict[str, list[Operation]] = {}
-        for name, function in program.functions.items():
-            found[name] = operations = []
+        found = {}
+        for name, function in plan.model_structure.program.functions.items():
+            work: dict[str, float] = {}
+            kinds: dict[str, Counter[str]] = {}
             for operation in function.block.operations:
                 usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
                 cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
                 if usage is not None:  # constants have no device
                     device = _DEVICES[type(usage.preferred_compute_device).__name__]
-                    work = 0.0 if cost is None else cost.weight
-                    operations.append(Operation(operation.operator_name, device, work))
+                    work[device] = work.get(device, 0.0) + (cost.weight if cost else 0.0)
+                    kinds.setdefault(device, Counter())[operation.operator_name] += 1
+            total = sum(work.values())
+            largest_first = sorted(work.items(), key=lambda item: -item[1])
+            shares = {device: part / total for device, part in largest_first if total}
+            found[name] = Devices(package.name, name, shares, kinds)
         return found
 
     def _compiled_path(self, package: Path) -> Path:
@@ -144,20 +153,6 @@ class Library:
         for part in list(target.iterdir()):
             part.rename(new / part.name)
         shutil.rmtree(target)
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """The devices that run one function of a package.
-
-    `shares` are parts of the estimated work by device, the largest first; `operations` counts the
-    kinds of operations by device. Both are empty if Core ML has no plan.
-    """
-
-    package: str
-    function: str
-    shares: dict[str, float] = field(default_factory=dict)
-    operations: dict[str, Counter[str]] = field(default_factory=dict)
 
 
 def devices(
@@ -174,23 +169,11 @@ def devices(
         unit = placement.unit(functions[0])
         found = _planned(built.folder / package, unit, library, compiled)
         for function in functions:
-            yield _devices(function, found.get(function.name, []))
+            yield found.get(function.name) or Devices(function.package, function.name)
 
 
-def _devices(function: Function, operations: list[Operation]) -> Devices:
-    work: dict[str, float] = {}
-    kinds: dict[str, Counter[str]] = {}
-    for operation in operations:
-        work[operation.device] = work.get(operation.device, 0.0) + operation.work
-        kinds.setdefault(operation.device, Counter())[operation.kind] += 1
-    total = sum(work.values())
-    largest_first = sorted(work.items(), key=lambda item: -item[1])
-    shares = {device: part / total for device, part in largest_first} if total else {}
-    return Devices(function.package, function.name, shares, kinds)
-
-
-def _planned(package: Path, unit: Unit, library: str, compiled: Path) -> dict[str, list[Operation]]:
-    """Return the plan of each function; empty if the process died or took too long."""
+def _planned(package: Path, unit: Unit, library: str, compiled: Path) -> dict[str, Devices]:
+    """Return the devices of each function; empty if the process died or took too long."""
     spawn = get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(
@@ -199,7 +182,7 @@ def _planned(package: Path, unit: Unit, library: str, compiled: Path) -> dict[st
     process.start()
     theirs.close()
     try:
-        found: dict[str, list[Operation]] = ours.recv() if ours.poll(_PLAN_S) else {}
+        found: dict[str, Devices] = ours.recv() if ours.poll(_PLAN_S) else {}
     except EOFError:
         found = {}
     process.kill()
