@@ -9,7 +9,7 @@ from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
 from streamd.config import Config
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, os_error_as
 from streamd.options import OutputOptions
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, FileSink, suffix
@@ -47,11 +47,8 @@ def open_files(config: Config, file: str = "", *, whole: bool = False) -> list[S
     wanted = {**{Path(path): _format(path) for path in output.output}, **_in_folder(output, file)}
     _refuse_input(wanted, file)
     if output.output_dir:
-        try:
+        with os_error_as(ConfigError, f"--output-dir: {output.output_dir} cannot be made"):
             Path(output.output_dir).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            culprit = f"--output-dir: {output.output_dir}"
-            raise ConfigError(f"{culprit} cannot be made: {error.strerror}") from None
     sound = "" if file == "-" or is_url(file) else file
     sinks: list[Sink] = []
     with ExitStack() as undo:

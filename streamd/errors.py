@@ -5,6 +5,9 @@ must crash loudly. Exit codes: 0 ok, 1 the engine failed, 2 usage, 3 audio, 4 mo
 130 second Ctrl-C.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class StreamdError(Exception):
     """Something that the user, the machine or the peer can put right."""
@@ -53,3 +56,12 @@ class WireError(StreamdError):
         super().__init__(message)
         self.code = code
         self.heard_ms = heard_ms
+
+
+@contextmanager
+def os_error_as(kind: type[StreamdError], problem: str) -> Iterator[None]:
+    """Raise an `OSError` of the block as an error of this kind: the problem, and its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{problem}: {error.strerror}") from error

@@ -14,7 +14,7 @@ import msgspec
 
 from streamd.config.option import PREFIX, Field, suggestion
 from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, os_error_as
 from streamd.options import FRAME_MS
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
@@ -101,10 +101,8 @@ def value_of(config: Config, field: Field) -> object:
 
 
 def _from_file(path: str, culprit: str) -> Iterator[_Value]:
-    try:
+    with os_error_as(ConfigError, f"{culprit}: cannot read {path}"):
         content = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{culprit}: cannot read {path}: {error.strerror}") from None
     try:
         sections = msgspec.toml.decode(content, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamd.errors import ConfigError, StreamdError
+from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.types import SAMPLE_RATE, Frames
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
@@ -47,27 +47,23 @@ class WavWriter:
         self._n_files += 1
         suffix = f"-{self._n_files}.wav" if self._n_files > 1 else ".wav"
         self._path = self._stem.with_name(self._stem.name + suffix)
-        try:
+        with os_error_as(ConfigError, f"--record: cannot create {self._path}"):
             self._stem.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = self._path.open("xb", buffering=0)
             self._path.chmod(0o600)
-        except OSError as error:
-            raise ConfigError(f"--record: cannot create {self._path}: {error.strerror}") from None
         self._n_written = 0
         self._waiting = bytearray()
         self._flush()
 
     def _flush(self) -> None:
         """Write the samples, then the header that counts them."""
-        try:
+        with os_error_as(StreamdError, f"{self._path}: cannot be written"):
             self._file.seek(_HEADER.size + self._n_written)
             _write_all(self._file.write, self._waiting)
             self._n_written += len(self._waiting)
             self._waiting.clear()
             self._file.seek(0)
             _write_all(self._file.write, _header(self._n_written))
-        except OSError as error:
-            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error
 
 
 def _write_all(write: Callable[[bytes], int | None], data: bytes | bytearray) -> None:

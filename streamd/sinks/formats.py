@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from streamd.errors import ConfigError, StreamdError
+from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event, Final, Gap
 from streamd.options import CueLayout
 from streamd.sinks import CaptionSink
@@ -102,15 +102,14 @@ class FileSink:
         may_be_replaced = self._is_new or path.is_file()
         part = self._target.with_name(f".{self._target.name}.part")
         self._part = part if whole and may_be_replaced else None
-        try:
+        self._problem = f"{path}: cannot be written"
+        with os_error_as(ConfigError, self._problem):
             # Unbuffered: a later close() has nothing left to write that could fail.
             descriptor = os.open(self._part or path, os.O_WRONLY | os.O_CREAT, 0o666)
             self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # closed by `close`
             if self._part and not self._is_new:
                 os.close(os.open(path, os.O_WRONLY))  # fails without permission to write to it
                 shutil.copymode(path, self._part)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
     def write(self, event: Event) -> None:
         """Append the text of `event`; after a `StreamdError` the file is as it was before."""
@@ -131,29 +130,26 @@ class FileSink:
                 if self._begun and not self._failed:
                     self._put("", self._form.end)
                     if self._part:
-                        os.replace(self._part, self._target)
-            except OSError as error:
-                raise self._unwritable(error) from error
+                        with os_error_as(StreamdError, self._problem):
+                            os.replace(self._part, self._target)
             finally:
                 unused = self._part or (self._path if self._is_new and not self._begun else None)
                 if unused:
                     unused.unlink(missing_ok=True)
 
-    def _unwritable(self, error: OSError) -> StreamdError:
-        return StreamdError(f"{self._path}: cannot be written: {error.strerror}")
-
     def _put(self, added: str, tail: str) -> None:
         body, new_tail = (part.encode(errors="replace") for part in (added, tail))
         # The new text must cover all of the old tail: there is no moment to truncate the file in.
         new_tail = new_tail.ljust(len(self._tail) - len(body))
-        try:
-            self._write(body + new_tail)
-        except OSError as error:
-            self._failed = True
-            with suppress(OSError):  # only the first failure is reported
-                self._write(self._tail)
-                self._file.truncate(self._end + len(self._tail))
-            raise self._unwritable(error) from error
+        with os_error_as(StreamdError, self._problem):
+            try:
+                self._write(body + new_tail)
+            except OSError:
+                self._failed = True
+                with suppress(OSError):  # only the first failure is reported
+                    self._write(self._tail)
+                    self._file.truncate(self._end + len(self._tail))
+                raise
         self._end, self._tail = self._end + len(body), new_tail
 
     def _write(self, data: bytes) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from streamd.errors import ConfigError, StreamdError
+from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event
 from streamd.options import CueLayout
 from streamd.sinks.cues import Cue, Cues, Piece, joined
@@ -76,10 +76,8 @@ class Video:
         done = self._run(_ONE_PICTURE, "")
         if done.returncode:
             raise ConfigError(f"{path}: this ffmpeg cannot make videos: {_complaint(done.stderr)}")
-        try:
+        with os_error_as(ConfigError, f"{path}: cannot be written"):
             self._part.touch()
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
     def write(self, event: Event) -> None:
         """Collect finals, and make the video at the end; raises `StreamdError` if ffmpeg cannot."""
@@ -112,10 +110,8 @@ class Video:
         if done.returncode:
             why = _complaint(done.stderr)
             raise StreamdError(f"{self._path}: ffmpeg cannot make the video: {why}")
-        try:
+        with os_error_as(StreamdError, f"{self._path}: cannot be written"):
             os.replace(self._part, self._path)
-        except OSError as error:
-            raise StreamdError(f"{self._path}: cannot be written: {error.strerror}") from error
 
     def _warn_of_missing_letters(self) -> None:
         # Drawn once, in a picture of their own: in the video libass would complain in each picture.

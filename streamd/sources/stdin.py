@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 import numpy as np
 
 from streamd.audio.framer import Block, Framer, PcmDecoder
-from streamd.errors import SourceError
+from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
@@ -55,10 +55,9 @@ class StdinSource:
 
     async def __aenter__(self) -> Self:
         if isinstance(self._file, str):
-            try:  # without waiting for the writer
+            with os_error_as(SourceError, f"cannot read {self.name}"):
+                # without waiting for the writer
                 self._descriptor = os.open(self._file, os.O_RDONLY | os.O_NONBLOCK)
-            except OSError as error:
-                raise SourceError(f"cannot read {self.name}: {error.strerror}") from None
         else:
             self._descriptor = self._file.fileno()
         if os.isatty(self._descriptor):

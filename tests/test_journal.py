@@ -20,11 +20,11 @@ from streamd.journal import (
     Journal,
     JournalError,
     JournalPolicy,
+    files_in,
     runs,
     sync,
     transcript,
 )
-from streamd.journal.files import files_in
 from streamd.options import JournalOptions
 
 DAY_S = 86_400
@@ -197,7 +197,7 @@ def test_lines_are_forced_to_the_disk_when_the_user_wants(
     tmp_path, monkeypatch, fsync, n_at_once, n_later
 ):
     synced = []
-    monkeypatch.setattr("streamd.journal.journal._force", synced.append)
+    monkeypatch.setattr("streamd.journal._force", synced.append)
     with Folder(tmp_path, JournalPolicy(JournalOptions(fsync=fsync))) as folder:
         filled(folder.open("talk"), 2)  # and the head
         assert len(synced) == n_at_once
