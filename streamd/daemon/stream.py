@@ -29,42 +29,41 @@ class SessionStorage:
     journal: Folder | None = None
     recordings: Path | None = None
 
+    def record(self, session: str) -> WavWriter | None:
+        """Begin a recording, if there is a folder for them; raises `ConfigError`."""
+        if self.recordings is None:
+            return None
+        return WavWriter(self.recordings / f"{session}~{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+
 
 class SessionOutput:
     """Writes the events of one session to its journal and its hub, and its audio to a file.
 
-    Without a `journal` or a folder for `recordings` that is not stored.
+    Without a `journal` the events are not stored, and without a recording the audio is not.
     """
 
-    def __init__(
-        self, name: str, journal: Journal | None, *, recordings: Path | None, metrics: Metrics
-    ) -> None:
+    def __init__(self, name: str, journal: Journal | None, *, metrics: Metrics) -> None:
         self.hub = Hub(name) if journal is None else Hub(name, _N_RECENT, journal=journal)
         self.lost_ms = 0
         """Sum of all gaps."""
         self._journal = journal
         self._metrics, self._observe = metrics, metrics.observer()
         self._waiting: list[SessionEvent] = []
-        self._recordings = recordings
         self._recording: WavWriter | None = None
 
-    def begin(self, epoch: str | None) -> tuple[int, int] | None:
+    def begin(self, epoch: str | None, recording: WavWriter | None) -> tuple[int, int] | None:
         """Prepare for audio; return the time and the segment at which the session is resumed.
 
         Returns None if there is nothing to resume. If `epoch` is the run in the journal, the audio
-        continues where it was settled; otherwise the time since then is a gap. Raises `ConfigError`
-        if the recording cannot be written.
+        continues where it was settled; otherwise the time since then is a gap.
         """
-        now = datetime.now(UTC)
-        if self._recordings is not None:
-            name = f"{self.hub.session}~{now:%Y%m%dT%H%M%S%fZ}"
-            self._recording = WavWriter(self._recordings / name)
+        self._recording = recording
         journal = self._journal
         if journal is None or not journal.seq + journal.settled_ms:
             return None
         began_ms = journal.settled_ms
         if epoch != journal.epoch:
-            since_ms = round((now - journal.started).total_seconds() * 1000)
+            since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
             last_ms = max(journal.end_ms, journal.settled_ms)
             began_ms = max(since_ms, last_ms)
             gap_ms = began_ms - last_ms
@@ -72,7 +71,7 @@ class SessionOutput:
         return began_ms, journal.seg + 2  # the interrupted segment used a number, too
 
     def record(self, frames: Frames) -> None:
-        """Store the audio; raises `StreamdError`."""
+        """Store the audio."""
         self._metrics.received(ms_from_frames(len(frames)))
         if self._recording is not None:
             self._recording.write(frames)
@@ -152,10 +151,10 @@ class Stream:
         self.due_since: float | None = None
         """Time of the event loop since which a window of the session is due; None if none is."""
 
-    def begin(self, epoch: str | None = None) -> None:
+    def begin(self, epoch: str | None = None, recording: WavWriter | None = None) -> None:
         """Prepare for audio, of a client that fed the run `epoch` before; see `SessionOutput`."""
         self._begun = True
-        if (resumed := self._output.begin(epoch)) is not None:
+        if (resumed := self._output.begin(epoch, recording)) is not None:
             self.began_ms, seg = resumed
             self.session.resume(self.began_ms, seg)
 
@@ -171,10 +170,7 @@ class Stream:
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
-        try:
-            self._output.record(frames)
-        except StreamdError as error:
-            self._failed(error)
+        self._output.record(frames)
         self._publish(self.session.feed(frames))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:

@@ -7,20 +7,22 @@ overloaded the steps of all sessions get longer evenly.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from streamd.daemon.inference import InferenceThread, WindowRecognizer, trim
 from streamd.daemon.stream import SessionOutput, SessionStorage, Stream
-from streamd.errors import StreamdError, WireError
+from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import EndReason, Fault
 from streamd.hub import Hub
-from streamd.journal import Journal, sync
+from streamd.journal import Journal, JournalError, sync
 from streamd.server import Metrics
 from streamd.session import Session
 from streamd.types import Window, ms_from_frames
 
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
+log = logging.getLogger(__name__)
 
 _TRIM_S = 300
 """How often a busy process returns free memory; that costs milliseconds, and so does the next
@@ -67,16 +69,25 @@ class Streams:
     def add(self, name: str) -> Stream:
         """Begin a session of the daemon's own; it does not count as a client's."""
         self._own.add(name)
+        recording = self._storage.record(name)
         stream = self._add(name)
-        stream.begin()
+        stream.begin(None, recording)
         return stream
 
     def open(self, session: str, *, epoch: str | None = None) -> Stream:
         """Begin a session that a client feeds, or resume one of an earlier process.
 
         `epoch` is the run that the client fed; it sends again what that process had not settled.
-        Raises `WireError`: `session_busy`, `too_many_streams`, `session_over` if that run ended.
+        Raises `WireError`: `session_busy`, `too_many_streams`, `session_over` if that run ended,
+        `storage` if the session cannot be recorded or kept in the journal.
         """
+        try:
+            return self._open(session, epoch)
+        except (ConfigError, JournalError) as error:
+            log.error("session %s: %s", session, error)  # noqa: TRY400 - no bug
+            raise WireError("storage", f"the session cannot be stored: {error}") from error
+
+    def _open(self, session: str, epoch: str | None) -> Stream:
         journal = self._storage.journal
         if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
@@ -85,9 +96,15 @@ class Streams:
             raise WireError("session_busy", f"another client feeds session {session!r} already")
         if (n_fed := self._n_fed) >= self._max_ingest:
             raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
-        if stream is None or stream.hub.closed:
-            stream = self._add(session)
-        stream.begin(epoch)
+        recording = self._storage.record(session)
+        try:
+            if stream is None or stream.hub.closed:
+                stream = self._add(session)
+        except JournalError:
+            if recording is not None:
+                recording.discard()
+            raise
+        stream.begin(epoch, recording)
         return stream
 
     def hub(self, session: str) -> Hub | None:
@@ -217,9 +234,7 @@ class Streams:
         self._ended.pop(name, None)
         if journal is None and self._storage.journal is not None:
             journal = self._storage.journal.open(name)
-        output = SessionOutput(
-            name, journal, recordings=self._storage.recordings, metrics=self.metrics
-        )
+        output = SessionOutput(name, journal, metrics=self.metrics)
         stream = Stream(
             self._new_session(),
             output,

@@ -1,12 +1,14 @@
 """Records the audio of a session in WAV files that are valid whenever the process dies."""
 
+import logging
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from streamd.errors import ConfigError, StreamdError, os_error_as
+from streamd.errors import ConfigError, os_error_as
 from streamd.types import SAMPLE_RATE, Frames
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
@@ -15,12 +17,15 @@ _FLUSH_BYTES = 2 * SAMPLE_RATE
 _FULL_BYTES = 0xFFFF_FFFF - _HEADER.size
 """Limit of the samples in a WAV file, whose sizes have 32 bits: 37 hours at 16 kHz."""
 
+log = logging.getLogger(__name__)
+
 
 class WavWriter:
     """Writes 16 kHz mono 16 bit to ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours each.
 
     The header is updated each second and never counts a sample that is not in the file. An existing
-    file is not replaced: as for any file that cannot be made, `ConfigError` is raised.
+    file is not replaced: as for any file that cannot be made, `ConfigError` is raised. If the disk
+    is full later, that is logged, and the recording ends there.
     """
 
     def __init__(self, stem: Path, *, full_bytes: int = _FULL_BYTES) -> None:
@@ -29,19 +34,38 @@ class WavWriter:
         self._begin()
 
     def write(self, frames: Frames) -> None:
-        """Append the next (n, 320) frames; raises `StreamdError`, for example on a full disk."""
-        pcm = np.rint(np.clip(frames, -1, 1) * 32767).astype("<i2").tobytes()
+        """Append the next (n, 320) frames."""
+        # The inverse of `Framer`: 16-bit audio is recorded as it came.
+        pcm = np.clip(np.rint(frames * 32768), -32768, 32767).astype("<i2").tobytes()
+        self._unless_ended(partial(self._append, pcm))
+
+    def close(self) -> None:
+        """Write the remaining samples."""
+        self._unless_ended(self._flush)
+        self._file.close()
+
+    def discard(self) -> None:
+        """Remove the file, to which nothing was written."""
+        self._file.close()
+        self._path.unlink()
+
+    def _unless_ended(self, step: Callable[[], None]) -> None:
+        if self._file.closed:
+            return
+        try:
+            step()
+        except ConfigError as error:
+            self._file.close()
+            log.error("%s; the recording ends here", error)  # noqa: TRY400 - no bug
+
+    def _append(self, pcm: bytes) -> None:
         if self._n_written + len(self._waiting) + len(pcm) > self._full_bytes:
-            self.close()
+            self._flush()
+            self._file.close()
             self._begin()
         self._waiting += pcm
         if len(self._waiting) >= _FLUSH_BYTES:
             self._flush()
-
-    def close(self) -> None:
-        """Write the remaining samples; raises as `write` does."""
-        self._flush()
-        self._file.close()
 
     def _begin(self) -> None:
         self._n_files += 1
@@ -53,11 +77,15 @@ class WavWriter:
             self._path.chmod(0o600)
         self._n_written = 0
         self._waiting = bytearray()
-        self._flush()
+        try:
+            self._flush()
+        except ConfigError:
+            self.discard()
+            raise
 
     def _flush(self) -> None:
         """Write the samples, then the header that counts them."""
-        with os_error_as(StreamdError, f"{self._path}: cannot be written"):
+        with os_error_as(ConfigError, f"--record: cannot write {self._path}"):
             self._file.seek(_HEADER.size + self._n_written)
             _write_all(self._file.write, self._waiting)
             self._n_written += len(self._waiting)

@@ -78,7 +78,8 @@ class Sessions(Protocol):
         `epoch` is the run of the session that the client fed before. If that run is resumed, the
         client sends again what was not settled.
 
-        Raises `WireError` with `session_busy` if another client feeds it, or `too_many_streams`.
+        Raises `WireError` with `session_busy` if another client feeds it, `too_many_streams`, or
+        `storage` if it cannot be stored.
         """
 
 

@@ -26,6 +26,7 @@ CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
         "no_such_session": 1008,
         "session_busy": 1008,
         "too_many_streams": 1013,
+        "storage": 1013,
         "not_ingest": 1003,
         "bad_message": 1007,
         "late_start": 1008,

@@ -32,7 +32,7 @@ def test_no_encoder_runs_in_silence_and_noise(level):
 
 async def test_nobody_is_woken_before_a_window_is_due():
     woken = []
-    output = SessionOutput("s", None, recordings=None, metrics=Metrics(version="", model=""))
+    output = SessionOutput("s", None, metrics=Metrics(version="", model=""))
     new_session = build.session_factory(CONFIG)
     stream = Stream(
         new_session(), output, room=500, wake=lambda: woken.append(1), failed=lambda error: None

@@ -148,7 +148,53 @@ async def test_the_audio_is_recorded_as_it_was_heard(tmp_path):
     await daemon.die()
     (path,) = (tmp_path / "audio").glob("talk~*.wav")
     samples, _ = soundfile.read(path, dtype="float32")
-    assert np.allclose(samples, scripted_audio(SPEECH).reshape(-1), atol=1 / 32768)
+    assert np.allclose(samples, scripted_audio(SPEECH).reshape(-1), atol=1 / 65536)
+
+
+async def test_a_session_that_cannot_be_stored_takes_nobodys_place(tmp_path, monkeypatch, caplog):
+    """Neither without a folder for recordings nor on a full disk."""
+    audio = tmp_path / "audio"
+    daemon = Daemon(tmp_path / "journal", recordings=audio)
+    audio.touch()  # no folder
+    n_open = len(os.listdir("/dev/fd"))
+
+    async def refused() -> None:
+        for _ in range(9):
+            with pytest.raises(WireError) as error:
+                daemon.streams.open("talk")
+            assert error.value.code == "storage"
+        assert daemon.streams.names() == []
+        assert len(os.listdir("/dev/fd")) == n_open
+        assert not list((tmp_path / "journal").glob("*.jsonl"))
+
+    await refused()
+    audio.unlink()
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", fail)
+        await refused()
+    assert list(audio.iterdir()) == []
+    assert "No space left" in caplog.text
+    stream = daemon.streams.open("talk")
+    assert [final.seq for final in await said(stream)] == [1]
+    await stream.finish("stop")
+    await daemon.die()
+
+
+async def test_a_full_disk_for_recordings_ends_no_session(tmp_path, caplog):
+    daemon = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
+    stream = daemon.streams.open("talk")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, stream._output._recording._file.fileno())
+    os.close(full)
+    (final,) = await said(stream)
+    await stream.finish("stop")
+    assert "No space left" in caplog.text
+    assert list(transcript(tmp_path / "journal", "talk")) == [final]
+    await daemon.die()
 
 
 async def test_who_listens_before_the_speaker_is_back_waits_for_it(tmp_path):

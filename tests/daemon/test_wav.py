@@ -1,4 +1,5 @@
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 import soundfile
 
+from streamd.audio.framer import Framer
 from streamd.daemon.wav import WavWriter
-from streamd.errors import ConfigError, StreamdError
+from streamd.errors import ConfigError
 
-RAMP = (np.arange(-16000, 16000) / 32767).astype(np.float32).reshape(-1, 320)
+RAMP = (np.arange(-16000, 16000) / 32768).astype(np.float32).reshape(-1, 320)
 
 
 def test_every_sample_is_in_it_once(tmp_path):
@@ -30,7 +32,7 @@ def test_louder_than_full_scale_does_not_wrap(tmp_path):
     recording.write(np.array([[2.0, -2.0] * 160], np.float32))
     recording.close()
     samples, _ = soundfile.read(tmp_path / "talk.wav", dtype="int16")
-    assert set(samples) == {32767, -32767}
+    assert set(samples) == {32767, -32768}
 
 
 def test_a_full_file_is_followed_by_another(tmp_path):
@@ -49,13 +51,37 @@ def test_no_recording_is_overwritten(tmp_path):
         WavWriter(tmp_path / "talk")
 
 
-def test_a_full_disk_is_named(tmp_path):
+def test_16_bit_audio_is_recorded_bit_by_bit(tmp_path):
+    every = np.arange(-32768, 32768).astype(np.int16)
+    recording, framer = WavWriter(tmp_path / "talk"), Framer(16_000)
+    recording.write(framer.push(every))
+    recording.write(framer.flush())
+    recording.close()
+    samples, _ = soundfile.read(tmp_path / "talk.wav", dtype="int16")
+    assert np.array_equal(samples[: len(every)], every)
+
+
+def test_a_full_disk_ends_the_recording_only(tmp_path, caplog):
     recording = WavWriter(tmp_path / "talk")
     with open("/dev/full", "wb") as full:
         os.dup2(full.fileno(), recording._file.fileno())
-    with pytest.raises(StreamdError, match=r"talk\.wav.*No space"):
+    for _ in range(3):
         recording.write(np.zeros((50, 320), np.float32))
-    recording._file.close()
+    recording.close()
+    (record,) = caplog.records
+    assert re.search(r"talk\.wav.*No space", record.getMessage())
+
+
+def test_nothing_is_left_of_a_recording_that_cannot_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr("streamd.daemon.wav._write_all", no_space)
+    n_open = len(os.listdir("/dev/fd"))
+    with pytest.raises(ConfigError, match="No space"):
+        WavWriter(tmp_path / "talk")
+    assert (list(tmp_path.iterdir()), len(os.listdir("/dev/fd"))) == ([], n_open)
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 SPEAK_UNTIL_KILLED = """
@@ -64,7 +90,7 @@ from pathlib import Path
 from streamd.daemon.wav import WavWriter
 recording, at = WavWriter(Path(sys.argv[1])), 0
 while True:
-    samples = (np.arange(at, at + 320 * 7) % 32768).astype(np.float32) / 32767
+    samples = (np.arange(at, at + 320 * 7) % 32768).astype(np.float32) / 32768
     recording.write(samples.reshape(-1, 320))
     at += 320 * 7
     if at > 100_000:
