@@ -13,8 +13,7 @@ from typing import Literal, Protocol
 
 from lab.clock import VirtualLoop
 from lab.eventlog import Began, Decoded, Ended, Log, Said
-from streamd.daemon.stream import Stream
-from streamd.daemon.streams import Streams
+from streamd.daemon.streams import Stream, Streams
 from streamd.engine.recognizer import Counters
 from streamd.events import EndReason
 from streamd.session import Session

@@ -11,26 +11,25 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, serving
-from streamd.daemon.capture import follow, pump
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.inference import HangError
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import show
-from streamd.daemon.stream import Stream
-from streamd.daemon.streams import Streams
+from streamd.daemon.streams import Stream, Streams
 from streamd.display import open_files
 from streamd.errors import SourceError
-from streamd.events import EndReason, Fault
+from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE, Metrics
 from streamd.sinks.terminal import is_terminal
-from streamd.sources import Source
+from streamd.sources import Lost, Source
+from streamd.types import ms_from_frames
 
 log = logging.getLogger(__name__)
 
@@ -146,3 +145,75 @@ async def _caption(
             break
     stopped = control.stopped.is_set()
     await live.finish(EndReason.STOP if stopped else EndReason.END, resumable=stopped)
+
+
+async def pump(source: Source, live: Stream, control: Control) -> None:
+    """Carry audio into the session until the source ends or the user stops the program.
+
+    Audio that arrives while the user has paused it is dropped and reported as a gap.
+    """
+    n_skipped = 0
+    with control.stopping(source.stop):
+        if control.stopped.is_set():
+            source.stop()  # what a pipe holds by now is still read
+        async for item in source:
+            if isinstance(item, Lost):
+                live.gap(item.duration_ms, item.why)
+            elif control.paused:
+                if not n_skipped:
+                    await live.flush()  # speech before the pause is final at once
+                n_skipped += len(item)
+            else:
+                if n_skipped:
+                    live.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
+                    n_skipped = 0
+                if not source.live:
+                    await live.room()
+                live.feed(item)
+    if n_skipped:
+        live.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
+
+
+async def follow(
+    open_source: Callable[..., Source],
+    live: Stream,
+    control: Control,
+    *,
+    opened: Callable[[], object],
+    retry_s: float = 1.0,
+) -> None:
+    """Carry audio from a device into the session until the user stops the program.
+
+    `open_source` makes the source of the device, given whether it was unplugged meanwhile
+    (`again`). It is tried every `retry_s` seconds; listeners get a fault, and a gap when the device
+    is back. `opened` is called when the device is open for the first time; if that fails,
+    `SourceError` is raised.
+    """
+    loop = asyncio.get_running_loop()
+    was_open, gone_s = False, 0.0
+    live.has_source = False
+    while not control.stopped.is_set():
+        source = open_source(again=was_open)
+        try:
+            async with source:
+                live.has_source = True
+                if not was_open:
+                    was_open = True
+                    opened()
+                elif gone_s:
+                    live.gap(round((loop.time() - gone_s) * 1000), GapReason.DEVICE)
+                    log.warning("%s is back", source.name)
+                    gone_s = 0.0
+                await pump(source, live, control)
+                return
+        except SourceError as error:
+            live.has_source = False
+            if not was_open:
+                raise
+            if not gone_s:
+                gone_s = loop.time()
+                log.warning("%s; waiting for it", error)
+                await live.flush()
+                live.report(Fault(code="source", message=str(error)))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(control.stopped.wait(), retry_s)

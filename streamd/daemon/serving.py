@@ -11,8 +11,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 
 from streamd.config import Config, read_token
-from streamd.daemon.stream import SessionStorage
-from streamd.daemon.streams import Streams
+from streamd.daemon.streams import SessionStorage, Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
 from streamd.server import Server, ServerInfo

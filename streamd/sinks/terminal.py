@@ -14,8 +14,7 @@ from typing import TextIO
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
 from streamd.options import CueLayout
 from streamd.sinks import CaptionSink
-from streamd.sinks.formats import FORMATS, StreamSink
-from streamd.sinks.lines import Jsonl, Text
+from streamd.sinks.formats import FORMATS, Jsonl, StreamSink, Text
 from streamd.sinks.look import FAINT, Look, Span, caption, gap_notice, paint
 from streamd.sinks.text import chunks, clean, width
 from streamd.stdio import put

@@ -4,11 +4,122 @@ A source delivers whole frames in order, every sample once, and reports audio th
 Audio from the network comes through the server instead.
 """
 
-from typing import Protocol, Self
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
-from streamd.sources.frames import FrameStream, Lost
+import numpy as np
 
-__all__ = ["Lost", "Source"]
+from streamd.audio.framer import Block, Framer
+from streamd.errors import SourceError
+from streamd.events import GapReason
+from streamd.types import Frames
+
+_FAR_BEYOND = 4.0
+"""Level relative to full scale (+12 dB) above which samples must be in another unit."""
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Runs one blocking call at a time in a thread, so that cancelling loses nothing.
+
+    A thread cannot be cancelled. If the caller is, the call continues, and the next `run` returns
+    its result instead of starting another one.
+    """
+
+    def __init__(self) -> None:
+        self._running: asyncio.Future[T] | None = None
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Return or raise what `call` does, or what the call does that is still running."""
+        if self._running is None:
+            self._running = asyncio.get_running_loop().run_in_executor(None, call)
+        await asyncio.wait([self._running])
+        done, self._running = self._running, None
+        return done.result()
+
+    async def join(self) -> None:
+        """Wait until nothing is running, and ignore the result."""
+        if self._running is not None:
+            await asyncio.wait([self._running])
+            self._running.exception()
+            self._running = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """`duration_ms` of audio were lost just before the frames that follow."""
+
+    duration_ms: int
+    why: GapReason
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of the blocks, with a `failure` unless the audio ended normally."""
+
+    failure: SourceError | None = None
+
+
+NextBlock = Callable[[], Awaitable[Block | Lost | Ended]]
+
+
+class FrameStream:
+    """Iterates over the frames in the blocks of `next_block` until that returns `Ended`.
+
+    The last frame is padded with zeros; a failure is raised after it. `next_block` must bear being
+    cancelled and called again. `name` is the source's, for warnings.
+    """
+
+    def __init__(self, framer: Framer, next_block: NextBlock, *, name: str) -> None:
+        self._framer, self._next_block, self._name = framer, next_block, name
+        self._ended: Ended | None = None
+        self._found_invalid = self._found_loud = False
+
+    @property
+    def n_padding(self) -> int:
+        """Samples of padding at the end of the last frame, known once iterating has ended."""
+        return self._framer.n_padding
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Frames | Lost:
+        while self._ended is None:
+            block = await self._next_block()
+            if isinstance(block, Lost):
+                return block
+            if isinstance(block, Ended):
+                self._ended = block
+                frames = self._framer.flush()
+            else:
+                self._check(block)
+                frames = self._framer.push(block)
+            if len(frames):
+                return frames
+        if self._ended.failure is not None:
+            raise self._ended.failure
+        raise StopAsyncIteration
+
+    def _check(self, block: Block) -> None:
+        # Warns, once each, of samples that no recording has; `Framer` silences or clips them.
+        if block.dtype.kind != "f" or not len(block):
+            return
+        finite = np.isfinite(block)
+        if not self._found_invalid and not finite.all():
+            self._found_invalid = True
+            _log.warning("%s has NaN or infinite samples, which count as silence", self._name)
+        peak = np.abs(block, where=finite, out=np.zeros(block.shape, block.dtype)).max()
+        if not self._found_loud and peak > _FAR_BEYOND:
+            self._found_loud = True
+            fix = "write it again with samples between -1 and 1"
+            clipped = f"{peak:.3g} times full scale, which are clipped"
+            _log.warning("%s has samples of %s: %s", self._name, clipped, fix)
 
 
 class Source(Protocol):

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
-from streamd.sources import ffmpeg
+from streamd.sources import Background, Ended, FrameStream, Lost, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
-from streamd.sources.frames import Background, Ended, FrameStream, Lost
 
 _PACED_BLOCK_MS = 40
 _BLOCK_MS = 1000

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
-from streamd.sources.frames import Background, Ended, FrameStream, Lost
+from streamd.sources import Background, Ended, FrameStream, Lost
 from streamd.types import SAMPLE_RATE
 
 _BLOCKS_PER_S = 50

@@ -16,9 +16,9 @@ import numpy as np
 from streamd.audio.framer import Block, Framer, PcmDecoder
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
+from streamd.sources import Background, Ended, FrameStream, Lost
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
-from streamd.sources.frames import Background, Ended, FrameStream, Lost
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.daemon.stream import SessionOutput, Stream
+from streamd.daemon.streams import SessionOutput, Stream
 from streamd.server import Metrics
 from streamd.types import FRAME, Frames
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamd.daemon.inference import trim
-from streamd.daemon.stream import SessionStorage
-from streamd.daemon.streams import MAX_ENDED, Streams
+from streamd.daemon.streams import MAX_ENDED, SessionStorage, Streams
 from streamd.journal import Folder
 from streamd.options import BindOptions
 from streamd.server import Server

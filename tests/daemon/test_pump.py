@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from streamd.daemon.capture import pump
+from streamd.daemon import pump
 from streamd.daemon.control import Control
 from streamd.sources import Lost
 from streamd.types import FRAME

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from streamd.daemon.capture import follow
+from streamd.daemon import follow
 from streamd.daemon.control import Control
 from streamd.daemon.streams import Streams
 from streamd.errors import SourceError

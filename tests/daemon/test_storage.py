@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.daemon.stream import SessionStorage, Stream
-from streamd.daemon.streams import Streams
+from streamd.daemon.streams import SessionStorage, Stream, Streams
 from streamd.errors import StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Partial
 from streamd.journal import Folder, transcript

@@ -7,10 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from streamd.daemon.capture import pump
+from streamd.daemon import pump
 from streamd.daemon.control import Control
-from streamd.daemon.stream import Stream
-from streamd.daemon.streams import Streams
+from streamd.daemon.streams import Stream, Streams
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap
 from streamd.options import PcmOptions, SessionOptions

@@ -14,8 +14,7 @@ import srt
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos, Fault
 from streamd.options import CueLayout
-from streamd.sinks.formats import FORMATS, FileSink, StreamSink
-from streamd.sinks.lines import Text
+from streamd.sinks.formats import FORMATS, FileSink, StreamSink, Text
 from streamd.sinks.look import Look
 from tests.support.said import GAP, final, spoken, written
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import SourceError
+from streamd.sources import Ended
 from streamd.sources.file import FileSource, Sndfile
-from streamd.sources.frames import Ended
 from streamd.types import FRAME, SAMPLE_RATE
 from tests.support.loop import turn
 

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from streamd.sources.frames import Background
+from streamd.sources import Background
 from tests.support.loop import turn
 
 
