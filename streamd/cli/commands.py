@@ -236,12 +236,11 @@ READER_LEFT = 141
 """The exit code that a shell reports for a program that SIGPIPE ended."""
 
 
-def run(argv: Sequence[str] | None, commands: Sequence[Command] | None) -> int:
+def run(argv: Sequence[str] | None) -> int:
     """Run the program; see `streamd.cli.main`."""
-    commands = commands or COMMANDS
     stdio.open_missing()
     try:
-        return _run(parse(sys.argv[1:] if argv is None else argv, commands), commands)
+        return _run(parse(sys.argv[1:] if argv is None else argv, COMMANDS))
     except StreamdError as error:
         with suppress(OSError):  # stderr may be on the full disk that this is about
             sys.stderr.write(f"streamd: {' '.join(str(error).splitlines())}\n")
@@ -252,10 +251,10 @@ def run(argv: Sequence[str] | None, commands: Sequence[Command] | None) -> int:
         stdio.settle()
 
 
-def _run(request: Request, commands: Sequence[Command]) -> int:
+def _run(request: Request) -> int:
     if request.action in ("help", "help-all"):
         full = request.action == "help-all"
-        stdio.put(sys.stdout, help_text(request.command, commands, full=full))
+        stdio.put(sys.stdout, help_text(request.command, COMMANDS, full=full))
         return 0
     if request.action == "version":
         stdio.put(sys.stdout, f"streamd {__version__}\n")

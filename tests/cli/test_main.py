@@ -43,13 +43,15 @@ def clean_environment(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def run():
+def run(monkeypatch):
     """Runs the program; the runners of its commands are in `run.runners`."""
 
     def run(*argv: str) -> int:
-        return main(argv, commands=[replace(c, run=run.runners[c.name]) for c in COMMANDS])
+        return main(argv)
 
     run.runners = {name: Runner() for name in NAMES}
+    commands = [replace(command, run=run.runners[command.name]) for command in COMMANDS]
+    monkeypatch.setattr("streamd.cli.commands.COMMANDS", commands)
     return run
 
 
