@@ -133,7 +133,7 @@ class Auth:
 
 def _presented_tokens(request: Request) -> Iterator[str]:
     scheme, _, token = "".join(request.headers.get_all("Authorization")).partition(" ")
-    if scheme in ("Bearer", "Token"):
+    if scheme.lower() in ("bearer", "token"):
         yield token
     yield from request.headers.get_all("X-API-Key")
     for offers in request.headers.get_all("Sec-WebSocket-Protocol"):

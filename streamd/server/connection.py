@@ -27,7 +27,7 @@ from streamd.events import (
 )
 from streamd.hub import Hub
 from streamd.options import ServerLimits
-from streamd.server.ingest import Ingest, Ingests
+from streamd.server.ingest import SECRET, Ingest, Ingests
 from streamd.server.wire import Hello, Limits, Role, close_code, parse_query
 from streamd.types import SAMPLE_RATE
 
@@ -125,7 +125,7 @@ class Connection:
         self._hello = Hello(
             proto=PROTOCOL,
             session=self._hub.session,
-            epoch=self._hub.epoch,
+            epoch=self._ingest.epoch if self._ingest else self._hub.epoch,
             seq=self._hub.seq,
             started=self._hub.started,
             model=info.model,
@@ -135,7 +135,7 @@ class Connection:
         )
         self._subscription = self._hub.subscribe(
             self._query.after,
-            epoch=self._query.epoch,
+            epoch=self._query.epoch and self._query.epoch.partition(SECRET)[0],
             partials=self._query.partials and self._query.role is not Role.INGEST,
             stats=self._query.stats,
         )

@@ -19,6 +19,8 @@ from streamd.hub import Hub
 from streamd.server.wire import Flush, Start, Stop, decode_command
 from streamd.types import Frames
 
+SECRET = "."
+"""Separates the epoch of a session from the secret of the client that feeds it."""
 _MAX_ENDED = 64
 """Ended sessions to remember, so that a client that reconnects learns that its session is over."""
 MAX_FEED_FRAMES = 50
@@ -112,11 +114,13 @@ class _AudioInput:
 class Ingest:
     """One session that a client feeds, over one connection after another.
 
-    Call `connect` for each connection, `take` for each message and `finish` at the end.
+    `epoch` is that of the session and a secret: only the client that feeds it is told, so nobody
+    else can resume it. Call `connect` for each connection, `take` for each message and `finish` at
+    the end.
     """
 
-    def __init__(self, session: IngestSession, *, max_session_ms: int) -> None:
-        self.session, self._max_session_ms = session, max_session_ms
+    def __init__(self, session: IngestSession, *, epoch: str, max_session_ms: int) -> None:
+        self.session, self.epoch, self._max_session_ms = session, epoch, max_session_ms
         self.feeder: Feeder | None = None
         self._audio: _AudioInput | None = None  # from the first `start` or audio on
         self._has_started = False  # on the present connection
@@ -223,12 +227,15 @@ class Ingest:
         if len(pcm) % n_bytes:
             what = f"{len(pcm)} bytes are not whole samples of {n_bytes} bytes"
             raise WireError("bad_audio", what)
-        frames = audio.framer.push(audio.decoder.push(pcm))
-        audio.n_received += len(pcm) // n_bytes
-        for begin in range(0, len(frames), MAX_FEED_FRAMES):
-            await self.session.room()
-            self.session.feed(frames[begin : begin + MAX_FEED_FRAMES])
-            await asyncio.sleep(0)  # hours of audio in one message must not block other clients
+        second = audio.start.rate * n_bytes
+        for at in range(0, len(pcm), second):
+            piece = pcm[at : at + second]
+            frames = audio.framer.push(audio.decoder.push(piece))
+            audio.n_received += len(piece) // n_bytes
+            for begin in range(0, len(frames), MAX_FEED_FRAMES):
+                await self.session.room()
+                self.session.feed(frames[begin : begin + MAX_FEED_FRAMES])
+            await asyncio.sleep(0)  # minutes of audio in one message must not block other clients
         if not audio.framer.n_invalid or self._has_complained:
             return None
         self._has_complained = True
@@ -246,9 +253,10 @@ class Ingests:
         self._ended: deque[tuple[str, str | None, int]] = deque(maxlen=_MAX_ENDED)
 
     def connect(self, session: str, *, epoch: str | None, feeder: Feeder) -> Ingest:
-        """Return the ingest that the client knows by its `epoch`, or a new one.
+        """Return the ingest that the client knows by its `epoch` and secret, or a new one.
 
-        An empty `session` gets a random name. Raises `WireError` if another client feeds the
+        After a restart, the first client that resumes the session brings its secret. An empty
+        `session` gets a random name. Raises `WireError` if another client feeds the
         session, it has ended, or there are too many.
         """
         session = session or secrets.token_hex(4)
@@ -257,9 +265,13 @@ class Ingests:
                 what = "the session ended in the meantime"
                 raise WireError("session_over", what, heard_ms=received_ms)
         ingest = self._ingests.get(session)
-        if ingest is None or not ingest.resumable or ingest.session.hub.epoch != epoch:
-            opened = self.sessions.open(session, epoch=epoch)
-            ingest = Ingest(opened, max_session_ms=self._max_session_ms)
+        if ingest is None or not ingest.resumable or not _equal(ingest.epoch, epoch or ""):
+            run, _, secret = (epoch or "").partition(SECRET)
+            opened = self.sessions.open(session, epoch=run or None)
+            if run != opened.hub.epoch or not secret:
+                secret = secrets.token_hex(8)
+            name = f"{opened.hub.epoch}{SECRET}{secret}"
+            ingest = Ingest(opened, epoch=name, max_session_ms=self._max_session_ms)
             self._ingests[session] = ingest
         if (waiting := self._waiting.pop(session, None)) is not None:
             waiting.cancel()
@@ -289,7 +301,11 @@ class Ingests:
 
     async def _end(self, ingest: Ingest, reason: EndReason) -> None:
         hub = ingest.session.hub
-        self._ended.append((hub.session, hub.epoch, ingest.received_ms))
+        self._ended.append((hub.session, ingest.epoch, ingest.received_ms))
         await ingest.finish(reason)
         if self._ingests.get(hub.session) is ingest:
             del self._ingests[hub.session]
+
+
+def _equal(secret: str, presented: str) -> bool:
+    return secrets.compare_digest(secret.encode(), presented.encode())

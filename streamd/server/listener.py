@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -105,12 +106,31 @@ class ConnectionRegistry:
         """Return the class of connections that say here when they are lost."""
         registry = self
 
-        class RegisteredConnection(ws.ServerConnection):
+        class RegisteredConnection(HttpConnection):
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
                 registry.remove(self)
 
         return RegisteredConnection
+
+
+class HttpConnection(ws.ServerConnection):
+    """Answers HEAD, and refuses other methods, for which the library may close the connection."""
+
+    method = ""
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes from the client; those of a request that was refused are ignored."""
+        if not self.method:
+            found = re.match(rb"([A-Z]+) ", data)
+            self.method = found[1].decode() if found else "GET"
+            if self.method == "HEAD":
+                data = b"GET" + data[4:]
+            elif self.method != "GET":
+                refusal = plain(405, "only GET and HEAD are supported", {"Allow": "GET, HEAD"})
+                self.transport.write(refusal.serialize())
+        if self.method in ("GET", "HEAD"):
+            super().data_received(data)
 
 
 class ListeningSocket(socket):
@@ -219,7 +239,7 @@ class Server:
                 self._handle,
                 sock=ListeningSocket(each, self._registry),
                 ssl=self._tls,
-                process_request=self._check,
+                process_request=self._respond,
                 select_subprotocol=_subprotocol,
                 compression=None,
                 ping_interval=None,  # WebSocket does that
@@ -267,8 +287,16 @@ class Server:
             return self._registry.count(Role.LISTEN) >= self._limits.max_subscribers
         return self._registry.count(Role.INGEST, Role.BOTH) >= self._limits.max_speakers
 
+    def _respond(self, connection: ws.ServerConnection, request: Request) -> Response | None:
+        """Answer the request, or return None: the connection gets a websocket."""
+        answer = self._check(connection, request)
+        is_head = isinstance(connection, HttpConnection) and connection.method == "HEAD"
+        if answer is not None and is_head:
+            answer.body = b""
+        return answer
+
     def _check(self, connection: ws.ServerConnection, request: Request) -> Response | None:
-        """Answer the request, or authorize the connection and return None: it gets a websocket."""
+        """Answer the request, or authorize the connection and return None."""
         if (answer := self._auth.check(request)) is not None:
             return answer
         if route := self._routes.get(request.path.partition("?")[0]):

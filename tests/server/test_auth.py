@@ -255,6 +255,36 @@ async def test_too_many_clients_are_told_to_try_later():
                 continue
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "TOKEN"])
+async def test_the_scheme_of_a_token_has_no_case(scheme):
+    async with serving(CountingStreams(), token="secret") as server:
+        request = f"GET /v1/sessions HTTP/1.1\nHost: localhost\nAuthorization: {scheme} secret\n\n"
+        assert status(await http(server.port, request)) == 200
+
+
+@pytest.mark.parametrize(("path", "wanted"), [("/healthz", 200), ("/", 200), ("/nothing", 404)])
+async def test_head_is_answered_without_a_body(path, wanted):
+    async with serving(CountingStreams()) as server:
+        head, _, body = (
+            await http(server.port, f"HEAD {path} HTTP/1.1\nHost: localhost\n\n")
+        ).partition("\r\n\r\n")
+        assert (status(head), body) == (wanted, "")
+        got = await http(server.port, f"GET {path} HTTP/1.1\nHost: localhost\n\n")
+        length = len(got.partition("\r\n\r\n")[2].encode())
+        assert f"Content-Length: {length}" in head
+
+
+@pytest.mark.parametrize("body", ["", "audio"])
+async def test_other_methods_are_refused(body):
+    async with serving(CountingStreams()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = f"POST /v1/stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        writer.write(f"{head}\r\n\r\n{body}".encode())
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+        assert (status(answer), "Allow: GET, HEAD" in answer) == (405, True)
+        writer.close()
+
+
 @pytest.mark.parametrize("junk", [b"", b"\0", b"GET", b"POST / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"])
 async def test_what_is_no_http_disturbs_nobody(junk, caplog):
     async with serving(CountingStreams()) as server, client(server.port) as listener:

@@ -3,6 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from streamd.audio.framer import Framer
 from streamd.hub import Hub
 from streamd.server.ingest import Ingest
 from tests.support.loop import turn
@@ -122,13 +123,32 @@ async def test_a_second_of_audio_at_most_is_fed_at_once_and_only_when_there_is_r
 
 async def test_who_sends_much_at_once_holds_up_nobody():
     ingest = CountingIngest(Hub("talk"))
-    speaking = asyncio.create_task(Ingest(ingest, max_session_ms=0).take(s16(500)))
+    speaking = asyncio.create_task(Ingest(ingest, epoch="e.s", max_session_ms=0).take(s16(500)))
     seen = set()
     while not speaking.done():
         seen.add(ingest.n_fed)
         await turn()
     await speaking
     assert seen >= set(range(0, 500, 50))
+
+
+async def test_a_large_message_is_resampled_a_second_at_a_time(monkeypatch):
+    """More would block all other clients: a message of 1 MiB may hold minutes of audio."""
+    sizes, push = [], Framer.push
+
+    def noted(framer: Framer, block: np.ndarray) -> np.ndarray:
+        sizes.append(len(block))
+        return push(framer, block)
+
+    monkeypatch.setattr(Framer, "push", noted)
+    session = CountingIngest(Hub("talk"))
+    ingest = Ingest(session, epoch="e.s", max_session_ms=0)
+    await ingest.take('{"type":"start","rate":4001}')
+    await ingest.take(bytes(1 << 20))
+    await ingest.take('{"type":"stop"}')
+    assert max(sizes) == 4001
+    assert sum(sizes) == 1 << 19
+    assert abs(session.n_fed * 320 / 16000 - sum(sizes) / 4001) < 0.02
 
 
 async def test_a_client_that_waits_for_us_is_not_taken_for_dead():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.support.serving import Client, CountingStreams, client, serving
+from tests.support.serving import Client, CountingIngest, CountingStreams, client, serving
 
 START = {"type": "start", "samples": 0}
 QUERY = "role=ingest&session=talk"
@@ -109,6 +109,55 @@ async def test_only_who_fed_it_may_replace_it(epoch):
         async with client(server.port, QUERY + epoch) as stranger:
             (error,) = await stranger.rest()
             assert error["code"] == "session_busy"
+
+
+async def test_a_listener_can_neither_end_nor_take_over_a_session():
+    """Also with the epoch, which every listener is told."""
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, QUERY) as speaker:
+        told, _ = await begun(speaker)
+        async with client(server.port, "session=talk") as listener:
+            epoch = (await listener.get())["epoch"]
+        assert told.startswith(f"{epoch}.")
+        for guess in (epoch, f"{epoch}.", f"{epoch}.0", f"{told}0", told[:-1], "é"):
+            async with client(server.port, f"{QUERY}&epoch={guess}") as stranger:
+                assert [message["code"] for message in await stranger.rest()] == ["session_busy"]
+        await speaker.say(s16(320))
+        speaker.connection.transport.abort()
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as stranger:
+            assert [message["code"] for message in await stranger.rest()] == ["session_busy"]
+        async with client(server.port, f"{QUERY}&epoch={told}") as again:
+            assert await begun(again) == (told, 320)
+
+
+async def test_a_speaker_may_name_its_epoch_as_a_listener():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, QUERY) as speaker:
+        told, _ = await begun(speaker)
+        await speaker.say(s16(320))
+        await speaker.say({"type": "flush", "id": "x"})
+        await speaker.until("flushed")
+        async with client(server.port, f"session=talk&after=0&epoch={told}") as listener:
+            assert [m["type"] for m in await listener.until("final")] == ["hello", "final"]
+
+
+async def test_the_secret_of_who_resumes_a_session_of_an_earlier_process_stays_valid():
+    streams = CountingStreams()
+    open_session = streams.open
+
+    def opened(session: str, *, epoch: str | None = None) -> CountingIngest:
+        ingest = open_session(session)
+        ingest.hub.epoch = epoch or ingest.hub.epoch  # as if the journal had it
+        return ingest
+
+    streams.open = opened
+    async with serving(streams) as server:
+        async with client(server.port, f"{QUERY}&epoch=e1.known") as speaker:
+            assert (await begun(speaker))[0] == "e1.known"
+        for known in ("e2", "e2."):
+            query = f"role=ingest&session={known}&epoch={known}"
+            async with client(server.port, query) as speaker:
+                assert len((await begun(speaker))[0]) > len("e2.") + 10
 
 
 async def test_what_the_speaker_has_forgotten_is_a_gap():
