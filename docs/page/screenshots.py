@@ -11,6 +11,7 @@ from pathlib import Path
 from playwright.async_api import Page, async_playwright
 
 HERE = Path(__file__).parent
+STREAMD = Path(sys.executable).with_name("streamd")
 RECORDING = HERE.parents[1] / "tests" / "speech" / "recording.flac"
 MOMENT_S = 17
 ADDRESS = "http://127.0.0.1:8790"
@@ -19,7 +20,7 @@ ADDRESS = "http://127.0.0.1:8790"
 async def main() -> None:
     """All pictures, in the time that the recording takes to that moment."""
     daemon = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "streamd.cli", "-m", "tiny.en", "--port", "8790", str(RECORDING)],
+        *[STREAMD, "-m", "tiny.en", "--port", "8790", str(RECORDING)],
         stdout=asyncio.subprocess.DEVNULL,
     )
     async with async_playwright() as playwright:

@@ -312,7 +312,7 @@ async def test_a_minute_of_microphone_drifts_by_less_than_two_milliseconds(conte
 @asynccontextmanager
 async def daemon(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A real streamd, and where it listens."""
-    command = [sys.executable, "-m", "streamd.cli", "serve", "-m", "tiny.en", *arguments]
+    command = [Path(sys.executable).with_name("streamd"), "serve", "-m", "tiny.en", *arguments]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     try:
         assert process.stderr

@@ -54,7 +54,7 @@ def switch_and_tell(self, engine):
 
 
 if __name__ == "__main__":
-    stand_in = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
+    stand_in = CoreML("tests.support.coreml_stand_in", answer_s=4.0)
     daemon.open_model = partial(daemon.open_model, core_ml=stand_in)
     Recognizer.recognize, SwitchingEngine.switch_to = recognize_in_turns, switch_and_tell
     sys.exit(main())
@@ -120,10 +120,10 @@ def test_the_text_is_the_same_through_takeovers_deaths_and_hangs(small, cache, s
         FOLDER: str(tmp_path),
     }
     with_core_ml = run([str(script)], small, sound, **environ)
-    on_cpu = run(["-m", "streamd.cli"], small, sound)
+    on_cpu = run([str(Path(sys.executable).with_name("streamd"))], small, sound)
     log = with_core_ml.stderr.decode()
     assert "ended by SIGKILL; starting another" in log
-    assert "did not answer within 10 s; starting another" in log
+    assert "did not answer within 4 s; starting another" in log
     found, expected = finals(with_core_ml), finals(on_cpu)
     assert [final["text"] for final in found] == [final["text"] for final in expected]
     for final, other in zip(found, expected, strict=True):

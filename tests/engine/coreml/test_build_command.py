@@ -95,7 +95,7 @@ def test_a_folder_of_the_users_own(cache, small, tmp_path, capsys):
     [pytest.param(signal.SIGKILL, -9, marks=pytest.mark.coreml), (signal.SIGINT, 130)],
 )
 def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, cache, small):
-    command = [sys.executable, "-m", "streamd.cli", "models", "build", small]
+    command = [Path(sys.executable).with_name("streamd"), "models", "build", small]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if "decoder_state.mlpackage" in line:
