@@ -44,6 +44,7 @@ class Subject:
         self.is_reference = document == "golden"
         self._name = name
         self._features: dict[tuple[str, int], Any] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
 
     @cached_property
     def model(self) -> Model:
@@ -68,14 +69,16 @@ class Subject:
         return build(model.dims, model.weights, alignment_heads=heads, threads=1)
 
     def tokenizer(self, task: str = "transcribe") -> Tokenizer:
-        only = self.model.language
-        return Tokenizer(
-            self.model.vocabulary,
-            self.model.dims.n_vocab,
-            multilingual=only is None,
-            language=only or "de",
-            task=task,
-        )
+        if task not in self._tokenizers:
+            only = self.model.language
+            self._tokenizers[task] = Tokenizer(
+                self.model.vocabulary,
+                self.model.dims.n_vocab,
+                multilingual=only is None,
+                language=only or "de",
+                task=task,
+            )
+        return self._tokenizers[task]
 
     def decoder(self, case: dict[str, Any], n_slots: int) -> Any:
         clip, n_ctx = case["clip"], case.get("n_ctx", 1500)
