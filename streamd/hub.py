@@ -21,6 +21,7 @@ from streamd.events import (
     Eos,
     Fault,
     Final,
+    Gap,
     Missed,
     MissedReason,
     Partial,
@@ -129,10 +130,10 @@ class Subscription(AsyncIterator[SessionEvent]):
 class Hub:
     """The events of one session and their subscribers.
 
-    `history` finals are kept in memory for replay; a `journal` stores finals before they are
-    published, and numbers continue after the stored ones. `bound` events may wait for a subscriber
-    before it is closed as slow. `epoch` names this run of the session, so that a returning
-    subscriber knows whether its `seq` is still valid; it is random unless given.
+    `history` finals are kept in memory for replay; a `journal` stores finals and gaps before they
+    are published, and numbers continue after the stored ones. `bound` events may wait for a
+    subscriber before it is closed as slow. `epoch` names this run of the session, so that a
+    returning subscriber knows whether its `seq` is still valid; it is random unless given.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Hub:
         self.seq = 0 if journal is None else journal.seq
         """Number of the last final; 0 before the first."""
         self.started = journal.started if journal else datetime.now(UTC)
-        self._journal = journal
+        self.journal = journal
         self._finals: deque[Final] = deque(maxlen=history)
         self._partial: Partial | None = None
         self._fault: Fault | None = None
@@ -175,17 +176,19 @@ class Hub:
     def publish(self, event: EventT) -> EventT:
         """Put an event into the queues of all subscribers; return it, a final with its `seq`.
 
-        Nothing may follow `Eos`. Raises `StreamdError` if the journal cannot store a final; then no
-        subscriber gets it.
+        Nothing may follow `Eos`. Raises `JournalError` if a final or a gap cannot be stored; then
+        no subscriber gets it.
         """
         if self._eos is not None:
             late = type(event).__name__
             raise RuntimeError(f"session {self.session!r} has ended: {late} is late")
         if isinstance(event, Final):
             event = msgspec.structs.replace(event, seq=self.seq + 1)
-            if self._journal is not None:
-                self._journal.append(event)
+            if self.journal is not None:
+                self.journal.append(event)
             self.seq += 1
+        elif isinstance(event, Gap) and self.journal is not None:
+            self.journal.note(event)
         self._remember(event)
         for subscription in self._subscriptions:
             subscription.offer(event)
@@ -251,16 +254,16 @@ class Hub:
     @property
     def _first(self) -> int:
         """Number of the oldest final that can be replayed."""
-        return self.seq - len(self._finals) + 1 if self._journal is None else self._journal.first
+        return self.seq - len(self._finals) + 1 if self.journal is None else self.journal.first
 
     def _stored(self, after: int) -> Iterator[SessionEvent]:
         """Give the finals after `after` as of now: from the journal first, then from memory."""
         n_recent = min(self.seq - after, len(self._finals))
         recent = list(islice(self._finals, len(self._finals) - n_recent, None))
         upto = self.seq - n_recent
-        if self._journal is None or upto <= after:
+        if self.journal is None or upto <= after:
             return iter(recent)
-        return chain(_without_holes(self._journal.read(after, upto), after, upto), recent)
+        return chain(_without_holes(self.journal.read(after, upto), after, upto), recent)
 
 
 def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[SessionEvent]:

@@ -48,89 +48,6 @@ class SessionStorage:
         return WavWriter(self.recordings / f"{session}~{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
 
 
-class SessionOutput:
-    """Writes the events of one session to its journal and its hub, and its audio to a file.
-
-    Without a `journal` the events are not stored, and without a recording the audio is not.
-    """
-
-    def __init__(self, name: str, journal: Journal | None, *, metrics: Metrics) -> None:
-        self.hub = Hub(name) if journal is None else Hub(name, _N_RECENT, journal=journal)
-        self.lost_ms = 0
-        """Sum of all gaps."""
-        self._journal = journal
-        self._metrics, self._observe = metrics, metrics.observer()
-        self._waiting: list[SessionEvent] = []
-        self._recording: WavWriter | None = None
-
-    def begin(self, epoch: str | None, recording: WavWriter | None) -> tuple[int, int] | None:
-        """Prepare for audio; return the time and the segment at which the session is resumed.
-
-        Returns None if there is nothing to resume. If `epoch` is the run in the journal, the audio
-        continues where it was settled; otherwise the time since then is a gap.
-        """
-        self._recording = recording
-        journal = self._journal
-        if journal is None or not journal.seq + journal.settled_ms:
-            return None
-        began_ms = journal.settled_ms
-        if epoch != journal.epoch:
-            since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
-            last_ms = max(journal.end_ms, journal.settled_ms)
-            began_ms = max(since_ms, last_ms)
-            gap_ms = began_ms - last_ms
-            self._waiting = [Gap(t_ms=last_ms, duration_ms=gap_ms, why=GapReason.RESTART)]
-        return began_ms, journal.seg + 2  # the interrupted segment used a number, too
-
-    def record(self, frames: Frames) -> None:
-        """Store the audio."""
-        self._metrics.received(ms_from_frames(len(frames)))
-        if self._recording is not None:
-            self._recording.write(frames)
-
-    def publish(self, events: Sequence[SessionEvent], *, now_ms: int, settled_ms: int) -> None:
-        """Write what lasts to the journal, then publish the events.
-
-        `now_ms` and `settled_ms` are those of the session; see `Journal.settled_ms`. Raises
-        `JournalError` before anything is published that is not in the journal.
-        """
-        if self._journal is not None:
-            self._journal.settled_ms = settled_ms
-        for event in events:
-            self._observe(event, now_ms)
-        waiting, self._waiting = self._waiting, []
-        for event in (*waiting, *events):
-            if isinstance(event, Gap):
-                self.lost_ms += event.duration_ms
-                if self._journal is not None:
-                    self._journal.note(event)
-            self.hub.publish(event)
-
-    def settle(self, settled_ms: int) -> None:
-        """Write to the journal that audio before this time is not needed any more."""
-        if self._journal is not None and not self._journal.closed:
-            self._journal.settled_ms = settled_ms
-            self._journal.mark()
-
-    def end(self, reason: str, *, now_ms: int, resumable: bool) -> None:
-        """End the session; a `resumable` one may be continued by another process.
-
-        Raises `StreamdError` if something could not be written; the session is over all the same.
-        """
-        journal = self._journal
-        try:
-            if self._recording is not None:
-                self._recording.close()
-            if journal is not None and not journal.closed:
-                if resumable:
-                    journal.close()
-                else:
-                    journal.settled_ms = max(journal.settled_ms, now_ms)
-                    journal.end(reason)
-        finally:
-            self.hub.close(reason)
-
-
 class Stream:
     """One session: `feed` takes its audio, `hub` publishes its events.
 
@@ -138,21 +55,25 @@ class Stream:
     ----------
     room : frames that may wait for the engine before a source has to wait, too
     wake : called when a window is due
-    failed : called when the output could not be written
+    failed : called when something could not be written to the journal of `hub`
     """
 
     def __init__(
         self,
         session: Session,
-        output: SessionOutput,
+        hub: Hub,
         *,
+        metrics: Metrics,
         room: int,
         wake: Callable[[], None],
         failed: Callable[[StreamdError], None],
     ) -> None:
-        self.session, self.hub = session, output.hub
-        self._output = output
+        self.session, self.hub = session, hub
+        self._metrics, self._observe = metrics, metrics.observer()
         self._room, self._wake, self._failed = room, wake, failed
+        self._recording: WavWriter | None = None
+        self._waiting: list[SessionEvent] = []  # to be published first
+        self._lost_ms = 0  # in all gaps
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
         self._begun = self._ended = False
@@ -164,11 +85,24 @@ class Stream:
         """Time of the event loop since which a window of the session is due; None if none is."""
 
     def begin(self, epoch: str | None = None, recording: WavWriter | None = None) -> None:
-        """Prepare for audio, of a client that fed the run `epoch` before; see `SessionOutput`."""
-        self._begun = True
-        if (resumed := self._output.begin(epoch, recording)) is not None:
-            self.began_ms, seg = resumed
-            self.session.resume(self.began_ms, seg)
+        """Prepare for audio, which goes into `recording`, too.
+
+        It is of a client that fed the run `epoch` before. If that is the run in the journal, the
+        audio continues where it was settled; otherwise the time since then is a gap.
+        """
+        self._begun, self._recording = True, recording
+        journal = self.hub.journal
+        if journal is None or not journal.seq + journal.settled_ms:
+            return
+        self.began_ms = journal.settled_ms
+        if epoch != journal.epoch:
+            since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
+            last_ms = max(journal.end_ms, journal.settled_ms)
+            self.began_ms = max(since_ms, last_ms)
+            gap_ms = self.began_ms - last_ms
+            self._waiting = [Gap(t_ms=last_ms, duration_ms=gap_ms, why=GapReason.RESTART)]
+        # The interrupted segment used a number, too.
+        self.session.resume(self.began_ms, journal.seg + 2)
 
     @property
     def is_fed(self) -> bool:
@@ -182,7 +116,9 @@ class Stream:
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
-        self._output.record(frames)
+        self._metrics.received(ms_from_frames(len(frames)))
+        if self._recording is not None:
+            self._recording.write(frames)
         self._publish(self.session.feed(frames))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
@@ -208,11 +144,14 @@ class Stream:
 
     def settle(self) -> int:
         """Write and return the time (ms) before which no audio is needed, even after a crash."""
-        try:
-            self._output.settle(settled_ms := self.session.settled_ms)
-        except StreamdError as error:
-            self._failed(error)
-            return 0
+        journal, settled_ms = self.hub.journal, self.session.settled_ms
+        if journal is not None and not journal.closed:
+            journal.settled_ms = settled_ms
+            try:
+                journal.mark()
+            except StreamdError as error:
+                self._failed(error)
+                return 0
         return settled_ms
 
     def next_window(self) -> Window | None:
@@ -236,7 +175,7 @@ class Stream:
             Stats(
                 audio_ms=self.session.now_ms,
                 lag_ms=self.lag_ms,
-                lost_ms=self._output.lost_ms,
+                lost_ms=self._lost_ms,
                 rtf=round(rtf, 3),
                 listeners=self.hub.listeners,
             )
@@ -263,18 +202,39 @@ class Stream:
             return
         self._ended = True
         try:
-            self._output.end(reason, now_ms=self.session.now_ms, resumable=resumable)
+            self._close(reason, resumable=resumable)
         except StreamdError as error:
             self._failed(error)
         self._notify()
+
+    def _close(self, reason: str, *, resumable: bool) -> None:
+        journal = self.hub.journal
+        try:
+            if self._recording is not None:
+                self._recording.close()
+            if journal is not None and not journal.closed:
+                if resumable:
+                    journal.close()
+                else:
+                    journal.settled_ms = max(journal.settled_ms, self.session.now_ms)
+                    journal.end(reason)
+        finally:
+            self.hub.close(reason)
 
     def _publish(self, events: Sequence[SessionEvent]) -> None:
         if self._ended:
             return
         self._look()
+        if self.hub.journal is not None:
+            self.hub.journal.settled_ms = self.session.settled_ms
+        for event in events:
+            self._observe(event, self.session.now_ms)
+        waiting, self._waiting = self._waiting, []
         try:
-            session = self.session
-            self._output.publish(events, now_ms=session.now_ms, settled_ms=session.settled_ms)
+            for event in (*waiting, *events):
+                if isinstance(event, Gap):
+                    self._lost_ms += event.duration_ms
+                self.hub.publish(event)
         except StreamdError as error:
             self._failed(error)
 
@@ -501,10 +461,10 @@ class Streams:
         self._ended.pop(name, None)
         if journal is None and self._storage.journal is not None:
             journal = self._storage.journal.open(name)
-        output = SessionOutput(name, journal, metrics=self.metrics)
         stream = Stream(
             self._new_session(),
-            output,
+            Hub(name, _N_RECENT, journal=journal) if journal else Hub(name),
+            metrics=self.metrics,
             room=self._room,
             wake=self._wake,
             failed=self._output_failed,

@@ -8,7 +8,8 @@ from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.daemon.streams import SessionOutput, Stream
+from streamd.daemon.streams import Stream
+from streamd.hub import Hub
 from streamd.server import Metrics
 from streamd.types import FRAME, Frames
 
@@ -32,10 +33,13 @@ def test_no_encoder_runs_in_silence_and_noise(level):
 
 async def test_nobody_is_woken_before_a_window_is_due():
     woken = []
-    output = SessionOutput("s", None, metrics=Metrics(version="", model=""))
-    new_session = build.session_factory(CONFIG)
     stream = Stream(
-        new_session(), output, room=500, wake=lambda: woken.append(1), failed=lambda error: None
+        build.session_factory(CONFIG)(),
+        Hub("s"),
+        metrics=Metrics(version="", model=""),
+        room=500,
+        wake=lambda: woken.append(1),
+        failed=lambda error: None,
     )
     stream.begin()
     for frame in silence(10, 1e-3):

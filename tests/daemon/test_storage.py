@@ -187,7 +187,7 @@ async def test_a_full_disk_for_recordings_ends_no_session(tmp_path, caplog):
     daemon = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
     stream = daemon.streams.open("talk")
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, stream._output._recording._file.fileno())
+    os.dup2(full, stream._recording._file.fileno())
     os.close(full)
     (final,) = await said(stream)
     await stream.finish("stop")
