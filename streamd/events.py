@@ -21,8 +21,10 @@ PROTOCOL = "streamd.v1"
 class GapReason(StrEnum):
     """Why audio never reached the session (`Gap.why`)."""
 
-    OVERRUN = "the microphone's driver overflowed"
-    ENGINE = "engine too slow"
+    OVERRUN = "overrun"
+    """The microphone's driver had no room for it."""
+    ENGINE = "engine"
+    """The engine was too slow for longer than audio is buffered."""
     DEVICE = "device"
     """The device was disconnected for a while."""
     PAUSED = "paused"

@@ -97,6 +97,14 @@ function* marked(event, from, to) {
   yield document.createTextNode(event.text.slice(at, to));
 }
 
+const GAPS = {
+  overrun: "the microphone's driver overflowed",
+  engine: "the engine was too slow",
+  device: "the device was disconnected",
+  restart: "the server was restarted",
+  resume: "the client had lost it",
+};
+
 function rendered(item) {
   if (item.type === "final") {
     const line = element("p", "final");
@@ -111,7 +119,7 @@ function rendered(item) {
   }
   if (item.type === "gap") {
     const seconds = (item.duration_ms / 1000).toFixed(1);
-    return element("p", "note", `${seconds} s of audio lost (${item.why})`);
+    return element("p", "note", `${seconds} s of audio lost (${GAPS[item.why] ?? item.why})`);
   }
   if (item.type === "missed" && item.why === "retention") {
     return element("p", "note", "The server no longer has older text.");

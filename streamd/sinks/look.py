@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from streamd.events import Final, Partial, TimedWord
+from streamd.events import Final, GapReason, Partial, TimedWord
 from streamd.sinks.text import aligned, clean
 
 RAINBOW = (
@@ -80,9 +81,20 @@ def clock(t_ms: int) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
+_GAPS: Mapping[str, str] = MappingProxyType(
+    {
+        GapReason.OVERRUN: "the microphone's driver overflowed",
+        GapReason.ENGINE: "the engine was too slow",
+        GapReason.DEVICE: "the device was disconnected",
+        GapReason.RESTART: "the server was restarted",
+        GapReason.RESUME: "the client had lost it",
+    }
+)
+
+
 def gap_notice(duration_ms: int, why: str) -> str:
     """Return the note that readers of a transcript see for a gap."""
-    return f"[{duration_ms / 1000:.1f} s of audio lost: {clean(why)}]"
+    return f"[{duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(why) or clean(why)}]"
 
 
 def caption(event: Partial | Final, look: Look) -> list[Span]:

@@ -79,7 +79,7 @@ def test_json_is_openai_whispers_result():
 def test_json_full_is_whisper_cpps_with_openai_whispers_names_for_the_rest():
     result = json.loads(written("json-full", HEARD, GAP))
     assert result["result"] == {"language": "en"}
-    gap = {"offsets": {"from": 3_723_004, "to": 3_724_244}, "why": "overrun"}
+    gap = {"offsets": {"from": 3_723_004, "to": 3_724_244}, "why": "paused"}
     assert result["gaps"] == [gap]
     (segment,) = result["transcription"]
     assert segment["timestamps"] == {"from": "00:00:30,000", "to": "00:00:32,000"}

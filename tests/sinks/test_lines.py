@@ -1,13 +1,14 @@
 import csv
 import io
 import json
+import re
 
 import html5lib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.events import Details, Gap, Partial, TimedWord
+from streamd.events import Details, Gap, GapReason, Partial, TimedWord
 from streamd.sinks.text import clean
 from tests.support.said import GAP, final, spoken, written
 
@@ -21,9 +22,17 @@ def rows(name, text):
 def test_txt_and_jsonl():
     partial = Partial(seg=1, rev=1, start_ms=0, end_ms=1, text="on", stable=0)
     events = (partial, final("one\ntwo"), GAP, final("", seq=2), final("drei", seq=3))
-    assert written("txt", *events) == "one two\n[1.2 s of audio lost: overrun]\ndrei\n"
+    assert written("txt", *events) == "one two\n[1.2 s of audio lost: paused]\ndrei\n"
     lines = written("jsonl", *events).splitlines()
     assert [json.loads(line)["type"] for line in lines] == ["final", "gap", "final", "final"]
+
+
+@pytest.mark.parametrize("why", GapReason)
+def test_people_read_sentences_and_programs_codes(why):
+    gap = Gap(t_ms=0, duration_ms=1240, why=why)
+    assert json.loads(written("jsonl", gap))["why"] == why
+    assert re.fullmatch("[a-z]+", why)
+    assert re.search("of audio lost: (paused|the .*)]", written("txt", gap))
 
 
 def test_jsonl_is_the_wire_form_whatever_is_known_of_the_tokens():
@@ -66,7 +75,7 @@ def test_words_are_coloured_by_their_probability():
     assert '<span class="p1" title="60%">or</span>' in page
     assert ".p1 { background: rgb(232 96 28 / 45%) }" in page
     assert texts(page) == ["sure it is", "or not"]
-    assert '<p class="gap">[1.2 s of audio lost: overrun]</p>' in page
+    assert '<p class="gap">[1.2 s of audio lost: paused]</p>' in page
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.text())

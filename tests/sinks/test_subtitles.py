@@ -36,7 +36,7 @@ def test_vtt_as_another_parser_reads_it():
     captions = vtt(text)
     assert " ".join(caption.text.replace("\n", " ") for caption in captions[:-1]) == SPEECH
     assert "\n01:00:00.000 --> 01:00:01.800\nYes &amp; no &lt;b&gt; --&gt; x.\n\n" in text
-    assert "\n\nNOTE 01:02:03.004 [1.2 s of audio lost: overrun]\n\n" in text
+    assert "\n\nNOTE 01:02:03.004 [1.2 s of audio lost: paused]\n\n" in text
 
 
 def test_cues_of_utterances_that_overlap_do_not():

@@ -52,11 +52,11 @@ notices = st.sampled_from(
         Lag(lag_ms=3200),
         Lag(lag_ms=0),
         Vad(speech=True, t_ms=0),
-        Gap(t_ms=5000, duration_ms=1200, why="overrun"),
+        Gap(t_ms=5000, duration_ms=1200, why="paused"),
         Fault(code="x", message="engine restarted"),
     ]
 )
-SHOWN = {"gap": "[1.2 s of audio lost: overrun]", "error": "[engine restarted]"}
+SHOWN = {"gap": "[1.2 s of audio lost: paused]", "error": "[engine restarted]"}
 
 
 class Model:
@@ -243,7 +243,7 @@ def test_the_cursor_is_hidden_only_while_a_partial_is_shown():
     assert emulator.screen.cursor.hidden
     sink.write(final("hello"))
     assert not emulator.screen.cursor.hidden
-    sink.write(Gap(t_ms=5000, duration_ms=1200, why="overrun"))
+    sink.write(Gap(t_ms=5000, duration_ms=1200, why="paused"))
     assert not emulator.screen.cursor.hidden
     sink.write(partial("again", seg=2))
     sink.close()
@@ -265,14 +265,14 @@ def test_a_pipe_gets_finals_and_gaps_only():
     for event in [
         partial("hel"),
         final("hello\nthere"),
-        Gap(t_ms=3000, duration_ms=1240, why="overrun"),
+        Gap(t_ms=3000, duration_ms=1240, why="paused"),
         Lag(lag_ms=5000),
         final(""),
         Eos(seq=1, reason="stop"),
     ]:
         sink.write(event)
     sink.close()
-    assert pipe.getvalue() == "hello there\n[1.2 s of audio lost: overrun]\n"
+    assert pipe.getvalue() == "hello there\n[1.2 s of audio lost: paused]\n"
 
 
 def test_jsonl_prints_every_event_in_wire_form():

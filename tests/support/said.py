@@ -4,7 +4,7 @@ from streamd.events import Final, Gap, TimedWord
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS
 
-GAP = Gap(t_ms=3_723_004, duration_ms=1240, why="overrun")
+GAP = Gap(t_ms=3_723_004, duration_ms=1240, why="paused")
 
 
 def final(text, *, start_ms=0, end_ms=None, words=(), seq=1, **fields):
