@@ -412,6 +412,8 @@ class BindOptions:
     """0 takes a free port."""
     token_file: str = ""
     """File with the token; empty for ``STREAMD_TOKEN``."""
+    listen_token_file: str = ""
+    """File with a second token, for clients that may listen but not send audio."""
     tls_cert: str = ""
     """PEM file with the certificate; empty for no TLS."""
     tls_key: str = ""
@@ -421,6 +423,7 @@ class BindOptions:
     allow_origin: tuple[str, ...] = ()
     """Further sites whose pages may connect, as ``https://HOST[:PORT]``."""
     token: Annotated[str | None, DERIVED] = None
+    listen_token: Annotated[str | None, DERIVED] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,8 +207,10 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
 
 
-def read_token(path: str, environ: Mapping[str, str]) -> str | None:
-    """Return the token in the file of ``--token-file``, or in the environment, if any.
+def read_token(
+    path: str, environ: Mapping[str, str], *, option: str = "--token-file"
+) -> str | None:
+    """Return the token in the file of the option, or in the environment, if any.
 
     Raises `ConfigError` if the file cannot be read or is empty.
     """
@@ -218,7 +220,7 @@ def read_token(path: str, environ: Mapping[str, str]) -> str | None:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(f"--token-file: cannot read {path}: {reason}") from None
+        raise ConfigError(f"{option}: cannot read {path}: {reason}") from None
     if not token:
-        raise ConfigError(f"--token-file: {path} is empty; put a long random token into it")
+        raise ConfigError(f"{option}: {path} is empty; put a long random token into it")
     return token

@@ -14,6 +14,7 @@ from streamd.config import Config, read_token
 from streamd.daemon.streams import SessionStorage, Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
+from streamd.options import BindOptions
 from streamd.server import Server, ServerInfo
 
 _FIRST_FD = 3
@@ -48,7 +49,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
     if not config.bind.enabled:
         yield None
         return
-    bind = replace(config.bind, token=read_token(config.bind.token_file, os.environ))
+    bind = _with_tokens(config.bind)
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
     info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
@@ -62,6 +63,12 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
     ) as running:
         yield running
         notify(os.environ, "STOPPING=1")
+
+
+def _with_tokens(bind: BindOptions) -> BindOptions:
+    token = read_token(bind.token_file, os.environ)
+    listen_token = read_token(bind.listen_token_file, {}, option="bind.listen_token_file")
+    return replace(bind, token=token, listen_token=listen_token)
 
 
 def allow_files(n_connections: int) -> None:
@@ -83,8 +90,9 @@ def reload(config: Config, running: Server) -> None:
     """Read the token and the certificate again; keep the old ones if that fails."""
     options = config.bind
     try:
-        running.reload(read_token(options.token_file, os.environ))
-        files = [file for file in (options.token_file, options.tls_cert, options.tls_key) if file]
+        running.reload(_with_tokens(options))
+        tokens = options.token_file, options.listen_token_file
+        files = [file for file in (*tokens, options.tls_cert, options.tls_key) if file]
         log.info("read %s", ", ".join(files) or "nothing: there is no --token-file")
     except ConfigError as error:
         log.error("%s; the old token stays valid", error)  # noqa: TRY400 - the user needs no traceback

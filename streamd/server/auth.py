@@ -26,6 +26,7 @@ from streamd.server.routes import (
     plain,
     respond,
 )
+from streamd.server.wire import Role, requested_role
 
 BEARER_PROTOCOL = "streamd.bearer."
 """Browsers cannot send headers with a websocket: they offer this and the token as a subprotocol."""
@@ -64,13 +65,16 @@ def load_certificate(bind: BindOptions, context: ssl.SSLContext) -> None:
 class Auth:
     """Checks requests; serves the files of `pages`, by path, to everybody.
 
-    Raises `ConfigError` if other machines could connect, and there is no token.
+    Raises `ConfigError` if other machines could connect, and there is no token, and if there is
+    only one for listeners.
     """
 
     def __init__(self, bind: BindOptions, pages: Mapping[str, Page]) -> None:
         host, token = bind.host, bind.token
-        if token is not None and not token.strip():
+        if not all(each is None or each.strip() for each in (token, bind.listen_token)):
             raise ConfigError("the token is empty: put one into the --token-file")
+        if token is None and bind.listen_token is not None:
+            raise ConfigError("bind.listen_token_file needs --token-file, for those who send audio")
         if token is None and not is_loopback(host):
             raise ConfigError(
                 f"refusing to listen on {host} without a token, since other machines could "
@@ -78,9 +82,9 @@ class Auth:
             )
         self._bind, self._token, self._pages = bind, token, pages
 
-    def with_token(self, token: str | None) -> "Auth":
-        """Return the same checks with another token; raises as the constructor does."""
-        return Auth(replace(self._bind, token=token), self._pages)
+    def with_tokens(self, token: str | None, listen_token: str | None) -> "Auth":
+        """Return the same checks with other tokens; raises as the constructor does."""
+        return Auth(replace(self._bind, token=token, listen_token=listen_token), self._pages)
 
     def check(self, request: Request) -> Response | None:
         """Answer the request, or return None if it may proceed to `routes` or the websocket."""
@@ -100,9 +104,13 @@ class Auth:
 
     def _check_token(self, path: str, request: Request) -> Response | None:
         # A load balancer that asks whether the server is ready has no token.
-        if path != READY_PATH and not self._has_token(_presented_tokens(request)):
-            wanted = {"WWW-Authenticate": "Bearer"}
-            return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
+        presented = list(_presented_tokens(request))
+        if path != READY_PATH and self._token is not None and not _has(self._token, presented):
+            if self._bind.listen_token is None or not _has(self._bind.listen_token, presented):
+                wanted = {"WWW-Authenticate": "Bearer"}
+                return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
+            if path == STREAM_PATH and requested_role(request.path) is not Role.LISTEN:
+                return plain(403, "this token is for listeners: sending audio needs the other one")
         if path == STREAM_PATH and not request.headers.get_all("Upgrade"):
             return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
         return None
@@ -123,12 +131,11 @@ class Auth:
         ours = is_loopback(name) or urlsplit(origin).netloc == host
         return ours or origin in self._bind.allow_origin
 
-    def _has_token(self, presented: Iterable[str]) -> bool:
-        if self._token is None:
-            return True
-        wanted = self._token.strip().encode()
-        tokens = (token.encode(errors="surrogateescape") for token in presented)
-        return any(hmac.compare_digest(wanted, token) for token in tokens)
+
+def _has(token: str, presented: Iterable[str]) -> bool:
+    wanted = token.strip().encode()
+    tokens = (each.encode(errors="surrogateescape") for each in presented)
+    return any(hmac.compare_digest(wanted, each) for each in tokens)
 
 
 def _presented_tokens(request: Request) -> Iterator[str]:

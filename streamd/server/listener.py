@@ -220,12 +220,12 @@ class Server:
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._connections: dict[asyncio.Task[None] | None, Connection] = {}
 
-    def reload(self, token: str | None) -> None:
-        """Require this token and use the present certificate file for new connections.
+    def reload(self, bind: BindOptions) -> None:
+        """Require the tokens of `bind` and use the present certificate file for new connections.
 
         Raises `ConfigError` as the constructor does; then nothing has changed.
         """
-        auth = self._auth.with_token(token)
+        auth = self._auth.with_tokens(bind.token, bind.listen_token)
         if self._tls is not None:
             tls_context(self._bind)  # a pair that does not match would spoil the context in use
             load_certificate(self._bind, self._tls)

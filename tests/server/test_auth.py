@@ -209,6 +209,38 @@ async def test_a_unix_socket_is_announced_as_one(tmp_path):
             assert '"hello"' in str(await listener.recv())
 
 
+async def test_the_token_of_listeners_feeds_nothing():
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+        ears = {"additional_headers": {"Authorization": "Bearer ears"}}
+        for query in ("", "session=live&role=listen"):
+            async with client(server.port, query, **ears) as listener:
+                assert (await listener.get())["type"] == "hello"
+        for query in ("role=ingest", "role=both&session=talk", "role=listen&role=both"):
+            assert await refusal(server.port, query=query, **ears) == 403
+        request = "GET /v1/sessions HTTP/1.1\nHost: localhost\nX-API-Key: "
+        assert [status(await http(server.port, f"{request}{token}\n\n"))
+                for token in ("ears", "secret", "nose")] == [200, 200, 401]  # fmt: skip
+        async with client(
+            server.port, "role=both", additional_headers={"X-API-Key": "secret"}
+        ) as speaker:
+            assert (await speaker.get())["type"] == "hello"
+            server.reload(BindOptions(token="secret", listen_token="new"))
+            assert await refusal(server.port, **ears) == 401
+
+
+@pytest.mark.parametrize(
+    ("bind", "says"),
+    [
+        (BindOptions(port=0, listen_token="ears"), "needs --token-file"),
+        (BindOptions(port=0, token="secret", listen_token=" "), "empty"),
+    ],
+)
+def test_listeners_alone_need_no_token_of_their_own(bind, says):
+    with pytest.raises(ConfigError, match=says):
+        Server(bind, sessions=CountingStreams(), info=INFO)
+
+
 async def test_an_empty_token_protects_nothing():
     with pytest.raises(ConfigError, match="token is empty"):
         async with serving(CountingStreams(), token=" \n"):

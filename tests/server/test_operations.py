@@ -289,7 +289,7 @@ async def test_tls_and_a_new_certificate(tmp_path):
 
         assert await name() == "old"
         certificate(tmp_path, "new")
-        server.reload(None)
+        server.reload(bind)
         assert await name() == "new"
         new = (tmp_path / "cert.pem").read_text()
         (tmp_path / "other").mkdir()
@@ -297,7 +297,7 @@ async def test_tls_and_a_new_certificate(tmp_path):
         for bad in ("garbage", (tmp_path / "other" / "cert.pem").read_text()):
             (tmp_path / "cert.pem").write_text(bad)
             with pytest.raises(ConfigError, match="--tls-cert"):
-                server.reload(None)
+                server.reload(bind)
             (tmp_path / "cert.pem").write_text(new)  # for the client; the server does not read it
             assert await name() == "new"
 
