@@ -29,7 +29,6 @@ from streamd.engine.coreml.runtime.library import (
     Placement,
     devices,
 )
-from streamd.engine.coreml.runtime.supervisor import Supervisor
 from streamd.engine.coreml.runtime.takeover import (
     TRIAL_LIMITS,
     compiled_folder,
@@ -98,8 +97,7 @@ def compared(built: BuiltModel, library: str) -> Iterator[str]:
         raise ModelError(f"{built.folder.parent} cannot be written ({error})") from error
     for placement in (ON_GPU, *ON_NEURAL_ENGINE):
         log.info("%s: loading, %s", built.meta.name, placement)
-        job = Job(built.folder, compiled, placement, library)
-        engine = CoreMLEngine(built, Supervisor(built.meta, job, limits=TRIAL_LIMITS))
+        engine = CoreMLEngine(Job(built, compiled, placement, library), TRIAL_LIMITS)
         try:
             off = against_golden(engine, golden)
         except EngineError as error:

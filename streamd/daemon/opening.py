@@ -129,8 +129,10 @@ def _with_core_ml(
 
     With `settled` this returns when all placements have been tried, which may take minutes.
     """
+    from streamd.engine.coreml.runtime.library import ON_GPU
     from streamd.engine.coreml.runtime.supervisor import WorkerLimits
-    from streamd.engine.coreml.runtime.takeover import Deployment, Takeover, make_compiled_folder
+    from streamd.engine.coreml.runtime.takeover import Takeover, make_compiled_folder
+    from streamd.engine.coreml.runtime.worker import Job
     from streamd.engine.switching import SwitchingEngine
 
     try:
@@ -140,9 +142,10 @@ def _with_core_ml(
         return engine
     switching = SwitchingEngine(engine)
     limits = WorkerLimits(answer_s=core_ml.answer_s)
-    deployment = Deployment(built, compiled, core_ml.library, limits)
+    job = Job(built, compiled, ON_GPU, core_ml.library)
     compute = config.decoding.compute
-    takeover = Takeover(switching, deployment, compute if compute in ("ane", "gpu") else "auto")
+    wanted = compute if compute in ("ane", "gpu") else "auto"
+    takeover = Takeover(switching, job, wanted, limits=limits)
 
     def run() -> None:
         try:

@@ -20,7 +20,7 @@ from streamd.daemon.opening import CoreML, open_model
 from streamd.engine.coreml.built import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, devices
-from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.supervisor import WorkerLimits
 from streamd.engine.coreml.runtime.takeover import make_compiled_folder
 from streamd.engine.coreml.runtime.worker import Job
 from streamd.errors import EngineError
@@ -38,8 +38,7 @@ LEAST_SHARE = 0.9
 
 
 def engine_on(placement, built) -> CoreMLEngine:
-    job = Job(built.folder, make_compiled_folder(built), placement, CORE_ML)
-    return CoreMLEngine(built, Supervisor(built.meta, job, limits=PATIENT))
+    return CoreMLEngine(Job(built, make_compiled_folder(built), placement, CORE_ML), PATIENT)
 
 
 def worker_mb() -> int:

@@ -16,7 +16,7 @@ from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import Form
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import Placement
-from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.supervisor import WorkerLimits
 from streamd.engine.coreml.runtime.worker import Job
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, build
@@ -99,9 +99,8 @@ def core_ml(
     """
     folder.mkdir(exist_ok=True)
     limits = limits or PATIENT
-    job = Job(built.folder, folder, PLACEMENTS[form], coreml_stand_in.__name__)
-    on_trial = Supervisor(built.meta, job, limits=replace(limits, answer_s=PATIENT.answer_s))
-    engine = CoreMLEngine(built, on_trial)
+    job = Job(built, folder, PLACEMENTS[form], coreml_stand_in.__name__)
+    engine = CoreMLEngine(job, replace(limits, answer_s=PATIENT.answer_s))
     try:
         engine.with_worker(lambda worker: None)
         engine.configure(limits, *fallbacks)

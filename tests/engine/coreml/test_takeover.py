@@ -11,15 +11,15 @@ import pytest
 from streamd.engine.coreml.built import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
 from streamd.engine.coreml.runtime.takeover import (
-    Deployment,
+    OUTCOME,
     Outcome,
     Takeover,
     Trial,
-    delete_outcome,
     load_outcome,
     make_compiled_folder,
     save_outcome,
 )
+from streamd.engine.coreml.runtime.worker import Job
 from streamd.engine.switching import SwitchingEngine
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import PATIENT, faulty, on_cpu
@@ -37,10 +37,10 @@ def faults(tmp_path):
 
 
 @pytest.fixture
-def deployment(built, tmp_path):
+def job(built, tmp_path):
     compiled = tmp_path / "compiled"
     compiled.mkdir()
-    return Deployment(built, compiled, coreml_stand_in.__name__, PATIENT)
+    return Job(built, compiled, GPU, coreml_stand_in.__name__)
 
 
 class Recorded(SwitchingEngine):
@@ -55,9 +55,7 @@ class Recorded(SwitchingEngine):
         super().switch_to(engine)
 
 
-def bring_up(
-    deployment: Deployment, wanted: str = "auto", *, encodes: bool = False, **times: float
-) -> Recorded:
+def bring_up(job: Job, wanted: str = "auto", *, encodes: bool = False, **times: float) -> Recorded:
     """With these times for a window, in ms: on the `cpu`, `gpu`, `mixed` and `ane`.
 
     `encodes`: in the trial of times, windows are really encoded, at least.
@@ -70,7 +68,7 @@ def bring_up(
             engine.encode(np.zeros((80, 20), np.float32), 10)
         return times[by_placement.get(getattr(engine, "placement", None), "cpu")]
 
-    Takeover(switching, deployment, wanted, measure=window_ms).run()
+    Takeover(switching, job, wanted, limits=PATIENT, measure=window_ms).run()
     return switching
 
 
@@ -82,17 +80,17 @@ def n_workers() -> int:
     return sum("coreml" in child.name for child in multiprocessing.active_children())
 
 
-def assert_right(engine, deployment) -> None:
-    numerics = against_golden(engine, golden_vectors(deployment.built))
+def assert_right(engine, job) -> None:
+    numerics = against_golden(engine, golden_vectors(job.built))
     assert max(numerics.logits, numerics.alignment) < 1e-5
 
 
-def test_the_fastest_placement_takes_over_and_comes_first_next_time(deployment, faults, caplog):
+def test_the_fastest_placement_takes_over_and_comes_first_next_time(job, faults, caplog):
     caplog.set_level(logging.INFO)
-    switching = bring_up(deployment, cpu=100, gpu=50, mixed=20, ane=30)
+    switching = bring_up(job, cpu=100, gpu=50, mixed=20, ane=30)
     assert switching.placements == [GPU, MIXED]
-    assert_right(switching, deployment)
-    assert load_outcome(deployment.compiled) == Outcome(
+    assert_right(switching, job)
+    assert load_outcome(job.compiled) == Outcome(
         best=MIXED,
         trials=(
             Trial(placement=None, window_ms=100),
@@ -105,19 +103,19 @@ def test_the_fastest_placement_takes_over_and_comes_first_next_time(deployment, 
     del switching
     assert n_workers() == 0
     n_calls = len(faults.done())
-    again = bring_up(deployment)  # without a trial of times
+    again = bring_up(job)  # without a trial of times
     assert again.placements == [GPU, MIXED]
     functions = [function for what, _, function in faults.done()[n_calls:] if what == "load"]
     assert "step1_t128" not in functions, "the other way to use the Neural Engine is not loaded"
     assert "compile" not in {what for what, *_ in faults.done()[n_calls:]}
 
 
-def test_a_placement_that_is_wrong_or_dies_in_its_trial_is_rejected(deployment, faults, caplog):
+def test_a_placement_that_is_wrong_or_dies_in_its_trial_is_rejected(job, faults, caplog):
     faults.add("lie", unit="CPU_AND_NE", function="ctx")
     faults.add("kill", at="load", unit="CPU_AND_NE", function="step8")
-    switching = bring_up(deployment, cpu=100, gpu=50, mixed=20, ane=20)
+    switching = bring_up(job, cpu=100, gpu=50, mixed=20, ane=20)
     assert switching.placements == [GPU]
-    outcome = load_outcome(deployment.compiled)
+    outcome = load_outcome(job.compiled)
     assert outcome.best == GPU
     wrong = {trial.placement: trial.wrong for trial in outcome.trials}
     assert "off" in wrong[MIXED]
@@ -130,59 +128,57 @@ def test_a_placement_that_is_wrong_or_dies_in_its_trial_is_rejected(deployment, 
 
 
 @pytest.mark.coreml
-def test_a_placement_that_dies_while_it_is_timed_is_rejected(deployment, faults):
+def test_a_placement_that_dies_while_it_is_timed_is_rejected(job, faults):
     faults.add("kill", unit="CPU_AND_NE", function="ctx", after=2, once=False)
-    switching = bring_up(deployment, encodes=True, cpu=100, gpu=50, mixed=20, ane=20)
+    switching = bring_up(job, encodes=True, cpu=100, gpu=50, mixed=20, ane=20)
     assert switching.placements == [GPU]
-    wrong = {trial.placement: trial.wrong for trial in load_outcome(deployment.compiled).trials}
+    wrong = {trial.placement: trial.wrong for trial in load_outcome(job.compiled).trials}
     assert wrong == {None: "", GPU: "", MIXED: "ended by SIGKILL", ANE: "ended by SIGKILL"}
 
 
 @pytest.mark.coreml
-def test_the_cpu_stays_where_it_is_the_fastest(deployment, faults):
-    switching = bring_up(deployment, cpu=10, gpu=50, mixed=20, ane=20)
+def test_the_cpu_stays_where_it_is_the_fastest(job, faults):
+    switching = bring_up(job, cpu=10, gpu=50, mixed=20, ane=20)
     assert switching.placements == []
-    outcome = load_outcome(deployment.compiled)
+    outcome = load_outcome(job.compiled)
     assert outcome.best is None
     assert [trial.placement for trial in outcome.trials] == [None, GPU, MIXED, ANE]
     assert n_workers() == 0
     n_calls = len(faults.done())
-    assert bring_up(deployment).placements == []
+    assert bring_up(job).placements == []
     assert len(faults.done()) == n_calls
 
 
 @pytest.mark.coreml
-def test_the_placement_that_the_user_wants_is_used_however_slow(deployment, faults):
-    assert bring_up(deployment, "gpu", cpu=1, gpu=50).placements == [GPU]
+def test_the_placement_that_the_user_wants_is_used_however_slow(job, faults):
+    assert bring_up(job, "gpu", cpu=1, gpu=50).placements == [GPU]
     assert loaded(faults) == {"CPU_AND_GPU"}
-    slow = bring_up(deployment, "ane", cpu=1, gpu=2, mixed=50, ane=60)
+    slow = bring_up(job, "ane", cpu=1, gpu=2, mixed=50, ane=60)
     assert slow.placements == [GPU, MIXED]
-    assert load_outcome(deployment.compiled) is None, (
-        "what was asked for says nothing about what is best"
-    )
+    assert load_outcome(job.compiled) is None, "what was asked for says nothing about what is best"
 
 
-def test_workers_that_end_with_the_program_are_no_outcome(deployment, faults, caplog):
-    save_outcome(deployment.compiled, Outcome(best=MIXED, trials=()))
-    takeover = Takeover(Recorded(), deployment, "auto")
+def test_workers_that_end_with_the_program_are_no_outcome(job, faults, caplog):
+    save_outcome(job.compiled, Outcome(best=MIXED, trials=()))
+    takeover = Takeover(Recorded(), job, "auto", limits=PATIENT)
     takeover.stop()
     faults.add("kill", at="load")
     takeover.run()
-    assert load_outcome(deployment.compiled).best == MIXED
+    assert load_outcome(job.compiled).best == MIXED
     assert "not encoder" not in caplog.text
-    delete_outcome(deployment.compiled)
+    (job.compiled / OUTCOME).unlink()
     takeover.run()
-    assert load_outcome(deployment.compiled) is None
+    assert load_outcome(job.compiled) is None
 
 
 @pytest.mark.coreml
-def test_an_outcome_that_no_longer_holds_is_deleted(deployment, faults):
-    bring_up(deployment, cpu=100, gpu=50, mixed=60, ane=20)
+def test_an_outcome_that_no_longer_holds_is_deleted(job, faults):
+    bring_up(job, cpu=100, gpu=50, mixed=60, ane=20)
     faults.add("fail", at="load", unit="CPU_AND_NE")
-    switching = bring_up(deployment)
+    switching = bring_up(job)
     assert switching.placements == [GPU]
-    assert_right(switching, deployment)
-    assert load_outcome(deployment.compiled) is None
+    assert_right(switching, job)
+    assert load_outcome(job.compiled) is None
 
 
 def test_a_window_is_decoded_to_its_end_by_the_engine_that_encoded_it():

@@ -121,8 +121,8 @@ def test_a_placement_that_fails_is_replaced_in_the_middle_of_a_window(
 
 
 def test_workers_lost_many_windows_ago_do_not_count(built, tmp_path):
-    job = Job(built.folder, tmp_path, PLACEMENTS["state"], "never imported")
-    supervisor = Supervisor(built.meta, job, limits=WorkerLimits(deaths=2, windows=10))
+    job = Job(built, tmp_path, PLACEMENTS["state"], "never imported")
+    supervisor = Supervisor(job, WorkerLimits(deaths=2, windows=10))
     for _ in range(5):
         supervisor.lost(WorkerLostError("died"))
         for _ in range(10):
@@ -134,9 +134,10 @@ def test_workers_lost_many_windows_ago_do_not_count(built, tmp_path):
 
 
 def test_a_package_that_is_gone_is_an_engine_error(built, tmp_path):
-    job = Job(tmp_path / "nothing", tmp_path, PLACEMENTS["state"], library=coreml_stand_in.__name__)
-    supervisor = Supervisor(built.meta, job, limits=WorkerLimits(deaths=1))
-    with pytest.raises(EngineError, match="no Core ML model"):
+    gone = replace(built, folder=tmp_path / "gone")
+    job = Job(gone, tmp_path, PLACEMENTS["state"], library=coreml_stand_in.__name__)
+    supervisor = Supervisor(job, WorkerLimits(deaths=1))
+    with pytest.raises(EngineError, match="gone"):
         supervisor.worker()
 
 

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import MAX_TOKENS, padded
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.programs import Step
 from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
-from streamd.engine.coreml.runtime.worker import Worker, WorkerLostError
+from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 
@@ -61,13 +60,13 @@ class CoreMLFeatures:
 class CoreMLEngine:
     """A built model on Core ML; an `Engine` (streamd/engine/__init__.py)."""
 
-    def __init__(self, built: BuiltModel, supervisor: Supervisor) -> None:
-        """The supervisor's worker ends with the engine, or when the engine is closed."""
-        self.dims = built.meta.dims
-        self._supervisor = supervisor
+    def __init__(self, job: Job, limits: WorkerLimits) -> None:
+        """The worker ends with the engine, or when the engine is closed."""
+        self.dims = job.built.meta.dims
+        self._supervisor = Supervisor(job, limits)
         self._lock = threading.RLock()
         self.cache_slots = CacheSlots()
-        self._end = finalize(self, supervisor.close)
+        self._end = finalize(self, self._supervisor.close)
 
     @property
     def placement(self) -> Placement:

@@ -7,7 +7,6 @@ placement is abandoned for the next one; when there is none left, the engine has
 import logging
 from dataclasses import dataclass, replace
 
-from streamd.engine.coreml.package import Meta
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.errors import EngineError
@@ -32,10 +31,9 @@ class WorkerLimits:
 class Supervisor:
     """Owns one worker at a time, on the first placement that works."""
 
-    def __init__(self, meta: Meta, job: Job, *, limits: WorkerLimits | None = None) -> None:
+    def __init__(self, job: Job, limits: WorkerLimits) -> None:
         """The worker is started when it is first needed."""
-        self._limits = limits or WorkerLimits()
-        self._meta, self._job = meta, job
+        self._job, self._limits = job, limits
         self._fallbacks: list[Placement] = []
         self._worker: Worker | None = None
         self._n_windows = 0
@@ -59,7 +57,7 @@ class Supervisor:
     def worker(self) -> Worker:
         """Return the worker, loaded. Raises `EngineError` if too many were lost, as `lost` does."""
         while self._worker is None:
-            worker = Worker(self._job, self._meta)
+            worker = Worker(self._job)
             try:
                 worker.wait(
                     lambda state: log.info("Core ML, %s: %s", self.placement, state),

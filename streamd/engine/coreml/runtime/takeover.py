@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from streamd.engine.coreml.built import BuiltModel, against_golden, golden_vecto
 from streamd.engine.coreml.package import META
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
-from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
+from streamd.engine.coreml.runtime.supervisor import WorkerLimits
 from streamd.engine.coreml.runtime.worker import Job
 from streamd.engine.prepared import fastest_ms, window_ms
 from streamd.engine.switching import SwitchingEngine
@@ -42,7 +42,8 @@ TRIAL_LIMITS = WorkerLimits(start_s=3600.0, answer_s=120.0, deaths=1)
 """Compiling may take long; a placement that loses a worker during its trial is rejected."""
 _NEURAL_ENGINE_DEATHS = 2
 """Workers on the Neural Engine that may be lost before the GPU replaces it."""
-_COMPILED, _OUTCOME = "compiled-", "outcome.json"
+_COMPILED, OUTCOME = "compiled-", "outcome.json"
+_MEASURE = partial(window_ms, n_drafted=16, n_more=8)
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ def make_compiled_folder(built: BuiltModel) -> Path:
 def load_outcome(folder: Path) -> Outcome | None:
     """Read the outcome that is kept in a folder of compiled packages, if there is one."""
     try:
-        return msgspec.json.decode((folder / _OUTCOME).read_bytes(), type=Outcome)
+        return msgspec.json.decode((folder / OUTCOME).read_bytes(), type=Outcome)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -91,12 +92,7 @@ def load_outcome(folder: Path) -> Outcome | None:
 def save_outcome(folder: Path, outcome: Outcome) -> None:
     """Keep an outcome; if the folder cannot be written, the next start repeats the trials."""
     with suppress(OSError):
-        put_file(folder / _OUTCOME, msgspec.json.format(msgspec.json.encode(outcome)))
-
-
-def delete_outcome(folder: Path) -> None:
-    """Delete an outcome that no longer holds."""
-    (folder / _OUTCOME).unlink(missing_ok=True)
+        put_file(folder / OUTCOME, msgspec.json.format(msgspec.json.encode(outcome)))
 
 
 @cache
@@ -111,30 +107,24 @@ def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """A built model, the folder for its compiled packages, and how it runs; see `Job`."""
-
-    built: BuiltModel
-    compiled: Path
-    library: str
-    limits: WorkerLimits = field(default_factory=WorkerLimits)
-
-
 class Takeover:
     """Switches an engine to the best placement of a built model."""
 
     def __init__(
         self,
         switching: SwitchingEngine,
-        deployment: Deployment,
+        job: Job,
         wanted: Wanted,
         *,
-        measure: Callable[[Engine[Any]], float] | None = None,
+        limits: WorkerLimits,
+        measure: Callable[[Engine[Any]], float] = _MEASURE,
     ) -> None:
-        """`measure` returns the time of a window on an engine; it is called several times."""
-        self._switching, self._deployment, self._wanted = switching, deployment, wanted
-        self._measure = measure or partial(window_ms, n_drafted=16, n_more=8)
+        """Try the `job` on other placements, too; an engine that serves has these `limits`.
+
+        `measure` returns the time of a window on an engine; it is called several times.
+        """
+        self._switching, self._job, self._wanted = switching, job, wanted
+        self._limits, self._measure = limits, measure
         self._trials: list[Trial] = []
         self._best: Placement | None = None
         self._stopped = False
@@ -149,7 +139,7 @@ class Takeover:
         Failures are logged, and the current engine goes on. Raises `ModelError` if the built model
         is damaged.
         """
-        compiled = self._deployment.compiled
+        compiled = self._job.compiled
         known = load_outcome(compiled) if self._wanted == "auto" else None
         if known is not None:
             self._repeat(known)
@@ -168,18 +158,18 @@ class Takeover:
             engine = self._load(placement)
             if engine is None:
                 if not self._stopped:
-                    delete_outcome(self._deployment.compiled)  # the next start repeats the trials
+                    # The next start repeats the trials.
+                    (self._job.compiled / OUTCOME).unlink(missing_ok=True)
                 return
             self._activate(engine)
             log.info("Core ML: %s", placement)
 
     def _activate(self, engine: CoreMLEngine) -> None:
         """Switch to an engine; the Neural Engine is abandoned sooner, for the GPU."""
-        limits = self._deployment.limits
         if engine.placement == ON_GPU:
-            engine.configure(limits)
+            engine.configure(self._limits)
         else:
-            engine.configure(replace(limits, deaths=_NEURAL_ENGINE_DEATHS), ON_GPU)
+            engine.configure(replace(self._limits, deaths=_NEURAL_ENGINE_DEATHS), ON_GPU)
         self._switching.switch_to(engine)
 
     def _try(self, placement: Placement) -> None:
@@ -210,16 +200,13 @@ class Takeover:
 
     def _load(self, placement: Placement) -> CoreMLEngine | None:
         """Load an engine and compare it with the golden vectors; None if it fails."""
-        deployment, on_ane = self._deployment, placement.encoder == "ane"
-        built = deployment.built
-        job = Job(
-            built.folder, deployment.compiled, placement, deployment.library, background=on_ane
-        )
-        engine = CoreMLEngine(built, Supervisor(built.meta, job, limits=TRIAL_LIMITS))
+        on_ane = placement.encoder == "ane"
+        job = replace(self._job, placement=placement, background=on_ane)
+        engine = CoreMLEngine(job, TRIAL_LIMITS)
         if on_ane:
             log.info("Core ML: compiling for the Neural Engine while captions continue")
         try:
-            numerics = against_golden(engine, golden_vectors(built))
+            numerics = against_golden(engine, golden_vectors(job.built))
         except EngineError as error:
             self._reject(placement, engine, str(error.__cause__ or error))
             return None

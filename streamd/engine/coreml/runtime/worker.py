@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from streamd.engine.coreml.built import open_built
+from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import MAX_TOKENS, Meta
 from streamd.engine.coreml.runtime.library import Array, Library, Placement
 from streamd.engine.coreml.runtime.programs import Programs, Step
@@ -49,12 +49,12 @@ Memory = Any
 class Job:
     """What a worker is to run.
 
-    `folder` is the built model's, `compiled` the one for its compiled packages; `library` is the
-    module to import for Core ML: coremltools, or in tests a replacement. With `background` the
-    worker loads at background priority.
+    `compiled` is the folder for the compiled packages; `library` is the module to import for Core
+    ML: coremltools, or in tests a replacement. With `background` the worker loads at background
+    priority.
     """
 
-    folder: Path
+    built: BuiltModel
     compiled: Path
     placement: Placement
     library: str
@@ -116,12 +116,11 @@ def main(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
 
 
 def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
-    built = open_built(job.folder)
-    shared = shared_arrays(memory, built.meta)
+    shared = shared_arrays(memory, job.built.meta)
     with _in_background() if job.background else nullcontext():
         library = Library(job.library, job.compiled)
         programs = Programs(
-            built, job.placement, library, lambda text: connection.send(("progress", text))
+            job.built, job.placement, library, lambda text: connection.send(("progress", text))
         )
     connection.send(("done", ""))
     while True:
@@ -158,9 +157,9 @@ class WorkerLostError(Exception):
 class Worker:
     """A handle of a worker process; `answer_s` is how long it may take for a window or a pass."""
 
-    def __init__(self, job: Job, meta: Meta) -> None:
+    def __init__(self, job: Job) -> None:
         """Start the process; call `wait` before anything else."""
-        spawn = get_context("spawn")
+        spawn, meta = get_context("spawn"), job.built.meta
         memory = [spawn.RawArray("f", math.prod(shape)) for shape in _shapes(meta)]
         ours, theirs = spawn.Pipe()
         self.answer_s = math.inf
