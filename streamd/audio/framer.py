@@ -36,14 +36,10 @@ ENCODINGS = tuple(_ENCODINGS)
 
 
 class PcmDecoder:
-    """Bytes of interleaved PCM, cut anywhere, become blocks of samples for `Framer`.
-
-    Raises `SourceError` for an encoding that is not in `ENCODINGS`.
-    """
+    """Bytes of interleaved PCM, cut anywhere, become blocks of samples for `Framer`."""
 
     def __init__(self, encoding: str, channels: int) -> None:
-        if encoding not in _ENCODINGS:
-            raise SourceError(f"unknown audio encoding {encoding!r}: use {', '.join(ENCODINGS)}")
+        """`encoding`: one of `ENCODINGS`."""
         width, self._decode = _ENCODINGS[encoding]
         self._channels = channels
         self._stride = width * channels

@@ -9,8 +9,6 @@ class Ring:
     """Frames `start` to `end` of a stream, at most `limit` of them; the owner calls `forget`."""
 
     def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise ValueError(f"a ring needs room for at least one frame, got {limit}")
         self._limit = limit
         self._frames: list[Samples] = []
         self.start = 0

@@ -168,8 +168,3 @@ def test_24_bits_pass_unchanged():
     data = b"".join(int(value).to_bytes(3, "little", signed=True) for value in ramp)
     out = framed(Framer(16_000), [PcmDecoder("s24le", 1).push(data)]).reshape(-1)[: len(ramp)]
     assert np.array_equal(np.rint(out.astype(np.float64) * 2**23), ramp)
-
-
-def test_unknown_encoding_names_the_known_ones():
-    with pytest.raises(SourceError, match="unknown audio encoding 'mp3': use u8, s16le"):
-        PcmDecoder("mp3", 1)

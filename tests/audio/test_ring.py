@@ -76,8 +76,3 @@ def test_a_stalling_engine_loses_nothing_within_the_limit():
         assert ring.append(frames(k, 50)) == 0
     assert ring.read(29_999, 30_000)[-1] == np.float32(30_000 * FRAME - 1)
     assert ring.append(frames(30_000, 3)) == 3
-
-
-def test_a_ring_without_room_is_refused():
-    with pytest.raises(ValueError, match="at least one frame"):
-        Ring(0)

@@ -1,7 +1,5 @@
 """What streamd does not read is named for what it is, and never called damaged."""
 
-import struct
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ CURE = "which streamd does not read; get the same model as Hugging Face's safete
         ("base.mlpackage/Manifest.json", "a Core ML package"),
         ("AudioEncoder.mlmodelc/model.mil", "a compiled Core ML model"),
         ("flax_model.msgpack", "Flax weights"),
-        ("tf_model.h5", "TensorFlow weights"),
+        ("tf_model.h5", "TensorFlow or Keras weights"),
         ("saved_model.pb", "a TensorFlow model"),
         ("whisper-base.tflite", "a TensorFlow Lite model"),
         ("openvino_encoder_model.xml", "an OpenVINO model"),
@@ -47,8 +45,7 @@ def test_folders_of_another_kind(name, what, config, tmp_path):
     [
         ("model.bin", b"GGUF" + b"\0" * 100, "only a part of a model; name its folder"),
         ("x.gguf", b"GGUF" + b"\0" * 100, "GGUF, "),
-        ("x", b"GGUF" + b"\0" * 100, "GGUF, "),
-        ("x.bin", struct.pack("<I4s", 28, b"TFL3") + b"\0" * 100, "a TensorFlow Lite model, "),
+        ("x.tflite", b"\0" * 100, "a TensorFlow Lite model, "),
         ("x.h5", b"\x89HDF\r\n\x1a\n" + b"\0" * 100, "TensorFlow or Keras weights, "),
         ("x.onnx", b"\x08\x07", "an ONNX export, "),
         ("model.safetensors", b"\0" * 100, "only a part of a model; name its folder, "),

@@ -196,10 +196,6 @@ async def test_a_reader_that_fails_says_so(tmp_path):
                 await collect(source)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [({"encoding": "mp3"}, "unknown audio encoding 'mp3'"), ({"rate_hz": 3}, "3 Hz is not")],
-)
-def test_nonsense_is_refused_at_once(wrong, says):
-    with open(os.devnull, "rb") as file, pytest.raises(SourceError, match=says):
-        StdinSource(file, PcmOptions(**wrong))
+def test_nonsense_is_refused_at_once():
+    with open(os.devnull, "rb") as file, pytest.raises(SourceError, match="3 Hz is not"):
+        StdinSource(file, PcmOptions(rate_hz=3))

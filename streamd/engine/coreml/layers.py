@@ -101,10 +101,10 @@ class Layers:
 
     def _palette(self, half: Half) -> dict[str, NDArray[Any]]:
         """Return the operands of ``constexpr_lut_to_dense``, as macOS 15 and later take them."""
-        found = palette(half, self._bits)
+        colours, indices = palette(half, self._bits)
         index = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
-        lut = found.colours.reshape(*[1] * half.ndim, -1, 1)
-        return {"indices": found.indices.astype(index), "lut": lut}
+        lut = colours.reshape(*[1] * half.ndim, -1, 1)
+        return {"indices": indices.astype(index), "lut": lut}
 
     def _half(self, name: str, values: NDArray[Any]) -> Half:
         if name not in self._halves:

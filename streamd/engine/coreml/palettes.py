@@ -5,8 +5,6 @@ most 65536 different values, so k-means runs on their histogram, and a large ten
 than a small one.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,21 +18,18 @@ _LEAST_SIZE = 2048
 _TOKENS = "decoder.token_embedding.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class Palette:
-    """`colours` (2**bits,) float16, ascending; `indices` into them, in the shape of the weights."""
-
-    colours: NDArray[np.float16]
-    indices: NDArray[np.uint8]
-
-
 def is_compressible(weight: NDArray[np.float16]) -> bool:
     """Whether a tensor is large enough to be compressed."""
     return weight.size > _LEAST_SIZE
 
 
-def palette(weight: NDArray[np.float16], bits: int) -> Palette:
-    """Return the palette of a finite tensor for `bits` bits per weight, at most 8."""
+def palette(
+    weight: NDArray[np.float16], bits: int
+) -> tuple[NDArray[np.float16], NDArray[np.uint8]]:
+    """Return the palette of a finite tensor for `bits` bits per weight, at most 8.
+
+    It consists of colours (2**bits,), ascending, and of indices into them, in the tensor's shape.
+    """
     codes = (weight + np.float16(0)).view(np.uint16)  # adding 0 turns -0 into +0
     counts = np.bincount(codes.ravel(), minlength=1 << 16)
     used = np.flatnonzero(counts).astype(np.uint16)
@@ -45,7 +40,7 @@ def palette(weight: NDArray[np.float16], bits: int) -> Palette:
     colours = centres.astype(np.float16)
     lookup = np.zeros(1 << 16, np.uint8)
     lookup[used] = np.searchsorted(_borders(colours.astype(np.float64)), values)
-    return Palette(colours, lookup[codes])
+    return colours, lookup[codes]
 
 
 def _centres(
@@ -115,5 +110,5 @@ def _output(table: NDArray[np.float16], bits: int) -> NDArray[np.float32]:
 def _looked_up(half: NDArray[np.float16], bits: int) -> NDArray[np.float16]:
     if bits == 16 or not is_compressible(half):
         return half
-    found = palette(half, bits)
-    return found.colours[found.indices]
+    colours, indices = palette(half, bits)
+    return colours[indices]

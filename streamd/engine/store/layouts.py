@@ -23,7 +23,7 @@ _OTHERS = {
     "*.onnx": "an ONNX export",
     "onnx/*.onnx": "an ONNX export",
     "flax_model*.msgpack": "Flax weights",
-    "tf_model*.h5": "TensorFlow weights",
+    "*.h5": "TensorFlow or Keras weights",
     "saved_model.pb": "a TensorFlow model",
     "*.tflite": "a TensorFlow Lite model",
     "openvino_*.xml": "an OpenVINO model",
@@ -31,13 +31,6 @@ _OTHERS = {
     "adapter_model.*": "a LoRA adapter without the model that it adapts",
 }
 """Names of files and folders -> layouts that streamd does not read."""
-_MAGICS = {
-    (0, b"GGUF"): "GGUF",
-    (4, b"TFL3"): "a TensorFlow Lite model",
-    (0, b"\x89HDF"): "TensorFlow or Keras weights",
-}
-"""(Offset, first bytes) of a file -> layouts that streamd does not read."""
-_N_MAGIC = 16
 _IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin", "*.json")
 """Files that are a model only together with those beside them."""
 _ALONE = ("ggml*.bin", "*.pt")
@@ -106,17 +99,16 @@ def _of_folder(folder: Path) -> ModelLayout:
 
 
 def _of_file(path: Path) -> ModelLayout:
-    magic = read_start(path, _N_MAGIC)
+    magic = read_start(path, len(torch_zip.OLD_MAGIC))
     if magic.startswith(ggml.MAGIC):
         return ggml
     if any(path.match(pattern) for pattern in _IN_FOLDERS):
         raise ModelError(f"{path}: only a part of a model; name its folder, {path.parent}")
     if magic.startswith((ZIP_MAGIC, torch_zip.OLD_MAGIC)):
         return openai
-    others = [what for (at, start), what in _MAGICS.items() if magic[at:].startswith(start)]
-    others += [what for pattern, what in _OTHERS.items() if path.match(pattern)]
-    if others:
-        raise _not_read(path, others[0])
+    for pattern, what in _OTHERS.items():
+        if path.match(pattern):
+            raise _not_read(path, what)
     raise ModelError(f"{path}: no model; streamd reads {_READ}")
 
 

@@ -6,7 +6,6 @@ again from what is remembered here.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -110,16 +109,17 @@ class CoreMLEngine:
                     self._supervisor.lost(error)
 
 
-@dataclass(slots=True)
-class _CacheSlot:
-    """References to the window in a cache slot, and to the decoder whose tokens it holds."""
-
-    window: Callable[[], CoreMLFeatures | None]
-    decoder: Callable[[], "CoreMLDecoder | None"]
-
-
 def _gone() -> None:
     return None
+
+
+@dataclass(slots=True, eq=False)
+class _CacheSlot:
+    """A cache slot, with references to its window and to the decoder whose tokens it holds."""
+
+    number: int
+    window: Callable[[], CoreMLFeatures | None] = _gone
+    decoder: Callable[[], "CoreMLDecoder | None"] = _gone
 
 
 class CacheSlots:
@@ -127,7 +127,7 @@ class CacheSlots:
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
-        self._slots: OrderedDict[int, _CacheSlot] = OrderedDict()  # the most recently used is last
+        self._slots: list[_CacheSlot] = []  # the most recently used is last
 
     def take(
         self, worker: Worker, window: CoreMLFeatures, decoder: "CoreMLDecoder | None" = None
@@ -139,27 +139,23 @@ class CacheSlots:
         """
         if self._worker is not worker:  # a new worker has nothing
             self._worker = worker
-            self._slots.clear()
-        number = next((n for n, slot in self._slots.items() if slot.window() is window), None)
-        if number is None:
-            number = self._free()
+            self._slots = [_CacheSlot(number) for number in range(_N_CACHE_SLOTS)]
+        slot = next((slot for slot in self._slots if slot.window() is window), None)
+        if slot is None:
+            # The lowest free one, since a worker makes caches for a slot when it is first used; or
+            # else the least recently used.
+            free = (slot for slot in self._slots if slot.window() is None)
+            slot = min(free, key=lambda slot: slot.number, default=self._slots[0])
             # The window is entered after it is encoded: if that fails, the slot holds no window.
-            self._slots[number] = _CacheSlot(_gone, _gone)
-            worker.encode(number, window.mel)
-            self._slots[number].window = ref(window)
-        slot = self._slots[number]
-        self._slots.move_to_end(number)
+            slot.window = slot.decoder = _gone
+            worker.encode(slot.number, window.mel)
+            slot.window = ref(window)
+        self._slots.remove(slot)
+        self._slots.append(slot)
         if decoder is not None and slot.decoder() is not decoder:
             decoder.forget()
             slot.decoder = ref(decoder)
-        return number
-
-    def _free(self) -> int:
-        """Choose a slot whose window is gone, else a new one, else the least recently used one."""
-        number = next((n for n, slot in self._slots.items() if slot.window() is None), None)
-        if number is None and len(self._slots) < _N_CACHE_SLOTS:
-            return len(self._slots)
-        return next(iter(self._slots)) if number is None else number
+        return slot.number
 
 
 class CoreMLDecoder:
