@@ -130,9 +130,8 @@ def _with_core_ml(
     With `settled` this returns when all placements have been tried, which may take minutes.
     """
     from streamd.engine.coreml.runtime.library import ON_GPU
-    from streamd.engine.coreml.runtime.supervisor import WorkerLimits
     from streamd.engine.coreml.runtime.takeover import Takeover, make_compiled_folder
-    from streamd.engine.coreml.runtime.worker import Job
+    from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
     from streamd.engine.switching import SwitchingEngine
 
     try:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from msgspec.structs import replace
 
-from streamd.engine.coreml.built import BuiltModel, functions, open_built
+from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.layers import Layers
 from streamd.engine.coreml.networks import TARGET, mil_function, save_package
 from streamd.engine.coreml.package import (
     Bits,
     Form,
     TensorSpec,
+    functions,
 )
 from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.palettes import palette

@@ -20,9 +20,8 @@ from streamd.daemon.opening import CoreML, open_model
 from streamd.engine.coreml.built import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, devices
-from streamd.engine.coreml.runtime.supervisor import WorkerLimits
 from streamd.engine.coreml.runtime.takeover import make_compiled_folder
-from streamd.engine.coreml.runtime.worker import Job
+from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Window, text_of

@@ -16,8 +16,7 @@ from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import Form
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import Placement
-from streamd.engine.coreml.runtime.supervisor import WorkerLimits
-from streamd.engine.coreml.runtime.worker import Job
+from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.vocabulary import openai_vocabulary

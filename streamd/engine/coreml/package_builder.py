@@ -17,7 +17,7 @@ import numpy as np
 from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
 from streamd.engine import Weights
 from streamd.engine.check import clips, forward, mel_of
-from streamd.engine.coreml.built import BuiltModel, functions, open_built
+from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.package import (
     EMBEDDING,
     GOLDEN,
@@ -27,6 +27,7 @@ from streamd.engine.coreml.package import (
     Meta,
     coremltools,
     default_contexts,
+    functions,
 )
 from streamd.engine.coreml.palettes import weights_held
 from streamd.engine.model import Model

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engine.coreml.built import functions
-from streamd.engine.coreml.package import Function, default_contexts
+from streamd.engine.coreml.package import Function, default_contexts, functions
 from streamd.engine.coreml.package_builder import write
 from streamd.errors import ModelError
 from streamd.options import BuildOptions

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from streamd.engine.coreml.built import against_golden, golden_vectors
-from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
-from streamd.engine.coreml.runtime.worker import Job, WorkerLostError
+from streamd.engine.coreml.runtime.worker import Job, Supervisor, WorkerLimits, WorkerLostError
 from streamd.errors import EngineError
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import PATIENT, PLACEMENTS, core_ml, faulty

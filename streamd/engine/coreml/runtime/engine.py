@@ -18,8 +18,13 @@ from streamd.engine import ModelDimensions
 from streamd.engine.coreml.package import MAX_TOKENS, padded
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.programs import Step
-from streamd.engine.coreml.runtime.supervisor import Supervisor, WorkerLimits
-from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
+from streamd.engine.coreml.runtime.worker import (
+    Job,
+    Supervisor,
+    Worker,
+    WorkerLimits,
+    WorkerLostError,
+)
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 

@@ -27,8 +27,7 @@ from streamd.engine.coreml.built import BuiltModel, against_golden, golden_vecto
 from streamd.engine.coreml.package import META
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
-from streamd.engine.coreml.runtime.supervisor import WorkerLimits
-from streamd.engine.coreml.runtime.worker import Job
+from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
 from streamd.engine.prepared import fastest_ms, window_ms
 from streamd.engine.switching import SwitchingEngine
 from streamd.errors import EngineError
