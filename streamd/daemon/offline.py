@@ -19,13 +19,9 @@ from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, show
 from streamd.display import check_files, open_files
 from streamd.engine import Engine
-from streamd.engine.longform import (
-    SpeechClips,
-    TimedSegment,
-    TranscribedWindow,
-    Transcriber,
-    clips_at,
-)
+from streamd.engine.longform.clips import SpeechClips, clips_at
+from streamd.engine.longform.segments import TimedSegment
+from streamd.engine.longform.transcriber import TranscribedWindow, Transcriber
 from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Details, EndReason, Fault, Final, Gap, GapReason, TimedWord, Token

@@ -16,7 +16,8 @@ import pytest
 
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import usual_heads
-from streamd.engine.longform import TranscribedWindow, Transcriber, clips_at
+from streamd.engine.longform.clips import clips_at
+from streamd.engine.longform.transcriber import TranscribedWindow, Transcriber
 from streamd.engine.model import Model, only_language
 from streamd.engine.onnx import build
 from streamd.engine.reference import ReferenceEngine

@@ -5,17 +5,3 @@ there is speech: then speech that a window's text leaves out is decoded again. T
 seconds since the recording began, computed in openai-whisper's order: words often last exactly as
 long as one of its rules allows, and then its rounding decides. Columns are those of log-mel, 10 ms.
 """
-
-from streamd.engine.longform.clips import Clip, SpeechClips, clips_at
-from streamd.engine.longform.segments import SpokenWord, TimedSegment
-from streamd.engine.longform.transcriber import TranscribedWindow, Transcriber
-
-__all__ = [
-    "Clip",
-    "SpeechClips",
-    "SpokenWord",
-    "TimedSegment",
-    "TranscribedWindow",
-    "Transcriber",
-    "clips_at",
-]

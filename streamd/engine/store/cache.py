@@ -122,11 +122,6 @@ def storage(cache: Path, repository: Repository) -> Path:
     return cache / (_PREFIX + repository.id.replace("/", "--"))
 
 
-def blob(cache: Path, repository: Repository, digest: str) -> Path:
-    """Return the path of the content with that digest; it need not exist."""
-    return storage(cache, repository) / "blobs" / digest
-
-
 def find(cache: Path, repository: Repository) -> Path | None:
     """Return the folder of a complete model, or None if its files or its revision are not here."""
     folder = storage(cache, repository)

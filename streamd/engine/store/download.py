@@ -23,12 +23,12 @@ from streamd import __version__
 from streamd.disk import flush, locked, megabytes
 from streamd.engine.formats import huggingface
 from streamd.engine.formats.safetensors import INDEX
+from streamd.engine.formats.untrusted import MAX_BYTES
 from streamd.engine.store import cache
 from streamd.engine.store.cache import StorePaths, access_token, timeout_s
 from streamd.engine.store.repository import Listing, RemoteFile, Repository, read_listing
 from streamd.errors import ModelError
 
-_MAX_LISTING = 16_000_000
 _PAUSES_S = (1, 2, 4)
 """Pauses between tries in which no byte came; then the download fails."""
 
@@ -50,13 +50,13 @@ class HubClient:
         """Get the hub's description of the repository, in JSON."""
         revision = self.repository.revision.replace("/", "%2F")
         url = f"{self.here.endpoint}/api/models/{self.repository.id}/revision/{revision}"
-        answer = bytearray()
+        answer = b""
         with self.stream(f"{url}?blobs=true") as response:
             for chunk in response.iter_bytes():
                 answer += chunk
-                if len(answer) > _MAX_LISTING:
+                if len(answer) > MAX_BYTES:
                     raise ModelError(f"{self.repository}: the hub's list of files does not end")
-        return bytes(answer)
+        return answer
 
     @contextmanager
     def stream(
@@ -72,6 +72,16 @@ class HubClient:
             if not response.is_success:
                 raise self._refusal(response)
             yield response
+
+    def blob(self, file: RemoteFile) -> Path:
+        """Return the path of a file's content; it need not exist."""
+        return cache.storage(self.here.cache, self.repository) / "blobs" / file.digest
+
+    def n_missing(self, file: RemoteFile) -> int:
+        """Return how many bytes of a file are not here."""
+        blob = self.blob(file)
+        n_here = max(_n_bytes(path) for path in (blob, _partial(blob)))
+        return file.n_bytes - min(max(n_here, 0), file.n_bytes)
 
     def _refusal(self, response: httpx2.Response) -> ModelError:
         # the error codes: huggingface_hub ``hf_raise_for_status``
@@ -145,8 +155,7 @@ def look_up(repository: Repository, here: StorePaths) -> Offer:
     """
     with connected(repository, here) as hub:
         listing = read_listing(repository, hub.description())
-        blobs = [(cache.blob(here.cache, repository, f.digest), f) for f in listing.files]
-        return Offer(repository, listing, sum(_n_missing(blob, f) for blob, f in blobs))
+        return Offer(repository, listing, sum(map(hub.n_missing, listing.files)))
 
 
 def fetch(
@@ -185,7 +194,7 @@ class _Download:
 
     def run(self) -> None:
         files, here = self.listing.files, self.hub.here
-        n_missing = sum(_n_missing(self._blob(file), file) for file in files)
+        n_missing = sum(map(self.hub.n_missing, files))
         n_free = shutil.disk_usage(here.cache).free
         if n_free < n_missing:
             raise ModelError(
@@ -194,7 +203,7 @@ class _Download:
                 "another disk"
             )
         for file in files:
-            blob = self._blob(file)
+            blob = self.hub.blob(file)
             if _n_bytes(blob) != file.n_bytes or _digest(blob, file) != file.digest:
                 self._get(file, blob)
             self.n_done += file.n_bytes
@@ -207,9 +216,6 @@ class _Download:
                         f"{self.hub.repository} is no Whisper model; its weights were not "
                         "downloaded"
                     ) from error
-
-    def _blob(self, file: RemoteFile) -> Path:
-        return cache.blob(self.hub.here.cache, self.hub.repository, file.digest)
 
     def _get(self, file: RemoteFile, blob: Path) -> None:
         partial = _partial(blob)
@@ -270,11 +276,6 @@ class _Download:
 def _partial(blob: Path) -> Path:
     """Return the path of an incomplete blob; older versions of huggingface_hub resume it too."""
     return blob.with_name(f"{blob.name}.incomplete")
-
-
-def _n_missing(blob: Path, file: RemoteFile) -> int:
-    n_here = max(_n_bytes(path) for path in (blob, _partial(blob)))
-    return file.n_bytes - min(max(n_here, 0), file.n_bytes)
 
 
 def _n_bytes(path: Path) -> int:

@@ -15,7 +15,8 @@ import pytest
 
 from streamd.assets import asset
 from streamd.engine import ModelDimensions
-from streamd.engine.longform import SpokenWord, transcriber
+from streamd.engine.longform import transcriber
+from streamd.engine.longform.segments import SpokenWord
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.weights import parameter_shapes
 from streamd.mel.windows import RecordingMel
