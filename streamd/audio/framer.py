@@ -122,18 +122,15 @@ class Framer:
             raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
         rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
         if block.dtype.kind == "f":
-            columns = self._sanitized(columns)
+            valid = np.isfinite(columns)
+            self.n_invalid += valid.size - int(np.count_nonzero(valid))
+            columns = np.clip(np.where(valid, columns, 0), -1, 1)
         # One channel after the other in float64: numpy's own mean may round differently for
         # different block sizes.
         total = np.zeros(len(columns))
         for column in columns.T:
             total += column
         return ((total / self._channels - rest) / full_scale).astype(np.float32)
-
-    def _sanitized(self, samples: Block) -> Block:
-        valid = np.isfinite(samples)
-        self.n_invalid += valid.size - int(np.count_nonzero(valid))
-        return np.clip(np.where(valid, samples, 0), -1, 1)
 
     def _cut(self, samples: Samples, *, last: bool) -> Frames:
         if self._resampler is not None:

@@ -61,11 +61,6 @@ class Size:
         return cls(d.n_audio_layer, d.n_audio_state, d.n_text_layer, d.n_mels)
 
     @property
-    def is_distilled(self) -> bool:
-        """Whether the decoder is as short as distil-whisper's, whose models know only English."""
-        return self.n_text_layer <= 2 < self.n_audio_layer
-
-    @property
     def translates(self) -> bool:
         """Whether it learned to; models with a cut decoder did not (openai/whisper, README)."""
         return self.n_text_layer == self.n_audio_layer
@@ -163,7 +158,9 @@ def quality(size: Size, n_languages: int) -> tuple[int, ...]:
 
 def languages(outline: Outline) -> int:
     """Return how many languages a model knows, as far as its layers and vocabulary show."""
-    if outline.language is not None or Size.of(outline).is_distilled:
+    # With as short a decoder, it is one of distil-whisper's, which know only English.
+    is_distilled = outline.dims.n_text_layer <= 2 < outline.dims.n_audio_layer
+    if outline.language is not None or is_distilled:
         return ENGLISH
     return MANY_AND_CANTONESE if outline.dims.n_vocab >= _WITH_CANTONESE else MANY
 

@@ -99,7 +99,13 @@ def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> W
                 f"{each.path}: {name} is of type {shown(each.dtype)}; "
                 f"convert the model to {', '.join(_READABLE)}"
             )
-    return {name: _float32(name, stored[name]) for name in expected}
+    weights = {}
+    for name in expected:
+        values = stored[name].read().astype(np.float32, order="C")  # engines need contiguous rows
+        if not np.isfinite(values).all():
+            raise bad_file(stored[name].path, f"{name} holds NaN or infinity")
+        weights[name] = values
+    return weights
 
 
 def _norm(name: str, n_state: int) -> Shapes:
@@ -124,10 +130,3 @@ def _block(name: str, n_state: int) -> Shapes:
         **_linear(f"{name}.mlp.0", 4 * n_state, n_state),
         **_linear(f"{name}.mlp.2", n_state, 4 * n_state),
     }
-
-
-def _float32(name: str, stored: Stored) -> NDArray[np.float32]:
-    values = stored.read().astype(np.float32, order="C")  # engines need contiguous rows
-    if not np.isfinite(values).all():
-        raise bad_file(stored.path, f"{name} holds NaN or infinity")
-    return values

@@ -105,15 +105,18 @@ class Gate:
 
         Returns 0 while the gate is open, else how many frames ago the last voiced frame was (>= 1).
         """
-        voiced = self._is_voiced(frame, level_db(frame) if level is None else level)
+        options, level = self._options, level_db(frame) if level is None else level
+        # Both have state, so both must see every frame.
+        speech, moved = self._vad(frame), self._steadiness.range_db(frame)
+        voiced = speech and level >= options.floor_db and moved >= options.steady_db
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1
-        share = sum(self._voiced) / self._options.attack
+        share = sum(self._voiced) / options.attack
         if self._open:
-            lingers = self._since_voiced <= self._options.hangover
-            self._open = lingers or share >= self._options.close_share
+            lingers = self._since_voiced <= options.hangover
+            self._open = lingers or share >= options.close_share
         else:
-            self._open = share >= self._options.open_share
+            self._open = share >= options.open_share
         return 0 if self._open else max(1, self._since_voiced)
 
     @property
@@ -122,8 +125,3 @@ class Gate:
         return (
             not self._open and sum(self._voiced) >= self._options.close_share * self._options.attack
         )
-
-    def _is_voiced(self, frame: Samples, level: float) -> bool:
-        # Both have state, so both must see every frame.
-        speech, moved = self._vad(frame), self._steadiness.range_db(frame)
-        return speech and level >= self._options.floor_db and moved >= self._options.steady_db

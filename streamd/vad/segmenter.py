@@ -122,7 +122,11 @@ class Segmenter:
             # A flush was asked for at a frame; it takes effect when the cursor gets there, so it
             # keeps its place among the frames while the segmenter waits for an answer.
             if self.cursor == self._flush_at:
-                events += self._flush_here()
+                self._flush_at = None
+                if self._open is None and self._doubtful:
+                    events += self._begin()
+                if self._open is not None:
+                    events += self._close(self._open)
             if self.cursor == self.end:
                 return events
             silence = self._track[self.cursor - self._base][0]
@@ -136,11 +140,6 @@ class Segmenter:
                 events += self._end_if_due(self._open)
             elif silence == 0:
                 events += self._begin()
-
-    def _flush_here(self) -> list[Vad]:
-        self._flush_at = None
-        events = self._begin() if self._open is None and self._doubtful else []
-        return events + (self._close(self._open) if self._open is not None else [])
 
     def _follow(self, utterance: Utterance, silence: int) -> None:
         """Move the utterance on by the frame at the cursor, which may be looked at repeatedly."""

@@ -51,7 +51,11 @@ class Layers:
             half = self._half(name, values)
             if self._bits == 16 or not is_compressible(half):
                 return _shared(name, half)
-            self._palettes[name] = self._palette(half)
+            # The operands as macOS 15 and later take them.
+            colours, indices = palette(half, self._bits)
+            index = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
+            lut = colours.reshape(*[1] * half.ndim, -1, 1)
+            self._palettes[name] = {"indices": indices.astype(index), "lut": lut}
             del self._halves[name]
         operands = self._palettes[name]
         return mb.constexpr_lut_to_dense(
@@ -98,13 +102,6 @@ class Layers:
         """Compute a layer norm, then two linear layers with an exact GELU between them."""
         y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
         return self.linear(gelu(y), f"{block}.mlp.2")
-
-    def _palette(self, half: Half) -> dict[str, NDArray[Any]]:
-        """Return the operands of ``constexpr_lut_to_dense``, as macOS 15 and later take them."""
-        colours, indices = palette(half, self._bits)
-        index = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
-        lut = colours.reshape(*[1] * half.ndim, -1, 1)
-        return {"indices": indices.astype(index), "lut": lut}
 
     def _half(self, name: str, values: NDArray[Any]) -> Half:
         if name not in self._halves:

@@ -136,7 +136,9 @@ def write(
         on_progress(done, n_steps, name)
         save_package(folder / name, of, meta, model.weights)
     on_progress(len(packages), n_steps, GOLDEN)
-    _save_tables(folder, model)
+    weights = model.weights
+    np.save(folder / EMBEDDING, weights["decoder.token_embedding.weight"].astype(np.float16))
+    np.save(folder / POSITIONS, weights["decoder.positional_embedding"].astype(np.float16))
     _save_golden(folder, model, meta)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
@@ -163,14 +165,6 @@ def weights_digest(weights: Weights) -> str:
         digest.update(f"{name} {values.shape}\n".encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
-
-
-def _save_tables(folder: Path, model: Model) -> None:
-    for name, parameter in (
-        (EMBEDDING, "decoder.token_embedding.weight"),
-        (POSITIONS, "decoder.positional_embedding"),
-    ):
-        np.save(folder / name, model.weights[parameter].astype(np.float16))
 
 
 def _save_golden(folder: Path, model: Model, meta: Meta) -> None:

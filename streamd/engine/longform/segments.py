@@ -203,7 +203,8 @@ def with_words(
     the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
     """
     times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
-    median_s = _median(times)
+    durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
+    median_s = min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
     times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
     groups = with_punctuation(
         [word.text for word in aligned],
@@ -228,12 +229,6 @@ def with_words(
             last_speech_s = segment.end_s
         timed.append(segment)
     return timed
-
-
-def _median(times: Sequence[tuple[float, float]]) -> float:
-    """Median duration of the words that have one."""
-    durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
-    return min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
 
 
 def _cut_at_sentence_ends(

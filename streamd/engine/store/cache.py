@@ -30,7 +30,6 @@ from streamd.errors import ModelError
 
 VARIABLE = "STREAMD_STORE"
 """The environment variable with the folder of imported models."""
-_TIMEOUT_S = 10
 _PREFIX = "models--"
 
 
@@ -90,18 +89,6 @@ def access_token(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def _one_line(text: str) -> str:
     return text.replace("\n", "").replace("\r", "").strip()
-
-
-def timeout_s(environ: Mapping[str, str] = os.environ) -> int:
-    """Return after how many seconds without an answer to give up.
-
-    Raises `ModelError` if HF_HUB_DOWNLOAD_TIMEOUT is not a number.
-    """
-    text = environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
-    try:
-        return int(text or _TIMEOUT_S) or _TIMEOUT_S
-    except ValueError as error:
-        raise ModelError(f"HF_HUB_DOWNLOAD_TIMEOUT={text}: not a number of seconds") from error
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -25,10 +25,12 @@ from streamd.engine.formats import huggingface
 from streamd.engine.formats.safetensors import INDEX
 from streamd.engine.formats.untrusted import MAX_BYTES
 from streamd.engine.store import cache
-from streamd.engine.store.cache import StorePaths, access_token, timeout_s
+from streamd.engine.store.cache import StorePaths, access_token
 from streamd.engine.store.repository import Listing, RemoteFile, Repository, read_listing
 from streamd.errors import ModelError
 
+_TIMEOUT_S = 10
+"""For so long the hub may say nothing."""
 _PAUSES_S = (1, 2, 4)
 """Pauses between tries in which no byte came; then the download fails."""
 
@@ -118,7 +120,7 @@ def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        with httpx2.Client(follow_redirects=True, timeout=timeout_s()) as client:
+        with httpx2.Client(follow_redirects=True, timeout=_TIMEOUT_S) as client:
             yield HubClient(repository, here, client)
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         # httpx2 raises ValueError for an invalid proxy address.

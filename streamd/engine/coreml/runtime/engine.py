@@ -244,7 +244,14 @@ class CoreMLDecoder:
     def _pass(
         self, slots: _Indices, want: _Indices, cache_slot: int, *, keep: NDArray[np.bool_]
     ) -> Step:
-        self._assign_columns(slots, keep)
+        # Each slot gets a free column, the lowest, because functions for a short cache are faster.
+        # If there are too few, slots that are not in `keep` lose theirs.
+        new = slots[self._column[slots] == _NOT_CACHED]
+        free = np.setdiff1d(np.arange(self._n_columns), self._column)
+        if len(free) < len(new):
+            self._column[~keep] = _NOT_CACHED
+            free = np.setdiff1d(np.arange(self._n_columns), self._column)
+        self._column[new] = free[: len(new)]
         visible = np.zeros((len(slots), self._n_columns), np.bool_)
         for row, slot in zip(visible, slots, strict=True):
             row[self._column[self._seen[slot]]] = True
@@ -256,15 +263,3 @@ class CoreMLDecoder:
             visible=visible,
             want=want,
         )
-
-    def _assign_columns(self, slots: _Indices, keep: NDArray[np.bool_]) -> None:
-        """Give each slot without a column a free one; slots not in `keep` may lose theirs.
-
-        The lowest free columns are taken, because functions for a short cache are faster.
-        """
-        new = slots[self._column[slots] == _NOT_CACHED]
-        free = np.setdiff1d(np.arange(self._n_columns), self._column)
-        if len(free) < len(new):
-            self._column[~keep] = _NOT_CACHED
-            free = np.setdiff1d(np.arange(self._n_columns), self._column)
-        self._column[new] = free[: len(new)]
