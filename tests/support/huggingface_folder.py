@@ -1,6 +1,7 @@
 """Writes Hugging Face's folder: safetensors under transformers' names, configuration, tokenizer."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -126,18 +127,12 @@ def _features(n_mels: int) -> dict[str, object]:
 
 def _tokenizer(model: Model) -> dict[str, object]:
     """A byte-level BPE; its merges follow from the ranks."""
-    letters = _letters()
-    ranks = {token: i for i, token in enumerate(model.vocabulary)}
-    vocabulary = {"".join(letters[b] for b in token): i for token, i in ranks.items()}
-    merges = []
-    for token in (token for token in model.vocabulary if len(token) > 1):
-        left, right = _halves(token, ranks)
-        merges.append([*("".join(letters[b] for b in part) for part in (left, right))])
+    vocabulary, merges = _vocabulary_and_merges(tuple(model.vocabulary))
     specials = _specials(model)
     return {
         "version": "1.0",
         "added_tokens": [
-            {"id": len(ranks) + i, "content": name, "special": True, "normalized": False,
+            {"id": len(vocabulary) + i, "content": name, "special": True, "normalized": False,
              "single_word": False, "lstrip": False, "rstrip": False}
             for i, name in enumerate(specials)
         ],
@@ -147,6 +142,20 @@ def _tokenizer(model: Model) -> dict[str, object]:
                     "use_regex": True},
         "model": {"type": "BPE", "vocab": vocabulary, "merges": merges},
     }  # fmt: skip
+
+
+@cache
+def _vocabulary_and_merges(
+    tokens: tuple[bytes, ...],
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    letters, ranks = _letters(), {token: i for i, token in enumerate(tokens)}
+
+    def shown(token: bytes) -> str:
+        return "".join(letters[b] for b in token)
+
+    vocabulary = {shown(token): i for token, i in ranks.items()}
+    halves = (_halves(token, ranks) for token in tokens if len(token) > 1)
+    return vocabulary, [(shown(left), shown(right)) for left, right in halves]
 
 
 def _specials(model: Model) -> list[str]:
@@ -165,11 +174,12 @@ def _letters() -> list[str]:
     return [chr(b) if b in shown else chr(next(hidden)) for b in range(256)]
 
 
-def _halves(token: bytes, ranks: dict[bytes, int]) -> list[bytes]:
+def _halves(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
     """Merge a token's bytes in the order of ranks until two parts are left: its own merge."""
     parts = [bytes([b]) for b in token]
     while len(parts) > 2:
         pairs = [ranks.get(parts[i] + parts[i + 1], len(ranks)) for i in range(len(parts) - 1)]
-        best = int(np.argmin(pairs))
+        best = pairs.index(min(pairs))
         parts[best : best + 2] = [parts[best] + parts[best + 1]]
-    return parts
+    left, right = parts
+    return left, right

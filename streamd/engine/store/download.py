@@ -7,6 +7,7 @@ after all its blobs are there. All files are requested over plain HTTP, where a 
 be requested, not over the hub's second protocol, Xet.
 """
 
+import functools
 import hashlib
 import logging
 import shutil
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from ssl import SSLContext
 from typing import BinaryIO
 
 import httpx2
@@ -120,7 +122,8 @@ def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        with httpx2.Client(follow_redirects=True, timeout=_TIMEOUT_S) as client:
+        trusted = _trusted_certificates()
+        with httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client:
             yield HubClient(repository, here, client)
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         # httpx2 raises ValueError for an invalid proxy address.
@@ -133,6 +136,12 @@ def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
             f"{repository}: {here.cache} cannot be written "
             f"({error.strerror or error}); what came so far is kept for the next try"
         ) from error
+
+
+@functools.cache
+def _trusted_certificates() -> SSLContext:
+    """Read the certificates once, not for each connection: it takes longer than a request."""
+    return httpx2.create_ssl_context()
 
 
 def reason(error: Exception) -> str:
