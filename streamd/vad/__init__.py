@@ -95,7 +95,7 @@ class Gate:
 
     def __init__(self, vad: VoiceDetector, options: GateOptions | None = None) -> None:
         self._vad, self._options = vad, options or GateOptions()
-        self._steadiness = Steadiness()
+        self._steadiness = Steadiness() if self._options.steady_db else None
         self._voiced: deque[bool] = deque(maxlen=self._options.attack)
         self._since_voiced = 0
         self._open = False
@@ -107,7 +107,8 @@ class Gate:
         """
         options, level = self._options, level_db(frame) if level is None else level
         # Both have state, so both must see every frame.
-        speech, moved = self._vad(frame), self._steadiness.range_db(frame)
+        speech = self._vad(frame)
+        moved = self._steadiness.range_db(frame) if self._steadiness else 0.0
         voiced = speech and level >= options.floor_db and moved >= options.steady_db
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1
