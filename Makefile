@@ -26,7 +26,7 @@ demo: $(INSTALLED) ## live captions of 64 s of recorded speech
 	$(BIN)/streamd --model tiny.en --step 500 --length 5000 tests/speech/recording.flac
 
 test: $(INSTALLED) ## all tests that need no system package
-	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile
+	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-websockets: $(INSTALLED) ## the server and its clients with the oldest websockets that we support
 	test -d $(WEBSOCKETS) || $(INSTALL_INTO) $(WEBSOCKETS).new websockets==15.0.1
