@@ -5,9 +5,9 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -63,21 +63,9 @@ def report(config: Config) -> int:
 
 def examine(config: Config) -> Iterator[Finding]:
     """Check everything in turn; an error in a check is a finding, too."""
-    checks: dict[str, Callable[[Config], Iterator[Finding]]] = {
-        "processor": _processor,
-        "versions": _versions,
-        "options": _options,
-        "files": _files,
-        "cache": _cache,
-        "engine": _engine,
-        "precision": _precision,
-        "models": _models,
-        "core ml": _core_ml,
-        "microphone": _microphone,
-        "port": _port,
-        "ffmpeg": _ffmpeg,
-    }
-    for name, check in checks.items():
+    software = (_processor, _versions, _options, _files, _cache, _engine, _precision, _models)
+    for check in (*software, _core_ml, _microphone, _port, _ffmpeg):
+        name = check.__name__.removeprefix("_").replace("_", " ")
         try:
             for finding in check(config):
                 yield finding._replace(name=name)
@@ -96,23 +84,15 @@ def _processor(config: Config) -> Iterator[Finding]:
 
 
 def _versions(config: Config) -> Iterator[Finding]:
-    found = [f"streamd {streamd.__version__}", f"Python {platform.python_version()}"]
-    missing = []
-    for package in _PACKAGES:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            missing.append(package)
-    yield Finding("ok", ", ".join([*found, platform.platform()]))
-    if missing:
-        yield Finding("!!", f"{', '.join(missing)} missing", "install streamd again")
+    program = f"streamd {streamd.__version__}, Python {platform.python_version()}"
+    packages = (f"{package} {version(package)}" for package in _PACKAGES)
+    yield Finding("ok", ", ".join([program, *packages, platform.platform()]))
 
 
 def _options(config: Config) -> Iterator[Finding]:
-    every = {**OPTIONS, **SETTINGS}
     changed = [
         f"{name} {field.written(value)}"
-        for name, field in every.items()
+        for name, field in {**OPTIONS, **SETTINGS}.items()
         if (value := value_of(config, field)) != field.default
     ]
     yield Finding("ok", ", ".join(changed) or "all have their defaults")

@@ -42,17 +42,10 @@ def load(
 ) -> Config:
     """Return the effective configuration.
 
-    Parameters
-    ----------
-    given : the values on the command line by option, lists for those that repeat; under "set" a
-        list of NAME=VALUE
-    environ : the environment; an empty variable counts as not set
-    config_file : path of a TOML file; empty for the one that ``STREAMD_CONFIG`` names, if any
-
-    Raises
-    ------
-    ConfigError
-        a value is not allowed; the message is one line about the first such value
+    `given` has the values on the command line by option, lists for those that repeat, and under
+    "set" a list of NAME=VALUE. An empty variable of `environ` counts as not set. Without a
+    `config_file`, ``STREAMD_CONFIG`` may name one. Raises `ConfigError` about the first value that
+    is not allowed.
     """
     path = config_file or environ.get(CONFIG_VARIABLE, "")
     of_file = _from_file(path, "--config" if config_file else CONFIG_VARIABLE) if path else ()

@@ -103,12 +103,8 @@ class Field:
         """Return the value that was found somewhere, as the program has it.
 
         A text may stand for a value of any type, with commas in lists, unless values are `typed`
-        there, as in a TOML file.
-
-        Raises
-        ------
-        ConfigError
-            naming `culprit`, what is allowed and what was found
+        there, as in a TOML file. Raises `ConfigError` with `culprit`, what is allowed and what was
+        found.
         """
         if found == NONE and self.is_optional:
             return None

@@ -51,11 +51,8 @@ class SessionStorage:
 class Stream:
     """One session: `feed` takes its audio, `hub` publishes its events.
 
-    Parameters
-    ----------
-    room : frames that may wait for the engine before a source has to wait, too
-    wake : called when a window is due
-    failed : called when something could not be written to the journal of `hub`
+    `room` frames may wait for the engine before a source has to wait, too. `wake` is called when a
+    window is due, `failed` when something could not be written to the journal of `hub`.
     """
 
     def __init__(
@@ -259,14 +256,8 @@ class Stream:
 class Streams:
     """The sessions by name, and the loop that transcribes them.
 
-    Parameters
-    ----------
-    new_session : makes the pure core of a session
-    room : frames of backlog at which sources that can wait have to
-    max_ingest : number of sessions that clients may feed at a time
-    deadline_s : how long a recognizer may take for a window before it counts as hung; 0: no limit
-    storage : the folders for journals and recordings
-    metrics : the counters of `/metrics`
+    Sources that can wait have to at `room` frames of backlog. Clients may feed `max_ingest`
+    sessions at a time. A recognizer that needs `deadline_s` for a window hangs; 0: no limit.
     """
 
     def __init__(

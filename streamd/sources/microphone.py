@@ -61,18 +61,8 @@ def load_portaudio() -> ModuleType:
     return sounddevice  # type: ignore[no-any-return]  # it has no annotations
 
 
-def refresh_devices() -> None:
-    """Make PortAudio look for devices again; none may be open."""
-    portaudio = load_portaudio()
-    portaudio._terminate()  # there is no public way to update the list
-    portaudio._initialize()
-
-
 def list_devices() -> list[Device]:
-    """Return all devices that can record, in PortAudio's order.
-
-    Devices that were plugged in later appear after `refresh_devices`. Raises as `load_portaudio`.
-    """
+    """Return all devices that can record, in PortAudio's order; raises as `load_portaudio`."""
     portaudio = load_portaudio()
     host_apis = portaudio.query_hostapis()
     try:
@@ -107,19 +97,16 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
         matches = [device for device in devices if device.index == int(wanted)]
         problem = f"no input device has the number {wanted}"
     else:
-        matches = _by_name(devices, wanted)
+        folded = wanted.casefold()
+        matches = [device for device in devices if folded in device.name.casefold()]
+        exact = [device for device in matches if device.name.casefold() == folded]
+        matches = exact or matches
         match = "several input devices match" if matches else "no input device matches"
         problem = f"{match} {wanted!r}"
     if len(matches) == 1:
         return matches[0]
     listed = ", ".join(map(str, matches or devices))
     raise SourceError(f"{problem}: choose one by its number: {listed}")
-
-
-def _by_name(devices: Sequence[Device], wanted: str) -> list[Device]:
-    folded = wanted.casefold()
-    exact = [device for device in devices if device.name.casefold() == folded]
-    return exact or [device for device in devices if folded in device.name.casefold()]
 
 
 class Microphone:
@@ -180,8 +167,9 @@ class Microphone:
     def _open(self) -> None:
         """Find the device, open it and start. Runs in a thread: some drivers take seconds."""
         portaudio = load_portaudio()
-        if self._refresh:
-            refresh_devices()
+        if self._refresh:  # there is no public way to update the list of devices
+            portaudio._terminate()
+            portaudio._initialize()
         device = choose(list_devices(), self._wanted)
         self.name = device.name
         try:
