@@ -72,6 +72,13 @@ def is_ours(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not of_others and not stat.S_ISLNK(status.st_mode)
 
 
+def write_all(descriptor: int, data: bytes | bytearray) -> None:
+    """Write all of it to a file, which may take more than one call; raises `OSError`."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 def put_file(path: Path, content: bytes) -> None:
     """Write or replace a file, completely or not at all. Raises `OSError` if that fails."""
     path.parent.mkdir(mode=0o700, exist_ok=True)

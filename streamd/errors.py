@@ -18,8 +18,6 @@ class StreamdError(Exception):
 class EngineError(StreamdError):
     """The inference runtime failed on a model that it had accepted."""
 
-    exit_code = 1
-
 
 class ConfigError(StreamdError):
     """An option, a variable or a configuration file says something impossible."""

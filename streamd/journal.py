@@ -21,7 +21,7 @@ from typing import Self
 
 import msgspec
 
-from streamd.disk import lock_file, user_folder
+from streamd.disk import lock_file, user_folder, write_all
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Eos, Final, Gap
 from streamd.options import JournalOptions
@@ -374,7 +374,7 @@ class Journal:
         with os_error_as(JournalError, f"{path}: cannot be created"):
             file = os.open(path, flags, 0o600)
             try:
-                _write_all(file, data)
+                write_all(file, data)
             except OSError:
                 os.close(file)
                 path.unlink()
@@ -410,7 +410,7 @@ class Journal:
         data = _encode(line) + b"\n"
         with os_error_as(JournalError, f"{self._files[-1].path}: cannot be written"):
             try:
-                _write_all(self._file, data)
+                write_all(self._file, data)
             except OSError:
                 # Part of the line may be there: without it the file ends with a whole line again.
                 os.ftruncate(self._file, self._size)
@@ -424,12 +424,6 @@ class Journal:
     def _sync(self) -> None:
         _force(self._file)
         self._dirty = False
-
-
-def _write_all(file: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(file, rest) :]
 
 
 def sync(files: Iterable[int]) -> None:

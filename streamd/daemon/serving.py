@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
@@ -31,12 +31,11 @@ def storage(config: Config) -> Iterator[SessionStorage]:
 
     Raises `ConfigError` if the journal's folder cannot be written.
     """
-    options = config.journal
-    recordings = Path(options.record).expanduser() if options.record else None
-    if not options.folder:
-        yield SessionStorage(None, recordings)
-        return
-    with Folder(place(options.folder, os.environ), JournalPolicy(options)) as folder:
+    options, folder = config.journal, None
+    if options.folder:
+        folder = Folder(place(options.folder, os.environ), JournalPolicy(options))
+    with folder or nullcontext():
+        recordings = Path(options.record).expanduser() if options.record else None
         yield SessionStorage(folder, recordings)
 
 

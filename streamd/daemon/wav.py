@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from streamd.disk import write_all
 from streamd.errors import ConfigError, os_error_as
 from streamd.types import SAMPLE_RATE, Frames
 
@@ -87,17 +88,11 @@ class WavWriter:
         """Write the samples, then the header that counts them."""
         with os_error_as(ConfigError, f"--record: cannot write {self._path}"):
             self._file.seek(_HEADER.size + self._n_written)
-            _write_all(self._file.write, self._waiting)
+            write_all(self._file.fileno(), self._waiting)
             self._n_written += len(self._waiting)
-            self._waiting.clear()
+            self._waiting = bytearray()
             self._file.seek(0)
-            _write_all(self._file.write, _header(self._n_written))
-
-
-def _write_all(write: Callable[[bytes], int | None], data: bytes | bytearray) -> None:
-    n_done = 0
-    while n_done < len(data):
-        n_done += write(bytes(data[n_done:])) or 0
+            write_all(self._file.fileno(), _header(self._n_written))
 
 
 def _header(n_bytes: int) -> bytes:

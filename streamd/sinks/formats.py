@@ -12,6 +12,7 @@ from typing import Protocol, TextIO
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from streamd.disk import write_all
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event, Final, Gap, encode
 from streamd.options import CueLayout
@@ -145,16 +146,15 @@ class Html:
             return f'<p class="gap">{_html(gap_notice(event.duration_ms, event.why))}</p>\n'
         if not isinstance(event, Final) or not event.text:
             return ""
-        parts, at = [], 0
+        shown, at = "", 0
         for start, end, word in aligned(event.text, event.words):
-            parts.append(_html(event.text[at:start]))
-            shown = _html(event.text[start:end])
-            parts.append(f'<span class="p{rank(word.prob)}" title="{word.prob:.0%}">{shown}</span>')
+            mark = f'<span class="p{rank(word.prob)}" title="{word.prob:.0%}">'
+            shown += f"{_html(event.text[at:start])}{mark}{_html(event.text[start:end])}</span>"
             at = end
-        parts.append(_html(event.text[at:]))
+        shown += _html(event.text[at:])
         time = f'<time datetime="PT{event.start_ms / 1000}S">{clock(event.start_ms)}</time>'
         language = escape(event.language)
-        return f'<p>{time}<bdi lang="{language}" dir="auto">{"".join(parts)}</bdi></p>\n'
+        return f'<p>{time}<bdi lang="{language}" dir="auto">{shown}</bdi></p>\n'
 
 
 def _html(text: str) -> str:
@@ -279,5 +279,4 @@ class FileSink:
     def _write(self, data: bytes) -> None:
         if self._tail:  # without a tail there is no need to seek, which a named pipe cannot
             self._file.seek(self._end)
-        while data:
-            data = data[self._file.write(data) :]
+        write_all(self._file.fileno(), data)
