@@ -59,26 +59,20 @@ class Lost:
     why: GapReason
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of the blocks, with a `failure` unless the audio ended normally."""
-
-    failure: SourceError | None = None
-
-
-NextBlock = Callable[[], Awaitable[Block | Lost | Ended]]
+NextBlock = Callable[[], Awaitable[Block | Lost | None]]
 
 
 class FrameStream:
-    """Iterates over the frames in the blocks of `next_block` until that returns `Ended`.
+    """Iterates over the frames in the blocks of `next_block` until that returns None.
 
-    The last frame is padded with zeros; a failure is raised after it. `next_block` must bear being
-    cancelled and called again. `name` is the source's, for warnings.
+    The last frame is padded with zeros; a `SourceError` of `next_block` is raised after it.
+    `next_block` must bear being cancelled and called again. `name` is the source's, for warnings.
     """
 
     def __init__(self, framer: Framer, next_block: NextBlock, *, name: str) -> None:
         self._framer, self._next_block, self._name = framer, next_block, name
-        self._ended: Ended | None = None
+        self._ended = False
+        self._failure: SourceError | None = None
         self._found_invalid = self._found_loud = False
 
     @property
@@ -90,21 +84,23 @@ class FrameStream:
         return self
 
     async def __anext__(self) -> Frames | Lost:
-        while self._ended is None:
-            block = await self._next_block()
+        while not self._ended:
+            block = None
+            try:
+                block = await self._next_block()
+            except SourceError as error:
+                self._failure = error
             if isinstance(block, Lost):
                 return block
-            if isinstance(block, Ended):
-                self._ended = block
+            if block is None:
+                self._ended = True
                 frames = self._framer.flush()
             else:
                 self._check(block)
                 frames = self._framer.push(block)
             if len(frames):
                 return frames
-        if self._ended.failure is not None:
-            raise self._ended.failure
-        raise StopAsyncIteration
+        raise self._failure or StopAsyncIteration
 
     def _check(self, block: Block) -> None:
         # Warns, once each, of samples that no recording has; `Framer` silences or clips them.

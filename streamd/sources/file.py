@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
-from streamd.sources import Background, Ended, FrameStream, Lost, ffmpeg
+from streamd.sources import Background, FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
 
@@ -171,20 +171,17 @@ class FileSource:
         if self._decoder is not None:
             self._decoder.close()
 
-    async def _next_block(self, decoder: Ffmpeg | Sndfile) -> Block | Lost | Ended:
+    async def _next_block(self, decoder: Ffmpeg | Sndfile) -> Block | None:
         n = decoder.rate_hz * (_PACED_BLOCK_MS if self.live else _BLOCK_MS) // 1000
         if self.live:
             await self._until_due((self._n_delivered + n) / decoder.rate_hz)
         if self._stopped:
-            return Ended()
+            return None
         if not len(self._ahead):
-            try:
-                self._ahead = await self._background.run(decoder.read)
-            except SourceError as error:
-                return Ended(error)
+            self._ahead = await self._background.run(decoder.read)
         block, self._ahead = self._ahead[:n], self._ahead[n:]
         self._n_delivered += len(block)
-        return block if len(block) else Ended()
+        return block if len(block) else None
 
     async def _until_due(self, end_s: float) -> None:
         """Wait until a microphone would have captured the sound up to `end_s`."""

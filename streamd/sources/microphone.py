@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamd.audio.framer import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
-from streamd.sources import Background, Ended, FrameStream, Lost
+from streamd.sources import Background, FrameStream, Lost
 from streamd.types import SAMPLE_RATE
 
 _BLOCKS_PER_S = 50
@@ -124,7 +124,7 @@ class Microphone:
         self._wanted, self._refresh = device, refresh
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
-        self._items: asyncio.Queue[Block | Lost | Ended] = asyncio.Queue()
+        self._items: asyncio.Queue[Block | Lost | SourceError | None] = asyncio.Queue()
         self._background: Background[None] = Background()
 
     async def __aenter__(self) -> Self:
@@ -155,14 +155,17 @@ class Microphone:
         # Stopping waits for the callback's thread. The loop keeps the order of what other threads
         # hand to it, so all blocks have arrived when this continues.
         await self._background.run(self._stream.stop)
-        self._items.put_nowait(Ended())
+        self._items.put_nowait(None)
 
-    async def _next_block(self) -> Block | Lost | Ended:
+    async def _next_block(self) -> Block | Lost | None:
         try:
             async with asyncio.timeout(TIMEOUT_MS / 1000):
-                return await self._items.get()
+                item = await self._items.get()
         except TimeoutError:
-            return Ended(self._gone(f"delivered nothing for {TIMEOUT_MS} ms"))
+            raise self._gone(f"delivered nothing for {TIMEOUT_MS} ms") from None
+        if isinstance(item, SourceError):
+            raise item
+        return item
 
     def _open(self) -> None:
         """Find the device, open it and start. Runs in a thread: some drivers take seconds."""
@@ -221,7 +224,7 @@ class Microphone:
 
     def _finished(self) -> None:
         if self._stopping is None:
-            self._items.put_nowait(Ended(self._gone("is gone")))
+            self._items.put_nowait(self._gone("is gone"))
 
     def _gone(self, what: str) -> SourceError:
         return SourceError(f"{self.name!r} {what}: connect it again or choose another device")

@@ -16,7 +16,7 @@ import numpy as np
 from streamd.audio.framer import Block, Framer, PcmDecoder
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
-from streamd.sources import Background, Ended, FrameStream, Lost
+from streamd.sources import Background, FrameStream
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
 
@@ -93,12 +93,14 @@ class StdinSource:
             self._n_left = _n_in_pipe(self._descriptor)
             os.write(self._waker, b"!")
 
-    async def _next_block(self) -> Block | Lost | Ended:
+    async def _next_block(self) -> Block | None:
         try:
             block = await self._background.run(self._read)
         except SourceError as error:
-            return Ended(self._failure or error)
-        return block if len(block) else Ended(self._failure)
+            raise self._failure or error from None
+        if self._failure and not len(block):
+            raise self._failure
+        return block if len(block) else None
 
     def _read(self) -> Block:
         # Runs in a thread.

@@ -73,7 +73,7 @@ def test_a_full_disk_ends_the_recording_only(tmp_path, caplog):
 
 
 def test_nothing_is_left_of_a_recording_that_cannot_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr("streamd.daemon.wav._write_all", no_space)
+    monkeypatch.setattr("streamd.daemon.wav.write_all", no_space)
     n_open = len(os.listdir("/dev/fd"))
     with pytest.raises(ConfigError, match="No space"):
         WavWriter(tmp_path / "talk")

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import SourceError
-from streamd.sources import Ended
 from streamd.sources.file import FileSource, Sndfile
 from streamd.types import FRAME, SAMPLE_RATE
 from tests.support.loop import turn
@@ -114,7 +113,7 @@ async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate
     realtime = FileSource(path, realtime=True, now_s=clock.now_s, sleep=clock.wait)
     async with realtime:
         blocks = []
-        while not isinstance(block := await aiter(realtime)._next_block(), Ended):
+        while (block := await aiter(realtime)._next_block()) is not None:
             blocks.append(block)
     assert len(blocks) > 90
     decoded = np.concatenate(blocks)
