@@ -16,7 +16,7 @@ from pathlib import Path
 from streamd.daemon.inference import InferenceThread, WindowRecognizer, trim
 from streamd.daemon.wav import WavWriter
 from streamd.errors import ConfigError, StreamdError, WireError
-from streamd.events import EndReason, Fault, Gap, GapReason, SessionEvent, Stats
+from streamd.events import EndReason, Fault, Gap, GapReason, Lag, SessionEvent, Stats
 from streamd.hub import Hub
 from streamd.journal import Folder, Journal, JournalError, sync
 from streamd.server import Metrics
@@ -164,10 +164,13 @@ class Stream:
         self._publish(self.session.accept(window, hypothesis))
         self._notify()
 
-    def publish_stats(self, rtf: float) -> None:
+    def publish_state(self, rtf: float) -> None:
         """Publish the state of the session; `rtf`: engine seconds for each second of audio."""
         if self._ended or not self.hub.listeners:
             return
+        # By time, not by window: when the engine is overloaded, windows are rare.
+        if self.session.late:
+            self.hub.publish(Lag(lag_ms=self.lag_ms))
         self.hub.publish(
             Stats(
                 audio_ms=self.session.now_ms,
@@ -421,7 +424,7 @@ class Streams:
                 self._untrimmed_s = 0
                 await asyncio.to_thread(trim)
             for stream in running:
-                stream.publish_stats(busy_s / len(running))
+                stream.publish_state(busy_s / len(running))
             hubs = [stream.hub for stream in self._streams.values()]
             self.metrics.streams.set(len(running))
             self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))

@@ -17,7 +17,7 @@ import numpy as np
 
 from streamd.audio.ring import Ring
 from streamd.commit import COMPLETE_AFTER, CommitPolicy
-from streamd.events import Gap, GapReason, Lag, SessionEvent
+from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
 from streamd.session.context import ContextFloor
@@ -84,6 +84,11 @@ class Session:
         """Frames of speech that were in no window yet."""
         utterances = self._segmenter.utterances
         return self.now - max(utterances[0].start, self._transcribed) if utterances else 0
+
+    @property
+    def late(self) -> bool:
+        """Whether that is more than the engine of a live stream should have left."""
+        return self.backlog >= max(2 * self._options.step, 50)
 
     @property
     def idle(self) -> bool:
@@ -171,7 +176,7 @@ class Session:
         segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         self._floor.learn(window, hypothesis)
-        events = self._lag(window)
+        events: list[SessionEvent] = []
         if not window.last:
             pause = segment.utterance.pause
             silence = 0 if pause is None else max(0, window.end - pause)
@@ -195,12 +200,6 @@ class Session:
                 self._prompt.forget()
             self._language.begin()
         return self._segment
-
-    def _lag(self, window: Window) -> list[SessionEvent]:
-        """Report if more than two steps (at least a second) of audio arrived during a window."""
-        late = self.now - window.end
-        report = not window.last and late >= max(2 * self._options.step, 50)
-        return [Lag(lag_ms=ms_from_frames(late))] if report else []
 
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int

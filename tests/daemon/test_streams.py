@@ -11,7 +11,7 @@ from streamd.daemon import pump
 from streamd.daemon.control import Control
 from streamd.daemon.streams import Stream, Streams
 from streamd.errors import EngineError, WireError
-from streamd.events import Eos, Fault, Final, Gap
+from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import PcmOptions, SessionOptions
 from streamd.sources.stdin import StdinSource
 from streamd.types import Hypothesis, Window
@@ -115,6 +115,32 @@ async def test_who_waits_longest_is_served_first(serving):
     assert ends == [end // 25 * 25 for end in (60, 120, 90)]
     for _ in range(1000):
         go.release()
+
+
+async def test_every_stream_hears_that_the_engine_is_behind(serving):
+    """Also where each window is the last of its utterance, so that none tells of a lag."""
+    streams = new_streams()
+    fed = [streams.open(f"s{i}") for i in range(3)]
+    heard = [stream.hub.subscribe() for stream in fed]
+    audio = scripted_audio(([False] * WORD + [True] * WORD + [False] * 60) * 3)
+
+    def lags() -> list[list[int]]:
+        for stream in fed:
+            stream.publish_state(1.0)
+        new = [list(iter(events.pop, None)) for events in heard]
+        return [[event.lag_ms for event in each if isinstance(event, Lag)] for each in new]
+
+    for stream in fed:
+        stream.feed(audio[: 3 * WORD])
+    assert lags() == [[], [], []]
+    for stream in fed:
+        stream.feed(audio[3 * WORD :])
+    said = lags()
+    assert all(len(each) == 1 and each[0] >= 1000 for each in said)
+    assert [[stream.lag_ms] for stream in fed] == said
+    serving(streams, ScriptedRecognizer())
+    await asyncio.gather(*(stream.flush() for stream in fed))
+    assert lags() == [[], [], []]
 
 
 async def test_two_recognizers_serve_two_sessions_at_once_and_one_session_in_order(serving):
