@@ -8,7 +8,6 @@ sees. `Function` documents the tensors of each function; here is how they depend
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
-from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -34,6 +33,9 @@ from streamd.engine.coreml.package import Function, FunctionKind, Meta, logit_ch
 from streamd.engine.weights import OUTPUT
 
 Graph = Callable[[Function, Meta, Layers, Mapping[str, Var]], dict[str, Var]]
+Join = Callable[[Var, Var], tuple[Var, Var]]
+"""Takes a layer's cache (1, n_head, d_head, T) and new columns (1, n_state, 1, k); returns the
+cache to attend to, and what is kept."""
 
 TARGET = ct.target.iOS18
 """macOS 15 and later, the first with states and with several functions in a package."""
@@ -140,12 +142,7 @@ def _step(
         name: mb.read_state(input=inputs[name]) if name in states else inputs[name]
         for name in (*_SELF, *_CROSS)
     }
-    in_state = "put" in inputs
-    join: Callable[[Var, Var], tuple[Var, Var]] = _append_to_input
-    if in_state:
-        used = mb.reduce_sum(x=inputs["put"], axes=[2], keep_dims=True)
-        unused = mb.sub(x=np.float16(1), y=used)
-        join = partial(_put_into_state, put=inputs["put"], unused=unused)
+    join = _put_into_state(inputs["put"]) if "put" in inputs else _append_to_input
     kept: dict[str, list[Var]] = {name: [] for name in _SELF}
     x, scores = inputs["x"], []
     for layer in range(meta.dims.n_text_layer):
@@ -166,34 +163,37 @@ def _step(
         )
         x = mb.add(x=x, y=layers.linear(attended, f"{block}.cross_attn.out"))
         x = mb.add(x=x, y=layers.feed_forward(x, block))
-        scores += _alignment(found, [head for at, head in meta.alignment_heads if at == layer])
+        scores += _alignment(found, layer, meta)
     outputs: dict[str, Var] = {}
     if function.kind == "step":
         outputs |= _logits(layers.layer_norm(x, "decoder.ln"), layers)
     outputs["alignment"] = concat(scores, axis=1)
     for name, parts in kept.items():
         value = concat(parts, axis=0)
-        if in_state:
+        if name in states:
             mb.coreml_update_state(state=inputs[name], value=value)
         else:
             outputs[name.replace("self", "new")] = value
     return outputs
 
 
-def _put_into_state(cache: Var, new: Var, *, put: Var, unused: Var) -> tuple[Var, Var]:
-    """Put new (1, n_state, 1, k) into a layer's cache (1, n_head, d_head, T), which is kept whole.
+def _put_into_state(put: Var) -> Join:
+    """Return a function that puts new columns into a layer's cache, which is kept whole."""
+    # 1 for each column that no token is written to; the same in all layers.
+    unused = mb.sub(x=np.float16(1), y=mb.reduce_sum(x=put, axes=[2], keep_dims=True))
 
-    `unused` has a 1 for each column that no token is written to.
-    """
-    _, n_state, _, k = new.shape
-    rows = mb.reshape(x=new, shape=[1, 1, n_state, k])
-    moved = mb.reshape(x=mb.matmul(x=rows, y=put), shape=cache.shape)
-    joined = mb.add(x=mb.mul(x=cache, y=unused), y=moved)
-    return joined, joined
+    def join(cache: Var, new: Var) -> tuple[Var, Var]:
+        _, n_state, _, k = new.shape
+        rows = mb.reshape(x=new, shape=[1, 1, n_state, k])
+        moved = mb.reshape(x=mb.matmul(x=rows, y=put), shape=cache.shape)
+        joined = mb.add(x=mb.mul(x=cache, y=unused), y=moved)
+        return joined, joined
+
+    return join
 
 
 def _append_to_input(cache: Var, new: Var) -> tuple[Var, Var]:
-    """Append new (1, n_state, 1, k) to a layer's cache, padded to T + 32; only the new is kept."""
+    """Append new columns to a layer's cache, padded to T + 32; only the new ones are kept."""
     new = split_heads(new, cache.shape[1])
     k = new.shape[3]
     if padded(k) == k:
@@ -208,10 +208,10 @@ def _scaled_query(y: Var, name: str, layers: Layers) -> Var:
     return split_heads(layers.linear(y, f"{name}.query", scale=scale), n_head)
 
 
-def _alignment(scores: Var, heads: Sequence[int]) -> list[Var]:
-    """Slice the scores (1, n_head, k, S) of ascending heads; neighbours share one slice."""
+def _alignment(scores: Var, layer: int, meta: Meta) -> list[Var]:
+    """Slice the scores (1, n_head, k, S) of a layer's alignment heads; neighbours share a slice."""
     runs: list[list[int]] = []
-    for head in heads:
+    for head in (head for at, head in meta.alignment_heads if at == layer):
         if runs and runs[-1][-1] + 1 == head:
             runs[-1].append(head)
         else:

@@ -5,6 +5,7 @@ Source: openai/whisper ``transcribe.py`` and ``timing.py`` (`add_word_timestamps
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -123,7 +124,7 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     """
     tokens, begin = decoded.tokens, tokenizer.timestamp_begin
     complete = [token >= begin for token in tokens[-2:]] == [False, True]
-    cuts = [i for i in range(1, len(tokens)) if tokens[i - 1] >= begin and tokens[i] >= begin]
+    cuts = _cuts(tokens, begin)
     if not cuts:
         times = [token for token in tokens if token >= begin]
         end_s = (times[-1] - begin) * FRAME_S if times else 0.0
@@ -141,6 +142,11 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
         return Split(segments, stretch.end, complete)
     last_timestamp = tokens[cuts[-1] - 1] - begin
     return Split(segments, stretch.seek + COLUMNS_PER_FRAME * last_timestamp, complete)
+
+
+def _cuts(tokens: Sequence[int], begin: int) -> list[int]:
+    """The places between two timestamps."""
+    return [i for i, pair in enumerate(pairwise(tokens), 1) if min(pair) >= begin]
 
 
 def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
@@ -203,8 +209,7 @@ def with_words(
     the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
     """
     times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
-    durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
-    median_s = min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
+    median_s = _median(times)
     times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
     groups = with_punctuation(
         [word.text for word in aligned],
@@ -229,6 +234,11 @@ def with_words(
             last_speech_s = segment.end_s
         timed.append(segment)
     return timed
+
+
+def _median(times: Sequence[tuple[float, float]]) -> float:
+    durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
+    return min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
 
 
 def _cut_at_sentence_ends(
