@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from streamd.config import Config
 from streamd.disk import megabytes
 from streamd.engine import store
-from streamd.engine.catalog import ENGLISH, CatalogModel, entry, offered
+from streamd.engine.catalog import ENGLISH, CatalogModel, entry, languages, offered
 from streamd.engine.store import imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.repository import Repository, repository_of
@@ -61,7 +61,7 @@ def _translates(config: Config) -> bool:
 def _refuse_wrong_language(name: str, config: Config) -> None:
     """Check a model of the catalog before it is downloaded; others are checked when loaded."""
     language, known = config.decoding.language, entry(name)
-    if known is None or known.n_languages > ENGLISH:
+    if known is None or languages(known.outline) > ENGLISH:
         return
     if _translates(config) or language not in ("auto", "en"):
         usual = offered(language=language, translate=_translates(config))

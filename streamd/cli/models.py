@@ -12,6 +12,7 @@ from streamd.config import Config
 from streamd.disk import expanded, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import CATALOG, entry, languages
+from streamd.engine.model import Outline
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.download import look_up
@@ -112,7 +113,7 @@ def _rows(here: StorePaths) -> Iterator[Row]:
     for name, files in imported.items():
         yield Row(name, _size(files), _known(files), "imported", "")
     for each in CATALOG:
-        n_languages, origin = _languages(each.n_languages), each.repository
+        n_languages, origin = _languages(each.outline), each.repository
         if path := downloaded.pop(origin, None):
             name = origin if each.name in imported else each.name
             yield Row(name, _size(path), n_languages, "downloaded", origin)
@@ -125,12 +126,13 @@ def _rows(here: StorePaths) -> Iterator[Row]:
 def _known(model: Path) -> str:
     """Return the languages of a model on this machine, or nothing if it is damaged."""
     try:
-        return _languages(languages(layout_of(model).outline(model)))
+        return _languages(layout_of(model).outline(model))
     except ModelError:
         return ""
 
 
-def _languages(n_languages: int) -> str:
+def _languages(outline: Outline) -> str:
+    n_languages = languages(outline)
     return "English" if n_languages == 1 else str(n_languages)
 
 

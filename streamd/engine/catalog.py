@@ -11,16 +11,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Heads, Outline, have_heads
+from streamd.engine.model import Heads, Outline, have_heads, only_language
 from streamd.errors import ConfigError
 
 ENGLISH, MANY, MANY_AND_CANTONESE = 1, 99, 100
 """How many languages a model knows."""
-_WITH_CANTONESE = 51_866
-"""Tokens of large-v3's vocabulary."""
+_WITH_CANTONESE, _MANY_MELS = 51_866, 128
+"""Tokens and mel bands of large-v3."""
 
 _MIN_SHORT_CTX = 64
 _N_AUDIO_CTX, _N_TEXT_CTX = 1500, 448
@@ -45,60 +44,38 @@ _OFFICIAL_HEADS = {
 """``layer.head`` of the heads that follow the audio (openai/whisper ``__init__.py``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The dimensions that decide how accurate a model is, and how fast."""
-
-    n_audio_layer: int
-    n_audio_state: int
-    n_text_layer: int
-    n_mels: int = 80
-
-    @classmethod
-    def of(cls, outline: Outline) -> Self:
-        """Return the size of a model on this machine."""
-        d = outline.dims
-        return cls(d.n_audio_layer, d.n_audio_state, d.n_text_layer, d.n_mels)
-
-    @property
-    def translates(self) -> bool:
-        """Whether it learned to; models with a cut decoder did not (openai/whisper, README)."""
-        return self.n_text_layer == self.n_audio_layer
-
-
 _SIZES = {
-    "tiny": Size(4, 384, 4),
-    "base": Size(6, 512, 6),
-    "small": Size(12, 768, 12),
-    "medium": Size(24, 1024, 24),
-    "large-v1": Size(32, 1280, 32),
-    "large-v2": Size(32, 1280, 32),
-    "large-v3": Size(32, 1280, 32, 128),
-    "large-v3-turbo": Size(32, 1280, 4, 128),
-    "distil-large-v3": Size(32, 1280, 2, 128),
-    "distil-large-v2": Size(32, 1280, 2),
-    "distil-medium": Size(24, 1024, 2),
-    "distil-small": Size(12, 768, 4),
+    "tiny": (4, 384, 4),
+    "base": (6, 512, 6),
+    "small": (12, 768, 12),
+    "medium": (24, 1024, 24),
+    "large-v1": (32, 1280, 32),
+    "large-v2": (32, 1280, 32),
+    "large-v3": (32, 1280, 32),
+    "large-v3-turbo": (32, 1280, 4),
+    "distil-large-v3": (32, 1280, 2),
+    "distil-large-v2": (32, 1280, 2),
+    "distil-medium": (24, 1024, 2),
+    "distil-small": (12, 768, 4),
 }
+"""Layers of the encoder, width, layers of the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A model on the hub, in the repository ``owner/name``.
+    """A model on the hub, in the repository ``owner/name``; about `n_bytes` are downloaded.
 
-    About `n_bytes` are downloaded. If `n_languages` is 1, the language is English. `min_audio_ctx`
-    is the shortest encoder context, in frames, that the model was trained for, or None.
+    `min_audio_ctx` is the shortest encoder context, in frames, that it was trained for, or None.
     """
 
     name: str
     repository: str
     n_bytes: int
-    n_languages: int
-    size: Size
+    outline: Outline
     min_audio_ctx: int | None = None
 
 
-def _on_hub(name: str, megabytes: int, n_languages: int = ENGLISH) -> CatalogModel:
+def _on_hub(name: str, megabytes: int) -> CatalogModel:
     min_audio_ctx = None
     if name.startswith("acft-"):  # tuned for short contexts: github.com/futo-org/whisper-acft
         repository = name.replace("acft-", "futo-org/acft-whisper-")
@@ -107,33 +84,47 @@ def _on_hub(name: str, megabytes: int, n_languages: int = ENGLISH) -> CatalogMod
         repository = f"distil-whisper/{name}"
     else:
         repository = f"openai/whisper-{name.removesuffix('-v1')}"
-    size = _SIZES[name.removeprefix("acft-").removesuffix(".en")]
-    return CatalogModel(name, repository, megabytes * 1_000_000, n_languages, size, min_audio_ctx)
+    n_audio_layer, width, n_text_layer = _SIZES[name.removeprefix("acft-").removesuffix(".en")]
+    third = "large-v3" in name
+    dims = ModelDimensions(
+        n_mels=_MANY_MELS if third else 80,
+        n_audio_ctx=_N_AUDIO_CTX,
+        n_audio_state=width,
+        n_audio_head=width // 64,
+        n_audio_layer=n_audio_layer,
+        n_vocab=_WITH_CANTONESE if third else 51_864 if name.endswith(".en") else 51_865,
+        n_text_ctx=_N_TEXT_CTX,
+        n_text_state=width,
+        n_text_head=width // 64,
+        n_text_layer=n_text_layer,
+    )
+    outline = Outline(dims, only_language(dims))
+    return CatalogModel(name, repository, megabytes * 1_000_000, outline, min_audio_ctx)
 
 
 CATALOG = (
-    _on_hub("large-v3-turbo", 1_621, MANY_AND_CANTONESE),
+    _on_hub("large-v3-turbo", 1_621),
     _on_hub("distil-large-v3", 1_515),
-    _on_hub("large-v3", 3_090, MANY_AND_CANTONESE),
-    _on_hub("large-v2", 6_176, MANY),
-    _on_hub("large-v1", 6_176, MANY),
+    _on_hub("large-v3", 3_090),
+    _on_hub("large-v2", 6_176),
+    _on_hub("large-v1", 6_176),
     _on_hub("distil-large-v2", 1_515),
     _on_hub("medium.en", 3_058),
-    _on_hub("medium", 3_058, MANY),
+    _on_hub("medium", 3_058),
     _on_hub("distil-medium.en", 792),
     _on_hub("small.en", 969),
-    _on_hub("small", 969, MANY),
+    _on_hub("small", 969),
     _on_hub("distil-small.en", 335),
     _on_hub("acft-small.en", 1_127),
-    _on_hub("acft-small", 1_127, MANY),
+    _on_hub("acft-small", 1_127),
     _on_hub("base.en", 293),
-    _on_hub("base", 293, MANY),
+    _on_hub("base", 293),
     _on_hub("acft-base.en", 397),
-    _on_hub("acft-base", 397, MANY),
+    _on_hub("acft-base", 397),
     _on_hub("tiny.en", 153),
-    _on_hub("tiny", 154, MANY),
+    _on_hub("tiny", 154),
     _on_hub("acft-tiny.en", 232),
-    _on_hub("acft-tiny", 232, MANY),
+    _on_hub("acft-tiny", 232),
 )
 
 ALSO_CALLED = {"large": "large-v3", "turbo": "large-v3-turbo"}
@@ -142,18 +133,18 @@ ALSO_CALLED = {"large": "large-v3", "turbo": "large-v3-turbo"}
 _OFFERED = ("base.en", "base")
 
 
-def suits(size: Size, n_languages: int, *, language: str, translate: bool) -> bool:
+def suits(outline: Outline, *, language: str, translate: bool) -> bool:
     """Return whether a model can do the task in a language, a code or "auto"."""
-    if translate:
-        return n_languages > ENGLISH and size.translates
-    return n_languages > ENGLISH or language == "en"
+    multilingual = languages(outline) > ENGLISH
+    return multilingual and _translates(outline) if translate else multilingual or language == "en"
 
 
-def quality(size: Size, n_languages: int) -> tuple[int, ...]:
+def quality(outline: Outline) -> tuple[int, ...]:
     """Return a key that sorts any model as `CATALOG` is sorted, but with the best one last."""
-    encoder = size.n_audio_layer * size.n_audio_state**2
-    fast = size.n_mels == _SIZES["large-v3"].n_mels and not size.translates
-    return (encoder, size.n_mels, fast, size.n_text_layer, n_languages == ENGLISH)
+    d = outline.dims
+    encoder = d.n_audio_layer * d.n_audio_state**2
+    fast = d.n_mels == _MANY_MELS and not _translates(outline)
+    return (encoder, d.n_mels, fast, d.n_text_layer, languages(outline) == ENGLISH)
 
 
 def languages(outline: Outline) -> int:
@@ -165,13 +156,17 @@ def languages(outline: Outline) -> int:
     return MANY_AND_CANTONESE if outline.dims.n_vocab >= _WITH_CANTONESE else MANY
 
 
+def _translates(outline: Outline) -> bool:
+    # Models with a cut decoder did not learn to (openai/whisper, README).
+    return outline.dims.n_text_layer == outline.dims.n_audio_layer
+
+
 def offered(*, language: str, translate: bool) -> CatalogModel:
     """Return the model to offer to a user who has none that `suits`."""
     return next(
         each
         for each in CATALOG
-        if each.name in _OFFERED
-        and suits(each.size, each.n_languages, language=language, translate=translate)
+        if each.name in _OFFERED and suits(each.outline, language=language, translate=translate)
     )
 
 
@@ -182,28 +177,14 @@ def entry(name: str) -> CatalogModel | None:
 
 
 def dimensions(name: str) -> ModelDimensions:
-    """Return the dimensions of a model such as ``base.en``.
+    """Return the dimensions of a model of the catalog, such as ``base.en``.
 
-    Raises `ConfigError` if OpenAI has no such model.
+    Raises `ConfigError` if there is none of that name.
     """
-    official = {each.name: each for each in CATALOG if each.repository.startswith("openai/")}
-    if name not in official:
-        raise ConfigError(f"OpenAI has no model {name}: use one of {', '.join(official)}")
-    found = official[name]
-    size, n_head = found.size, found.size.n_audio_state // 64
-    n_vocab = {ENGLISH: 51_864, MANY: 51_865, MANY_AND_CANTONESE: _WITH_CANTONESE}
-    return ModelDimensions(
-        n_mels=size.n_mels,
-        n_audio_ctx=_N_AUDIO_CTX,
-        n_audio_state=size.n_audio_state,
-        n_audio_head=n_head,
-        n_audio_layer=size.n_audio_layer,
-        n_vocab=n_vocab[found.n_languages],
-        n_text_ctx=_N_TEXT_CTX,
-        n_text_state=size.n_audio_state,
-        n_text_head=n_head,
-        n_text_layer=size.n_text_layer,
-    )
+    if found := entry(name):
+        return found.outline.dims
+    names = ", ".join(each.name for each in CATALOG)
+    raise ConfigError(f"no model {name} is in the catalog: use one of {names}")
 
 
 def heads(listed: Iterable[tuple[int, int]] | None, path: Path, dims: ModelDimensions) -> Heads:

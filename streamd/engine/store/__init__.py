@@ -13,8 +13,8 @@ from pathlib import Path
 
 from streamd.assets import asset
 from streamd.disk import expanded
-from streamd.engine.catalog import CATALOG, Size, entry, languages, quality, suits
-from streamd.engine.model import Model
+from streamd.engine.catalog import CATALOG, entry, quality, suits
+from streamd.engine.model import Model, Outline
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.layouts import layout_of, load
@@ -79,23 +79,22 @@ def best(here: StorePaths, *, language: str, translate: bool) -> str | None:
     models that are not in the catalog are ignored: other programs share the cache.
     """
     possible = [
-        (quality(size, n_languages), name)
-        for name, size, n_languages in _candidates(here)
-        if suits(size, n_languages, language=language, translate=translate)
+        (quality(outline), name)
+        for name, outline in _candidates(here)
+        if suits(outline, language=language, translate=translate)
     ]
     return max(possible, key=itemgetter(0))[1] if possible else None
 
 
-def _candidates(here: StorePaths) -> Iterator[tuple[str, Size, int]]:
-    """Yield name, size and number of languages of all models, the preferred ones first."""
+def _candidates(here: StorePaths) -> Iterator[tuple[str, Outline]]:
+    """Yield names and outlines of all models, the preferred ones first."""
     for name, path in imports.every(here.imported):
         with suppress(ModelError):
-            outline = layout_of(path).outline(path)
-            yield name, Size.of(outline), languages(outline)
+            yield name, layout_of(path).outline(path)
     for each in CATALOG:
         if cache.find(here.cache, Repository(each.repository)):
             name = each.repository if imports.find(here.imported, each.name) else each.name
-            yield name, each.size, each.n_languages
+            yield name, each.outline
     for each in CATALOG:
         if each.name in BUNDLED:
-            yield each.name, each.size, each.n_languages
+            yield each.name, each.outline
