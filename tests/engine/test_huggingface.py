@@ -269,12 +269,8 @@ def test_an_index_does_not_lead_out_of_the_folder(folder, name):
     assert "is no part of a model" in refusal(folder)
 
 
-def test_an_index_that_does_not_fit(folder):
+def test_a_part_that_is_missing_is_named(folder):
     first, _ = split(folder)
-    index = json.loads((folder / INDEX).read_text())
-    index["weight_map"]["model.none"] = first
-    (folder / INDEX).write_text(json.dumps(index))
-    assert "lacks model.none" in refusal(folder)
     (folder / first).unlink()
     assert first in refusal(folder)
 

@@ -253,7 +253,8 @@ def _encoded(meta: Meta, n_ctx: int) -> TensorSpec:
     return TensorSpec("encoded", (1, meta.dims.n_audio_state, 1, padded(n_ctx)))
 
 
-def _caches(meta: Meta, which: str, n: int) -> tuple[TensorSpec, ...]:
+def caches(meta: Meta, which: str, n: int) -> tuple[TensorSpec, ...]:
+    """Return keys and values of the "self" or "cross" attention for n positions."""
     shape = (meta.dims.n_text_layer, meta.dims.n_text_head, meta.d_head, n)
     return tuple(TensorSpec(f"{which}_{part}", shape) for part in "kv")
 
@@ -265,7 +266,7 @@ def _cross(meta: Meta, n_ctx: int) -> Function:
         kind="cross",
         forms=("mix",),
         inputs=(_encoded(meta, n_ctx),),
-        outputs=_caches(meta, "cross", padded(n_ctx)),
+        outputs=caches(meta, "cross", padded(n_ctx)),
         n_ctx=n_ctx,
     )
 
@@ -287,7 +288,7 @@ def _load(meta: Meta, n_ctx: int) -> Function:
         forms=("state",),
         inputs=(_encoded(meta, n_ctx),),
         outputs=(TensorSpec("loaded", (1, 1, 1, 32)),),
-        states=(*_caches(meta, "self", n_slots), *_caches(meta, "cross", meta.n_keys)),
+        states=(*caches(meta, "self", n_slots), *caches(meta, "cross", meta.n_keys)),
         n_ctx=n_ctx,
         n_slots=n_slots,
     )
@@ -298,7 +299,7 @@ def _pass(meta: Meta, form: Form, kind: FunctionKind, *, k: int, n_slots: int) -
     dims = meta.dims
     in_state = form == "state"
     suffix = "" if n_slots == meta.slots(form)[0] else f"_t{n_slots}"
-    own, cross = _caches(meta, "self", n_slots), _caches(meta, "cross", meta.n_keys)
+    own, cross = caches(meta, "self", n_slots), caches(meta, "cross", meta.n_keys)
     inputs = [TensorSpec("x", (1, dims.n_text_state, 1, k))]
     if in_state:
         inputs.append(TensorSpec("put", (1, 1, k, n_slots)))
@@ -310,7 +311,7 @@ def _pass(meta: Meta, form: Form, kind: FunctionKind, *, k: int, n_slots: int) -
     outputs.append(TensorSpec("alignment", (1, len(meta.alignment_heads), k, meta.n_keys)))
     if not in_state:
         inputs += own
-        outputs += _caches(meta, "new", k)
+        outputs += caches(meta, "new", k)
     return Function(
         package=f"decoder_{form}.mlpackage",
         name=f"{kind}{k}{suffix}",

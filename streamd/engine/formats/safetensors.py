@@ -19,7 +19,6 @@ from safetensors import SafetensorError, safe_open
 
 from streamd.engine.formats.untrusted import bad_file, existing, read_json, shown
 from streamd.engine.weights import INT8_ROWS, Stored
-from streamd.errors import ModelError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_SHARDS = 1000
@@ -34,17 +33,13 @@ class _ShardIndex(msgspec.Struct):
 def open_folder(folder: Path) -> dict[str, Stored]:
     """Return what ``model.safetensors`` holds, or else the files that its index names.
 
-    Raises `ModelError` if files are missing, damaged, or the index does not fit them.
+    Raises `ModelError` if files are missing or damaged.
     """
-    index = folder / INDEX
-    if (folder / SINGLE).exists() or not index.exists():
-        return _with_scales(open_file(folder / SINGLE))
-    places = read_json(index, _ShardIndex).weight_map
-    parts = {name: open_file(folder / name) for name in shards(index)}
-    for tensor, name in places.items():
-        if tensor not in parts[name]:
-            raise ModelError(f"{folder / name}: lacks {shown(tensor)}, which {INDEX} has there")
-    return _with_scales({tensor: parts[name][tensor] for tensor, name in places.items()})
+    stored: dict[str, Stored] = {}
+    for path in files(folder):
+        if path.name != INDEX:
+            stored |= open_file(path)
+    return _with_scales(stored)
 
 
 def files(folder: Path) -> list[Path]:

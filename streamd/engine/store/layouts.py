@@ -107,7 +107,7 @@ def _of_file(path: Path) -> ModelLayout:
     if magic.startswith((ZIP_MAGIC, torch_zip.OLD_MAGIC)):
         return openai
     for pattern, what in _OTHERS.items():
-        if path.match(pattern):
+        if path.match(pattern) or magic.startswith(what.encode()):  # GGUF begins with its name
             raise _not_read(path, what)
     raise ModelError(f"{path}: no model; streamd reads {_READ}")
 

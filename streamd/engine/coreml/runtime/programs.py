@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import MASKED, Form, Function, FunctionKind, Meta
+from streamd.engine.coreml.package import MASKED, Form, Function, FunctionKind, Meta, caches
 from streamd.engine.coreml.runtime.library import Array, Library, Loaded, Placement, State
 
 _OF_THE_WINDOW = ("cross_mask", "self_k", "self_v", "cross_k", "cross_v")
@@ -115,14 +115,14 @@ class WindowCaches:
         self.n_ctx = 0
         self.state: State = make_state()
         self._cross_mask = np.full((1, 1, 1, meta.n_keys), MASKED, np.float32)
-        text = (meta.dims.n_text_layer, meta.dims.n_text_head, meta.d_head)
-        in_state = form == "state"
-        self._cross = {} if in_state else _keys_values("cross", (*text, meta.n_keys))
-        # A function for a short cache reads a short array, so every size has a copy of its own.
-        self._own = {
-            n_slots: _keys_values("self", (*text, n_slots))
-            for n_slots in (() if in_state else meta.slots(form))
-        }
+        self._cross: dict[str, Array] = {}
+        self._own: dict[int, dict[str, Array]] = {}
+        if form == "mix":
+            self._cross = _keys_values("cross", meta, meta.n_keys)
+            # A function for a short cache reads a short array, so every size has its own copy.
+            self._own = {
+                n_slots: _keys_values("self", meta, n_slots) for n_slots in meta.slots(form)
+            }
 
     def load(self, n_ctx: int, run: Callable[[State], Mapping[str, Array]]) -> None:
         """Start a window of `n_ctx` positions.
@@ -155,8 +155,8 @@ class WindowCaches:
                 own[f"self_{part}"][..., columns[fits]] = new[..., fits]
 
 
-def _keys_values(which: str, shape: tuple[int, ...]) -> dict[str, Array]:
-    return {f"{which}_{part}": np.zeros(shape, np.float32) for part in "kv"}
+def _keys_values(which: str, meta: Meta, n: int) -> dict[str, Array]:
+    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in caches(meta, which, n)}
 
 
 # -- the inputs of a pass -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
@@ -175,11 +175,11 @@ class Worker:
         self._process.start()
         theirs.close()
 
-    def wait(self, on_progress: Callable[[str], None], *, start_s: float) -> None:
-        """Wait until the worker has loaded, which may take minutes.
+    def wait(self, start_s: float) -> None:
+        """Wait until the worker has loaded, which may take minutes; the log says what it is doing.
 
-        `on_progress` is called every 20 seconds with what the worker is doing. Raises
-        `WorkerLostError` if it died, was not ready within `start_s`, or Core ML rejected the model.
+        Raises `WorkerLostError` if it died, was not ready within `start_s`, or Core ML rejected the
+        model.
         """
         begun_s, state = time.monotonic(), "starting"
         while True:
@@ -187,7 +187,8 @@ class Worker:
             if spent_s >= start_s:
                 raise self._lost(f"was not ready within {start_s:g} s")
             if not self._connection.poll(min(_REPORT_S, start_s - spent_s)):
-                on_progress(f"{state}, for {time.monotonic() - begun_s:.0f} s so far")
+                spent_s = time.monotonic() - begun_s
+                log.info("Core ML, %s: %s, for %.0f s so far", self._placement, state, spent_s)
                 continue
             kind, state = self._receive()
             if kind == "done":
@@ -292,10 +293,7 @@ class Supervisor:
         while self._worker is None:
             worker = Worker(self._job)
             try:
-                worker.wait(
-                    lambda state: log.info("Core ML, %s: %s", self.placement, state),
-                    start_s=self._limits.start_s,
-                )
+                worker.wait(self._limits.start_s)
             except WorkerLostError as error:
                 self.lost(error)
             else:
