@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
+from msgspec import Struct
 
 import streamd.options
 from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config
@@ -16,7 +17,7 @@ from streamd.config.option import Field, Option
 from streamd.errors import StreamdError
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
-from streamd.sinks.documents import FullResult, Result
+from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment
 
 _DOCS = Path(__file__).parent
 
@@ -135,9 +136,36 @@ def _exit_codes() -> str:
     return f"## Exit codes\n\n| code | meaning |\n|---|---|\n{table}"
 
 
+class Result(Struct, frozen=True, kw_only=True):
+    """openai-whisper's result; `language` is the first segment's, or empty without segments."""
+
+    segments: tuple[JsonSegment, ...]
+    text: str
+    language: str
+
+
+class ResultLanguage(Struct, frozen=True, kw_only=True):
+    """The language of the whole: that of the first segment."""
+
+    language: str
+
+
+class FullResult(Struct, frozen=True, kw_only=True):
+    """whisper.cpp's full result, without its facts about the program and the model."""
+
+    transcription: tuple[JsonFullSegment, ...]
+    gaps: tuple[JsonGap, ...]
+    text: str
+    result: ResultLanguage
+
+
+RESULTS = {"json": Result, "json-full": FullResult}
+"""The whole documents, which streamd writes segment by segment."""
+
+
 def document_schema(name: str) -> dict[str, Any]:
     """The JSON schema of the output format ``json`` or ``json-full``."""
-    return msgspec.json.schema({"json": Result, "json-full": FullResult}[name])
+    return msgspec.json.schema(RESULTS[name])
 
 
 def protocol_schema() -> dict[str, Any]:

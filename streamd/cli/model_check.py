@@ -108,14 +108,7 @@ def judged(
 
     Raises `ModelError` if the engine is too far from the reference.
     """
-    for row in rows:
-        measured = row.numerics
-        yield line(
-            "against float32",
-            f"{row.clip.name} at context {row.n_ctx}: KL {measured.kl:.2g}, logits "
-            f"{measured.logits:.2g}, alignment {measured.alignment:.2g}; "
-            f"{measured.agreed:.0%} of the tokens the same",
-        )
+    yield from map(_described, rows)
     off = average([row.numerics for row in rows])
     yield line("mean", f"KL {off.kl:.2g} nats per token, logits {off.logits:.2g}")
     whole = [row for row in rows if row.clip.n_frames <= row.n_ctx]
@@ -141,6 +134,15 @@ def judged(
             f"{n_expected} in the reference; {fix}"
         )
     yield from _largest(peaks)
+
+
+def _described(row: Compared) -> str:
+    found = row.numerics
+    return line(
+        "against float32",
+        f"{row.clip.name} at context {row.n_ctx}: KL {found.kl:.2g}, logits {found.logits:.2g},"
+        f" alignment {found.alignment:.2g}; {found.agreed:.0%} of the tokens the same",
+    )
 
 
 def _largest(peaks: Sequence[Peak]) -> Iterator[str]:

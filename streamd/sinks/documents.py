@@ -1,6 +1,6 @@
 """Transcripts as one JSON document: json, json-full.
 
-`Result` is the result of openai-whisper's ``transcribe`` and its ``json`` format. `FullResult` is
+json is the result of openai-whisper's ``transcribe`` and its ``json`` format. json-full is
 whisper.cpp's ``--output-json-full``, with openai-whisper's names for what that lacks. Their schemas
 are docs/json.schema.json and docs/json-full.schema.json.
 """
@@ -52,14 +52,6 @@ class JsonSegment(Struct, frozen=True, kw_only=True):
     words: tuple[JsonWord, ...]
 
 
-class Result(Struct, frozen=True, kw_only=True):
-    """openai-whisper's result; `language` is the first segment's, or empty without segments."""
-
-    segments: tuple[JsonSegment, ...]
-    text: str
-    language: str
-
-
 class Timestamps(Struct, frozen=True, kw_only=True):
     """Start and end as ``hh:mm:ss,ttt``."""
 
@@ -104,26 +96,11 @@ class JsonFullSegment(Struct, frozen=True, kw_only=True):
     words: tuple[JsonWord, ...]
 
 
-class ResultLanguage(Struct, frozen=True, kw_only=True):
-    """The language of the whole: that of the first segment."""
-
-    language: str
-
-
 class JsonGap(Struct, frozen=True, kw_only=True):
     """A place where audio was lost, which is not silence."""
 
     offsets: Offsets
     why: str
-
-
-class FullResult(Struct, frozen=True, kw_only=True):
-    """whisper.cpp's full result, without its facts about the program and the model."""
-
-    transcription: tuple[JsonFullSegment, ...]
-    gaps: tuple[JsonGap, ...]
-    text: str
-    result: ResultLanguage
 
 
 _encoder = msgspec.json.Encoder()
@@ -135,7 +112,7 @@ _MAX_TAIL_CHARS, _MAX_TAIL_GAPS = 4096, 32
 
 
 class Json:
-    """Writes a `Result`, or a `FullResult` if `full`, with one segment per line.
+    """Writes json, or json-full if `full`, with one segment per line.
 
     While a long document grows, its `text` and `gaps`, which stand at the end, are empty.
     """

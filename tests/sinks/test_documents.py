@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.make import RESULTS
 from docs.make import document_schema as made_schema
 from streamd.events import Details, TimedWord, Token
-from streamd.sinks.documents import FullResult, Result
 from tests.support.said import GAP, SPEECH, final, spoken, written
 
 ROOT = Path(__file__).parents[2]
-MODELS = {"json": Result, "json-full": FullResult}
 
 
 def timed(text, start_ms, end_ms, prob=0.5):
@@ -127,7 +126,7 @@ tokens = st.lists(
 )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RESULTS)
 @given(said=st.lists(st.tuples(words, tokens), max_size=3))
 def test_any_transcript_matches_the_schema_and_has_all_that_was_said(name, said):
     events = []
@@ -140,7 +139,7 @@ def test_any_transcript_matches_the_schema_and_has_all_that_was_said(name, said)
         events.append(final(text, end_ms=5000, words=timed_words, details=details, seq=i))
     document = written(name, GAP, *events)
     jsonschema.validate(json.loads(document), made_schema(name))
-    result = msgspec.json.decode(document, type=MODELS[name])
+    result = msgspec.json.decode(document, type=RESULTS[name])
     segments = result.segments if name == "json" else result.transcription
     events = [event for event in events if event.text]
     assert [len(segment.words) for segment in segments] == [len(event.words) for event in events]
@@ -150,7 +149,7 @@ def test_any_transcript_matches_the_schema_and_has_all_that_was_said(name, said)
     assert result.text == "".join(segment.text for segment in segments)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RESULTS)
 def test_the_schema_in_the_docs_is_the_programs(name):
     page = json.loads((ROOT / "docs" / f"{name}.schema.json").read_text(encoding="utf-8"))
     assert page == made_schema(name), "run: make docs"
