@@ -403,11 +403,7 @@ class Journal:
                 _log.warning("%s; the file before it is continued", error)
             self._policy.expire(self._index)
         offset = self._size
-        self._put(JournalLine(settled_ms=self.settled_ms, event=event))
-        return offset
-
-    def _put(self, line: JournalLine) -> None:
-        data = _encode(line) + b"\n"
+        data = _encode(JournalLine(settled_ms=self.settled_ms, event=event)) + b"\n"
         with os_error_as(JournalError, f"{self._files[-1].path}: cannot be written"):
             try:
                 write_all(self._file, data)
@@ -417,9 +413,10 @@ class Journal:
                 raise
         self._dirty = True
         self._size += len(data)
-        self._written_ms = line.settled_ms
+        self._written_ms = self.settled_ms
         if self._policy.options.fsync == "always":
             self._sync()
+        return offset
 
     def _sync(self) -> None:
         _force(self._file)
