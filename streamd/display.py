@@ -13,9 +13,8 @@ from streamd.errors import ConfigError, os_error_as
 from streamd.options import OutputOptions
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, FileSink, suffix
-from streamd.sinks.look import Look, confidence_ramp, stamper
 from streamd.sinks.terminal import is_terminal, open_captions
-from streamd.sinks.text import clean
+from streamd.sinks.text import Look, clean, confidence_ramp, stamper
 from streamd.sinks.video import Video
 from streamd.sources.ffmpeg import is_url
 

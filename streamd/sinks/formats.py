@@ -18,9 +18,18 @@ from streamd.events import EndReason, Eos, Event, Final, Gap, encode
 from streamd.options import CueLayout
 from streamd.sinks import CaptionSink
 from streamd.sinks.documents import Json
-from streamd.sinks.look import RAINBOW, Look, caption, clock, gap_notice, paint, rank
 from streamd.sinks.subtitles import Lrc, Srt, Vtt
-from streamd.sinks.text import aligned, clean
+from streamd.sinks.text import (
+    RAINBOW,
+    Look,
+    aligned,
+    caption,
+    clean,
+    clock,
+    gap_notice,
+    paint,
+    rank,
+)
 from streamd.stdio import put
 
 

@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from streamd.disk import megabytes
-from streamd.sinks.look import clock
 from streamd.sinks.terminal import Region, Size, terminal_size
-from streamd.sinks.text import chunks, clean, width
+from streamd.sinks.text import chunks, clean, clock, width
 
 _MIN_BAR_CELLS = 10
 _MAX_BAR_CELLS = 40

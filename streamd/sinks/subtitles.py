@@ -7,7 +7,7 @@ from functools import partial
 from streamd.events import Event, Gap
 from streamd.options import CueLayout
 from streamd.sinks.cues import Cues, Piece, joined
-from streamd.sinks.look import RAINBOW, gap_notice, rank
+from streamd.sinks.text import RAINBOW, gap_notice, rank
 
 JOINER = "\u2060"
 """An invisible character that breaks a tag in formats without escapes."""

@@ -15,8 +15,7 @@ from streamd.events import Event, Fault, Final, Gap, Lag, Partial
 from streamd.options import CueLayout
 from streamd.sinks import CaptionSink
 from streamd.sinks.formats import FORMATS, Jsonl, StreamSink, Text
-from streamd.sinks.look import FAINT, Look, Span, caption, gap_notice, paint
-from streamd.sinks.text import chunks, clean, width
+from streamd.sinks.text import FAINT, Look, Span, caption, chunks, clean, gap_notice, paint, width
 from streamd.stdio import put
 
 Size = Callable[[], tuple[int, int]]

@@ -1,11 +1,18 @@
-"""Text functions for all sinks: make text harmless, measure it in terminal cells, find words."""
+"""Text for all sinks: harmless, measured in terminal cells, with its words in their places.
+
+And the style of captions: colours by confidence, marks on doubtful words, time stamps.
+"""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from wcwidth import iter_graphemes, wcswidth, wcwidth
 
-from streamd.events import TimedWord
+from streamd.events import Final, GapReason, Partial, TimedWord
 
 _BREAKS = re.compile("[\t\n\v\f\r\x85\u2028\u2029]")
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -68,3 +75,126 @@ def aligned(text: str, words: Sequence[TimedWord]) -> Iterator[tuple[int, int, T
             return
         at = start + len(word.text)
         yield start, at, word
+
+
+RAINBOW = (
+    (220, 5, 12),
+    (232, 96, 28),
+    (241, 147, 45),
+    (246, 193, 65),
+    (247, 240, 86),
+    (144, 201, 135),
+    (78, 178, 101),
+)
+"""Seven steps of Paul Tol's discrete rainbow, red to green, as in whisper.cpp."""
+_RAINBOW_256 = (160, 166, 208, 215, 227, 114, 71)
+"""The nearest colours in xterm's palette of 256."""
+FAINT = "2"
+"""SGR faint. Not italic: inside tmux and screen that often comes out as reverse video."""
+
+
+class Span(NamedTuple):
+    """A run of text and its SGR parameters, ``""`` for plain."""
+
+    text: str
+    sgr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The user's choices for captions.
+
+    `ramp` has SGR colours from lowest to highest confidence, or none. Words less probable than
+    `mark_low` are put into brackets. `stamp` makes the text before a caption from its start in ms.
+    """
+
+    ramp: tuple[str, ...] = ()
+    mark_low: float = 0.0
+    stamp: Callable[[int], str] = lambda t_ms: ""
+
+
+def confidence_ramp(
+    colors: Literal["auto", "always", "never"], environ: Mapping[str, str], *, is_terminal: bool
+) -> tuple[str, ...]:
+    """Return the colours for `Look.ramp`: truecolour if the terminal has it, else of the 256.
+
+    ``auto`` colours on a terminal unless ``NO_COLOR`` is set to anything; ``always`` ignores
+    ``NO_COLOR`` (https://no-color.org).
+    """
+    wanted = is_terminal and not environ.get("NO_COLOR") if colors == "auto" else colors == "always"
+    if not wanted:
+        return ()
+    if environ.get("COLORTERM") in ("truecolor", "24bit"):
+        return tuple(f"38;2;{red};{green};{blue}" for red, green, blue in RAINBOW)
+    return tuple(f"38;5;{color}" for color in _RAINBOW_256)
+
+
+def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable[[int], str]:
+    """Return the function for `Look.stamp`.
+
+    ``rel`` counts from the start of the stream, at `started`; ``clock`` is local wall time.
+    """
+    if mode == "off":
+        return lambda t_ms: ""
+    if mode == "rel":
+        return lambda t_ms: f"[{clock(t_ms)}] "
+    return lambda t_ms: f"[{(started + timedelta(milliseconds=t_ms)).astimezone():%H:%M:%S}] "
+
+
+def clock(t_ms: int) -> str:
+    """Return a time as ``h:mm:ss``, rounded down."""
+    minutes, seconds = divmod(t_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+_GAPS: Mapping[str, str] = {
+    GapReason.OVERRUN: "the microphone's driver overflowed",
+    GapReason.ENGINE: "the engine was too slow",
+    GapReason.DEVICE: "the device was disconnected",
+    GapReason.RESTART: "the server was restarted",
+    GapReason.RESUME: "the client had lost it",
+}
+
+
+def gap_notice(duration_ms: int, why: str) -> str:
+    """Return the note that readers of a transcript see for a gap."""
+    return f"[{duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(why) or clean(why)}]"
+
+
+def caption(event: Partial | Final, look: Look) -> list[Span]:
+    """Return the event's text in the user's style; the tentative end of a partial is faint."""
+    stable = event.stable if isinstance(event, Partial) else len(event.text)
+    stamp = Span(look.stamp(event.start_ms))
+    return [stamp, *_spans(event.text, event.words, stable, look)]
+
+
+def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> Iterator[Span]:
+    # Words need no spans of their own if nothing is shown about them.
+    placed = list(aligned(text, words)) if look.ramp or look.mark_low else []
+    opens = {start: word for start, _, word in placed}
+    closes = {end for _, end, _ in placed}
+    edges = sorted({0, min(stable, len(text)), len(text), *opens, *closes})
+    word = None
+    for start, end in pairwise(edges):
+        word = opens.get(start, word)
+        shown = clean(text[start:end])
+        if word is not None and word.prob < look.mark_low:
+            shown = "[" * (start in opens) + shown + "]" * (end in closes)
+        codes = [FAINT] if start >= stable else []
+        if word is not None and look.ramp:
+            codes.append(look.ramp[rank(word.prob, len(look.ramp))])
+        yield Span(shown, ";".join(codes))
+        if end in closes:
+            word = None
+
+
+def rank(prob: float, n_ranks: int = len(RAINBOW)) -> int:
+    """Return the colour of a word of this probability, as an index from 0 to ``n_ranks - 1``."""
+    # Cubed, as whisper.cpp does: most words are near 1, and the differences there matter.
+    return min(int(max(prob, 0.0) ** 3 * n_ranks), n_ranks - 1)
+
+
+def paint(spans: Iterable[Span]) -> str:
+    """Return the spans as terminal text; each styled span resets its style."""
+    return "".join(f"\x1b[{sgr}m{text}\x1b[m" if sgr else text for text, sgr in spans)

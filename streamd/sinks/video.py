@@ -70,9 +70,7 @@ class Video:
         self._part = path.absolute().with_name(f".{path.name}.part")
         self._layout = fitting(layout)
         self._cues = Cues(self._layout)
-        self._dialogues: list[str] = []
-        self._letters: set[str] = set()
-        self._end_ms = 0
+        self._shown: list[Cue] = []
         done = self._run(_ONE_PICTURE, "")
         if done.returncode:
             raise ConfigError(f"{path}: this ffmpeg cannot make videos: {_complaint(done.stderr)}")
@@ -81,13 +79,10 @@ class Video:
 
     def write(self, event: Event) -> None:
         """Collect finals, and make the video at the end; raises `StreamdError` if ffmpeg cannot."""
-        for cue in self._cues.of(event):
-            self._dialogues.append(dialogue(cue, self._layout))
-            self._letters.update(joined(cue.pieces))
-            self._end_ms = cue.end_ms
+        self._shown += self._cues.of(event)
         if isinstance(event, Eos):
             whole = event.reason == EndReason.END
-            if whole or (event.reason == EndReason.STOP and self._dialogues):
+            if whole or (event.reason == EndReason.STOP and self._shown):
                 self._make(whole=whole)
 
     def close(self) -> None:
@@ -99,14 +94,14 @@ class Video:
         # Of all the sound if `whole`, or else up to the last word.
         _log.info("%s: ffmpeg is making the video", self._path)
         self._warn_of_missing_letters()
-        end = () if whole else ("-t", f"{self._end_ms / 1000:.3f}")
+        end = () if whole else ("-t", f"{self._shown[-1].end_ms / 1000:.3f}")
         command = (
             *("-i", f"file:{self._sound}", "-f", "lavfi", "-i", _GROUND),
             *("-map", "1:v", "-map", "0:a:0", *_ENCODED, "-preset", "veryfast"),
             *("-c:a", "aac", "-shortest", *end, "-movflags", "+faststart"),
             *("-f", "mp4", "-y", f"file:{self._part}"),
         )
-        done = self._run(command, "".join(self._dialogues))
+        done = self._run(command, "".join(dialogue(cue, self._layout) for cue in self._shown))
         if done.returncode:
             why = _complaint(done.stderr)
             raise StreamdError(f"{self._path}: ffmpeg cannot make the video: {why}")
@@ -115,8 +110,8 @@ class Video:
 
     def _warn_of_missing_letters(self) -> None:
         # Drawn once, in a picture of their own: in the video libass would complain in each picture.
-        letters = _escaped("".join(sorted(self._letters)))
-        line = _dialogue_line(0, 1000, f"{{\\fs8}}{letters}")
+        letters = sorted({letter for cue in self._shown for letter in joined(cue.pieces)})
+        line = _dialogue_line(0, 1000, f"{{\\fs8}}{_escaped(''.join(letters))}")
         done = self._run(_ONE_PICTURE, line, level="warning")
         missing = dict.fromkeys(chr(int(code, 16)) for code in _NO_GLYPH.findall(done.stderr))
         if missing:

@@ -15,7 +15,7 @@ from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos, Fault
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS, FileSink, StreamSink, Text
-from streamd.sinks.look import Look
+from streamd.sinks.text import Look
 from tests.support.said import GAP, final, spoken, written
 
 END, STOP, ERROR = (Eos(seq=0, reason=reason) for reason in ("end", "stop", "error"))

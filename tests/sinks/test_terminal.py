@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
 from streamd.options import CueLayout
 from streamd.sinks.formats import StreamSink
-from streamd.sinks.look import Look, confidence_ramp
 from streamd.sinks.terminal import TerminalSink, open_captions
+from streamd.sinks.text import Look, confidence_ramp
 from tests.support.emulator import Emulator, plain_rows
 
 WIDTHS = (30, 60, 80, 120)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from wcwidth import iter_graphemes
 
 from streamd.events import Final, Partial, TimedWord
-from streamd.sinks.look import Look, Span, caption, clock, stamper
-from streamd.sinks.text import aligned, chunks, clean, width
+from streamd.sinks.text import Look, Span, aligned, caption, chunks, clean, clock, stamper, width
 
 any_text = st.text(st.characters())
 

@@ -20,7 +20,7 @@ PROGRAM = f"""
 import os, signal, subprocess, sys, tty
 from streamd.events import Final, Partial
 from streamd.options import CueLayout
-from streamd.sinks.look import Look
+from streamd.sinks.text import Look
 from streamd.sinks.terminal import open_captions
 
 tty.setcbreak(0)
