@@ -325,13 +325,10 @@ def _option(option: Option) -> str:
     # The short name and the long one: other aliases are in docs/options.md.
     short = [flag for flag in option.shown_flags[:1] if not flag.startswith("--")]
     flags = dict.fromkeys((*short, option.shown_flags[-1]))
-    default = "" if option.is_switch or option.default in ("", ()) else f" [{_shown(option)}]"
-    return _row(f"{', '.join(flags)} {_metavar(option)}".rstrip(), option.opt.help + default)
-
-
-def _shown(option: Option) -> str:
     value = option.written(option.default)
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    default = "" if option.is_switch or option.default in ("", ()) else f" [{shown}]"
+    return _row(f"{', '.join(flags)} {_metavar(option)}".rstrip(), option.opt.help + default)
 
 
 def _metavar(option: Option) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from streamd.config import Config
 from streamd.disk import megabytes
 from streamd.engine import store
-from streamd.engine.catalog import ENGLISH, CatalogModel, entry, languages, offered
+from streamd.engine.catalog import ENGLISH, entry, languages, offered
 from streamd.engine.store import imports
 from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.repository import Repository, repository_of
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from streamd.engine.store.download import Offer
 
 log = logging.getLogger(__name__)
-
-_LAST_RESORT = store.BUNDLED[0]
 
 
 def with_model(config: Config) -> Config:
@@ -75,27 +73,16 @@ def _automatic(config: Config, here: StorePaths) -> str:
         log.info("using %s, the best model here; --model names another", name)
         return name
     usual = offered(language=config.decoding.language, translate=_translates(config))
-    if _offer(usual, config.output, here):
-        return usual.name
-    log.info(
-        "using %s, which ships with streamd; streamd models get %s downloads a better model",
-        _LAST_RESORT,
-        usual.name,
-    )
-    return _LAST_RESORT
-
-
-def _offer(usual: CatalogModel, output: OutputOptions, here: StorePaths) -> bool:
-    """Offer the usual model for download, unless the user declined before; return if it is here."""
-    if here.offline or imports.was_declined(here.imported) or not _can_ask(output):
-        return False
-    name, size = usual.name, megabytes(usual.n_bytes)
-    question = f"streamd: no suitable model is here yet. Download {name} ({size}) from {here.host}?"
-    if not _agreed(question):
+    better, bundled = usual.name, store.BUNDLED[0]
+    if _can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
+        what = f"{better} ({megabytes(usual.n_bytes)}) from {here.host}"
+        if _agreed(f"streamd: no suitable model is here yet. Download {what}?"):
+            _get(better, Repository(usual.repository), here, config.output)
+            return better
         imports.decline(here.imported)
-        return False
-    _get(name, Repository(usual.repository), here, output)
-    return True
+    hint = f"streamd models get {better} downloads a better model"
+    log.info("using %s, which ships with streamd; %s", bundled, hint)
+    return bundled
 
 
 def _get(

@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import datetime
 
-from streamd import stdio
 from streamd.client import watch
 from streamd.config import Config, read_token
 from streamd.display import open_display, open_files
-from streamd.journal import AUTO, Head, place, runs, transcript
+from streamd.journal import AUTO, place, runs, transcript
 from streamd.sinks import Sink
 from streamd.stdio import lines_inside
 
@@ -57,8 +56,8 @@ async def _follow(
                 await loop.run_in_executor(drawing, sink.write, event)
 
 
-def export(config: Config, session: str = "") -> None:
-    """Write the last run of a session, or list all sessions if none is named.
+def export(config: Config, session: str = "") -> Iterable[str]:
+    """Write the last run of a session, or return a line for each run if none is named.
 
     Raises `StreamdError` if there is no such session, if its journal is damaged, and if a file
     cannot be written; `BrokenPipeError` if standard output was closed.
@@ -66,8 +65,10 @@ def export(config: Config, session: str = "") -> None:
     folder = place(config.journal.folder or AUTO, os.environ)
     known = runs(folder)
     if not session:
-        stdio.put(sys.stdout, table(known))
-        return
+        return [
+            f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}"
+            for run in sorted(known, key=lambda run: run.started)
+        ]
     events = transcript(folder, session)  # raises before a file is made
     started = max((run.started for run in known if run.session == session), default=datetime.min)
     screen = open_display(config, sys.stdout, os.environ, started=started)
@@ -79,11 +80,4 @@ def export(config: Config, session: str = "") -> None:
     finally:
         for sink in sinks:
             sink.close()
-
-
-def table(known: Iterable[Head]) -> str:
-    """Return one line for each run, oldest first."""
-    return "".join(
-        f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}\n"
-        for run in sorted(known, key=lambda run: run.started)
-    )
+    return ()

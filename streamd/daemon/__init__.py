@@ -69,8 +69,8 @@ async def _live(
     config: Config, sources: Sequence[Source], streams: Streams, control: Control
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        engine = tasks.create_task(_engine(config, streams))
-        chores = [tasks.create_task(chore) for chore in (streams.chores(), serving.watchdog())]
+        work = (_engine(config, streams), streams.chores(), serving.watchdog())
+        running = [tasks.create_task(task) for task in work]
         live = streams.add(LIVE) if sources else None
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
@@ -80,20 +80,15 @@ async def _live(
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)
                 stack.enter_context(control.on(SIGHUP, reload))
-
-            def announce() -> None:
-                if server is not None:
-                    serving.announce(server)
-
             if live is None:
-                announce()
+                serving.announce(server)
                 await control.stopped.wait()
             else:
+                opened = partial(serving.announce, server)
                 reopen = None if config.input.files else partial(build.microphone, config)
-                await _caption(sources, live, control, opened=announce, reopen=reopen)
-        engine.cancel()
-        for chore in chores:
-            chore.cancel()
+                await _caption(sources, live, control, opened=opened, reopen=reopen)
+        for task in running:
+            task.cancel()
 
 
 async def _engine(config: Config, streams: Streams) -> None:

@@ -97,10 +97,11 @@ def reload(config: Config, running: Server) -> None:
         log.error("%s; the old token stays valid", error)  # noqa: TRY400 - the user needs no traceback
 
 
-def announce(running: Server) -> None:
-    """Log the address, and tell the service manager that the server is ready."""
-    log.info("listening on %s and %s", running.url, running.page)
-    notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
+def announce(running: Server | None) -> None:
+    """Log the address of a server, and tell the service manager that it is ready."""
+    if running is not None:
+        log.info("listening on %s and %s", running.url, running.page)
+        notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
 
 
 async def watchdog() -> None:
