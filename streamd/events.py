@@ -249,6 +249,6 @@ SessionEvent = (
 _encoder = msgspec.json.Encoder()
 
 
-def encode(event: Event) -> str:
+def encode(event: msgspec.Struct) -> str:
     """The event as one JSON text frame."""
     return _encoder.encode(event).decode()

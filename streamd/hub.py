@@ -8,7 +8,7 @@ another one or the session. All calls come from one thread.
 import asyncio
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from streamd.events import (
     Partial,
     SessionEvent,
     Stats,
+    encode,
 )
 from streamd.journal import Journal
 
@@ -44,7 +45,8 @@ class Subscription(AsyncIterator[SessionEvent]):
     dropped. The subscriber misses no final if it subscribes again `after` the last `seq` it got.
 
     At most `bound` events wait, besides those that a newer one replaces. The events of `replay`
-    come first; they are fetched one by one and do not count as waiting.
+    come first; they are fetched one by one and do not count as waiting. If nothing waits, an event
+    that `deliver` takes does not join the queue.
     """
 
     def __init__(
@@ -54,9 +56,12 @@ class Subscription(AsyncIterator[SessionEvent]):
         *,
         partials: bool = True,
         stats: bool = False,
+        deliver: Callable[[SessionEvent], bool] | None = None,
     ) -> None:
-        self.slow = self._closed = False
-        self._replay, self._bound = iter(replay), bound
+        self.slow = self._closed = self._is_waiting = False
+        self._deliver = deliver
+        self._replay: Iterator[SessionEvent] | None = iter(replay)
+        self._bound = bound
         self._wanted = {Partial: partials, Stats: stats}
         self._queue: OrderedDict[int, SessionEvent] = OrderedDict()
         self._n_offered = 0
@@ -76,12 +81,14 @@ class Subscription(AsyncIterator[SessionEvent]):
         A newer partial (`Stats`, `Ack`) replaces an unsent one, a final drops the partial of its
         segment. An event that finds the queue full closes the subscription as slow.
         """
-        if self._closed:
+        if self._closed or not self._wanted.get(type(event), True):
+            return
+        is_idle = self._is_waiting and not self._queue and not isinstance(event, Eos)
+        if is_idle and self._deliver is not None and self._deliver(event):
             return
         if (key := _REPLACED.get(type(event))) is not None:
-            if self._wanted.get(type(event), True):
-                self._queue[key] = event
-                self._queue.move_to_end(key)
+            self._queue[key] = event
+            self._queue.move_to_end(key)
         else:
             partial = self._queue.get(_REPLACED[Partial])
             if partial is not None and _outdates(event, partial):
@@ -96,10 +103,17 @@ class Subscription(AsyncIterator[SessionEvent]):
                 self._closed = isinstance(event, Eos)
         self._changed.set()
 
+    @property
+    def more(self) -> bool:
+        """Whether `pop` may have another event at once."""
+        return self._replay is not None or bool(self._queue)
+
     def pop(self) -> SessionEvent | None:
         """Take the next event out of the queue; None while it is empty."""
-        if (replayed := next(self._replay, None)) is not None:
-            return replayed
+        if self._replay is not None:
+            if (replayed := next(self._replay, None)) is not None:
+                return replayed
+            self._replay = None
         return self._queue.popitem(last=False)[1] if self._queue else None
 
     def close(self) -> None:
@@ -110,14 +124,16 @@ class Subscription(AsyncIterator[SessionEvent]):
 
     def _clear(self) -> None:
         self._queue.clear()
-        self._replay = iter(())
+        self._replay = None
 
     async def __anext__(self) -> SessionEvent:
         while (event := self.pop()) is None:
             if self._closed:
                 raise StopAsyncIteration
             self._changed.clear()
+            self._is_waiting = True
             await self._changed.wait()
+            self._is_waiting = False
         return event
 
     def __enter__(self) -> Self:
@@ -156,6 +172,7 @@ class Hub:
         self._fault: Fault | None = None
         self._eos: Eos | None = None
         self._bound = bound
+        self._encoded: tuple[SessionEvent | None, str] = None, ""
         self._subscriptions: set[Subscription] = set()
 
     @property
@@ -195,6 +212,12 @@ class Hub:
         self._subscriptions = {s for s in self._subscriptions if not s.closed}
         return event
 
+    def encode(self, event: SessionEvent) -> str:
+        """Encode an event; the newest one is encoded once for all subscribers."""
+        if self._encoded[0] is not event:
+            self._encoded = event, encode(event)
+        return self._encoded[1]
+
     def _remember(self, event: SessionEvent) -> None:
         match event:
             case Final():
@@ -215,6 +238,7 @@ class Hub:
         epoch: str | None = None,
         partials: bool = True,
         stats: bool = False,
+        deliver: Callable[[SessionEvent], bool] | None = None,
     ) -> Subscription:
         """Subscribe from now on, or from an earlier final on; use it as a context manager.
 
@@ -227,7 +251,7 @@ class Hub:
         # While a long replay is read, about as many new events may come: they need room, too.
         bound = self._bound + self.seq - after
         replay = chain((lost,) if lost else (), self._stored(after))
-        subscription = Subscription(bound, replay, partials=partials, stats=stats)
+        subscription = Subscription(bound, replay, partials=partials, stats=stats, deliver=deliver)
         for current in (self._partial, self._fault, self._eos):
             if current is not None:
                 subscription.offer(current)

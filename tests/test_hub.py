@@ -1,4 +1,5 @@
 import asyncio
+import json
 
 import pytest
 from hypothesis import given
@@ -7,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from streamd.events import Ack, Eos, Fault, Final, Missed, Partial, SessionEvent, Vad
 from streamd.hub import Hub, Subscription
+from tests.support.loop import turn
 
 
 def partial(seg: int, rev: int) -> Partial:
@@ -271,3 +273,35 @@ class HubMachine(RuleBasedStateMachine):
 
 
 TestHubMachine = HubMachine.TestCase
+
+
+async def test_an_event_is_delivered_at_once_only_if_nothing_waits():
+    hub, delivered, has_room = Hub("s"), [], [True]
+
+    def deliver(event: SessionEvent) -> bool:
+        if has_room[0]:
+            delivered.append(event)
+        return has_room[0]
+
+    subscription = hub.subscribe(deliver=deliver)
+    first = hub.publish(final(0))  # nobody waits for it yet
+    assert await anext(subscription) == first
+    reader = asyncio.create_task(anext(subscription))
+    await turn()
+    second = hub.publish(final(1))
+    has_room[0] = False
+    third = hub.publish(final(2))
+    has_room[0] = True
+    fourth = hub.publish(final(3))  # must not overtake the third
+    assert [await reader, await anext(subscription)] == [third, fourth]
+    assert delivered == [second]
+    hub.close("stop")  # the reader has to learn of the end
+    assert [event async for event in subscription] == [Eos(seq=4, reason="stop")]
+
+
+def test_an_event_is_encoded_once_for_all():
+    hub = Hub("s")
+    event = hub.publish(final(0))
+    assert hub.encode(event) is hub.encode(event)
+    assert json.loads(hub.encode(event))["seq"] == 1
+    assert json.loads(hub.encode(final(5)))["seg"] == 5

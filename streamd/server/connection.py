@@ -8,7 +8,7 @@ from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
 
 import msgspec
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosed
 
 from streamd.errors import WireError
@@ -17,13 +17,13 @@ from streamd.events import (
     Ack,
     EndReason,
     Eos,
-    Event,
     Fault,
     Final,
     Missed,
     Partial,
     SessionEvent,
     Vad,
+    encode,
 )
 from streamd.hub import Hub
 from streamd.options import ServerLimits
@@ -34,7 +34,6 @@ from streamd.types import SAMPLE_RATE
 LIVE = "live"
 """The session of the daemon's own source, the default for listeners."""
 
-_encode = msgspec.json.Encoder().encode
 _log = logging.getLogger(__name__)
 
 
@@ -55,12 +54,23 @@ class WebSocket:
         self._connection = connection
         self._deadline_s = limits.send_deadline_ms / 1000
         self._ping_s = limits.ping_ms / 1000
+        self._n_unwatched = limits.write_buffer_bytes // 4
+        """Bytes that are sure to fit into the send buffer; a character has at most four."""
 
-    async def send(self, text: bytes) -> None:
+    def send_at_once(self, text: str) -> bool:
+        """Send a text message if the send buffer has room; return whether it had."""
+        buffered = self._connection.transport.get_write_buffer_size()
+        if has_room := buffered + len(text) < self._n_unwatched:
+            broadcast([self._connection], text)
+        return has_room
+
+    async def send(self, text: str) -> None:
         """Send a text message; raises `ConnectionClosed`, or `StuckError` after the deadline."""
+        if self.send_at_once(text):
+            return
         try:
             async with asyncio.timeout(self._deadline_s):
-                await self._connection.send(text, text=True)
+                await self._connection.send(text)
         except TimeoutError:
             raise self._reset("does not read") from None
 
@@ -138,6 +148,7 @@ class Connection:
             epoch=self._query.epoch and self._query.epoch.partition(SECRET)[0],
             partials=self._query.partials and self._query.role is not Role.INGEST,
             stats=self._query.stats,
+            deliver=self._deliver,
         )
 
     def _join(self) -> Hub:
@@ -202,13 +213,14 @@ class Connection:
     async def _write(self) -> None:
         code, reason = 1011, "internal error"
         try:
-            await self._socket.send(_encode(self._hello))
+            await self._socket.send(encode(self._hello))
             event: SessionEvent | None = None
             async for event in self._subscription:
-                if (wanted := self._filter(event)) is not None:
-                    await self._socket.send(_encode(wanted))
-                    # A send that need not wait does not yield, and a replay may be long.
-                    await asyncio.sleep(0)
+                if text := self._encoded(event):
+                    await self._socket.send(text)
+                    if self._subscription.more:
+                        # A send that need not wait does not yield, and a replay may be long.
+                        await asyncio.sleep(0)
             ends = isinstance(event, Eos) and event.reason == EndReason.SHUTDOWN
             code, reason = (1001, EndReason.SHUTDOWN) if ends else (1000, "")
             if self._subscription.slow:
@@ -222,12 +234,17 @@ class Connection:
         finally:
             await self._socket.close(code, reason)
 
-    def _filter(self, event: SessionEvent) -> Event | None:
+    def _deliver(self, event: SessionEvent) -> bool:
+        text = self._encoded(event)
+        return not text or self._socket.send_at_once(text)
+
+    def _encoded(self, event: SessionEvent) -> str:
+        """Return what the client gets of the event; empty if nothing."""
         if self._query.role is Role.INGEST and isinstance(event, Partial | Final | Vad | Missed):
-            return None
+            return ""
         if not self._query.words and isinstance(event, Partial | Final):
-            return msgspec.structs.replace(event, words=())
-        return event
+            return encode(msgspec.structs.replace(event, words=()))
+        return self._hub.encode(event)
 
 
 async def refuse(socket: WebSocket, error: WireError) -> None:
@@ -235,5 +252,5 @@ async def refuse(socket: WebSocket, error: WireError) -> None:
     heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
     fault = Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms)
     with suppress(ConnectionClosed, StuckError):
-        await socket.send(_encode(fault))
+        await socket.send(encode(fault))
         await socket.close(close_code(error.code), error.code)

@@ -68,11 +68,11 @@ async def test_a_speaker_that_does_not_read_is_cut_off_and_what_it_said_is_final
 async def test_who_falls_too_far_behind_is_told_and_misses_nothing_when_it_comes_back():
     streams = CountingStreams()
     streams.live = Hub("live", bound=4)
-    async with serving(streams) as server:
+    async with serving(streams, write_buffer_bytes=1024) as server:
         async with client(server.port) as listener:
             await listener.get()
             for _ in range(6):
-                streams.live.publish(final())
+                streams.live.publish(final("x" * 1024))  # has to wait for room in the buffer
             *_, error = await listener.rest()
             assert (error["code"], error["fatal"]) == ("slow", True)
             assert listener.close_code == 4503

@@ -47,7 +47,6 @@ async def test_events_come_in_order_until_eos_and_a_normal_close():
     async with serving(streams) as server, client(server.port) as listener:
         await listener.get()
         streams.live.publish(Vad(speech=True, t_ms=0))
-        streams.live.publish(partial(0, 1))
         streams.live.publish(partial(0, 2))
         assert await listener.until("partial") == [
             {"type": "vad", "speech": True, "t_ms": 0},
