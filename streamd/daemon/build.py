@@ -25,7 +25,7 @@ from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.types import FRAME_MS, N_AUDIO_CTX, ms_from_frames
-from streamd.vad import AnySound, Gate, WebRtcVad
+from streamd.vad import Gate, WebRtcVad, any_sound
 from streamd.vad.segmenter import Segmenter
 
 
@@ -41,7 +41,7 @@ def gate(config: Config) -> Gate:
     if config.vad.detector == "off":
         options = replace(options, floor_db=-math.inf, steady_db=0.0)
     webrtc = config.vad.detector == "webrtc"
-    return Gate(WebRtcVad(config.vad.aggressiveness) if webrtc else AnySound(), options)
+    return Gate(WebRtcVad(config.vad.aggressiveness) if webrtc else any_sound, options)
 
 
 def _policy(config: Config) -> CommitPolicy:

@@ -2,24 +2,19 @@
 
 A detector alone takes loud steady noise for speech, so a frame counts as voiced only if it is also
 louder than an absolute floor and the level varied recently. `streamd.vad.segmenter` cuts the stream
-into utterances. Another detector is a class with the interface of `VoiceDetector`.
+into utterances. Another detector is another `VoiceDetector`.
 """
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
 from streamd.options import GateOptions
 from streamd.types import FRAME, SAMPLE_RATE, Samples
 
-
-class VoiceDetector(Protocol):
-    """Tells speech from other sound, frame by frame."""
-
-    def __call__(self, frame: Samples) -> bool:
-        """Return whether there is speech in the next frame, (320,) float32; none is left out."""
-        ...
+VoiceDetector = Callable[[Samples], bool]
+"""Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
 
 
 class WebRtcVad:
@@ -82,12 +77,9 @@ def _voice_level_db(frame: Samples) -> float:
     return 10.0 * float(np.log10(power + 1e-12).sum()) / len(_WIDTHS)
 
 
-class AnySound:
-    """Takes every frame for speech, so that level and steadiness decide (`--vad energy`)."""
-
-    def __call__(self, frame: Samples) -> bool:
-        """See `VoiceDetector`."""
-        return True
+def any_sound(frame: Samples) -> bool:
+    """Take every frame for speech, so that level and steadiness decide (`--vad energy`)."""
+    return True
 
 
 class Gate:

@@ -1,36 +1,25 @@
 """The life of an utterance: its states, what moves it from one to the next, and nothing else.
 
-Two parties follow each utterance. The `Segmenter` sees silence and speech, frame by frame, and
-decides where the utterance begins and ends. The `Session` transcribes it. They have to talk,
-because the length of the pause that ends an utterance depends on its last words, and the recognizer
-that knows the words may be late. This is what happens:
+The `Segmenter` sees silence and speech, frame by frame, and decides where an utterance begins and
+ends; the `Session` has it transcribed. They have to talk, because the pause that ends an utterance
+depends on its last words, and the recognizer that knows the words may be late.
 
-- An utterance is OPEN while there is speech. Every step the session may have a window of it
-  transcribed, for a partial.
-- When the gate closes, the utterance is in a PAUSE. No partial is made: there is nothing new to
-  transcribe.
-- When the silence has lasted `EndpointOptions.tail` frames, the utterance is ASKED: the segmenter
-  needs the text up to here, and the session has it transcribed as if the utterance had ended. The
-  segmenter may read on until `EndpointOptions.shortest_pause`; there it stops and waits, even if
-  the audio goes on. So utterances do not depend on how fast the engine is.
-- When the text is there, the utterance is ANSWERED: the segmenter knows how much silence ends it.
-  The session holds the hypothesis, which is the final if that silence comes.
-- If there is speech again (in a PAUSE, or ASKED, or ANSWERED), the utterance is OPEN again. A
-  hypothesis that was held becomes one like any other, and the question of the next pause is a new
-  one.
-- The utterance is ENDED when its silence was long enough, when it grew too long and was cut, or
-  when the owner of the stream flushed it. If it ended where the held hypothesis ends, that is the
-  final, at once. Otherwise (it was cut elsewhere, or there was no answer) the session has it
-  transcribed up to its end.
-- When its final is published, or it turned out that it has no words, it is FINAL and forgotten.
+- OPEN: there is speech. Every step, a window is transcribed for a partial. Silence leads to PAUSE.
+- PAUSE: the gate has closed. No partials, since there is nothing new to transcribe. Speech leads
+  back to OPEN, and forgets all of the pause; `EndpointOptions.tail` frames of silence to ASKED.
+- ASKED: the segmenter needs the text up to here, so the session has the utterance transcribed as if
+  it had ended. The segmenter reads on until `EndpointOptions.shortest_pause`; there it waits, even
+  if audio goes on, so that utterances do not depend on how fast the engine is. Speech leads to
+  OPEN, the text to ANSWERED.
+- ANSWERED: the segmenter knows how much silence ends the utterance; the session holds the
+  hypothesis as its final. Speech leads to OPEN, and makes the hypothesis one like any other.
+- ENDED, from any state above: its silence was long enough, or it was cut or flushed. If it ended
+  where the held hypothesis ends, that is the final; otherwise it is transcribed up to its end.
+- FINAL: the final was published, or there are no words. It is forgotten.
 
-Some ends need no answer: a cut, a flush, a pause at more than three fifths of the longest length,
-and pauses whose length does not depend on the text. So an utterance can end in any state before
-ENDED.
-
-After a cut the rest is an utterance of its own. It begins in the state of the one that was cut: if
-that was in a pause, the rest begins with the silence that is left of it, and with the answer, if
-there was one.
+A cut, a flush, a pause at more than three fifths of the longest length, and pauses whose length
+does not depend on the text need no answer. After a cut the rest is an utterance of its own; if the
+one that was cut was in a pause, the rest begins with what is left of it, and with the answer.
 """
 
 from dataclasses import dataclass

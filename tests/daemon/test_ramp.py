@@ -23,7 +23,7 @@ from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, Word
-from streamd.vad import AnySound, Gate
+from streamd.vad import Gate, any_sound
 from streamd.vad.segmenter import Segmenter
 from tests.support import pulseaudio
 from tests.support.fakes import ScriptedRecognizer
@@ -64,7 +64,7 @@ class Recorder(ScriptedRecognizer):
 
 def open_session() -> Session:
     """A session that lets every sound through."""
-    gate = Gate(AnySound(), GateOptions(floor_db=-np.inf, steady_db=0.0))
+    gate = Gate(any_sound, GateOptions(floor_db=-np.inf, steady_db=0.0))
     return Session(gate, Segmenter(), LocalAgreement())
 
 

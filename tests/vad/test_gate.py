@@ -5,7 +5,7 @@ import pytest
 
 from streamd.options import GateOptions
 from streamd.types import FRAME, SAMPLE_RATE
-from streamd.vad import SILENCE_DB, AnySound, Gate, WebRtcVad, level_db
+from streamd.vad import SILENCE_DB, Gate, WebRtcVad, any_sound, level_db
 
 
 def noise(kind: str, seconds: int, db: float) -> np.ndarray:
@@ -53,7 +53,7 @@ def test_digital_silence_and_hum_never_open_the_gate():
         assert 0 not in silences(Gate(WebRtcVad(1)), sound)
 
 
-@pytest.mark.parametrize("detector", [lambda: WebRtcVad(1), AnySound])
+@pytest.mark.parametrize("detector", [lambda: WebRtcVad(1), lambda: any_sound])
 def test_a_voice_opens_the_gate_and_its_end_closes_it(detector):
     still = np.full(SAMPLE_RATE, 1e-4, np.float32)
     seen = silences(Gate(detector()), np.concatenate([still, syllables(2), still]))
@@ -82,7 +82,7 @@ def test_a_voice_without_high_tones_opens_the_gate_in_any_noise_at_10_db(kind):
 
 
 def test_too_quiet_is_not_speech():
-    gate = Gate(AnySound(), GateOptions(floor_db=-30.0))
+    gate = Gate(any_sound, GateOptions(floor_db=-30.0))
     assert 0 not in silences(gate, syllables(2) * np.float32(0.01))
 
 
