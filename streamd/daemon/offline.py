@@ -20,7 +20,7 @@ from streamd.daemon.screen import Screen, show
 from streamd.display import check_files, open_files
 from streamd.engine import Engine
 from streamd.engine.longform.clips import SpeechClips, clips_at
-from streamd.engine.longform.segments import TimedSegment
+from streamd.engine.longform.segments import TimedSegment, in_ms, ms_of
 from streamd.engine.longform.transcriber import TranscribedWindow, Transcriber
 from streamd.engine.model import MIN_AUDIO_CTX, Model
 from streamd.errors import ConfigError, SourceError, StreamdError
@@ -190,28 +190,29 @@ class FileTranscriber:
         words = tuple(
             TimedWord(
                 text=text,
-                start_ms=word.start_ms,
-                end_ms=word.end_ms,
+                start_ms=in_ms(word.start_s),
+                end_ms=in_ms(word.end_s),
                 prob=round(word.prob, 3),
                 final=True,
             )
             for word in segment.words
             if (text := word.text.strip())
         )
+        decoded = segment.decoded
         return Final(
             seg=seg,
-            start_ms=segment.start_ms,
-            end_ms=segment.end_ms,
+            start_ms=in_ms(segment.start_s),
+            end_ms=in_ms(segment.end_s),
             text=segment.text.strip(),
-            language=segment.language,
+            language=decoded.language,
             words=words,
-            avg_logprob=segment.avg_logprob,
-            no_speech_prob=segment.no_speech_prob,
+            avg_logprob=decoded.avg_logprob,
+            no_speech_prob=decoded.no_speech_prob,
             details=Details(
-                seek_ms=segment.seek_ms,
+                seek_ms=ms_of(segment.seek),
                 tokens=tokens,
-                temperature=segment.temperature,
-                compression_ratio=segment.compression_ratio,
+                temperature=decoded.temperature,
+                compression_ratio=decoded.compression_ratio,
             ),
         )
 

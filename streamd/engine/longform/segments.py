@@ -60,23 +60,13 @@ class SpokenWord:
     end_s: float
     prob: float
 
-    @property
-    def start_ms(self) -> int:
-        """Start."""
-        return round(1000 * self.start_s)
-
-    @property
-    def end_ms(self) -> int:
-        """End."""
-        return round(1000 * self.end_s)
-
 
 @dataclass(frozen=True, slots=True)
 class TimedSegment:
     """A stretch of text between two timestamps, or all of a window.
 
-    `seek` is the first column of its window. `tokens`, whose probabilities are `probs`, may contain
-    timestamps. The fields from `temperature` on are those of the window.
+    `seek` is the first column of its window, and `decoded` all of the window's text. `tokens`,
+    whose probabilities are `probs`, may contain timestamps.
     """
 
     seek: int
@@ -85,27 +75,8 @@ class TimedSegment:
     text: str
     tokens: tuple[int, ...]
     probs: tuple[float, ...]
-    language: str
-    temperature: float
-    avg_logprob: float
-    no_speech_prob: float
-    compression_ratio: float
+    decoded: Decoded
     words: tuple[SpokenWord, ...] = ()
-
-    @property
-    def seek_ms(self) -> int:
-        """Start of its window."""
-        return ms_of(self.seek)
-
-    @property
-    def start_ms(self) -> int:
-        """Start."""
-        return round(1000 * self.start_s)
-
-    @property
-    def end_ms(self) -> int:
-        """End."""
-        return round(1000 * self.end_s)
 
 
 class Split(NamedTuple):
@@ -167,6 +138,11 @@ def ms_of(column: int) -> int:
     return column * 1000 // COLUMNS_PER_S
 
 
+def in_ms(seconds: float) -> int:
+    """A time of a word or a segment, as events have it."""
+    return round(1000 * seconds)
+
+
 def _segment(
     decoded: Decoded,
     tokenizer: Tokenizer,
@@ -184,11 +160,7 @@ def _segment(
         text=tokenizer.decode(tokens),
         tokens=tokens,
         probs=decoded.token_probs[slice(*span)],
-        language=decoded.language,
-        temperature=decoded.temperature,
-        avg_logprob=decoded.avg_logprob,
-        no_speech_prob=decoded.no_speech_prob,
-        compression_ratio=decoded.compression_ratio,
+        decoded=decoded,
     )
 
 

@@ -19,6 +19,7 @@ from streamd.engine.longform.segments import (
     TimedSegment,
     column_at,
     end_of_words_s,
+    in_ms,
 )
 from streamd.search.guards import is_anomalous
 
@@ -99,7 +100,9 @@ def _n_before_hallucination(
 
 
 def _is_anomalous(segment: TimedSegment) -> bool:
-    return is_anomalous([(w.text, w.prob, w.end_ms - w.start_ms) for w in segment.words])
+    return is_anomalous(
+        [(w.text, w.prob, in_ms(w.end_s) - in_ms(w.start_s)) for w in segment.words]
+    )
 
 
 def _next_with_words(segments: Sequence[TimedSegment]) -> TimedSegment | None:

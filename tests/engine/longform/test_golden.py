@@ -16,7 +16,7 @@ import pytest
 from streamd.assets import asset
 from streamd.engine import ModelDimensions
 from streamd.engine.longform import transcriber
-from streamd.engine.longform.segments import SpokenWord
+from streamd.engine.longform.segments import SpokenWord, in_ms
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.weights import parameter_shapes
 from streamd.mel.windows import RecordingMel
@@ -80,16 +80,18 @@ def test_as_openai_whisper(case):
     for ours, golden in zip(found, expected, strict=True):
         assert ours.seek == golden["seek"]
         slack_ms = 20 if golden["words"] else 0  # then they are times of words
-        assert abs(ours.start_ms - golden["start_ms"]) <= slack_ms
-        assert abs(ours.end_ms - golden["end_ms"]) <= slack_ms
-        assert ours.temperature == golden["temperature"]
-        assert ours.avg_logprob == pytest.approx(golden["avg_logprob"], abs=tolerance)
-        assert ours.no_speech_prob == pytest.approx(golden["no_speech_prob"], rel=1e-3)
-        assert ours.compression_ratio == pytest.approx(golden["compression_ratio"], rel=1e-4)
+        assert abs(in_ms(ours.start_s) - golden["start_ms"]) <= slack_ms
+        assert abs(in_ms(ours.end_s) - golden["end_ms"]) <= slack_ms
+        assert ours.decoded.temperature == golden["temperature"]
+        assert ours.decoded.avg_logprob == pytest.approx(golden["avg_logprob"], abs=tolerance)
+        assert ours.decoded.no_speech_prob == pytest.approx(golden["no_speech_prob"], rel=1e-3)
+        assert ours.decoded.compression_ratio == pytest.approx(
+            golden["compression_ratio"], rel=1e-4
+        )
         assert [word.text for word in ours.words] == [text for text, *_ in golden["words"]]
         for word, (_, start_ms, end_ms, prob) in zip(ours.words, golden["words"], strict=True):
-            assert abs(word.start_ms - start_ms) <= 20
-            assert abs(word.end_ms - end_ms) <= 20
+            assert abs(in_ms(word.start_s) - start_ms) <= 20
+            assert abs(in_ms(word.end_s) - end_ms) <= 20
             assert word.prob == pytest.approx(prob, abs=1e-3)
 
 
@@ -170,10 +172,10 @@ def test_as_openai_whisper_whatever_a_model_writes(case, golden, monkeypatch):
     found = [
         {
             "seek": s.seek,
-            "start_ms": s.start_ms,
-            "end_ms": s.end_ms,
+            "start_ms": in_ms(s.start_s),
+            "end_ms": in_ms(s.end_s),
             "n_tokens": len(s.tokens),
-            "temperature": s.temperature,
+            "temperature": s.decoded.temperature,
             "words": _times(s.words),
         }
         for window in windows
@@ -186,4 +188,4 @@ def test_as_openai_whisper_whatever_a_model_writes(case, golden, monkeypatch):
 
 
 def _times(words: Sequence[SpokenWord]) -> list[list[Any]]:
-    return [[word.text, word.start_ms, word.end_ms] for word in words]
+    return [[word.text, in_ms(word.start_s), in_ms(word.end_s)] for word in words]

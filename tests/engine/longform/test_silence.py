@@ -20,11 +20,7 @@ def segment(*words: tuple[float, float], timed: bool = True) -> TimedSegment:
         text=" a" * len(words),
         tokens=(),
         probs=(),
-        language="en",
-        temperature=0.0,
-        avg_logprob=-0.3,
-        no_speech_prob=0.0,
-        compression_ratio=1.0,
+        decoded=None,
         words=spoken if timed else (),
     )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
 from streamd.engine.longform.clips import clips_at
+from streamd.engine.longform.segments import in_ms, ms_of
 from streamd.engine.longform.transcriber import LEAST_SILENT_REST, TranscribedWindow, Transcriber
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
@@ -88,7 +89,10 @@ def test_every_window_is_visited(n_columns, points_ms, engine, timestamps, words
     if silent_end:
         within = [(10 * clip.start, 10 * clip.end) for clip in clips]
         for segment in (segment for window in heard for segment in window.segments):
-            assert any(start <= segment.seek_ms and segment.end_ms <= end for start, end in within)
+            assert any(
+                start <= ms_of(segment.seek) and in_ms(segment.end_s) <= end
+                for start, end in within
+            )
 
 
 @given(recordings, engines, st.integers(1, 4_000), st.booleans())
@@ -121,9 +125,9 @@ def _check_times(heard: list[TranscribedWindow], n_columns: int) -> None:
     segments = [segment for window in heard for segment in window.segments]
     for segment in segments:
         assert segment.text.strip()
-        assert 0 <= segment.start_ms <= segment.end_ms <= end_ms
+        assert 0 <= in_ms(segment.start_s) <= in_ms(segment.end_s) <= end_ms
         for word in segment.words:
-            assert 0 <= word.start_ms <= word.end_ms <= end_ms
+            assert 0 <= in_ms(word.start_s) <= in_ms(word.end_s) <= end_ms
     assert [s.seek for s in segments] == sorted(s.seek for s in segments)
     assert all(window.reached_ms <= end_ms for window in heard)
 
