@@ -231,7 +231,7 @@ class Stats(Event, frozen=True, kw_only=True, tag="stats"):
     """The state of the session; a newer one replaces it.
 
     `audio_ms`: audio so far; `lag_ms`: speech that waits for the engine; `lost_ms`: in gaps; `rtf`:
-    seconds that the engine needs for a second of audio; `listeners`: number of subscribers.
+    seconds that the engine needs for a second of audio; `listeners`: clients that only listen.
     """
 
     audio_ms: int

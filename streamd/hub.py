@@ -46,7 +46,7 @@ class Subscription(AsyncIterator[SessionEvent]):
 
     At most `bound` events wait, besides those that a newer one replaces. The events of `replay`
     come first; they are fetched one by one and do not count as waiting. If nothing waits, an event
-    that `deliver` takes does not join the queue.
+    that `deliver` takes does not join the queue. `listens`: whether it counts as a listener.
     """
 
     def __init__(
@@ -57,9 +57,11 @@ class Subscription(AsyncIterator[SessionEvent]):
         partials: bool = True,
         stats: bool = False,
         deliver: Callable[[SessionEvent], bool] | None = None,
+        listens: bool = True,
     ) -> None:
         self.slow = self._closed = self._is_waiting = False
         self._deliver = deliver
+        self.listens = listens
         self._replay: Iterator[SessionEvent] | None = iter(replay)
         self._bound = bound
         self._wanted = {Partial: partials, Stats: stats}
@@ -182,8 +184,8 @@ class Hub:
 
     @property
     def listeners(self) -> int:
-        """Number of open subscriptions."""
-        return sum(not subscription.closed for subscription in self._subscriptions)
+        """Number of open subscriptions of listeners."""
+        return sum(each.listens and not each.closed for each in self._subscriptions)
 
     @property
     def queued(self) -> int:
@@ -239,6 +241,7 @@ class Hub:
         partials: bool = True,
         stats: bool = False,
         deliver: Callable[[SessionEvent], bool] | None = None,
+        listens: bool = True,
     ) -> Subscription:
         """Subscribe from now on, or from an earlier final on; use it as a context manager.
 
@@ -251,7 +254,9 @@ class Hub:
         # While a long replay is read, about as many new events may come: they need room, too.
         bound = self._bound + self.seq - after
         replay = chain((lost,) if lost else (), self._stored(after))
-        subscription = Subscription(bound, replay, partials=partials, stats=stats, deliver=deliver)
+        subscription = Subscription(
+            bound, replay, partials=partials, stats=stats, deliver=deliver, listens=listens
+        )
         for current in (self._partial, self._fault, self._eos):
             if current is not None:
                 subscription.offer(current)

@@ -116,7 +116,7 @@ async def _follow(hub: Hub, sink: Sink, thread: ThreadPoolExecutor) -> None:
     loop, seq = asyncio.get_running_loop(), hub.seq
     try:
         while True:
-            with hub.subscribe(after=seq) as events:
+            with hub.subscribe(after=seq, listens=False) as events:
                 async for event in events:
                     await loop.run_in_executor(thread, sink.write, event)
                     seq = event.seq if isinstance(event, Final) else seq

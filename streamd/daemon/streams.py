@@ -166,7 +166,7 @@ class Stream:
 
     def publish_state(self, rtf: float) -> None:
         """Publish the state of the session; `rtf`: engine seconds for each second of audio."""
-        if self._ended or not self.hub.listeners:
+        if self._ended:
             return
         # By time, not by window: when the engine is overloaded, windows are rare.
         if self.session.late:

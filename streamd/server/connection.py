@@ -149,6 +149,7 @@ class Connection:
             partials=self._query.partials and self._query.role is not Role.INGEST,
             stats=self._query.stats,
             deliver=self._deliver,
+            listens=self._query.role is Role.LISTEN,
         )
 
     def _join(self) -> Hub:

@@ -17,14 +17,14 @@ from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.hub import Hub
 from streamd.server.wire import Flush, Start, Stop, decode_command
-from streamd.types import Frames
+from streamd.types import Frames, ms_from_frames
 
 SECRET = "."
 """Separates the epoch of a session from the secret of the client that feeds it."""
 _MAX_ENDED = 64
 """Ended sessions to remember, so that a client that reconnects learns that its session is over."""
-MAX_FEED_FRAMES = 50
-"""One second: large enough to be cheap, small enough for `room` to bound the backlog."""
+MAX_FEED_FRAMES = 25
+"""Half a second: it delays other clients by about 10 ms, and `room` bounds the backlog."""
 
 
 class IngestSession(Protocol):
@@ -227,9 +227,9 @@ class Ingest:
         if len(pcm) % n_bytes:
             what = f"{len(pcm)} bytes are not whole samples of {n_bytes} bytes"
             raise WireError("bad_audio", what)
-        second = audio.start.rate * n_bytes
-        for at in range(0, len(pcm), second):
-            piece = pcm[at : at + second]
+        size = audio.start.rate * ms_from_frames(MAX_FEED_FRAMES) // 1000 * n_bytes
+        for at in range(0, len(pcm), size):
+            piece = pcm[at : at + size]
             frames = audio.framer.push(audio.decoder.push(piece))
             audio.n_received += len(piece) // n_bytes
             for begin in range(0, len(frames), MAX_FEED_FRAMES):

@@ -118,6 +118,7 @@ async def test_a_listener_can_neither_end_nor_take_over_a_session():
         told, _ = await begun(speaker)
         async with client(server.port, "session=talk") as listener:
             epoch = (await listener.get())["epoch"]
+            assert streams.ingests["talk"].hub.listeners == 1  # the speaker is none
         assert told.startswith(f"{epoch}.")
         for guess in (epoch, f"{epoch}.", f"{epoch}.0", f"{told}0", told[:-1], "é"):
             async with client(server.port, f"{QUERY}&epoch={guess}") as stranger:
