@@ -22,30 +22,17 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Opt:
-    """What the table says about an option.
+    """What the table says about an option."""
 
-    Parameters
-    ----------
-    path : PART.FIELD of the configuration
-    help : one line; for a switch it describes the flag that changes the default
-    name : key in the TOML file and long flag; by default the field's name
-    flags : further flags, separated by spaces, mostly whisper.cpp's
-    off : flags that turn a switch off, in place of ``--no-NAME``
-    short_for : values that flags of their own stand for, with those flags
-    allowed : what values are allowed, where the type cannot say it
-    metavar : stands for a text in the help
-    positional : has no flag
-    """
-
-    path: str
-    help: str
-    name: str = ""
-    flags: str = ""
-    off: str = ""
-    short_for: Mapping[str, str] = field(default_factory=dict)
-    allowed: str = ""
-    metavar: str = "TEXT"
-    positional: bool = False
+    path: str  # PART.FIELD of the configuration
+    help: str  # one line; for a switch it describes the flag that changes the default
+    name: str = ""  # key in the TOML file and long flag; by default the field's name
+    flags: str = ""  # further ones, separated by spaces, mostly whisper.cpp's
+    off: str = ""  # flags that turn a switch off, in place of ``--no-NAME``
+    short_for: Mapping[str, str] = field(default_factory=dict)  # value -> flags that stand for it
+    allowed: str = ""  # what values are allowed, where the type cannot say it
+    metavar: str = "TEXT"  # stands for a text in the help
+    positional: bool = False  # it has no flag
 
 
 NO_OPTION = Opt("", "")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import partial
+from html import escape
 
 from streamd.events import Event, Gap
 from streamd.options import CueLayout
@@ -78,12 +79,12 @@ class Vtt(_Timed):
     def append(self, event: Event) -> str:
         """Return the event's cues."""
         if isinstance(event, Gap):
-            notice = _vtt_escaped(gap_notice(event.duration_ms, event.why))
+            notice = escape(gap_notice(event.duration_ms, event.why), quote=False)
             return f"NOTE {timestamp(event.t_ms, '.')} {notice}\n\n"
         return "".join("\n".join(lines) + "\n\n" for lines in self._blocks(event, "."))
 
     def _draw(self, piece: Piece) -> str:
-        shown = _vtt_escaped(piece.text)
+        shown = escape(piece.text, quote=False)  # of ">", too: a cue may not contain "-->"
         if self._layout.confidence and piece.prob is not None:
             i = rank(piece.prob)
             return f"<c.p{i}>{shown}</c>" if i < len(RAINBOW) - 1 else shown
@@ -118,8 +119,3 @@ def timestamp(t_ms: int, point: str = ",") -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02}:{minutes:02}:{seconds:02}{point}{ms:03}"
-
-
-def _vtt_escaped(text: str) -> str:
-    # Escaping ">" also removes "-->", which a cue may not contain.
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
