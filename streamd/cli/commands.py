@@ -50,7 +50,7 @@ def _late(target: str, *, needs_model: bool = False) -> Run:
 
 
 def _with_model(config: Config) -> Config:
-    from streamd.cli.choosing import with_model
+    from streamd.cli.models import with_model
 
     return with_model(config)
 

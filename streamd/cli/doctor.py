@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import streamd
 from streamd import stdio
 from streamd.assets import asset
-from streamd.cli.choosing import best_here
+from streamd.cli.models import best_here
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
 from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamd.cli import main
-from streamd.cli.choosing import with_model
+from streamd.cli.models import with_model
 from streamd.config import load
 from streamd.disk import locked, megabytes
 from streamd.engine.catalog import CATALOG
@@ -391,7 +391,7 @@ def test_got_in_one_process_used_in_the_next(serving):
 def test_a_start_without_a_download_is_not_slowed_down(serving):
     assert main(["models", "get", "some/tiny", "-q"]) == 0
     code = (
-        "import sys; from streamd.config import load; from streamd.cli.choosing import with_model;"
+        "import sys; from streamd.config import load; from streamd.cli.models import with_model;"
         "with_model(load({'model': 'some/tiny'}, {})); with_model(load({'model': 'tiny.en'}, {}));"
         "sys.exit('huggingface_hub' in sys.modules)"
     )
