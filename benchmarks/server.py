@@ -5,12 +5,14 @@
 A server in a process of its own, with the daemon's sessions and without an engine, publishes finals
 twenty times a second; five listeners in this process note how late they come. Meanwhile, in a third
 process: nothing; a subscriber that is stopped (SIGSTOP); one that reads a byte a second; 500 at
-once; 1000 that connect and go; 20 that have all finals replayed again and again; a speaker that
-sends silence as fast as it is taken; 1000 that say nothing. Prints a table and, last, a JSON line.
+once; 500 with 8 speakers in real time; 1000 that connect and go; 20 that have all finals replayed
+again and again; a speaker that sends silence as fast as it is taken; 1000 that say nothing. Prints
+a table and, last, a JSON line.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -41,12 +43,13 @@ N_LISTENERS = 5
 N_BEFORE = 1000
 """Finals that can be replayed; without a journal that many are kept."""
 ADDRESS = "/v1/stream?session=live"
+QUIET = bytes(int(2 * 16_000 * PERIOD_S))
 
 
 async def serve(n_letters: int) -> None:
     """The server's process: publishes until its standard input ends."""
     config = load({"port": "0", "max-subscribers": "10000"}, {})
-    every = Streams(build.session_factory(config), room=500, max_ingest=1)
+    every = Streams(build.session_factory(config), room=500, max_ingest=8)
     hub = every.add(LIVE).hub
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     async with serving.server(config, every) as server:
@@ -121,6 +124,20 @@ async def crowd(port: int, n: int = 500) -> None:
     await asyncio.gather(*(one() for _ in range(n)))
 
 
+async def conference(port: int, n_speakers: int = 8) -> None:
+    """500 listeners, while others send quiet audio in real time."""
+
+    async def speak() -> None:
+        url = f"ws://127.0.0.1:{port}/v1/stream?role=ingest"
+        async with connect(url, proxy=None, ping_timeout=None) as connection:
+            begun_s = time.monotonic()
+            for block in itertools.count(1):
+                await connection.send(QUIET)
+                await asyncio.sleep(begun_s + block * PERIOD_S - time.monotonic())
+
+    await asyncio.gather(crowd(port), *(speak() for _ in range(n_speakers)))
+
+
 async def passers_by(port: int, n: int = 1000) -> None:
     """One after the other, ten at a time; every second one goes without a word."""
 
@@ -177,6 +194,7 @@ SCENES: dict[str, tuple[Callable[[int], Coroutine[Any, Any, None]], int]] = {
     "stopped": (deaf, 50_000),
     "byte a second": (slow, 50_000),
     "500 at once": (crowd, 100),
+    "500 and 8 speakers": (conference, 100),
     "1000 come and go": (passers_by, 100),
     "20 replays": (readers, 100),
     "endless silence": (silence, 100),
@@ -262,6 +280,7 @@ async def measure(name: str, seconds: float) -> dict[str, Any]:
         "peak_mb": round(peak_mb, 1),
         "after_mb": round(after_mb, 1),
         "server_cpu": round(share, 3),
+        "us_each": round(share * PERIOD_S / (N_LISTENERS + int(n_clients.result())) * 1e6, 1),
     }
 
 

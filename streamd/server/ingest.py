@@ -267,7 +267,7 @@ class Ingests:
         ingest = self._ingests.get(session)
         if ingest is None or not ingest.resumable or not _equal(ingest.epoch, epoch or ""):
             run, _, secret = (epoch or "").partition(SECRET)
-            opened = self.sessions.open(session, epoch=run or None)
+            opened = self.sessions.open(session, epoch=run if secret else None)
             if run != opened.hub.epoch or not secret:
                 secret = secrets.token_hex(8)
             name = f"{opened.hub.epoch}{SECRET}{secret}"

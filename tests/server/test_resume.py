@@ -155,10 +155,10 @@ async def test_the_secret_of_who_resumes_a_session_of_an_earlier_process_stays_v
     async with serving(streams) as server:
         async with client(server.port, f"{QUERY}&epoch=e1.known") as speaker:
             assert (await begun(speaker))[0] == "e1.known"
-        for known in ("e2", "e2."):
+        for known in ("e2", "e2."):  # as a listener knows it: that is no reason to resume
             query = f"role=ingest&session={known}&epoch={known}"
             async with client(server.port, query) as speaker:
-                assert len((await begun(speaker))[0]) > len("e2.") + 10
+                assert not (await begun(speaker))[0].startswith("e2")
 
 
 async def test_what_the_speaker_has_forgotten_is_a_gap():
