@@ -260,16 +260,17 @@ async def measure(name: str, seconds: float) -> dict[str, Any]:
             while (now_s := time.monotonic()) < began_s + seconds or not n_clients.done():
                 peak_mb = max(peak_mb, resident_mb(server.pid))
                 await asyncio.sleep(0.25)
-            share = (cpu_of(server.pid) - cpu_s) / (now_s - began_s)
+            used_s = cpu_of(server.pid) - cpu_s
             counted = list(delays)
         await asyncio.sleep(1)
         after_mb = resident_mb(server.pid)
         n_cut = await asyncio.to_thread(cut_off, port)
         server.stdin.close()
         await asyncio.gather(*listeners)
+    n_others = int(n_clients.result())
     return {
         "scene": name,
-        "clients": int(n_clients.result()),
+        "clients": n_others,
         "cut_off": n_cut,
         "events": len(counted),
         "holes": holes,
@@ -279,8 +280,9 @@ async def measure(name: str, seconds: float) -> dict[str, Any]:
         "before_mb": round(before_mb, 1),
         "peak_mb": round(peak_mb, 1),
         "after_mb": round(after_mb, 1),
-        "server_cpu": round(share, 3),
-        "us_each": round(share * PERIOD_S / (N_LISTENERS + int(n_clients.result())) * 1e6, 1),
+        "server_cpu": round(used_s / (now_s - began_s), 3),
+        # For each event and listener; meaningful where there are many.
+        "us_each": round(used_s / len(counted) / (1 + n_others / N_LISTENERS) * 1e6, 1),
     }
 
 
