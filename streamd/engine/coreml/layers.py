@@ -12,7 +12,7 @@ product: its graphs have a fraction of the operations, so they compile faster, a
 argmaxinc/WhisperKit runs such graphs on the Neural Engine, too. Queries come scaled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -130,13 +130,6 @@ def cut(x: Var, axis: int, start: int, stop: int) -> Var:
     begin, end = [0] * 4, list(x.shape)
     begin[axis], end[axis] = start, stop
     return mb.slice_by_index(x=x, begin=begin, end=end)
-
-
-def named(outputs: Mapping[str, Var]) -> list[Var]:
-    """Give the outputs of a function their names; each must be made by an operation of its own."""
-    for name, value in outputs.items():
-        value.set_name(name)
-    return list(outputs.values())
 
 
 def _identifier(name: str) -> str:

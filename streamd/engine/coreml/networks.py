@@ -25,7 +25,6 @@ from streamd.engine.coreml.layers import (
     concat,
     cut,
     gelu,
-    named,
     query_scale,
     split_heads,
 )
@@ -274,5 +273,7 @@ def mil_function(function: Function, meta: Meta, layers: Layers) -> MilFunction:
     }
     with MilFunction(inputs, opset_version=TARGET) as made:
         outputs = _GRAPHS[function.kind](function, meta, layers, made.inputs)
-        made.set_outputs(named(outputs))
+        for name, value in outputs.items():
+            value.set_name(name)
+        made.set_outputs(list(outputs.values()))
     return made

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamd.disk import expanded, user_folder
+from streamd.disk import expanded, put_file, user_folder
 from streamd.engine.formats import safetensors
 from streamd.engine.formats.huggingface import CONFIG, ModelType, vocabularies
 from streamd.engine.formats.untrusted import read_json
@@ -168,9 +168,7 @@ def put(cache: Path, repository: Repository, listing: Listing) -> Path:
     if not is_commit(repository.revision):
         reference = folder / "refs" / repository.revision
         reference.parent.mkdir(parents=True, exist_ok=True)
-        new = reference.with_name(f"{reference.name}.new")
-        new.write_text(listing.commit)
-        new.replace(reference)
+        put_file(reference, listing.commit.encode())
     return snapshot
 
 
