@@ -18,6 +18,7 @@ import soundfile
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from tests.golden import load
 from tests.support import recorded
 from tests.support.recorded import RECORDING, SENTENCE
 
@@ -39,9 +40,9 @@ def sentence(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory) -> Path:
-    """Three sentences with pauses between them."""
-    folder = tmp_path_factory.mktemp("audio")
-    return recorded.wav(folder / "sentences.wav", recorded.three_sentences())
+    """Two sentences with a pause between them, the first of two seconds."""
+    sound = np.concatenate((load.samples("lamp", 200)[8_000:48_000], recorded.samples()))
+    return recorded.wav(tmp_path_factory.mktemp("audio") / "sentences.wav", sound)
 
 
 def test_an_engine_that_does_not_come_back_in_time_ends_the_program(sentence):
