@@ -179,7 +179,7 @@ async def test_listeners_and_speakers_do_not_take_each_others_places():
 
 
 async def test_clients_from_another_machine_are_counted(monkeypatch):
-    monkeypatch.setattr("streamd.server.listener.is_loopback", lambda host: False)
+    monkeypatch.setattr("streamd.server.registry.is_loopback", lambda host: False)
     async with serving(CountingStreams(), max_per_address=1) as server:
         async with client(server.port) as listener:
             await listener.get()
@@ -228,7 +228,7 @@ async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off():
 async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
     addresses = iter(["192.0.2.1", *["192.0.2.2"] * 4])
     known = defaultdict(lambda: next(addresses))
-    monkeypatch.setattr("streamd.server.listener._host", lambda connection: known[connection])
+    monkeypatch.setattr("streamd.server.registry._host", lambda connection: known[connection])
     async with serving(
         CountingStreams(), max_streams=0, max_subscribers=1, max_pending=3
     ) as server:
