@@ -244,7 +244,7 @@ _CPP = {
     "-sow --split-on-word": "no option: lines are cut between words",
     "-tpi": "--set search.temperatures=0,0.2,...",
     "-vm --vad-model": "--vad",
-    "-vt -vth --vad-thold": "--set gate.open_share=N",
+    "-vt --vad-threshold -vth --vad-thold": "--set gate.open_share=N",
     "-vspd --vad-min-speech-duration-ms": "--set gate.attack_ms=N",
     "-vsd --vad-min-silence-duration-ms": "--endpoint-ms",
     "-vmsd --vad-max-speech-duration-s": "--max-utterance-ms, in ms",

@@ -234,15 +234,6 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
     ),
 }
 
-RENAMED = {
-    "agreement": "agreement.agree",
-    "compression-threshold": "search.compression_ratio_threshold",
-    "energy-floor-db": "gate.floor_db",
-    "temperature-inc": "search.temperatures",
-    "vad-threshold": "gate.open_share",
-}
-"""Options of earlier versions whose field has another name; `successor` knows the others."""
-
 _PARTS: Mapping[str, type] = get_type_hints(Config)
 _TYPES = {part: get_type_hints(kind, include_extras=True) for part, kind in _PARTS.items()}
 
@@ -268,9 +259,9 @@ SETTINGS: Mapping[str, Field] = {
 
 
 def successor(name: str) -> str:
-    """Return the setting that replaces an option of an earlier version, or an empty string."""
+    """Return the setting that somebody means who takes it for an option, or an empty string."""
     for setting in SETTINGS:
         part, _, attribute = setting.replace("_", "-").partition(".")
         if name in (attribute, f"{part}-{attribute}"):
             return setting
-    return RENAMED.get(name, "")
+    return ""
