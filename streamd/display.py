@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
 from typing import TextIO
 from urllib.parse import unquote, urlsplit
@@ -12,8 +13,8 @@ from streamd.config import Config
 from streamd.errors import ConfigError, os_error_as
 from streamd.options import OutputOptions
 from streamd.sinks import CaptionSink, Sink
-from streamd.sinks.formats import FORMATS, FileSink, suffix
-from streamd.sinks.terminal import is_terminal, open_captions
+from streamd.sinks.formats import FORMATS, FileSink, Jsonl, StreamSink, Text, suffix
+from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look, clean, confidence_ramp, stamper
 from streamd.sinks.video import Video
 from streamd.sources.ffmpeg import is_url
@@ -24,15 +25,24 @@ _VIDEO = "mp4"
 def open_display(
     config: Config, stream: TextIO, environ: Mapping[str, str], *, started: datetime
 ) -> CaptionSink:
-    """Return the sink for standard output, `stream`; time stamps count from `started`."""
-    output = config.output
-    ramp = confidence_ramp(output.colors, environ, is_terminal=is_terminal(stream, environ))
+    """Return the sink for standard output, `stream`; time stamps count from `started`.
+
+    Characters outside its encoding are replaced. A dumb terminal counts as a pipe.
+    """
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    output, terminal = config.output, is_terminal(stream, environ)
+    if output.format == "jsonl":
+        return StreamSink(stream, Jsonl(everything=True))
+    if output.format != "text":
+        return StreamSink(stream, FORMATS[output.format](config.cues))
+    ramp = confidence_ramp(output.colors, environ, is_terminal=terminal)
     look = Look(
         ramp=ramp if config.cues.confidence else (),
         mark_low=output.mark_low,
         stamp=stamper(output.timestamps, started),
     )
-    return open_captions(stream, look, form=output.format, layout=config.cues, environ=environ)
+    return TerminalSink(stream, look) if terminal else StreamSink(stream, Text(look))
 
 
 def open_files(config: Config, file: str = "", *, whole: bool = False) -> list[Sink]:

@@ -8,13 +8,9 @@ below it, laid out as that line will be, so that nothing jumps when it becomes f
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
 from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
-from streamd.options import CueLayout
-from streamd.sinks import CaptionSink
-from streamd.sinks.formats import FORMATS, Jsonl, StreamSink, Text
 from streamd.sinks.text import FAINT, Look, Span, caption, chunks, clean, gap_notice, paint, width
 from streamd.stdio import put
 
@@ -146,25 +142,6 @@ def _laid_out(spans: list[Span], columns: int) -> list[str]:
             rows[-1].append(Span(chunk, span.sgr))
             used += width(chunk)
     return [paint(row) for row in rows] if spans else []
-
-
-def open_captions(
-    stream: TextIO, look: Look, *, form: str, layout: CueLayout, environ: Mapping[str, str]
-) -> CaptionSink:
-    """Return the sink for standard output, which replaces characters outside its encoding.
-
-    `form` is ``text`` (live on a terminal, else finals only), ``jsonl`` (every event in wire form)
-    or another one of `FORMATS`. A dumb terminal (``TERM`` in `environ`) counts as a pipe.
-    """
-    if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(errors="replace")
-    if form == "text":
-        return (
-            TerminalSink(stream, look)
-            if is_terminal(stream, environ)
-            else StreamSink(stream, Text(look))
-        )
-    return StreamSink(stream, Jsonl(everything=True) if form == "jsonl" else FORMATS[form](layout))
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:

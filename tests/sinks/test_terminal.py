@@ -1,14 +1,17 @@
 import io
+from datetime import UTC, datetime
 from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.config import Config
+from streamd.display import open_display
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
-from streamd.options import CueLayout
+from streamd.options import OutputOptions
 from streamd.sinks.formats import StreamSink
-from streamd.sinks.terminal import TerminalSink, open_captions
+from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look, confidence_ramp
 from tests.support.emulator import Emulator, plain_rows
 
@@ -258,9 +261,15 @@ def test_closing_leaves_words_that_never_became_final():
     assert emulator.rows() == [*plain_rows("word " * 10 + "end", 30), "$"]
 
 
+def opened(stream, *, form="text", environ=None):
+    """The sink that the options choose."""
+    config = Config(output=OutputOptions(format=form))
+    return open_display(config, stream, environ or {}, started=datetime.now(UTC))
+
+
 def test_a_pipe_gets_finals_and_gaps_only():
     pipe = io.StringIO()
-    sink = open_captions(pipe, Look(), form="text", layout=CueLayout(), environ={})
+    sink = opened(pipe)
     assert isinstance(sink, StreamSink)
     for event in [
         partial("hel"),
@@ -277,7 +286,7 @@ def test_a_pipe_gets_finals_and_gaps_only():
 
 def test_jsonl_prints_every_event_in_wire_form():
     pipe = io.StringIO()
-    sink = open_captions(pipe, Look(), form="jsonl", layout=CueLayout(), environ={})
+    sink = opened(pipe, form="jsonl")
     sink.write(Lag(lag_ms=20))
     sink.write(Eos(seq=3, reason="stop"))
     assert pipe.getvalue() == (
@@ -287,7 +296,7 @@ def test_jsonl_prints_every_event_in_wire_form():
 
 def test_subtitles_can_be_printed():
     pipe = io.StringIO()
-    open_captions(pipe, Look(), form="srt", layout=CueLayout(), environ={}).write(final("hello"))
+    opened(pipe, form="srt").write(final("hello"))
     assert pipe.getvalue() == "1\n00:00:00,000 --> 00:00:01,000\nhello\n\n"
 
 
@@ -298,11 +307,11 @@ class Tty(io.StringIO):
 
 def test_a_dumb_terminal_is_served_like_a_pipe():
     assert isinstance(
-        open_captions(Tty(), Look(), form="text", layout=CueLayout(), environ={"TERM": "dumb"}),
+        opened(Tty(), environ={"TERM": "dumb"}),
         StreamSink,
     )
     assert isinstance(
-        open_captions(Tty(), Look(), form="text", layout=CueLayout(), environ={"TERM": "xterm"}),
+        opened(Tty(), environ={"TERM": "xterm"}),
         TerminalSink,
     )
 
@@ -310,7 +319,7 @@ def test_a_dumb_terminal_is_served_like_a_pipe():
 def test_an_encoding_without_the_character_does_not_end_the_program():
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1", newline="")
-    open_captions(stream, Look(), form="text", layout=CueLayout(), environ={}).write(final("é 日"))
+    opened(stream).write(final("é 日"))
     assert raw.getvalue() == "é ?\n".encode("latin-1")
 
 

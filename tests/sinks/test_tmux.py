@@ -19,13 +19,11 @@ PARTIAL = "".join(f"<{i:03}>" for i in range(60))
 PROGRAM = f"""
 import os, signal, subprocess, sys, tty
 from streamd.events import Final, Partial
-from streamd.options import CueLayout
 from streamd.sinks.text import Look
-from streamd.sinks.terminal import open_captions
+from streamd.sinks.terminal import TerminalSink
 
 tty.setcbreak(0)
-layout = CueLayout()
-captions = open_captions(sys.stdout, Look(), form="text", layout=layout, environ=os.environ)
+captions = TerminalSink(sys.stdout, Look())
 
 def drawn():
     # The terminal answers when it has seen everything before the question.
