@@ -53,13 +53,30 @@ def is_commit(text: str) -> bool:
     return _COMMIT.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file on the hub; `digest` is its SHA-256 (64 digits) or git's SHA-1 (40)."""
+_Sha1 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+
+
+class _Lfs(msgspec.Struct, frozen=True):
+    sha256: _Sha256
+
+
+_THEIRS = {"name": "rfilename", "n_bytes": "size", "blob_id": "blobId"}
+
+
+class RemoteFile(msgspec.Struct, frozen=True, rename=_THEIRS):
+    """A file on the hub."""
 
     name: str
-    n_bytes: int
-    digest: str
+    n_bytes: _Size
+    blob_id: _Sha1
+    lfs: _Lfs | None = None
+
+    @property
+    def digest(self) -> str:
+        """The file's SHA-256 (64 digits), or git's SHA-1 (40)."""
+        return self.lfs.sha256 if self.lfs else self.blob_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +92,11 @@ class Listing:
         return sum(file.n_bytes for file in self.files)
 
 
-_Sha1 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
-_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-_Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
-
-
-class _Lfs(msgspec.Struct):
-    sha256: _Sha256
-
-
-class _Sibling(msgspec.Struct, rename={"blob_id": "blobId"}):
-    rfilename: str
-    blob_id: _Sha1
-    size: _Size
-    lfs: _Lfs | None = None
-
-
 class _Info(msgspec.Struct):
     """The hub's answer to ``/api/models/ID/revision/REVISION?blobs=true``."""
 
     sha: _Sha1
-    siblings: Annotated[list[_Sibling], msgspec.Meta(max_length=_MAX_FILES)]
+    siblings: Annotated[list[RemoteFile], msgspec.Meta(max_length=_MAX_FILES)]
 
 
 def read_listing(repository: Repository, answer: bytes) -> Listing:
@@ -107,13 +108,7 @@ def read_listing(repository: Repository, answer: bytes) -> Listing:
         info = msgspec.json.decode(answer, type=_Info)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(f"{repository}: the hub's list of files is damaged ({error})") from error
-    files = {
-        each.rfilename: RemoteFile(
-            each.rfilename, each.size, each.lfs.sha256 if each.lfs else each.blob_id
-        )
-        for each in info.siblings
-    }
-    return Listing(info.sha, _needed(repository, files))
+    return Listing(info.sha, _needed(repository, {file.name: file for file in info.siblings}))
 
 
 def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[RemoteFile, ...]:
