@@ -60,9 +60,8 @@ def settle() -> None:
 class LogHandler(logging.StreamHandler[TextIO]):
     """Writes log lines to a stream that it may share with live captions."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self.share()
+    _room: Room = nullcontext
+    _submit: Submit | None = None
 
     def share(self, room: Room = nullcontext, submit: Submit | None = None) -> None:
         """Write each line inside `room()`, which makes room on the terminal, from now on.

@@ -27,7 +27,6 @@ from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Details, EndReason, Fault, Final, Gap, GapReason, TimedWord, Token
 from streamd.hub import Hub
 from streamd.mel.windows import RecordingMel
-from streamd.options import EndpointOptions
 from streamd.server import LIVE
 from streamd.sinks.progress import ProgressBar, transcription_line
 from streamd.sinks.terminal import is_terminal
@@ -162,7 +161,12 @@ class FileTranscriber:
         config = self._config
         speech = None
         if config.vad.detector != "off" and not config.longform.clip_timestamps_ms:
-            speech = SpeechClips(build.gate(config), Segmenter(_endpoint_options(config)))
+            pause, around = config.endpoint.plain, config.endpoint.pre_roll
+            # Pauses of one length end utterances, with as much audio after as before them.
+            endpoint = replace(
+                config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
+            )
+            speech = SpeechClips(build.gate(config), Segmenter(endpoint))
         return AudioFile(RecordingMel(self._n_mels), speech, report)
 
     def transcribe(self, file: AudioFile) -> Iterator[TranscribedWindow]:
@@ -285,10 +289,3 @@ class _Batch:
 
     async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
-
-
-def _endpoint_options(config: Config) -> EndpointOptions:
-    """Utterances that end with a pause of one length, with as much audio after as before them."""
-    options = config.endpoint
-    pause, around = options.plain, options.pre_roll
-    return replace(options, pre_final=around, sentence=pause, unfinished=pause, empty=pause)

@@ -21,7 +21,6 @@ from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
 
 _PACED_BLOCK_MS = 40
-_BLOCK_MS = 1000
 _READ_MS = 1000
 """Length of a read: waking a thread for each block of 40 ms costs as much as voice detection."""
 _HEADER_SLACK_MS = 100
@@ -172,7 +171,7 @@ class FileSource:
             self._decoder.close()
 
     async def _next_block(self, decoder: Ffmpeg | Sndfile) -> Block | None:
-        n = decoder.rate_hz * (_PACED_BLOCK_MS if self.live else _BLOCK_MS) // 1000
+        n = decoder.rate_hz * (_PACED_BLOCK_MS if self.live else _READ_MS) // 1000
         if self.live:
             await self._until_due((self._n_delivered + n) / decoder.rate_hz)
         if self._stopped:
