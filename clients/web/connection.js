@@ -24,6 +24,12 @@ export function ask(path) {
   return fetch(path, secret === null ? {} : { headers: { Authorization: `Bearer ${secret}` } });
 }
 
+/** Why this token may not open a websocket with this query; a browser itself does not tell. */
+export async function refusal(query) {
+  const answer = await ask(`v1/stream?${new URLSearchParams(query)}`).catch(() => null);
+  return answer?.status === 403 ? answer.text() : "";
+}
+
 /** A new websocket with these query parameters. */
 export function open(query) {
   const url = new URL("v1/stream", location.href);

@@ -2,7 +2,7 @@
 // acknowledged is kept, so a broken connection loses nothing: the next one resumes after the last
 // `ack`.
 
-import { open } from "./connection.js";
+import { open, refusal } from "./connection.js";
 
 const RATE = 16_000;
 const FIRST_WAIT_MS = 500;
@@ -117,10 +117,12 @@ export class Sending {
     const again = this.#session === null ? {} : { session: this.#session };
     if (this.#epoch !== null) again.epoch = this.#epoch;
     const socket = open({ role: "ingest", ...again });
+    let isMute = true;
     let isKnown = false;
     let over = false;
     let refused = "";
     socket.onmessage = ({ data }) => {
+      isMute = false;
       const message = JSON.parse(data);
       if (message.type === "hello") {
         isKnown = message.epoch === this.#epoch;
@@ -137,8 +139,9 @@ export class Sending {
         else refused = message.message;
       }
     };
-    socket.onclose = () => {
+    socket.onclose = async () => {
       this.#socket = null;
+      if (isMute && this.#session === null) refused = await refusal({ role: "ingest" });
       if (refused) this.callbacks.failed(`The server refused: ${refused}`);
       if (refused || over) return this.#stopped || this.gaveUp();
       setTimeout(() => this.#connect(), this.#waitMs);

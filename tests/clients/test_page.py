@@ -25,7 +25,9 @@ from websockets.asyncio.client import connect
 from streamd.bench.wer import spoken
 from streamd.events import Final, Gap, Partial, TimedWord, Vad
 from streamd.hub import Hub
-from tests.support.serving import CountingStreams, Relay, serving
+from streamd.options import BindOptions
+from streamd.server import Server
+from tests.support.serving import INFO, CountingStreams, Relay, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -416,6 +418,20 @@ async def test_a_broken_connection_costs_no_sample_and_doubles_none(context):
     assert relay.n_calls - n_calls >= 4  # it came back each time
     heard = np.rint(ingest.samples()[:90_000] * 32768)
     assert np.array_equal(heard, np.arange(90_000) % 60_000 - 30_000)
+
+
+async def test_a_page_with_the_token_of_listeners_is_told_that_it_may_not_speak(context):
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+        page, _ = await visit(context, f"{server.page}#token=ears")
+        await expect(page.locator("#status")).to_have_text("live")
+        why = await page.evaluate(
+            """async () => {
+              const { Sending } = await import("./microphone.js");
+              return new Promise((failed) => new Sending({ failed }, () => {}));
+            }"""
+        )
+    assert "this token is for listeners" in why
 
 
 async def test_the_page_survives_a_daemon_that_is_killed_and_started_again(context, tmp_path):
