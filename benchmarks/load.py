@@ -61,7 +61,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
         rows.append(row)
         print(
             f"{n:8} {row.median_ms:8.0f} {row.p95_ms:8.0f} {row.missed:8.1%} {row.apart_ms:8.0f}"
-            f" {row.busy:6.1%} {row.window_ms:8.1f} {row.ctx:8.0f} {row.encode_ms:8.1f}"
+            f" {row.busy:6.1%} {row.window_ms:8.1f} {row.frames:8.0f} {row.encode_ms:8.1f}"
             f" {row.decode_ms:8.1f} {row.passes:7.1f}",
             flush=True,
         )

@@ -107,7 +107,7 @@ class Parts:
         self._features = self._encode(SHORT)
 
     def _encode(self, n_ctx: int) -> Any:  # noqa: ANN401 - opaque
-        return self._engine.encode(np.ascontiguousarray(self._mel[:, : 2 * n_ctx]), n_ctx)
+        return self._engine.encode(np.ascontiguousarray(self._mel[:, : 2 * n_ctx]), audio_ctx=n_ctx)
 
     def _decode(self, n: int, n_logits: int) -> None:
         decoder = self._engine.decoder(self._features, 64)

@@ -50,9 +50,7 @@ def score(run: Sequence[tuple[Sound, Trace]]) -> dict[str, Any]:
             "taken back": scores.violations(run),
             "unheard": scores.unheard(run),
             "windows/s": f"{spent.windows:.2f}",
-            "encodes/s": f"{spent.encodes:.2f}",
-            "positions": f"{spent.positions:.0f}",
-            "retries": spent.counts["retries"],
+            "frames": f"{spent.frames:.0f}",
             "fallbacks": spent.counts["fallbacks"],
         }
     return row | {"CPU s/s": f"{spent.cpu:.2f}"}

@@ -162,11 +162,10 @@ def _covered_ms(trace: Trace, start_ms: int, end_ms: int) -> int:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took: per second of sound, and `positions` of the encoder in the mean."""
+    """What a run took: per second of sound, and `frames` of a window in the mean."""
 
     windows: float
-    encodes: float
-    positions: float
+    frames: float
     cpu: float
     counts: Counter[str]
 
@@ -180,8 +179,7 @@ def cost(run: Scored) -> Cost:
             counts.update(window.counts)
     return Cost(
         windows=counts["windows"] / seconds,
-        encodes=counts["encodes"] / seconds,
-        positions=counts["encoded_frames"] / max(1, counts["encodes"]),
+        frames=counts["encoded_frames"] / max(1, counts["windows"]),
         cpu=sum(trace.cpu_ms for _, trace in run) / 1000 / seconds,
         counts=counts,
     )

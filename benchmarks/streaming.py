@@ -26,7 +26,7 @@ from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.engine.recognizer import Recognizer
-from streamd.types import ms_from_frames, text_of
+from streamd.types import FRAME_MS, ms_from_frames, text_of
 
 
 class Bench:
@@ -92,8 +92,8 @@ def as_table(metrics: Metrics, *, wer_offline: float | None = None) -> str:
         _line("dropped audio", _ms(m.dropped_ms), "must be 0"),
         _line("rtf", f"{m.rtf:.3f}", f"CPU seconds per second of audio {m.cpu_share:.3f}"),
         _line("slow windows", f"{m.slow_windows:.1%}", f"steps merged {m.merged_steps}"),
-        _line("encoder positions", f"{m.positions:.0f}", "in the mean of all passes"),
-        _line("draft kept", f"{m.accepted}/{m.drafted}", f"full-context retries {m.retries}"),
+        _line("window", f"{m.encoded_frames * FRAME_MS:.0f}", "ms of audio in the mean"),
+        _line("draft kept", f"{m.accepted}/{m.drafted}", "tokens"),
         _line("peak memory", f"{m.peak_rss_mb:.0f} MB", ""),
     ]
     return "\n".join(lines) + "\n"

@@ -4,7 +4,12 @@ from pathlib import Path
 
 from streamd.errors import StreamdError
 
-_IN_CHECKOUT = {"tiny.en": "models/tiny.en", "golden": "tests/golden", "web": "clients/web"}
+_IN_CHECKOUT = {
+    "tiny.en": "models/tiny.en",
+    "golden": "tests/golden",
+    "speech": "tests/speech",
+    "web": "clients/web",
+}
 """Asset -> folder in the repository; in the wheel it is ``streamd/_<asset>`` (pyproject.toml)."""
 
 

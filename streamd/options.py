@@ -258,12 +258,7 @@ class DecodingOptions:
     seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
     audio_ctx: Annotated[int, Meta(ge=0, le=1_500)] = 0
-    """Encoder positions; 0: the audio's frames plus `audio_ctx_pad`, rounded up to 64, and at least
-    `audio_ctx_floor` (whisper.cpp#1855, voxtype#130)."""
-    audio_ctx_pad: Annotated[int, Meta(ge=0, le=1_500)] = 128
-    """Encoder positions added to the length of the audio."""
-    audio_ctx_floor: Annotated[int, Meta(ge=0, le=1_500)] = 384
-    """The fewest encoder positions."""
+    """Cut the encoder's context to so many positions, as whisper.cpp does; 0: keep all of it."""
     blank_is_guess: Annotated[bool, DERIVED] = True
     """Take text for a guess that was only written because `suppress_blank` forbids none."""
     best_attempt: Annotated[bool, DERIVED] = True

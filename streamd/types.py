@@ -62,7 +62,7 @@ class Window:
     those inside it, and `draft` is the uncommitted tail of the last hypothesis, to be verified. A
     `last` window ends the utterance (if the silence lasts): all of its words will be committed, so
     it is decoded with full checks. `language` is the code of the last one, or empty; with `detect`
-    it may have changed. `min_ctx` is the fewest encoder positions.
+    it may have changed.
     """
 
     start: int
@@ -74,7 +74,6 @@ class Window:
     last: bool = False
     language: str = ""
     detect: bool = True
-    min_ctx: int = 0
 
 
 class Suspect(StrEnum):
@@ -98,7 +97,6 @@ class Hypothesis:
     prefix. `language` has the probability `language_prob`, which is 1 unless it was detected.
     `suspect` says why a guard distrusts the result, or is None: suspect words are never agreed
     upon, and unless the window is `last` they are not shown.
-    `failed_ctx`: encoder positions that were too few for the window, or 0.
     """
 
     words: tuple[Word, ...] = ()
@@ -110,7 +108,6 @@ class Hypothesis:
     temperature: float = 0.0
     accepted_draft: int = 0
     suspect: Suspect | None = None
-    failed_ctx: int = 0
 
 
 def text_of(words: Sequence[Word]) -> str:

@@ -27,7 +27,10 @@ MODULES = sorted((ROOT / "streamd").rglob("*.py"))
 MODEL = ROOT / "models" / "tiny.en"
 SPEECH = ROOT / "tests" / "speech"
 PAGES = (ROOT / "docs").glob("*.md")
-IN_WHEEL = {"LICENSE", "README.md", "config.json", "generation_config.json", "model.safetensors"}
+IN_WHEEL = {
+    *("LICENSE", "README.md", "config.json", "generation_config.json"),
+    *("model.safetensors", "silence.safetensors"),
+}
 
 
 def tracked(*patterns: str) -> list[Path]:

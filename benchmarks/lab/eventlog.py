@@ -36,8 +36,7 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True, tag="decoded"):
     """A window that was transcribed from `begun_ms` to `t_ms`.
 
     `start_ms`, `end_ms`: its audio; `last`: for a final; `cpu_ms`: of all threads, those that work
-    on another window included; `retries`: how often the short encoder context had to be replaced by
-    the full one.
+    on another window included.
     """
 
     t_ms: float
@@ -50,7 +49,6 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True, tag="decoded"):
     encoded_frames: int
     drafted: int
     accepted: int
-    retries: int
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):

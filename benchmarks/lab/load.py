@@ -26,7 +26,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     `missed`: the share of steps without a partial in time. `apart_ms`: how much later, in the mean,
     the worst stream was served than the best. `busy`: the share of the time in which the
-    recognizers (`workers`) worked. Of a window in the mean: its encoder positions (`ctx`), the time
+    recognizers (`workers`) worked. Of a window in the mean: its frames (`frames`), the time
     in the encoder and in the decoder (real time on every clock), and the decoder's passes.
     """
 
@@ -39,7 +39,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     apart_ms: float
     busy: float
     window_ms: float
-    ctx: float
+    frames: float
     encode_ms: float
     decode_ms: float
     passes: float
@@ -84,7 +84,7 @@ def summary(logs: Sequence[Log], step_ms: int, costs: Sequence[Costs]) -> Load:
         apart_ms=round(max(means) - min(means), 1),
         busy=round(sum(window.compute_ms for window in windows) / duration_ms / len(costs), 3),
         window_ms=round(float(np.median([window.compute_ms for window in windows])), 2),
-        ctx=round(float(np.mean([window.encoded_frames for window in windows])), 1),
+        frames=round(float(np.mean([window.encoded_frames for window in windows])), 1),
         encode_ms=round(sum(each.encode_s for each in costs) * 1000 / len(windows), 2),
         decode_ms=round(sum(each.decode_s for each in costs) * 1000 / len(windows), 2),
         passes=round(sum(each.passes for each in costs) / len(windows), 1),

@@ -40,8 +40,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     share of partials whose window took longer than a step; `merged_steps`: steps that were due but
     had no window of their own; `lag_ms`: the oldest audio that a partial was about. `rtf`: time of
     the recognizer, `cpu_share`: CPU time of the process, over that of the audio. `dropped_ms`:
-    audio that was lost, or was let through by the gate but is in no window. `positions`: encoder
-    positions of a pass through the encoder, in the mean; `retries` are passes too.
+    audio that was lost, or was let through by the gate but is in no window. `encoded_frames`: of a
+    window, in the mean.
     """
 
     words: int
@@ -69,8 +69,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     dropped_ms: int
     drafted: int
     accepted: int
-    retries: int
-    positions: float
+    encoded_frames: float
 
 
 def measure(log: Log, reference: Sequence[SpokenWord], text: str = "") -> Metrics:
@@ -88,7 +87,6 @@ def measure(log: Log, reference: Sequence[SpokenWord], text: str = "") -> Metric
     words = word_latencies(finished, reference)
     finals = final_delays(finished, reference, said=said, windows=windows)
     said_words = spoken(text) if text else [word.text for word in reference]
-    n_retries = sum(window.retries for window in windows)
     n_slow = sum(window.compute_ms > began.step_ms for window in partials)
     return Metrics(
         words=len(said_words),
@@ -116,10 +114,7 @@ def measure(log: Log, reference: Sequence[SpokenWord], text: str = "") -> Metric
         dropped_ms=dropped_ms(said, windows),
         drafted=sum(window.drafted for window in windows),
         accepted=sum(window.accepted for window in windows),
-        retries=n_retries,
-        positions=round(
-            sum(window.encoded_frames for window in windows) / max(1, len(windows) + n_retries), 1
-        ),
+        encoded_frames=round(sum(w.encoded_frames for w in windows) / max(1, len(windows)), 1),
     )
 
 

@@ -146,15 +146,13 @@ class _Watched:
 
     def recognize(self, window: Window) -> Hypothesis:
         counters = self._recognizer.counters
-        before = (counters.encoded_frames, counters.drafted, counters.accepted, counters.retries)
+        before = (counters.encoded_frames, counters.drafted, counters.accepted)
         begun_ms = self._now_ms()
         begun_s, cpu_s = self._stopwatch(), time.process_time()
         hypothesis = self._recognizer.recognize(window)
         compute_ms = (self._stopwatch() - begun_s) * 1000
-        after = (counters.encoded_frames, counters.drafted, counters.accepted, counters.retries)
-        n_encoded, n_drafted, n_accepted, n_retries = (
-            b - a for a, b in zip(before, after, strict=True)
-        )
+        after = (counters.encoded_frames, counters.drafted, counters.accepted)
+        n_encoded, n_drafted, n_accepted = (b - a for a, b in zip(before, after, strict=True))
         self.log.append(
             Decoded(
                 t_ms=_rounded(begun_ms + compute_ms),
@@ -167,7 +165,6 @@ class _Watched:
                 encoded_frames=n_encoded,
                 drafted=n_drafted,
                 accepted=n_accepted,
-                retries=n_retries,
             )
         )
         return hypothesis

@@ -6,7 +6,8 @@ embedding become int8 with one float32 scale for each row, so that a row's large
 row is one output of the layer, as in streamd's int8 engine, whose own quantisation of these weights
 therefore gives the same integers again. What all rows of the token embedding share, their offset,
 is taken off before and stored beside them, as that engine does with its output layer. All other
-parameters stay float16. The script needs streamd's environment.
+parameters stay float16. ``silence.safetensors`` has the encoder's states of silence
+(streamd/engine/padding.py). The script needs streamd's environment.
 """
 
 import hashlib
@@ -19,6 +20,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from streamd.engine.onnx.builder import quantised, row_offset
+from streamd.engine.prepared import with_bank
+from streamd.engine.store import load_model
 
 HERE = Path(__file__).parent
 SOURCE_SHA256 = "27e6cbbc03132b9e95bc2ff4fe1a8c4ccb207f77998cc7567a3945b626b733f7"
@@ -41,6 +44,14 @@ def main() -> None:
         fields = json.loads((folder / name).read_text())
         (HERE / name).write_text(json.dumps(fields, indent=2) + "\n")
     shutil.copyfile(folder / "LICENSE", HERE / "LICENSE")
+    model = with_bank(load_model(str(folder)), threads=2, precision="float32")
+    assert model.bank is not None
+    rows = model.bank.states.reshape(-1, model.dims.n_audio_state).astype(np.float32)
+    integers, scales = quantised(rows)
+    states = {"states": np.ascontiguousarray(integers.T), "states_scale": scales[:, None]}
+    save_file(states, HERE / "silence.safetensors")
+    for file in HERE.glob("*.safetensors"):
+        file.chmod(0o644)  # save_file makes files for the user alone
     print(f"{made}: {made.stat().st_size:,} bytes, SHA-256 {sha256(made)}")
     if sha256(made) != MADE_SHA256:
         raise SystemExit("this is not the file that was made before")

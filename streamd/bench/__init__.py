@@ -1,4 +1,4 @@
-"""Measures models for the commands bench, calibrate, doctor and models check.
+"""Measures models for the commands bench, doctor and models check.
 
 Experiments with streams, latencies and load are programs in ``benchmarks/``.
 """

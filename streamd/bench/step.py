@@ -46,7 +46,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpu_ms` is the CPU time of all threads, which other programs change little. `rest_ms` is the
     time outside the engine: spectrogram, rules, words. A hypothesis has `tokens` tokens and takes
-    `passes` passes of the decoder; `n_ctx` is the encoder context.
+    `passes` passes of the decoder.
     """
 
     step_ms: float
@@ -59,7 +59,6 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     n_steps: int
     tokens: int
     passes: float
-    n_ctx: int
 
 
 class StepBench(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +128,10 @@ class ScriptedEngine(Generic[FeaturesT]):
         self.costs = Costs()
         return self.costs
 
-    def encode(self, mel: Mel, n_ctx: int) -> FeaturesT:
+    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> FeaturesT:
         """Encode, and add the time to `costs`."""
         begun_s = time.perf_counter()
-        features = self._engine.encode(mel, n_ctx)
+        features = self._engine.encode(mel, audio_ctx=audio_ctx)
         self.costs.encode_s += time.perf_counter() - begun_s
         return features
 
@@ -232,12 +231,10 @@ def measure_steps(
     steps = Steps(recognizer, draft=draft)
     for _ in range(_N_WARM):
         steps.run()
-    before = replace(recognizer.counters)
     rows = [steps.run() for _ in range(n_steps)]
     total, encode, decode, cpu, passes = np.array(
         [(took_s, c.encode_s, c.decode_s, c.cpu_s, c.passes) for took_s, c, _ in rows]
     ).T
-    n_encodes = recognizer.counters.encodes - before.encodes
     return StepTimes(
         step_ms=_ms(np.median(total)),
         best_ms=_ms(total.min()),
@@ -249,17 +246,17 @@ def measure_steps(
         n_steps=n_steps,
         tokens=rows[-1][2],
         passes=round(float(np.mean(passes)), 1),
-        n_ctx=(recognizer.counters.encoded_frames - before.encoded_frames) // n_encodes,
     )
 
 
-def measure_encoder(engine: Engine[Any], n_ctx: int, *, n: int = 5) -> float:
-    """Return the median ms of the encoder and the cross-attention's keys and values."""
-    mel = np.random.default_rng(7).standard_normal((engine.dims.n_mels, 2 * n_ctx))
+def measure_encoder(engine: Engine[Any], *, n: int = 5) -> float:
+    """Return the median ms of the encoder and the cross-attention's keys and values, in full."""
+    n_columns = 2 * engine.dims.n_audio_ctx
+    mel = np.random.default_rng(7).standard_normal((engine.dims.n_mels, n_columns))
     times = []
     for _ in range(n + 1):
         begun_s = time.perf_counter()
-        engine.encode(mel.astype(np.float32), n_ctx)
+        engine.encode(mel.astype(np.float32))
         times.append(time.perf_counter() - begun_s)
     return _ms(np.median(times[1:]))
 
@@ -276,9 +273,11 @@ def bench_step(config: Config, model: Model | None = None, *, n_steps: int = 20)
         engine = build.engine(config, model)
     load_s = round(time.perf_counter() - begun_s, 3)
     tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
-    n_few, n_ctx = max(2, n_steps // 4), model.dims.n_audio_ctx
+    n_few = max(2, n_steps // 4)
     live = ScriptedRecognizer(engine, tokenizer, options)
-    whole = ScriptedRecognizer(engine, tokenizer, replace(options, audio_ctx=n_ctx))
+    whole = ScriptedRecognizer(
+        engine, tokenizer, replace(options, audio_ctx=model.dims.n_audio_ctx)
+    )
     step = measure_steps(live, n_steps=n_steps)
     return StepBench(
         model=model.name,
@@ -287,7 +286,7 @@ def bench_step(config: Config, model: Model | None = None, *, n_steps: int = 20)
         step=step,
         undrafted=measure_steps(live, n_steps=n_few, draft=False),
         full=measure_steps(whole, n_steps=n_few),
-        encoder_ms=measure_encoder(engine, n_ctx, n=n_few),
+        encoder_ms=measure_encoder(engine, n=n_few),
     )
 
 
@@ -295,14 +294,14 @@ def step_table(result: StepBench) -> str:
     """Return the result as a table for a terminal."""
     columns = ("step", "best", "p95", "encode", "decode", "rest", "cpu")
     head = " ".join(f"{name.replace('cpu', 'CPU'):>8}" for name in columns)
-    lines = [f"{result.model:28} {head}  tokens passes context"]
+    lines = [f"{result.model:28} {head}  tokens passes"]
     for name, row in (
         ("a step of a stream, ms", result.step),
         ("without a draft", result.undrafted),
         ("at the full context", result.full),
     ):
         times = " ".join(f"{getattr(row, f'{column}_ms'):8.1f}" for column in columns)
-        lines.append(f"{name:28} {times} {row.tokens:7} {row.passes:6} {row.n_ctx:7}")
+        lines.append(f"{name:28} {times} {row.tokens:7} {row.passes:6}")
     return "\n".join(
         (
             *lines,

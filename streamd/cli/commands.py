@@ -207,14 +207,6 @@ COMMANDS = (
         options=_options("decoding", *_LOG),
     ),
     Command(
-        "calibrate",
-        "find the shortest safe encoder context for a voice",
-        _late("streamd.bench.calibrate:report", needs_model=True),
-        "FILE...",
-        options=_options(*_LIVE, *_LOG),
-        writes_config=True,
-    ),
-    Command(
         "doctor",
         "check this machine, and say how to fix problems",
         _late("streamd.cli.doctor:report"),

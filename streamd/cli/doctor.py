@@ -21,12 +21,11 @@ from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml
 from streamd.disk import CACHE_VARIABLE, cache_folder, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import dimensions
-from streamd.engine.check import compare, contexts_in_use
+from streamd.engine.check import compare, sounds
 from streamd.engine.prepared import choose_precision
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import places
 from streamd.errors import StreamdError
-from streamd.options import DecodingOptions
 from streamd.processor import machine
 from streamd.sources.microphone import list_devices
 
@@ -120,8 +119,8 @@ def _engine(config: Config) -> Iterator[Finding]:
     engine = build.engine(config, model)
     asked = "float32" if config.decoding.engine == "reference" else config.decoding.precision
     precision = choose_precision(model.dims, asked, threads=build.threads(config)).precision
-    sounds = contexts_in_use(DecodingOptions(), model.dims.n_audio_ctx)
-    (compared,), _ = compare(model, engine, build.tokenizer(config, model), sounds[:1])
+    heard = sounds(model.dims.n_audio_ctx)[:1]
+    (compared,), _ = compare(model, engine, build.tokenizer(config, model), heard)
     seconds = time.perf_counter() - begun_s
     text = (
         f"{model.name} loaded and compared with numpy in {seconds:.1f} s: {precision}, "

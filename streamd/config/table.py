@@ -122,7 +122,11 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         Opt("decoding.prompt", "text that the model sees first", flags="--initial-prompt"),
         Opt("decoding.hotwords", "words and names to expect"),
         Opt("search.suppress_tokens", "tokens never written; -1: the model's list or annotations"),
-        Opt("search.audio_ctx", "encoder positions; 0: by the length of the audio", flags="-ac"),
+        Opt(
+            "search.audio_ctx",
+            "cut the encoder's context to so many positions; 0: keep it",
+            flags="-ac",
+        ),
         Opt("decoding.threads", "threads per window; 0: up to two", flags="-t"),
         Opt("decoding.workers", "windows at a time; 0: one, or two for clients alone"),
         Opt(

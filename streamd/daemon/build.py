@@ -13,7 +13,7 @@ from streamd.config import Config
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.onnx import build
-from streamd.engine.prepared import choose_precision
+from streamd.engine.prepared import choose_precision, with_bank
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
@@ -125,11 +125,17 @@ def engine(config: Config, model: Model) -> Engine[Any]:
     o = config.decoding
     heads = model.alignment_heads
     if o.engine == "reference":
-        return ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
+        return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
     n_threads = threads(config)
     precision = choose_precision(model.dims, o.precision, threads=n_threads).precision
+    model = with_bank(model, threads=n_threads, precision=precision)
     return build(
-        model.dims, model.weights, alignment_heads=heads, threads=n_threads, precision=precision
+        model.dims,
+        model.weights,
+        alignment_heads=heads,
+        bank=model.bank,
+        threads=n_threads,
+        precision=precision,
     )
 
 
@@ -171,16 +177,12 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
         )
     if model.language is not None and o.task == "translate":
         raise ConfigError(f"--translate: the model {model.name} knows {model.language} only")
-    floor = config.search.audio_ctx_floor
-    if floor == DecodingOptions().audio_ctx_floor:
-        floor = max(floor, model.min_audio_ctx)
     return replace(
         config.search,
         language=None if o.language == "auto" else o.language,
         temperatures=_temperatures(config),
         suppress_tokens=_suppressed(config.search.suppress_tokens, model),
         begin_suppress_tokens=model.begin_suppress_tokens,
-        audio_ctx_floor=floor,
         loops=config.loop,
     )
 

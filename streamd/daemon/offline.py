@@ -22,7 +22,7 @@ from streamd.engine import Engine
 from streamd.engine.longform.clips import SpeechClips, clips_at
 from streamd.engine.longform.segments import TimedSegment, in_ms, ms_of
 from streamd.engine.longform.transcriber import TranscribedWindow, Transcriber
-from streamd.engine.model import MIN_AUDIO_CTX, Model
+from streamd.engine.model import Model
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Details, EndReason, Fault, Final, Gap, GapReason, TimedWord, Token
 from streamd.hub import Hub
@@ -141,13 +141,9 @@ class FileTranscriber:
         self._config = config
         self._n_mels = model.dims.n_mels
         self._tokenizer = build.tokenizer(config, model)
-        self._short = model.min_audio_ctx < MIN_AUDIO_CTX
-        options = build.decoding_options(config, model)
-        all_positions = 0 if self._short else model.dims.n_audio_ctx
         decoding = replace(
-            options,
+            build.decoding_options(config, model),
             timestamps=not config.longform.without_timestamps,
-            audio_ctx=options.audio_ctx or all_positions,
         )
         longform = replace(
             config.longform,
@@ -177,8 +173,7 @@ class FileTranscriber:
         if speech is None:
             clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)
         else:
-            # Short windows cost a model that was trained for them less, and gain others nothing.
-            clips = speech.clips(mel.n_columns, longest=0 if self._short else 2 * N_AUDIO_CTX)
+            clips = speech.clips(mel.n_columns, longest=2 * N_AUDIO_CTX)
             voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
             transcriber = self._new_transcriber()

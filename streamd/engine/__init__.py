@@ -2,7 +2,8 @@
 
 A backend implements `Engine`: `onnx` (CPU, the default), `coreml` (GPU and Neural Engine of a
 Mac), `switching` (one of several), `reference` (float32 numpy, for comparison). `store` finds a
-model's files, `recognizer` turns a window into a hypothesis with any backend.
+model's files, `padding` says what is computed of the context, and `recognizer` turns a window into
+a hypothesis with any backend.
 """
 
 from collections.abc import Mapping
@@ -43,8 +44,14 @@ class Engine(Protocol, Generic[FeaturesT]):
 
     dims: ModelDimensions
 
-    def encode(self, mel: Mel, n_ctx: int) -> FeaturesT:
-        """Encode (n_mels, 2 * n_ctx) log-mel into opaque features, cross-attention K/V included."""
+    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> FeaturesT:
+        """Encode log-mel (n_mels, n_columns) into opaque features, cross-attention K/V included.
+
+        The model's full context is encoded, or what stands for it (streamd/engine/padding.py): the
+        last column of `mel` is silence and repeats to its end. A positive `audio_ctx` cuts the
+        context to so many positions, but not below the length of `mel`. Raises `EngineError` if
+        the runtime fails, `ValueError` if `mel` does not fit the model.
+        """
         ...
 
     def decoder(self, features: FeaturesT, n_slots: int) -> Decoder:

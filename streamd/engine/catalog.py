@@ -21,7 +21,6 @@ ENGLISH, MANY, MANY_AND_CANTONESE = 1, 99, 100
 _WITH_CANTONESE, _MANY_MELS = 51_866, 128
 """Tokens and mel bands of large-v3."""
 
-_MIN_SHORT_CTX = 64
 _N_AUDIO_CTX, _N_TEXT_CTX = 1500, 448
 
 _OFFICIAL_HEADS = {
@@ -63,23 +62,17 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A model on the hub, in the repository ``owner/name``; about `n_bytes` are downloaded.
-
-    `min_audio_ctx` is the shortest encoder context, in frames, that it was trained for, or None.
-    """
+    """A model on the hub, in the repository ``owner/name``; about `n_bytes` are downloaded."""
 
     name: str
     repository: str
     n_bytes: int
     outline: Outline
-    min_audio_ctx: int | None = None
 
 
 def _on_hub(name: str, megabytes: int) -> CatalogModel:
-    min_audio_ctx = None
     if name.startswith("acft-"):  # tuned for short contexts: github.com/futo-org/whisper-acft
         repository = name.replace("acft-", "futo-org/acft-whisper-")
-        min_audio_ctx = _MIN_SHORT_CTX
     elif name.startswith("distil-"):
         repository = f"distil-whisper/{name}"
     else:
@@ -99,7 +92,7 @@ def _on_hub(name: str, megabytes: int) -> CatalogModel:
         n_text_layer=n_text_layer,
     )
     outline = Outline(dims, only_language(dims))
-    return CatalogModel(name, repository, megabytes * 1_000_000, outline, min_audio_ctx)
+    return CatalogModel(name, repository, megabytes * 1_000_000, outline)
 
 
 CATALOG = (

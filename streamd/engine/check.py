@@ -1,7 +1,6 @@
 """Compares an engine with the float32 reference on clips of real speech that ship with streamd.
 
-Each clip is encoded at the context that a live window of its length gets, the longest one at the
-full context too.
+Each clip is encoded as a window of a stream is, the longest one at the full context too.
 """
 
 import hashlib
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from streamd.assets import asset
 from streamd.engine import Engine, FeaturesT
 from streamd.engine.model import Model
-from streamd.engine.recognizer import encoder_positions
 from streamd.engine.reference import Array, ReferenceEngine
 from streamd.mel import log_mel
 from streamd.options import DecodingOptions
@@ -36,6 +34,8 @@ _MOST_TOKENS = 80
 """Twice as many as the longest clip has, even in single digits."""
 _N_STEPS = 3
 """Tokens decoded one by one after a pass of all others."""
+_SILENT = 2
+"""Frames of silence after a clip, with which its log-mel ends."""
 _Values = tuple[Array, Array]
 """Logits and alignment, a row for each position."""
 
@@ -75,13 +75,15 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One clip at one encoder context.
+    """One clip, encoded as a window of a stream or, if it is `whole`, at the full context.
 
-    `numerics` compares both on the reference's text, `expected`; `found` is the engine's own text.
+    `fits` tells whether the model takes all of it. `numerics` compares both engines on the
+    reference's text, `expected`; `found` is the engine's own text.
     """
 
     clip: GoldenClip
-    n_ctx: int
+    whole: bool
+    fits: bool
     numerics: Numerics
     expected: str
     found: str
@@ -113,25 +115,20 @@ def read_by_whisper(weights: Path) -> dict[str, str]:
     return dict(golden["texts"]) if same else {}
 
 
-def contexts_in_use(options: DecodingOptions, n_audio_ctx: int) -> list[tuple[GoldenClip, int]]:
-    """Return the clips with the encoder context of a live window, then the longest at the full."""
+def sounds(n_audio_ctx: int) -> list[tuple[GoldenClip, bool]]:
+    """Return the clips that fit, to be encoded as in a stream, then the longest one as a whole."""
     every = clips()
-    live = [
-        (clip, encoder_positions(clip.n_frames, options, n_audio_ctx))
-        for clip in every
-        if clip.n_frames <= n_audio_ctx
-    ]
-    longest = max(every, key=lambda clip: clip.n_frames)
-    return [*live, (longest, n_audio_ctx)]
+    live = [(clip, False) for clip in every if clip.n_frames + _SILENT <= n_audio_ctx]
+    return [*live, (max(every, key=lambda clip: clip.n_frames), True)]
 
 
 def compare(
     model: Model,
     engine: Engine[Any],
     tokenizer: Tokenizer,
-    sounds: Sequence[tuple[GoldenClip, int]],
+    heard: Sequence[tuple[GoldenClip, bool]],
 ) -> tuple[list[Compared], list[Peak]]:
-    """Run each clip at its encoder context through the reference and the engine.
+    """Run each clip, whole or not (see `Compared`), through the reference and the engine.
 
     Returns the comparisons, and the largest value in each layer of the reference.
     """
@@ -141,12 +138,15 @@ def compare(
         peaks[where] = max(peaks.get(where, 0.0), float(np.abs(values).max()))
 
     heads = model.alignment_heads
-    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, notice=notice)
+    reference = ReferenceEngine(
+        model.dims, model.weights, alignment_heads=heads, bank=model.bank, notice=notice
+    )
     start = (*tokenizer.sot_sequence, tokenizer.notimestamps)
     rows = []
-    for clip, n_ctx in sounds:
-        mel = mel_of(model, clip.samples, n_ctx)
-        exact, rounded = reference.encode(mel, n_ctx), engine.encode(mel, n_ctx)
+    for clip, whole in heard:
+        n_audio_ctx = model.dims.n_audio_ctx
+        mel = mel_of(model, clip.samples, n_audio_ctx if whole else clip.n_frames + _SILENT)
+        exact, rounded = reference.encode(mel), engine.encode(mel)
         expected = _transcribe(reference, exact, tokenizer)
         found = _transcribe(engine, rounded, tokenizer)
         wanted = _forced(reference, exact, (*start, *expected))
@@ -154,7 +154,7 @@ def compare(
         first = len(start) - 1  # the positions before predict nothing of the text
         off = numerics((wanted[0][first:], wanted[1][first:]), (given[0][first:], given[1][first:]))
         texts = (tokenizer.decode(tokens).strip() for tokens in (expected, found))
-        rows.append(Compared(clip, n_ctx, off, *texts))
+        rows.append(Compared(clip, whole, clip.n_frames <= n_audio_ctx, off, *texts))
     return rows, [Peak(*row) for row in peaks.items()]
 
 
@@ -171,8 +171,8 @@ def _transcribe(
 
 
 def forward(engine: Engine[Any], mel: Mel, tokens: Sequence[int]) -> tuple[Array, Array]:
-    """Return logits and alignment of all tokens, given a log-mel (n_mels, 2 * n_ctx)."""
-    return _forced(engine, engine.encode(mel, mel.shape[1] // 2), tokens)
+    """Return logits and alignment of all tokens, given the log-mel of the whole context."""
+    return _forced(engine, engine.encode(mel, audio_ctx=mel.shape[1] // 2), tokens)
 
 
 def _forced(engine: Engine[FeaturesT], features: FeaturesT, tokens: Sequence[int]) -> _Values:

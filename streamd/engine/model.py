@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.padding import Bank
 from streamd.errors import ModelError
 
 Heads = tuple[tuple[int, int], ...]
@@ -15,8 +16,6 @@ Heads = tuple[tuple[int, int], ...]
 
 N_SPECIALS = (1608, 1609)
 """Number of special tokens: 8, 99 or (large-v3) 100 languages, 1501 timestamps."""
-MIN_AUDIO_CTX = 384
-"""Frames; with a shorter encoder context, OpenAI's models write nonsense."""
 
 _FIRST_MULTILINGUAL = 51_865
 """Size of the smallest multilingual vocabulary; OpenAI's English-only one has a token less."""
@@ -27,8 +26,8 @@ class Model:
     """A model as loaded from its files.
 
     `vocabulary` maps a token's bytes to its id (tiktoken's ranks), without the special tokens.
-    `language` is the only language of a model without language tokens, else None. `min_audio_ctx`
-    is the shortest usable encoder context in frames. The decoder must never write `suppress_tokens`
+    `language` is the only language of a model without language tokens, else None. `bank` are the
+    encoder's states of silence, if they are known. The decoder must never write `suppress_tokens`
     and not begin with `begin_suppress_tokens`; None stands for openai-whisper's choice:
     annotations, and a blank or the end.
     """
@@ -39,7 +38,7 @@ class Model:
     vocabulary: Mapping[bytes, int]
     alignment_heads: Heads
     language: str | None
-    min_audio_ctx: int = MIN_AUDIO_CTX
+    bank: Bank | None = None
     suppress_tokens: tuple[int, ...] | None = None
     begin_suppress_tokens: tuple[int, ...] | None = None
 

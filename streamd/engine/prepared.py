@@ -2,8 +2,10 @@
 
 A prepared model is a folder in the cache, under a key of all that it depends on: the model's files,
 the code of this package, ONNX Runtime, the processor and the precision. Besides the engine's files
-it has the rest of the model, so that the model's own files need not be read. If the cache cannot be
-written, is full, or other users may write to it, the model is prepared in memory.
+it has the rest of the model, so that the model's own files need not be read, and the encoder's
+states of silence, which are made from speech that ships with streamd unless the model's files have
+them. If the cache cannot be written, is full, or other users may write to it, the model is prepared
+in memory.
 
 Unless the user names a precision, the faster one is found by measuring: int8 is two to three times
 as fast if the processor has instructions for it, and may be slower if not. One layer of each kind,
@@ -16,7 +18,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -26,23 +28,28 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import onnxruntime
+import soundfile
 
+from streamd.assets import asset
 from streamd.disk import cache_folder, discard, expanded, is_ours, prune, put_file, put_folder
 from streamd.engine import Engine, FeaturesT, ModelDimensions
 from streamd.engine.model import Model
-from streamd.engine.onnx import FILES, OnnxEngine, Precision, build, open_folder, save
+from streamd.engine.onnx import FILES, OnnxEngine, Precision, build, make_bank, open_folder, save
+from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
 from streamd.engine.store.layouts import layout_of
 from streamd.engine.weights import parameter_shapes
 from streamd.errors import EngineError, ModelError
+from streamd.mel import log_mel
 from streamd.processor import instruction_sets, processor_name
+from streamd.types import FRAME, N_AUDIO_CTX, SAMPLE_RATE, Mel, Samples
 
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 8 << 30
 """Limit for all prepared models together; large-v3 takes 1.7 GB in int8."""
-_ABOUT, _SIZES = "model.msgpack", "sizes.json"
+_ABOUT, _SIZES, _STATES = "model.msgpack", "sizes.json", "silence.npy"
 
 Choice = Literal["auto", "float32", "int8"]
 
@@ -50,9 +57,12 @@ _GAIN = 0.9
 """Int8 must take less than this share of float32's time to be worth its rounding errors."""
 _LEAST_STATE = 384
 """The width of `tiny`; narrower models are fast enough in float32."""
-_N_CTX = 384
-"""The context of a window of ``--length 5000``."""
+_N_SOUND = 175
+"""Frames of a window of 3.5 s."""
 _N_TIMES = 5
+_N_WINDOWS = 20
+_WINDOW_S = (1.0, 2.0, 3.5, 5.0, 8.0)
+"""How many windows the states of silence are averaged over, and their lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,7 @@ def files_state(name: str, path: Path) -> str:
 def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -> Opened:
     log.info("model %s: preparing it for this machine, once", model.name)
     try:
-        put_folder(place, lambda folder: _write(folder, model, precision))
+        put_folder(place, lambda folder: _write(folder, model, precision, threads))
         prune(place.parent, keep=place, max_bytes=_MAX_BYTES)
     except (OSError, EngineError) as error:
         log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)
@@ -121,15 +131,55 @@ def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -
 
 def _in_memory(model: Model, threads: int, precision: Choice) -> Opened:
     chosen = choose_precision(model.dims, precision, threads=threads).precision
-    dims, weights, heads = model.dims, model.weights, model.alignment_heads
-    engine = build(dims, weights, alignment_heads=heads, threads=threads, precision=chosen)
+    model = with_bank(model, threads=threads, precision=chosen)
+    engine = build(
+        model.dims,
+        model.weights,
+        alignment_heads=model.alignment_heads,
+        bank=model.bank,
+        threads=threads,
+        precision=chosen,
+    )
     return Opened(model, engine, chosen, "not prepared")
 
 
-def _write(folder: Path, model: Model, precision: Precision) -> None:
-    heads = model.alignment_heads
-    save(folder, model.dims, model.weights, alignment_heads=heads, precision=precision)
-    (folder / _ABOUT).write_bytes(msgspec.msgpack.encode(replace(model, weights={})))
+def with_bank(model: Model, *, threads: int, precision: Precision) -> Model:
+    """Return the model with states of silence, which take some 20 windows of 30 s to make.
+
+    A model with a shorter context than Whisper's stays without. Raises `EngineError` if ONNX
+    Runtime refuses the model.
+    """
+    if model.bank is not None or model.dims.n_audio_ctx < N_AUDIO_CTX:
+        return model
+    speech, _ = soundfile.read(asset("speech") / "recording.flac", dtype="float32")
+    windows = _windows(speech, model.dims.n_mels)
+    bank = make_bank(model.dims, model.weights, windows, threads=threads, precision=precision)
+    return replace(model, bank=bank)
+
+
+def _windows(speech: Samples, n_mels: int) -> Iterator[tuple[int, Mel]]:
+    """Yield pieces of speech as `make_bank` wants them: their frames, and the log-mel of 30 s."""
+    n_full = N_AUDIO_CTX * FRAME
+    for i in range(_N_WINDOWS):
+        n = int(_WINDOW_S[i % len(_WINDOW_S)] * SAMPLE_RATE)
+        start = (len(speech) - n) * i // _N_WINDOWS
+        yield -(-n // FRAME), log_mel(np.pad(speech[start : start + n], (0, n_full - n)), n_mels)
+
+
+def _write(folder: Path, model: Model, precision: Precision, threads: int) -> None:
+    model = with_bank(model, threads=threads, precision=precision)
+    save(
+        folder,
+        model.dims,
+        model.weights,
+        alignment_heads=model.alignment_heads,
+        bank=model.bank,
+        precision=precision,
+    )
+    if model.bank is not None:
+        np.save(folder / _STATES, model.bank.states)
+    about = replace(model, weights={}, bank=None)
+    (folder / _ABOUT).write_bytes(msgspec.msgpack.encode(about))
     (folder / _SIZES).write_bytes(msgspec.json.encode(_sizes(folder)))
 
 
@@ -139,6 +189,8 @@ def _read(place: Path, threads: int) -> tuple[Model, OnnxEngine] | None:
         if is_ours(place) and _sizes(place) == msgspec.json.decode((place / _SIZES).read_bytes()):
             model = msgspec.msgpack.decode((place / _ABOUT).read_bytes(), type=Model)
             engine = open_folder(place, model.dims, threads=threads)
+            if (states := place / _STATES).exists():
+                model = replace(model, bank=Bank(np.load(states, mmap_mode="r")))
             with suppress(OSError):
                 os.utime(place)  # `prune` removes the least recently used ones
             return model, engine
@@ -215,7 +267,8 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
         name: random.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
         for name, shape in parameter_shapes(slice_of).items()
     }
-    make = partial(build, slice_of, weights, alignment_heads=[(0, 0)], threads=threads)
+    bank = Bank(np.zeros(bank_shape(slice_of), np.float16))
+    make = partial(build, slice_of, weights, alignment_heads=[(0, 0)], bank=bank, threads=threads)
     float32_ms, int8_ms = fastest_ms(
         (make(precision="float32"), make(precision="int8")),
         # About what a step of `--step 500 --length 5000` decodes.
@@ -238,10 +291,10 @@ def fastest_ms(
 
 def window_ms(engine: Engine[FeaturesT], *, n_drafted: int, n_more: int) -> float:
     """Time a window: encode it, verify a draft, decode more tokens one by one."""
-    n_ctx = min(_N_CTX, engine.dims.n_audio_ctx)
-    mel = np.zeros((engine.dims.n_mels, 2 * n_ctx), np.float32)
+    n = min(_N_SOUND, engine.dims.n_audio_ctx)
+    mel = np.zeros((engine.dims.n_mels, 2 * n), np.float32)
     begun_s = time.perf_counter()
-    decoder = engine.decoder(engine.encode(mel, n_ctx), n_drafted + n_more)
+    decoder = engine.decoder(engine.encode(mel), n_drafted + n_more)
     for first, k in ((0, n_drafted), *((n_drafted + i, 1) for i in range(n_more))):
         order = np.arange(first, first + k)
         visible = np.arange(decoder.n_slots) <= order[:, None]

@@ -29,8 +29,6 @@ from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_attended, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word, ms_from_frames
 
-_CTX_STEP = 64
-"""Encoder contexts are multiples of this, so that a runtime plans for few shapes."""
 _SPARE_TOKENS = 8
 _ENGLISH, _OTHERS = 6.5, 13.0
 """Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
@@ -40,14 +38,12 @@ _ENGLISH, _OTHERS = 6.5, 13.0
 class Counters:
     """What a recognizer did so far.
 
-    `retries` are windows that were encoded again at full context, `fallbacks` decodes beyond a
-    window's first temperature, `drafted` and `accepted` tokens.
+    `encoded_frames` are the windows' frames; `fallbacks` decodes beyond a window's first
+    temperature; `drafted` and `accepted` tokens.
     """
 
     windows: int = 0
-    encodes: int = 0
     encoded_frames: int = 0
-    retries: int = 0
     fallbacks: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -86,37 +82,25 @@ class Recognizer(Generic[FeaturesT]):
         """Return the words in the window after its prefix. Raises `EngineError`.
 
         A window that is not `last` is decoded once, greedily, with its draft; a `last` one with
-        beam search and temperature fallback as the options say. If a short encoder context fails,
-        the window is encoded again at full context, without prompt and draft: these may have misled
-        the decoder. What still looks wrong is marked as suspect.
+        beam search and temperature fallback as the options say. What looks wrong is marked as
+        suspect.
         """
         self.counters.windows += 1
+        self.counters.encoded_frames += window.end - window.start
         options = self._thorough if window.last else self._quick
         rng = np.random.default_rng([options.seed, window.start, window.end])
-        n_full = self._engine.dims.n_audio_ctx
-        n_ctx = encoder_positions(window.end - window.start, options, n_full, floor=window.min_ctx)
-        view = self._view(window, n_ctx)
-        decoded = self._decode(view, options, options.temperatures[0], rng)
-        failed_ctx = 0
-        if n_ctx < n_full and self._fails(decoded, window):
-            self.counters.retries += 1
-            view = self._view(replace(window, draft=()), n_full, with_prompt=False)
-            decoded = self._decode(view, options, options.temperatures[0], rng)
-            if not self._fails(decoded, window):
-                failed_ctx = n_ctx
+        view = self._view(window)
 
-        def again(temperature: float) -> Decoded:
-            self.counters.fallbacks += 1
+        def attempt(temperature: float) -> Decoded:
+            self.counters.fallbacks += temperature != options.temperatures[0]
             return self._decode(view, options, temperature, rng)
 
-        hypothesis = self._hypothesis(window, with_fallback(again, options, first=decoded))
-        return replace(hypothesis, language_prob=view.language_prob, failed_ctx=failed_ctx)
+        hypothesis = self._hypothesis(window, with_fallback(attempt, options))
+        return replace(hypothesis, language_prob=view.language_prob)
 
-    def _view(self, window: Window, n_ctx: int, *, with_prompt: bool = True) -> "_View[FeaturesT]":
-        mel = self._mels.log_mel(window.samples, start=window.start, n_ctx=n_ctx)
-        features = self._engine.encode(mel, n_ctx)
-        self.counters.encodes += 1
-        self.counters.encoded_frames += n_ctx
+    def _view(self, window: Window) -> "_View[FeaturesT]":
+        mel = self._mels.log_mel(window.samples, start=window.start)
+        features = self._engine.encode(mel, audio_ctx=self._quick.audio_ctx)
         language, language_prob = self._language(window, features)
         options, n_text_ctx = self._quick, self._engine.dims.n_text_ctx
         rate = options.tokens_per_second
@@ -125,8 +109,8 @@ class Recognizer(Generic[FeaturesT]):
         most = math.ceil(len(window.samples) / SAMPLE_RATE * rate) + _SPARE_TOKENS
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
-            hotwords=self._hotwords if with_prompt else (),
-            prompt=(*self._initial_prompt, *window.prompt) if with_prompt else (),
+            hotwords=self._hotwords,
+            prompt=(*self._initial_prompt, *window.prompt),
             prefix=_prefix(window, n_text_ctx),
             draft=window.draft,
             language=language,
@@ -166,15 +150,6 @@ class Recognizer(Generic[FeaturesT]):
         self.counters.drafted += decoded.drafted
         self.counters.accepted += decoded.accepted_draft
         return decoded
-
-    def _fails(self, decoded: Decoded, window: Window) -> bool:
-        """Whether the result looks as after a context that is too short."""
-        options = self._quick
-        return not is_silence(decoded, options) and (
-            not decoded.ended
-            or decoded.avg_logprob < options.logprob_threshold
-            or n_attended(decoded, window.end - window.start) < len(decoded.tokens)
-        )
 
     def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
         suspect: Suspect | None = None
@@ -220,20 +195,6 @@ class Recognizer(Generic[FeaturesT]):
             replace(word, start=window.start + word.start, end=window.start + word.end)
             for word in kept
         )
-
-
-def encoder_positions(
-    n_frames: int, options: DecodingOptions, longest: int, *, floor: int = 0
-) -> int:
-    """Encoder positions for `n_frames`, with enough silence after them to show that they end.
-
-    `floor` does not apply to a context that the options fix.
-    """
-    n_ctx = options.audio_ctx
-    if n_ctx == 0:
-        steps = math.ceil((n_frames + options.audio_ctx_pad) / _CTX_STEP)
-        n_ctx = max(steps * _CTX_STEP, options.audio_ctx_floor, floor)
-    return min(max(n_ctx, n_frames), longest)
 
 
 @dataclass(frozen=True, slots=True)

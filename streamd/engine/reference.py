@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.padding import Bank, Extent, bias, extend
 from streamd.engine.weights import OUTPUT
 from streamd.types import Mel
 
@@ -21,11 +22,15 @@ Notice = Callable[[str, Array], object]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceFeatures:
-    """Cross-attention inputs (n_text_layer, n_ctx, n_state); `encoded`, (n_ctx, n_state)."""
+    """Cross-attention inputs (n_text_layer, n_ctx, n_state), and what is added to their scores.
+
+    `encoded` is the encoder's output, (n_ctx, n_state).
+    """
 
     encoded: Array
     keys: Array
     values: Array
+    bias: Array
 
 
 class ReferenceEngine:
@@ -37,47 +42,60 @@ class ReferenceEngine:
         weights: Weights,
         *,
         alignment_heads: Sequence[tuple[int, int]],
+        bank: Bank | None = None,
         notice: Notice = lambda where, values: None,
     ) -> None:
         """`alignment_heads`: at least one; `step` returns their scores, sorted by layer and head.
 
-        `notice` gets the output of each block and the hidden values of its feed-forward layers.
+        Without a `bank` every window is encoded at the full context. `notice` gets the output of
+        each block and the hidden values of its feed-forward layers.
         """
         self.dims = dims
+        self.bank = bank
         self.notice = notice
         self.weights = weights
         self.alignment_heads = sorted(alignment_heads)
 
-    def encode(self, mel: Mel, n_ctx: int) -> ReferenceFeatures:
-        """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
-
-        Raises `ValueError` if the log-mel does not have the shape that `n_ctx` demands.
-        """
-        if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
-            raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
+    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> ReferenceFeatures:
+        """Encode log-mel as `Engine.encode` says."""
+        mel, extent = extend(mel, self.dims, bank=self.bank is not None, audio_ctx=audio_ctx)
+        silent = self._silence(extent)
+        added = np.concatenate(
+            [np.zeros(extent.n, np.float32), bias(self.dims.n_audio_ctx)[extent.first :]]
+        )
         weights = self.weights
         x = gelu(convolve(mel, weights, "encoder.conv1", stride=1))
         x = gelu(convolve(x, weights, "encoder.conv2", stride=2)).T
-        x = x + weights["encoder.positional_embedding"][:n_ctx]
+        x = x + weights["encoder.positional_embedding"][: extent.n]
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
             y = layer_norm(x, weights, f"{block}.attn_ln")
+            context = np.concatenate([y, silent[layer]])
             attended, _ = attention(
                 linear(y, weights, f"{block}.attn.query"),
-                linear(y, weights, f"{block}.attn.key"),
-                linear(y, weights, f"{block}.attn.value"),
+                linear(context, weights, f"{block}.attn.key"),
+                linear(context, weights, f"{block}.attn.value"),
                 n_head=self.dims.n_audio_head,
+                mask=added,
             )
             x = x + linear(attended, weights, f"{block}.attn.out")
             x = x + feed_forward(x, weights, block, notice=self.notice)
             self.notice(block, x)
-        encoded = layer_norm(x, weights, "encoder.ln_post")
+        encoded = np.concatenate([layer_norm(x, weights, "encoder.ln_post"), silent[-1]])
         cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
         return ReferenceFeatures(
             encoded=encoded,
             keys=np.stack([linear(encoded, weights, f"{name}.key") for name in cross]),
             values=np.stack([linear(encoded, weights, f"{name}.value") for name in cross]),
+            bias=added,
         )
+
+    def _silence(self, extent: Extent) -> Array:
+        """The bank's states after the computed positions, (n_audio_layer + 1, n, n_state)."""
+        if self.bank is None:
+            shape = (self.dims.n_audio_layer + 1, 0, self.dims.n_audio_state)
+            return np.zeros(shape, np.float32)
+        return self.bank.states[:, extent.first :].astype(np.float32)
 
     def decoder(self, features: ReferenceFeatures, n_slots: int) -> "ReferenceDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
@@ -136,6 +154,7 @@ class ReferenceDecoder:
                 self._features.keys[layer],
                 self._features.values[layer],
                 n_head=dims.n_text_head,
+                mask=self._features.bias,
             )
             x = x + linear(attended, weights, f"{block}.cross_attn.out")
             x = x + feed_forward(x, weights, block, notice=self._engine.notice)
@@ -211,15 +230,15 @@ def attention(
 ) -> tuple[Array, Array]:
     """Apply scaled dot-product attention over `n_head` heads.
 
-    `query` is (k, n_state), `key` and `value` (n, n_state), `mask` (k, n): 0 where a query attends,
-    else -inf. Returns (k, n_state), and the scaled scores (n_head, k, n) before the softmax.
+    `query` is (k, n_state), `key` and `value` (n, n_state). `mask`, (k, n) or (n,), is added to the
+    scores: -inf where a query does not attend. Returns (k, n_state), and the scaled scores
+    (n_head, k, n) without the mask.
     """
     d_head = query.shape[1] // n_head
     q, k, v = (x.reshape(len(x), n_head, d_head).transpose(1, 0, 2) for x in (query, key, value))
     scores = q @ k.transpose(0, 2, 1) * np.float32(d_head**-0.5)
-    if mask is not None:
-        scores = scores + mask
-    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    masked = scores if mask is None else scores + mask
+    e = np.exp(masked - masked.max(axis=-1, keepdims=True))
     attended = e / e.sum(axis=-1, keepdims=True) @ v
     return attended.transpose(1, 0, 2).reshape(query.shape), scores
 

@@ -32,10 +32,10 @@ class SwitchingEngine:
         """
         self._engine = engine
 
-    def encode(self, mel: Mel, n_ctx: int) -> SwitchingFeatures:
+    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> SwitchingFeatures:
         """Encode a window on the current engine."""
         engine = self._engine
-        return engine, engine.encode(mel, n_ctx)
+        return engine, engine.encode(mel, audio_ctx=audio_ctx)
 
     def decoder(self, features: SwitchingFeatures, n_slots: int) -> Decoder:
         """Return a decoder of the engine that encoded the window."""

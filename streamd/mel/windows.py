@@ -15,6 +15,8 @@ from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
 _HOPS = FRAME // HOP
 _EDGE = -(-REACH // HOP)
 """Columns at an end of the audio that depend on what is beyond it."""
+_SILENT = 4
+"""Columns after the audio: two that still depend on it, and silence."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,22 +44,21 @@ class MelCache:
         self.n_mels = n_mels
         self._entries: deque[_CachedWindow] = deque(maxlen=n_windows)
 
-    def log_mel(self, samples: Samples, *, start: int, n_ctx: int) -> Mel:
-        """Return the log-mel (n_mels, 2 * n_ctx) of a window, padded to `n_ctx` encoder positions.
+    def log_mel(self, samples: Samples, *, start: int) -> Mel:
+        """Return the log-mel (n_mels, 2 * n + 4) of a window of n frames, and of silence after it.
 
-        It equals `log_mel` of the padded audio up to float32 rounding. `samples` are (n * 320,)
-        from frame `start` of the stream on. Raises `ValueError` if they exceed the context.
+        It equals the beginning of `log_mel` of the audio and any longer silence, up to float32
+        rounding; the last column is the silence's, and goes on. `samples` are (n * 320,) from frame
+        `start` of the stream on.
         """
-        room = n_ctx * FRAME - len(samples)
-        if room < 0:
-            raise ValueError(f"{len(samples)} samples do not fit into {n_ctx} frames")
-        reflected = reflect(np.pad(samples, (0, room)))
-        n_audible = min(2 * n_ctx, -(-(len(samples) + REACH) // HOP))
-        columns = np.full((self.n_mels, _HOPS * n_ctx), SILENCE, np.float32)
+        reflected = reflect(np.pad(samples, (0, _SILENT * HOP)))
+        n_own = len(samples) // HOP
+        columns = np.full((self.n_mels, n_own + _SILENT), SILENCE, np.float32)
         first, last = self._reuse(samples, start, columns)
+        n_audible = n_own + _EDGE
         columns[:, :first] = log10_mel(reflected, 0, first, n_mels=self.n_mels)
         columns[:, last:n_audible] = log10_mel(reflected, last, n_audible, n_mels=self.n_mels)
-        own = columns[:, : len(samples) // HOP].copy()
+        own = columns[:, :n_own].copy()
         self._entries.append(_CachedWindow(start, samples.copy(), own))
         return normalise(columns)
 

@@ -36,12 +36,6 @@ class Metrics:
         self._speech = counter("speech_seconds", "Speech detected in the audio received")
         self._lost = counter("dropped_audio_seconds", "Audio lost, by reason", ("why",))
         self._fallbacks = counter("decode_fallbacks", "Windows decoded at a temperature above 0")
-        self._full_contexts = counter(
-            "full_contexts", "Windows decoded again because their encoder context was too short"
-        )
-        self._floor = gauge(
-            "context_floor", "Minimum encoder positions of the last window; 0 if its length decided"
-        )
         self._rewritten = counter(
             "partial_rewrite_chars", "Characters of partials that were shown and then retracted"
         )
@@ -57,9 +51,6 @@ class Metrics:
         window_ms = ms_from_frames(window.end - window.start)
         if window_ms:
             self._rtf.set(took_s * 1000 / window_ms)
-        self._floor.set(window.min_ctx)
-        if hypothesis.failed_ctx:
-            self._full_contexts.inc()
         if hypothesis.temperature > 0:
             self._fallbacks.inc()
 

@@ -20,7 +20,6 @@ from streamd.commit import COMPLETE_AFTER, CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
-from streamd.session.context import ContextFloor
 from streamd.session.language import Language
 from streamd.session.segment import Segment, usable
 from streamd.session.timeline import Timeline
@@ -55,7 +54,7 @@ class Session:
         self._segment: Segment | None = None
         self._pending: tuple[Window, Segment] | None = None
         self._prompt = Prompt(self._options.context_tokens)
-        self._language, self._floor = Language(self._options.language_after), ContextFloor()
+        self._language = Language(self._options.language_after)
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._transcribed = 0  # the end of the newest accepted window
@@ -162,7 +161,6 @@ class Session:
             last=last,
             language=self._language.known,
             detect=self._language.detect(end - segment.utterance.start),
-            min_ctx=self._floor.positions,
         )
         self._pending = (window, segment)
         return window
@@ -175,7 +173,6 @@ class Session:
         self._transcribed = max(self._transcribed, window.end)
         segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
-        self._floor.learn(window, hypothesis)
         events: list[SessionEvent] = []
         if not window.last:
             pause = segment.utterance.pause

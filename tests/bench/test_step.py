@@ -46,7 +46,6 @@ def test_a_window_of_five_seconds_has_twenty_words_at_their_time(recognizer):
     middles = [(word.start + word.end) / 2 for word in hypothesis.words]
     assert middles == pytest.approx([(n + 0.5) * PACE for n in range(20)], abs=PACE)
     assert hypothesis.suspect is None
-    assert recognizer.counters.retries == 0
 
 
 def test_the_words_of_a_stream_are_the_same_wherever_a_window_begins(recognizer):
@@ -82,13 +81,13 @@ def test_a_step_verifies_its_draft_in_one_pass(recognizer):
 
 def test_a_step_without_a_draft_decodes_each_token(recognizer):
     times = measure_steps(recognizer, n_steps=2, draft=False)
-    assert (times.tokens, times.passes, times.n_ctx) == (20, 21, 384)
+    assert (times.tokens, times.passes) == (20, 21)
     assert times.best_ms <= times.step_ms <= times.p95_ms
 
 
 def test_the_bench_of_a_step_shows_all_rows():
     result = bench_step(load({"threads": "1", "model": "tiny.en"}, {}), n_steps=2)
-    assert (result.step.n_ctx, result.full.n_ctx) == (384, 1500)
+    assert result.full.encode_ms > result.step.encode_ms
     assert (result.step.passes, result.undrafted.passes) == (4, 21)
     assert result.rtf == pytest.approx(result.step.step_ms / 500, abs=1e-4)
     table = step_table(result)
@@ -100,19 +99,18 @@ def test_the_bench_of_a_step_shows_all_rows():
     assert figures["machine"]["cores"] >= 1
 
 
-def test_the_encoder_alone_is_run_at_its_context(parts):
+def test_the_encoder_alone_is_run_at_the_full_context(parts):
     engine, *_ = parts
 
     class Noted:
         dims = engine.dims
-        seen: ClassVar[list[int]] = []
+        seen: ClassVar[list[tuple[int, ...]]] = []
 
-        def encode(self, mel, n_ctx):
-            self.seen.append(n_ctx)
-            assert mel.shape == (engine.dims.n_mels, 2 * n_ctx)
+        def encode(self, mel, *, audio_ctx=0):
+            self.seen.append(mel.shape)
 
-    measure_encoder(Noted(), 100, n=3)
-    assert Noted.seen == [100] * 4
+    measure_encoder(Noted(), n=3)
+    assert Noted.seen == [(engine.dims.n_mels, 3_000)] * 4
 
 
 def test_noise_is_the_same_every_time():

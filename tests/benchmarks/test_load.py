@@ -50,7 +50,7 @@ def test_the_plot_is_an_image_of_all_rows():
         apart_ms=1,
         busy=0.1,
         window_ms=50,
-        ctx=384,
+        frames=384,
         encode_ms=30,
         decode_ms=15,
         passes=4,

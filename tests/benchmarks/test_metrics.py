@@ -85,7 +85,7 @@ def test_costs_are_shares_of_the_audio():
     assert (scores.rtf, scores.cpu_share) == (0.0625, 0.1)
     assert (scores.drafted, scores.accepted, scores.windows) == (2, 1, 1)
     assert scores.lag_ms == 50
-    assert scores.positions == 384
+    assert scores.encoded_frames == 384
 
 
 @pytest.mark.parametrize(

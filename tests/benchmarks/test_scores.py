@@ -113,12 +113,11 @@ def test_words_outside_of_all_windows_were_not_heard():
 
 
 def test_costs_are_those_of_all_windows_over_all_sound():
-    windows = (window(0, 500, windows=1, encodes=1, encoded_frames=400),
-               window(0, 900, windows=1, encodes=2, encoded_frames=1_900, retries=1))  # fmt: skip
+    windows = (window(0, 500, windows=1, encoded_frames=25),
+               window(0, 900, windows=1, encoded_frames=45, fallbacks=1))  # fmt: skip
     spent = scores.cost([(CLIP, trace(windows=windows)), (CLIP, trace())])
-    assert (spent.windows, spent.encodes, spent.cpu) == (2 / 8, 3 / 8, 2 / 8)
-    assert spent.positions == pytest.approx(2_300 / 3)
-    assert spent.counts["retries"] == 1
+    assert (spent.windows, spent.cpu, spent.frames) == (2 / 8, 2 / 8, 35)
+    assert spent.counts["fallbacks"] == 1
 
 
 def test_marks_are_compared_where_the_words_are_right():

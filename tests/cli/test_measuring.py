@@ -31,7 +31,7 @@ def test_the_check_of_the_bundled_model_tells_all_and_succeeds(capsys):
     assert "encoder 4 layers of 384" in told["dimensions"]
     assert "million" in told["parameters"]
     assert "reads digits as the reference does" in told["openai-whisper"]
-    for where in ("lamp at context 384", "digits at context 576", "digits at context 1500"):
+    for where in ("lamp", "digits", "digits at full context"):
         assert f"against float32      {where}: KL 0.0" in out
     n_wrong = int(out.partition("wrong words ")[2].split()[0])
     assert n_wrong < 10
@@ -59,7 +59,7 @@ def test_a_model_that_hears_little_at_once_is_compared_and_plays_no_clip(tmp_pat
     assert main(["models", "check", str(folder), "-t", "1", "-q"]) == 0
     out, _ = capsys.readouterr()
     assert "openai-whisper       nothing to compare with: not the bundled weights" in out
-    assert "against float32      digits at context 128: KL" in out
+    assert "against float32      digits at full context: KL" in out
     assert "wrong words" not in out
     assert out.endswith("it hears only 2560 ms at once\n")
 
@@ -70,7 +70,7 @@ CLIP = GoldenClip("hundred", np.zeros(16_000, np.float32), " ".join(["word"] * 1
 
 def row(kl=0.0, logits=0.0, found=CLIP.text, expected=CLIP.text, clip=CLIP) -> Compared:
     numerics = Numerics(logits=logits, alignment=0.0, agreed=1.0, kl=kl)
-    return Compared(clip, 384, numerics, expected, found)
+    return Compared(clip, False, True, numerics, expected, found)
 
 
 def verdict(*rows: Compared, precision: str = "int8") -> str:
@@ -124,7 +124,7 @@ def test_the_bench_gives_a_table_to_a_terminal_and_one_line_of_json_to_a_pipe(
 ):
     times = StepTimes(
         step_ms=120.0, best_ms=100.0, p95_ms=150.0, encode_ms=70.0, decode_ms=40.0, rest_ms=10.0,
-        cpu_ms=110.0, n_steps=2, tokens=20, passes=4.0, n_ctx=384,
+        cpu_ms=110.0, n_steps=2, tokens=20, passes=4.0,
     )  # fmt: skip
     result = StepBench(
         model="tiny.en", load_s=0.5, rtf=0.24, step=times, undrafted=times, full=times,

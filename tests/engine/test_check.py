@@ -15,10 +15,10 @@ from streamd.engine.check import (
     average,
     clips,
     compare,
-    contexts_in_use,
     mel_of,
     numerics,
     read_by_whisper,
+    sounds,
 )
 from streamd.engine.onnx import build
 from streamd.engine.reference import ReferenceEngine
@@ -26,9 +26,6 @@ from streamd.engine.store import load_model
 from streamd.options import DecodingOptions
 from streamd.search.decode import Context, decode, slots_needed
 from streamd.search.tokenizer import Tokenizer
-
-SHORT = 128
-"""Positions that are enough to see whether two engines compute the same."""
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +39,24 @@ def tokenizer(model) -> Tokenizer:
 
 def reference(model, **changed) -> ReferenceEngine:
     weights = {**model.weights, **changed}
-    return ReferenceEngine(model.dims, weights, alignment_heads=model.alignment_heads)
+    heads = model.alignment_heads
+    return ReferenceEngine(model.dims, weights, alignment_heads=heads, bank=model.bank)
 
 
 def onnx(model, precision, **changed):
     weights, heads = {**model.weights, **changed}, model.alignment_heads
-    return build(model.dims, weights, alignment_heads=heads, threads=1, precision=precision)
+    return build(
+        model.dims,
+        weights,
+        alignment_heads=heads,
+        bank=model.bank,
+        threads=1,
+        precision=precision,
+    )
 
 
-def compared(model, engine, n_ctx=SHORT):
-    (row,), peaks = compare(model, engine, tokenizer(model), [(clips()[0], n_ctx)])
+def compared(model, engine):
+    (row,), peaks = compare(model, engine, tokenizer(model), [(clips()[0], False)])
     return row, peaks
 
 
@@ -87,7 +92,7 @@ def test_the_largest_value_is_found_where_it_is(tiny):
 
 def test_float32_and_int8_are_acceptable_as_they_are(tiny):
     exact, _ = compared(tiny, onnx(tiny, "float32"))
-    rounded, _ = compared(tiny, onnx(tiny, "int8"), n_ctx=384)
+    rounded, _ = compared(tiny, onnx(tiny, "int8"))
     assert exact.numerics.acceptable("float32")
     assert rounded.numerics.acceptable("int8")
     assert not rounded.numerics.acceptable("float32")
@@ -110,7 +115,7 @@ def _random_rows(weights):
 
 @pytest.mark.parametrize("broken", [_scaled, _random_rows])
 def test_a_broken_quantisation_is_refused(tiny, broken):
-    row, _ = compared(tiny, onnx(tiny, "int8", **broken(tiny.weights)), n_ctx=384)
+    row, _ = compared(tiny, onnx(tiny, "int8", **broken(tiny.weights)))
     assert not row.numerics.acceptable("int8")
     assert row.found != row.expected
 
@@ -133,16 +138,13 @@ def test_what_is_not_a_number_is_not_acceptable():
     assert average([just, replace(just, kl=3 * MAX_KL)]).kl == pytest.approx(2 * MAX_KL)
 
 
-def test_clips_are_compared_at_the_contexts_of_live_windows_and_at_the_full_one():
-    def contexts(options, n_audio_ctx):
-        return [(clip.name, n) for clip, n in contexts_in_use(options, n_audio_ctx)]
+def test_clips_are_compared_as_in_a_stream_and_the_longest_as_a_whole():
+    def names(n_audio_ctx):
+        return [(clip.name, whole) for clip, whole in sounds(n_audio_ctx)]
 
-    usual, fixed = DecodingOptions(), DecodingOptions(audio_ctx=768)
-    full = ("digits", 1500)
-    assert contexts(usual, 1500) == [("lamp", 384), ("cards", 384), ("digits", 576), full]
-    assert contexts(fixed, 1500) == [("lamp", 768), ("cards", 768), ("digits", 768), full]
-    # No clip fits: only the beginning of one is heard.
-    assert contexts(usual, SHORT) == [("digits", SHORT)]
+    full = ("digits", True)
+    assert names(1500) == [("lamp", False), ("cards", False), ("digits", False), full]
+    assert names(128) == [full]  # no clip fits: only the beginning of one is heard
 
 
 def test_openai_whisper_reads_the_same_with_the_bundled_weights(tiny):
@@ -151,7 +153,7 @@ def test_openai_whisper_reads_the_same_with_the_bundled_weights(tiny):
     n_slots = slots_needed(context, options=options, n_text_ctx=tiny.dims.n_text_ctx)
     read = {}
     for clip in clips():
-        features = engine.encode(mel_of(tiny, clip.samples, 1500), 1500)
+        features = engine.encode(mel_of(tiny, clip.samples, 1500))
         decoder = engine.decoder(features, n_slots)
         found = decode(decoder, words, options=options, context=context)
         read[clip.name] = words.decode(found.tokens).strip()

@@ -105,7 +105,7 @@ def test_an_output_of_its_own(folder):
     for kind in (ReferenceEngine, build):
         for each in (model, tied):
             engine = kind(each.dims, each.weights, alignment_heads=each.alignment_heads)
-            decoder = engine.decoder(engine.encode(mel, 128), 1)
+            decoder = engine.decoder(engine.encode(mel, audio_ctx=128), 1)
             zero, one = np.zeros(1, np.int64), np.ones((1, 1), np.bool_)
             logits.append(decoder.step(zero + 7, zero, zero, one, zero)[0])
     own, usual, own_onnx, usual_onnx = logits

@@ -30,7 +30,7 @@ def prepared(name: str, precision: str, threads: int = 1):
         precision=precision,
     )
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, : 2 * N_CTX]
-    return engine, engine.encode(mel, N_CTX)
+    return engine, engine.encode(mel, audio_ctx=N_CTX)
 
 
 def in_passes(decoder, tokens, ends) -> tuple[np.ndarray, np.ndarray]:
@@ -110,6 +110,6 @@ def test_a_row_of_zeros_is_no_accident():
         weights[f"decoder.blocks.0.attn_ln.{part}"] = np.zeros(48, np.float32)
     heads = model.alignment_heads
     engine = build(model.dims, weights, alignment_heads=heads, precision="int8")
-    features = engine.encode(np.zeros((128, 2 * N_CTX), np.float32), N_CTX)
+    features = engine.encode(np.zeros((128, 2 * N_CTX), np.float32), audio_ctx=N_CTX)
     logits, _ = in_passes(engine.decoder(features, 3), [1, 2, 3], [0, 3])
     assert np.isfinite(logits).all()

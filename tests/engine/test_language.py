@@ -56,8 +56,8 @@ class Counting:
     n_detections: int = 0
     dims = DIMS
 
-    def encode(self, mel: np.ndarray, n_ctx: int) -> ReferenceFeatures:
-        return engine().encode(mel, n_ctx)
+    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> ReferenceFeatures:
+        return engine().encode(mel, audio_ctx=N_CTX)
 
     def decoder(self, features: ReferenceFeatures, n_slots: int) -> ReferenceDecoder:
         self.n_detections += n_slots == 1
@@ -132,7 +132,7 @@ def test_it_is_what_the_model_says():
     model = load.model("random")
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
     padded = np.pad(window.samples, (0, N_CTX * FRAME - len(window.samples)))
-    features = engine().encode(log_mel(padded, DIMS.n_mels), N_CTX)
+    features = engine().encode(log_mel(padded, DIMS.n_mels), audio_ctx=N_CTX)
     probs = detect_language(engine().decoder(features, 1), tokenizer)
     assert next(iter(probs)) == hypothesis.language
     assert np.isclose(probs[hypothesis.language], hypothesis.language_prob, atol=1e-4)

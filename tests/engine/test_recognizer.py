@@ -24,25 +24,20 @@ DIMS = ModelDimensions(80, FULL, 1, 1, 1, N_VOCAB, 448, 1, 1, 1)
 
 @dataclass
 class ScriptedEngine:
-    """Follows a script per encoder context; `contexts` are those that were encoded."""
+    """Follows a script; `encoded` are columns and `audio_ctx` of each window."""
 
-    short: Predict
-    full: Predict
+    script: Predict
     dims: ModelDimensions = DIMS
-    contexts: list[int] = field(default_factory=list)
+    encoded: list[tuple[int, int]] = field(default_factory=list)
     decoders: list[ContextDecoder] = field(default_factory=list)
     given: list[tuple[int, ...]] = field(default_factory=list)
 
-    def encode(self, mel: Mel, n_ctx: int) -> Predict:
-        assert mel.shape == (80, 2 * n_ctx)
-        self.contexts.append(n_ctx)
-        script = self.full if n_ctx == FULL else self.short
+    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> Predict:
+        self.encoded.append((mel.shape[1], audio_ctx))
 
         def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
             self.given.append(context)
-            logits, alignment = script(context)
-            padding = np.full((2, FULL), -15.0)
-            return logits, np.concatenate([alignment, padding], axis=1)[:, :n_ctx]
+            return self.script(context)
 
         return predict
 
@@ -61,47 +56,17 @@ def window(n_frames: int = 200, **known) -> Window:
     return Window(start=1000, end=1000 + n_frames, samples=samples, **known)
 
 
-def recognizer(short: Predict, full: Predict | None = None, **options):
-    engine = ScriptedEngine(short, full or short)
+def recognizer(script: Predict, **options):
+    engine = ScriptedEngine(script)
     return Recognizer(engine, TOKENIZER, replace(PLAIN, **options)), engine
 
 
-@pytest.mark.parametrize(
-    ("n_frames", "options", "n_ctx"),
-    [
-        (1, {}, 384),
-        (250, {}, 384),
-        (257, {}, 448),
-        (1300, {}, 1472),
-        (1400, {}, 1500),
-        (1500, {}, 1500),
-        (250, {"audio_ctx_pad": 10, "audio_ctx_floor": 64}, 320),
-        (250, {"audio_ctx": 512}, 512),
-        (600, {"audio_ctx": 512}, 600),
-        (600, {"audio_ctx": 1500}, 1500),
-    ],
-)
-def test_encoder_context(n_frames, options, n_ctx):
-    ours, engine = recognizer(script(b" a", [0, 0, 0]), **options)
-    ours.recognize(window(n_frames))
-    assert engine.contexts == [n_ctx]
-    assert ours.counters.encoded_frames == n_ctx
-
-
-@pytest.mark.parametrize(
-    ("n_frames", "min_ctx", "options", "n_ctx"),
-    [
-        (250, 512, {}, 512),
-        (600, 512, {}, 768),
-        (250, 1500, {}, 1500),
-        (250, 768, {"audio_ctx": 512}, 512),
-    ],
-)
-def test_a_stream_s_floor_counts_unless_the_context_is_fixed(n_frames, min_ctx, options, n_ctx):
-    ours, engine = recognizer(script(b" a", [0, 0, 0]), **options)
-    found = ours.recognize(window(n_frames, min_ctx=min_ctx))
-    assert engine.contexts == [n_ctx]
-    assert found.failed_ctx == 0
+@pytest.mark.parametrize("audio_ctx", [0, 512])
+def test_a_window_is_encoded_once_with_silence_after_it(audio_ctx):
+    ours, engine = recognizer(script(b" a", [0, 0, 0]), audio_ctx=audio_ctx)
+    ours.recognize(window(250))
+    assert engine.encoded == [(504, audio_ctx)]
+    assert (ours.counters.windows, ours.counters.encoded_frames) == (1, 250)
 
 
 def test_words_are_in_the_stream_s_time():
@@ -137,31 +102,12 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("why", BAD)
-@pytest.mark.parametrize("last", [False, True])
-def test_a_short_context_that_fails_is_tried_in_full_once(why, last):
-    ours, engine = recognizer(BAD[why], script(b" ab cd", prefix=PREFIX))
-    known = {"prompt": tuple(b" m"), "prefix": tuple(PREFIX), "draft": tuple(b" no")}
-    found = ours.recognize(window(last=last, **known))
-    assert engine.contexts == [384, FULL]
-    assert ours.counters.retries == 1
-    assert found.failed_ctx == 384
-    assert text_of(found.words) == "ab cd"
-    assert found.suspect is None
-    # neither prompt nor draft, but the prefix
-    sot, notimestamps = 257, 362
-    assert engine.decoders[1].passes[0] == 2 + len(PREFIX)
-    assert (sot, notimestamps, *PREFIX) in engine.given
-
-
-def test_a_loop_that_stays_is_said_once_and_suspected():
+def test_a_loop_is_said_once_and_suspected():
     ours, engine = recognizer(BAD["loop"])
     found = ours.recognize(window(prefix=tuple(PREFIX)))
-    assert engine.contexts == [384, FULL]
+    assert len(engine.encoded) == 1
     assert (text_of(found.words), found.suspect) == ("no", "loop")
     assert found.tokens == tuple(b" no")
-    # the full context is no better: a longer one next time would only cost more
-    assert (ours.counters.retries, found.failed_ctx) == (1, 0)
 
 
 def test_an_endless_text_is_suspected():
@@ -182,11 +128,11 @@ def test_silence_has_no_words_and_costs_one_decode(last):
     found = ours.recognize(window(last=last))
     assert (found.words, found.tokens, found.suspect) == ((), (), "no_speech")
     assert found.no_speech_prob == pytest.approx(0.7, abs=1e-3)
-    assert engine.contexts == [384]
+    assert len(engine.encoded) == 1
     assert ours.counters.fallbacks == 0
 
 
-def test_words_behind_the_audio_are_cut_even_at_full_context():
+def test_words_after_the_audio_are_cut():
     ours, _ = recognizer(BAD["padding"])
     found = ours.recognize(window(200, prefix=tuple(PREFIX)))
     assert text_of(found.words) == "ab"
@@ -208,7 +154,7 @@ def test_only_a_last_window_falls_back_to_higher_temperatures():
     assert ours.counters.fallbacks == 0
     found = ours.recognize(window(last=True))
     assert ours.counters.fallbacks == 5
-    assert len(engine.decoders) == 4 + 5  # a new one each time
+    assert len(engine.decoders) == 2 + 5  # a new one each time
     again, _ = recognizer(script(b" ab", prob=0.2), best_of=2)
     assert again.recognize(window(last=True)) == found  # chance depends on the window alone
 
@@ -236,7 +182,7 @@ def test_the_language_is_detected_when_none_is_named():
             logits[257 + 3] = 9.0
         return logits, alignment
 
-    engine = ScriptedEngine(german, german)
+    engine = ScriptedEngine(german)
     tokenizer = Tokenizer(vocabulary(), N_VOCAB, multilingual=True)
     found = Recognizer(engine, tokenizer, PLAIN).recognize(window())
     assert (text_of(found.words), found.language) == ("ja", "de")
@@ -267,7 +213,7 @@ def told(engine: ScriptedEngine) -> set[tuple[int, ...]]:
 
 
 def test_a_language_that_is_known_is_not_asked_for():
-    engine = ScriptedEngine(speaks(de=0.9), speaks(de=0.9))
+    engine = ScriptedEngine(speaks(de=0.9))
     ours = Recognizer(engine, MULTILINGUAL, PLAIN)
     found = ours.recognize(window(language="fr", detect=False))
     assert (found.language, found.language_prob) == ("fr", 1.0)
@@ -287,14 +233,14 @@ def test_a_language_that_is_known_is_not_asked_for():
     ],
 )
 def test_another_language_must_be_clear(probs, before, language):
-    engine = ScriptedEngine(speaks(**probs), speaks(**probs))
+    engine = ScriptedEngine(speaks(**probs))
     found = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window(language=before))
     assert found.language == language
     assert found.language_prob == pytest.approx(probs[language], abs=1e-3)
 
 
 def test_the_language_of_the_options_needs_no_hearing():
-    engine = ScriptedEngine(speaks(de=0.9), speaks(de=0.9))
+    engine = ScriptedEngine(speaks(de=0.9))
     ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language="fr"))
     found = ours.recognize(window(language="en"))
     assert (found.language, found.language_prob) == ("fr", 1.0)
@@ -302,7 +248,7 @@ def test_the_language_of_the_options_needs_no_hearing():
 
 def test_a_translation_is_asked_for_and_is_in_english():
     translating = Tokenizer(vocabulary(), N_VOCAB, multilingual=True, task="translate")
-    engine = ScriptedEngine(speaks(ja=0.9), speaks(ja=0.9))
+    engine = ScriptedEngine(speaks(ja=0.9))
     found = Recognizer(engine, translating, PLAIN).recognize(window())
     assert found.language == "ja"
     assert told(engine) == {
@@ -317,14 +263,14 @@ def test_languages_other_than_english_may_have_more_tokens_in_a_second():
     endless = script(b" abcdefghijklmnopqrstuvwxyz", range(0, 300, 8), end=False)
     counts = {}
     for code in ("en", "de"):
-        engine = ScriptedEngine(endless, endless)
+        engine = ScriptedEngine(endless)
         ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language=code, loops=None))
         counts[code] = len(ours.recognize(window(50)).tokens)
     assert counts == {"en": 15, "de": 21}  # ceil(1 s * 6.5 or 13) + 8
 
 
 def test_hotwords_stand_before_what_was_said_in_every_window():
-    engine = ScriptedEngine(script(b" ab"), script(b" ab"))
+    engine = ScriptedEngine(script(b" ab"))
     ours = Recognizer(engine, TOKENIZER, PLAIN, initial_prompt="so", hotwords=" Lisa ")
     for prompt in (b"", b" m"):
         ours.recognize(window(prompt=tuple(prompt)))
@@ -354,8 +300,7 @@ def test_a_final_that_looks_like_a_guess_is_not_drawn_again_at_once():
     ],
 )
 def test_words_that_look_invented_are_suspect(frames, prob, suspect):
-    options = {"logprob_threshold": -9.0, "audio_ctx": FULL}
-    ours, _ = recognizer(script(b" ab cd", frames), script(b" ab cd", frames, prob=prob), **options)
+    ours, _ = recognizer(script(b" ab cd", frames, prob=prob), logprob_threshold=-9.0)
     assert ours.recognize(window()).suspect == suspect
 
 
@@ -365,7 +310,8 @@ def test_words_that_look_invented_are_suspect(frames, prob, suspect):
 @cache
 def engine() -> OnnxEngine:
     model = load.model("tiny.en")
-    return build(model.dims, model.weights, alignment_heads=model.alignment_heads, threads=1)
+    heads = model.alignment_heads
+    return build(model.dims, model.weights, alignment_heads=heads, bank=model.bank, threads=1)
 
 
 def tiny() -> Recognizer:
@@ -392,7 +338,7 @@ def test_a_real_clip():
     times = [time for word in found.words for time in (word.start, word.end)]
     assert times == sorted(times)
     assert heard.start <= times[0] < times[-1] <= heard.end
-    assert all(word.start < word.end for word in found.words)
+    assert all(word.start <= word.end for word in found.words)
 
 
 def test_streams_that_share_a_recognizer_do_not_hear_each_other():

@@ -32,7 +32,7 @@ def prepared(kind: str):
     model = load.model("random")
     engine = KINDS[kind](model.dims, model.weights, alignment_heads=model.alignment_heads)
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, : 2 * N_CTX]
-    return engine, engine.encode(mel, N_CTX)
+    return engine, engine.encode(mel, audio_ctx=N_CTX)
 
 
 def new_decoder(kind: str, n_slots: int = N_SLOTS) -> Decoder:

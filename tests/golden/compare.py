@@ -85,7 +85,7 @@ class Subject:
         clip, n_ctx = case["clip"], case.get("n_ctx", 1500)
         if (clip, n_ctx) not in self._features:
             mel = log_mel(load.samples(clip, n_ctx), self.model.dims.n_mels)
-            self._features[clip, n_ctx] = self.engine.encode(mel, n_ctx)
+            self._features[clip, n_ctx] = self.engine.encode(mel, audio_ctx=n_ctx)
         return self.engine.decoder(self._features[clip, n_ctx], n_slots)
 
     def languages(self, case: dict[str, Any]) -> dict[str, float]:

@@ -73,7 +73,7 @@ def test_a_placement_computes_what_it_should(built, report, which):
     for n_ctx in built.meta.contexts:
         mel = np.zeros((built.meta.dims.n_mels, 2 * n_ctx), np.float32)
         report("latency", f"encoder at {n_ctx}: {_best_ms(partial(again.encode, mel, n_ctx))}")
-    features = again.encode(mel, n_ctx)
+    features = again.encode(mel, audio_ctx=n_ctx)
     for k in (1, 8, 32):
         report("", f"decoder, {k} tokens: {_best_ms(partial(_step, again, features, k))}")
     again.close()

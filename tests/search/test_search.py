@@ -365,7 +365,7 @@ def engine() -> ReferenceEngine:
 
 @pytest.fixture(scope="module")
 def features(engine):
-    return engine.encode(log_mel(load.samples("cards", 192), 128), 192)
+    return engine.encode(log_mel(load.samples("cards", 192), 128), audio_ctx=192)
 
 
 def full_forward(decoder: Decoder, context: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -399,7 +399,7 @@ def test_cached_steps_are_full_forward_passes(engine, features, seed):
 def test_beam_search_on_a_model_is_the_textbook_s(name, beam_size):
     model = load.model(name)
     engine = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
-    features = engine.encode(log_mel(load.samples("cards", 192), model.dims.n_mels), 192)
+    features = engine.encode(log_mel(load.samples("cards", 192), model.dims.n_mels), audio_ctx=192)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     options = DecodingOptions(beam_size=beam_size)
     context = Context(12)
@@ -420,7 +420,7 @@ def test_beam_search_on_a_model_is_the_textbook_s(name, beam_size):
 def test_drafts_on_a_model_change_nothing(clip):
     model = load.model("tiny.en")
     engine = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
-    features = engine.encode(log_mel(load.samples(clip, 448), 80), 448)
+    features = engine.encode(log_mel(load.samples(clip, 448), 80), audio_ctx=448)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=False)
     options = DecodingOptions()
 

@@ -87,9 +87,9 @@ def test_metrics_count_what_happens():
     ):
         observe(event, 1600)
     metrics.received(20)
-    window = Window(0, 50, np.zeros(0, np.float32), min_ctx=512)
-    metrics.decoded(window, Hypothesis(temperature=0.2, failed_ctx=512), 0.25)
-    metrics.decoded(replace(window, min_ctx=768), Hypothesis(), 0.25)
+    window = Window(0, 50, np.zeros(0, np.float32))
+    metrics.decoded(window, Hypothesis(temperature=0.2), 0.25)
+    metrics.decoded(window, Hypothesis(), 0.25)
     text = metrics.text().decode()
     for row in (
         "streamd_speech_seconds_total 1.5",
@@ -102,8 +102,6 @@ def test_metrics_count_what_happens():
         "streamd_audio_seconds_total 0.02",
         "streamd_rtf 0.25",
         "streamd_decode_fallbacks_total 1.0",
-        "streamd_full_contexts_total 1.0",
-        "streamd_context_floor 768.0",
     ):
         assert row in text.splitlines()
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import MIN_AUDIO_CTX, Model, only_language
+from streamd.engine.model import Model, only_language
 from streamd.engine.onnx import build
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
@@ -73,7 +73,6 @@ def checkpoint(shape: str) -> Model:
         vocabulary=vocabulary,
         alignment_heads=tuple((dims.n_text_layer - 1, head) for head in range(dims.n_text_head)),
         language=only_language(dims),
-        min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
     )
 
 
@@ -125,7 +124,6 @@ def assert_same(found: Model, expected: Model) -> None:
         assert found.weights[name].dtype == np.float32
     assert found.vocabulary == expected.vocabulary
     assert found.language == expected.language
-    assert found.min_audio_ctx == expected.min_audio_ctx
 
 
 def damaged_copy(data: st.DataObject, whole: bytes, interesting: st.SearchStrategy[int]) -> bytes:

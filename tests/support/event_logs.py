@@ -38,5 +38,5 @@ def vad(t_ms: float, speech: bool, at_ms: int) -> Said:
 def decoded(begun_ms: float, start_ms: int, end_ms: int, ms: float = 50, last: bool = False):
     return Decoded(
         t_ms=begun_ms + ms, begun_ms=begun_ms, start_ms=start_ms, end_ms=end_ms, last=last,
-        compute_ms=ms, cpu_ms=ms, encoded_frames=384, drafted=2, accepted=1, retries=0,
+        compute_ms=ms, cpu_ms=ms, encoded_frames=384, drafted=2, accepted=1,
     )  # fmt: skip

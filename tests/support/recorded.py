@@ -15,7 +15,7 @@ SENTENCE = "Out of his 1800, he laid aside 1600 each year."
 """Of the clip `arctic_a0245`."""
 SENTENCES = (
     SENTENCE,
-    "And so my fellow Americans asked not what your country can do for you,",
+    "And so my fellow Americans ask not what your country can do for you,",
     "ask what you can do for your country.",
 )
 """Of that clip and the next one, which is joined to it by a pause."""

@@ -91,19 +91,11 @@ _WHOLE_LAYERS, _PART_LAYERS = 12, 8
 """An encoder of more layers is split: compile time grows faster than the number of layers."""
 _SHORT_SLOTS = 128
 """A second, shorter cache for ``mix``, whose whole cache is passed in with each call."""
-_CONTEXTS = (256, 384, 768)
-"""Contexts to build besides the full one; most windows of ``--length 5000`` need 384."""
 
 
 def padded(n: int) -> int:
     """Round `n` up to a multiple of 32."""
     return math.ceil(n / _ALIGN) * _ALIGN
-
-
-def default_contexts(dims: ModelDimensions, min_audio_ctx: int) -> tuple[int, ...]:
-    """Return the encoder contexts to build for a model that is usable from `min_audio_ctx` on."""
-    full = dims.n_audio_ctx
-    return (*(c for c in _CONTEXTS if min_audio_ctx <= c < full), full)
 
 
 def logit_chunks(n_vocab: int) -> tuple[int, int]:

@@ -26,7 +26,6 @@ from streamd.engine.coreml.package import (
     Bits,
     Meta,
     coremltools,
-    default_contexts,
     functions,
 )
 from streamd.engine.coreml.palettes import weights_held
@@ -149,11 +148,9 @@ def write(
 
 def _contexts(model: Model, options: BuildOptions) -> tuple[int, ...]:
     full = model.dims.n_audio_ctx
-    if not options.audio_contexts:
-        return default_contexts(model.dims, model.min_audio_ctx)
     if not all(0 < n_ctx <= full for n_ctx in options.audio_contexts):
         raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
-    # Windows that fail are decoded again at full context, so that one must exist.
+    # The others are for those who cut the context with --audio-ctx.
     return tuple(sorted({*options.audio_contexts, full}))
 
 

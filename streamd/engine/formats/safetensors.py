@@ -39,7 +39,7 @@ def open_folder(folder: Path) -> dict[str, Stored]:
     for path in files(folder):
         if path.name != INDEX:
             stored |= open_file(path)
-    return _with_scales(stored)
+    return with_scales(stored)
 
 
 def files(folder: Path) -> list[Path]:
@@ -95,7 +95,7 @@ def _failures(path: Path) -> Iterator[None]:
         raise bad_file(path, f"damaged ({error})") from error
 
 
-def _with_scales(stored: dict[str, Stored]) -> dict[str, Stored]:
+def with_scales(stored: dict[str, Stored]) -> dict[str, Stored]:
     """Join each int8 matrix with its scales and its offset, which are no parameters themselves."""
     joined = dict(stored)
     for name, matrix in stored.items():

@@ -25,7 +25,6 @@ from streamd.engine.longform.silence import (
     missed_first,
     without_hallucinations,
 )
-from streamd.engine.recognizer import encoder_positions
 from streamd.mel.windows import RecordingMel
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.decode import (
@@ -64,7 +63,7 @@ class Transcriber(Generic[FeaturesT]):
         decoding: DecodingOptions,
         options: LongformOptions | None = None,
     ) -> None:
-        """For openai-whisper's results, `decoding` has timestamps and all encoder positions."""
+        """For openai-whisper's results, `decoding` has timestamps."""
         self._engine, self._tokenizer = engine, tokenizer
         # Guards of live captions, which openai-whisper does not have.
         self._decoding = replace(
@@ -90,8 +89,8 @@ class Transcriber(Generic[FeaturesT]):
             return self._tokenizer.language
         if self._decoding.language is not None:
             return self._decoding.language
-        n_ctx = self._engine.dims.n_audio_ctx
-        features = self._engine.encode(mel.window(first, 2 * n_ctx, width=2 * n_ctx), n_ctx)
+        width = 2 * self._engine.dims.n_audio_ctx
+        features = self._engine.encode(mel.window(first, width, width=width))
         probs = detect_language(self._engine.decoder(features, n_slots=1), self._tokenizer)
         return spoken(probs, "", self._decoding)
 
@@ -125,11 +124,11 @@ class Transcriber(Generic[FeaturesT]):
         self, mel: RecordingMel, stretch: Stretch, clip: Clip
     ) -> tuple[list[TimedSegment], int]:
         """The segments of one window of a clip, and the column where the next one begins."""
-        n_ctx = encoder_positions(
-            -(-stretch.n_columns // 2), self._decoding, self._engine.dims.n_audio_ctx
-        )
-        shown = mel.window(stretch.seek, stretch.n_columns, width=2 * n_ctx)
-        features = self._engine.encode(shown, n_ctx)
+        # All of the context is computed, so that the result is openai-whisper's.
+        audio_ctx = self._decoding.audio_ctx
+        width = max(2 * (audio_ctx or self._engine.dims.n_audio_ctx), stretch.n_columns)
+        shown = mel.window(stretch.seek, stretch.n_columns, width=width)
+        features = self._engine.encode(shown, audio_ctx=audio_ctx)
         decoded = self._decode(features)
         prefix, self._prefix = self._prefix, ()
         if is_silence(decoded, self._decoding):

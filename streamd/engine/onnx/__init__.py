@@ -11,7 +11,7 @@ what greedy search and draft verification need. Any other pass is written after 
 ever used, and then moved to its own slots.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from onnxruntime import (
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.padding import Bank, average, extend
 from streamd.errors import EngineError
 from streamd.types import Mel
 
@@ -90,18 +91,17 @@ class OnnxEngine:
         self._arrays = arrays
         self._encoder = encoder
         self._decoder = decoder
+        self.has_bank = len(encoder.get_inputs()) > 1
 
-    def encode(self, mel: Mel, n_ctx: int) -> OnnxFeatures:
-        """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
-
-        Raises `EngineError` if ONNX Runtime fails, `ValueError` if the log-mel has another shape.
-        """
-        if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
-            raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
+    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> OnnxFeatures:
+        """Encode log-mel as `Engine.encode` says."""
+        mel, extent = extend(mel, self.dims, bank=self.has_bank, audio_ctx=audio_ctx)
+        inputs = {"mel": OrtValue.ortvalue_from_numpy(mel[None])}
+        if self.has_bank:
+            inputs["first"] = OrtValue.ortvalue_from_numpy(np.array([extent.first], np.int64))
         names = [output.name for output in self._encoder.get_outputs()]
-        batch = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(mel[None], np.float32))
         try:
-            values = self._encoder.run_with_ort_values(names, {"mel": batch})
+            values = self._encoder.run_with_ort_values(names, inputs)
         except _FAILURES as error:
             raise _engine_error(error) from error
         return dict(zip(names, values, strict=True))
@@ -206,20 +206,23 @@ def build(
     weights: Weights,
     *,
     alignment_heads: Sequence[tuple[int, int]],
+    bank: Bank | None = None,
     threads: int = 2,
     precision: Precision = "float32",
 ) -> OnnxEngine:
     """Make an engine in memory; `weights` must not change any more.
 
-    There must be at least one of `alignment_heads`; `step` returns their scores, sorted by layer
-    and head. Two `threads` suit one stream; a server does better with 1 and several inference
-    threads. Raises `EngineError` if ONNX Runtime refuses the graphs.
+    Without a `bank` every window is encoded at the full context. There must be at least one of
+    `alignment_heads`; `step` returns their scores, sorted by layer and head. Two `threads` suit one
+    stream; a server does better with 1 and several inference threads. Raises `EngineError` if ONNX
+    Runtime refuses the graphs.
     """
     from streamd.engine.onnx.graphs import graphs  # here because few starts need to write graphs
 
     sessions = []
     arrays: list[NDArray[Any]] = []
-    for graph in graphs(dims, weights, alignment_heads=alignment_heads, precision=precision):
+    made = graphs(dims, weights, alignment_heads=alignment_heads, bank=bank, precision=precision)
+    for graph in made:
         sessions.append(_new_session(graph.model, threads, tensors=graph.tensors))
         arrays += graph.tensors.values()
     encoder, decoder = sessions
@@ -232,6 +235,7 @@ def save(
     weights: Weights,
     *,
     alignment_heads: Sequence[tuple[int, int]],
+    bank: Bank | None,
     precision: Precision,
 ) -> None:
     """Write the files from which `open_folder` makes the same engine as `build` does.
@@ -240,9 +244,33 @@ def save(
     """
     from streamd.engine.onnx.graphs import graphs  # here for the reason above
 
-    made = graphs(dims, weights, alignment_heads=alignment_heads, precision=precision)
+    made = graphs(dims, weights, alignment_heads=alignment_heads, bank=bank, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
+
+
+def make_bank(
+    dims: ModelDimensions,
+    weights: Weights,
+    windows: Iterable[tuple[int, Mel]],
+    *,
+    threads: int,
+    precision: Precision,
+) -> Bank:
+    """Encode windows of speech at the full context, and average their states of silence.
+
+    Each is its number of positions with sound, and its log-mel (n_mels, 2 * n_audio_ctx). Raises
+    `EngineError` if ONNX Runtime refuses the graph.
+    """
+    from streamd.engine.onnx.graphs import states_graph  # here for the reason above
+
+    graph = states_graph(dims, weights, precision)
+    session = _new_session(graph.model, threads, tensors=graph.tensors)
+    try:
+        found = ((n, np.stack(session.run(None, {"mel": mel[None]}))) for n, mel in windows)
+        return average(found, dims)
+    except _FAILURES as error:
+        raise _engine_error(error) from error
 
 
 def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEngine:

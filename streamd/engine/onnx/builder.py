@@ -59,6 +59,20 @@ class Projection:
         biases = [weights.get(f"{name}.bias", z) for name, z in zip(names, zeros, strict=True)]
         return cls(np.concatenate(parts), np.concatenate(biases))
 
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Compute ``x @ weight.T + bias`` now."""
+        y: NDArray[np.float32] = x @ self.weight.T
+        return y if self.bias is None else y + self.bias
+
+    def widened(self, n_head: int, value: float) -> "Projection":
+        """Add an output at the end of each head that is always `value`."""
+        n_out, n_in = self.weight.shape
+        rows = self.weight.reshape(n_head, -1, n_in)
+        biases = np.zeros(n_out, np.float32) if self.bias is None else self.bias
+        wide = np.pad(rows, ((0, 0), (0, 1), (0, 0))).reshape(-1, n_in)
+        more = np.pad(biases.reshape(n_head, -1), ((0, 0), (0, 1)), constant_values=value)
+        return Projection(wide, more.ravel())
+
 
 def row_offset(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the rounded mean of an output layer's rows, (n_in,) float32.
@@ -186,10 +200,10 @@ class GraphBuilder:
         scaled = self.op("Mul", [product, largest], to="" if bias else to)
         return self.op("Add", [scaled, *bias], to=to) if bias else scaled
 
-    def layer_norm(self, x: str, name: str) -> str:
+    def layer_norm(self, x: str, name: str, *, to: str = "") -> str:
         """Normalise the last axis; the operator's default epsilon is Whisper's, 1e-5."""
         scale, shift = self.parameter(f"{name}.weight"), self.parameter(f"{name}.bias")
-        return self.op("LayerNormalization", [x, scale, shift])
+        return self.op("LayerNormalization", [x, scale, shift], to=to)
 
     def feed_forward(self, x: str, block: str) -> str:
         """Add a layer norm and two linear layers with an exact GELU between them."""

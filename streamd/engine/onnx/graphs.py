@@ -10,12 +10,17 @@ are quantised.
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.onnx import Precision
 from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Linear, Projection, row_offset
 from streamd.engine.onnx.proto import ElementType, Shape
+from streamd.engine.padding import Bank, bias
 from streamd.engine.weights import OUTPUT
+
+_ENCODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.TENSOR}
+"""An encoder's rows belong to one window and may depend on each other."""
 
 
 def graphs(
@@ -23,33 +28,87 @@ def graphs(
     weights: Weights,
     *,
     alignment_heads: Sequence[tuple[int, int]],
+    bank: Bank | None,
     precision: Precision,
 ) -> Iterator[Graph]:
     """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
-    of_encoder = of_decoder = Linear.FLOAT32
-    if precision == "int8":
-        # an encoder's rows belong to one window and may depend on each other
-        of_encoder, of_decoder = Linear.TENSOR, Linear.ROWS
-    yield encoder_graph(dims, weights, of_encoder)
+    yield encoder_graph(dims, weights, _ENCODER[precision], bank=bank)
     heads = sorted(alignment_heads)
-    yield decoder_graph(dims, weights, of_decoder, alignment_heads=heads)
+    biased = bank is not None
+    kind = Linear.ROWS if precision == "int8" else Linear.FLOAT32
+    yield decoder_graph(dims, weights, kind, alignment_heads=heads, biased=biased)
 
 
-def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear) -> Graph:
+def encoder_graph(
+    dims: ModelDimensions, weights: Weights, kind: Linear, *, bank: Bank | None = None
+) -> Graph:
     """Build the encoder: from log-mel to the cross-attention keys and values of all layers.
 
-    Input ``mel`` (1, n_mels, 2 * n_ctx). Outputs ``cross_key_<layer>`` (n_head, d_head, n_ctx) and
-    ``cross_value_<layer>`` (n_head, n_ctx, d_head): keys transposed, as the decoder multiplies.
+    Inputs ``mel`` (1, n_mels, 2 * n) and ``first`` (1,) int64, the first state of the bank that
+    follows the n positions. Outputs ``cross_key_<layer>`` (n_head, d_head, n_ctx) and
+    ``cross_value_<layer>`` (n_head, n_ctx, d_head), keys transposed, as the decoder multiplies, and
+    ``cross_bias`` (n_ctx,), which is added to the scores of the keys; n_ctx counts the n positions
+    and those of the bank. Without a bank there are no ``first`` and no ``cross_bias``.
     """
     g = GraphBuilder(dims, weights, kind)
     x = _convolutions(g, g.input("mel", [1, dims.n_mels, "n_columns"]))
-    n_ctx = g.op("Shape", [x], {"start": 0, "end": 1})
+    n = g.op("Shape", [x], {"start": 0, "end": 1})
+    silence = None
+    if bank is not None:
+        g.input("first", [1], ElementType.INT64)
+        silence = Silence(g, bank, n)
     positions = g.parameter("encoder.positional_embedding")
-    x = g.add(x, g.op("Slice", [positions, g.constant([0]), n_ctx]))
+    x = g.add(x, g.op("Slice", [positions, g.constant([0]), n]))
     for layer in range(dims.n_audio_layer):
-        x = _encoder_block(g, x, f"encoder.blocks.{layer}")
-    _cross_attention_inputs(g, g.layer_norm(x, "encoder.ln_post"))
+        x = _encoder_block(g, x, layer, silence)
+    _cross_attention_inputs(g, g.layer_norm(x, "encoder.ln_post"), silence)
     return g.graph()
+
+
+def states_graph(dims: ModelDimensions, weights: Weights, precision: Precision) -> Graph:
+    """Build an encoder whose outputs are what a `Bank` is averaged over.
+
+    Input ``mel`` (1, n_mels, 2 * n_audio_ctx); outputs ``state_<layer>`` (n_audio_ctx, n_state),
+    the normalised input of each block's attention, then the encoder's output.
+    """
+    g = GraphBuilder(dims, weights, _ENCODER[precision])
+    x = _convolutions(g, g.input("mel", [1, dims.n_mels, 2 * dims.n_audio_ctx]))
+    x = g.add(x, g.parameter("encoder.positional_embedding"))
+    names = [f"encoder.blocks.{layer}.attn_ln" for layer in range(dims.n_audio_layer)]
+    for layer, name in enumerate((*names, "encoder.ln_post")):
+        state = g.output(f"state_{layer}", [dims.n_audio_ctx, dims.n_audio_state])
+        g.layer_norm(x, name, to=state)
+        if layer < dims.n_audio_layer:
+            x = _encoder_block(g, x, layer, None)
+    return g.graph()
+
+
+class Silence:
+    """Appends the states of a bank, from the input ``first`` on, to those of a window."""
+
+    def __init__(self, g: GraphBuilder, bank: Bank, n: str) -> None:
+        """`n` is the number of positions that are computed, (1,)."""
+        self._g = g
+        self.states = bank.states.astype(np.float32)
+        self.bias = bias(g.dims.n_audio_ctx)
+        self.n = n
+
+    def append(
+        self, x: str, name: str, values: NDArray[np.float32], *, axis: int = 0, to: str = ""
+    ) -> str:
+        """Append `values`, which have as many positions on `axis` as the bank, to `x`."""
+        return self._g.op("Concat", [x, self._rest(name, values, axis)], {"axis": axis}, to=to)
+
+    def bias_to(self, to: str) -> None:
+        """Name the biases of all positions `to`: those of a window have none."""
+        zeros = self._g.op("Expand", [self._g.constant(0.0), self.n])
+        self._g.op("Concat", [zeros, self._rest("bank.bias", self.bias, 0)], {"axis": 0}, to=to)
+
+    def _rest(self, name: str, values: NDArray[np.float32], axis: int) -> str:
+        g = self._g
+        end = g.constant([values.shape[axis]])
+        stored = g.tensor(name, np.ascontiguousarray(values))
+        return g.op("Slice", [stored, "first", end, g.constant([axis])])
 
 
 def decoder_graph(
@@ -58,13 +117,15 @@ def decoder_graph(
     kind: Linear,
     *,
     alignment_heads: Sequence[tuple[int, int]],
+    biased: bool,
 ) -> Graph:
     """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
     Inputs: ``tokens``, ``positions`` (k,); ``want`` (m,), the rows to project to logits; ``last``
     (1,) int32 and ``n_total`` (1,) int32, the last slot of the pass and the number of slots up to
     it; ``mask`` (1, 1, k, n_total), 0 where a query sees a slot, else -inf; per layer
-    ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool, d_head) and the encoder's outputs.
+    ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool, d_head) and the encoder's outputs, with
+    ``cross_bias`` if `biased`.
     Outputs: ``logits`` (m, n_vocab); ``alignment`` (k, n_heads, n_ctx), heads in the order given,
     which must be sorted; ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the
     memory of the inputs ``key_<layer>``, ``value_<layer>``.
@@ -78,6 +139,7 @@ def decoder_graph(
         g.input("n_total", [1], ElementType.INT32),
         g.input("mask", [1, 1, "k", "n_total"]),
     ]
+    cross_bias = g.input("cross_bias", ["n_ctx"]) if biased else None
     n_heads = len(alignment_heads)
     g.output("logits", ["m", dims.n_vocab])
     g.output("alignment", ["k", n_heads, "n_ctx"])
@@ -88,7 +150,7 @@ def decoder_graph(
         block = f"decoder.blocks.{layer}"
         x = g.add(x, _attend_to_text(g, g.layer_norm(x, f"{block}.attn_ln"), layer, place))
         y = g.layer_norm(x, f"{block}.cross_attn_ln")
-        attended, scores = _attend_to_audio(g, y, layer)
+        attended, scores = _attend_to_audio(g, y, layer, cross_bias)
         x = g.add(x, attended)
         x = g.add(x, g.feed_forward(x, block))
         heads = [head for its_layer, head in alignment_heads if its_layer == layer]
@@ -121,19 +183,48 @@ def _convolutions(g: GraphBuilder, mel: str) -> str:
     return g.op("Gelu", [g.project(triples, "encoder.conv2", convolution)])
 
 
-def _encoder_block(g: GraphBuilder, x: str, block: str) -> str:
+def _encoder_block(g: GraphBuilder, x: str, layer: int, silence: Silence | None) -> str:
+    block = f"encoder.blocks.{layer}"
     y = g.layer_norm(x, f"{block}.attn_ln")
     inputs = [
-        g.batch_of_one(g.linear(y, f"{block}.attn.{name}")) for name in ("query", "key", "value")
+        _audio_heads(g, y, f"{block}.attn", layer, leaf, silence)
+        for leaf in ("query", "key", "value")
     ]
-    heads = {"num_heads": g.dims.n_audio_head}
-    attended = g.op("MultiHeadAttention", inputs, heads, domain=CONTRIB)
+    n_head = g.dims.n_audio_head
+    options = {"num_heads": n_head, "scale": (g.dims.n_audio_state // n_head) ** -0.5}
+    attended = g.op("MultiHeadAttention", inputs, options, domain=CONTRIB)
     attended = g.op("Squeeze", [attended, g.constant([0])])
     x = g.add(x, g.linear(attended, f"{block}.attn.out"))
     return g.add(x, g.feed_forward(x, block))
 
 
-def _cross_attention_inputs(g: GraphBuilder, encoded: str) -> None:
+def _audio_heads(
+    g: GraphBuilder, y: str, attn: str, layer: int, leaf: str, silence: Silence | None
+) -> str:
+    """The queries, keys or values of all heads, (1, n_ctx, n_head * width)."""
+    if silence is None:
+        return g.batch_of_one(g.linear(y, f"{attn}.{leaf}"))
+    projection = Projection.stacked(g.weights, [f"{attn}.{leaf}"])
+    stored = projection(silence.states[layer])
+    if leaf == "value":
+        rows = g.linear(y, f"{attn}.{leaf}")
+    else:
+        # A bias of the scores would keep ONNX Runtime from its fast attention. A column more in
+        # each head does the same: 1 in the queries, the bias (before scaling) in the keys.
+        n_head = g.dims.n_audio_head
+        d_head = g.dims.n_audio_state // n_head
+        rows = g.project(y, f"{attn}.{leaf}", projection.widened(n_head, float(leaf == "query")))
+        biases = np.broadcast_to(
+            silence.bias[:, None, None] * d_head**0.5, (len(stored), n_head, 1)
+        )
+        heads = stored.reshape(len(stored), n_head, d_head)
+        stored = np.concatenate([heads, biases], axis=2, dtype=np.float32).reshape(len(stored), -1)
+    if leaf != "query":
+        rows = silence.append(rows, f"bank.{leaf}_{layer}", stored)
+    return g.batch_of_one(rows)
+
+
+def _cross_attention_inputs(g: GraphBuilder, encoded: str, silence: Silence | None) -> None:
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     for layer in range(g.dims.n_text_layer):
         cross = f"decoder.blocks.{layer}.cross_attn"
@@ -141,7 +232,15 @@ def _cross_attention_inputs(g: GraphBuilder, encoded: str) -> None:
         value = g.output(f"cross_value_{layer}", [n_head, "n_ctx", d_head])
         for kind, name, perm in (("key", key, [1, 2, 0]), ("value", value, [1, 0, 2])):
             heads = g.reshape(g.linear(encoded, f"{cross}.{kind}"), [-1, n_head, d_head])
-            g.transpose(heads, perm, to=name)
+            if silence is None:
+                g.transpose(heads, perm, to=name)
+                continue
+            stored = Projection.stacked(g.weights, [f"{cross}.{kind}"])(silence.states[-1])
+            stored = stored.reshape(-1, n_head, d_head).transpose(perm)
+            ours, axis = g.transpose(heads, perm), perm.index(0)
+            silence.append(ours, f"bank.cross_{kind}_{layer}", stored, axis=axis, to=name)
+    if silence is not None:
+        silence.bias_to(g.output("cross_bias", ["n_ctx"]))
 
 
 def _embed(g: GraphBuilder, tokens: str) -> str:
@@ -184,8 +283,10 @@ def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -
     return g.linear(g.op("Squeeze", [attended, g.constant([0])]), f"{name}.out")
 
 
-def _attend_to_audio(g: GraphBuilder, x: str, layer: int) -> tuple[str, str]:
-    """Add cross-attention; returns its output and the scaled scores (n_head, k, n_ctx)."""
+def _attend_to_audio(
+    g: GraphBuilder, x: str, layer: int, cross_bias: str | None
+) -> tuple[str, str]:
+    """Add cross-attention; returns its output and the scores (n_head, k, n_ctx) without bias."""
     name = f"decoder.blocks.{layer}.cross_attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     key = g.input(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])
@@ -195,6 +296,7 @@ def _attend_to_audio(g: GraphBuilder, x: str, layer: int) -> tuple[str, str]:
     query = g.project(x, f"{name}.query", Projection(weight * scale, bias * scale))
     query = g.transpose(g.reshape(query, [-1, n_head, d_head]), [1, 0, 2])
     scores = g.op("MatMul", [query, key])
-    attended = g.op("MatMul", [g.op("Softmax", [scores], {"axis": -1}), value])
+    biased = scores if cross_bias is None else g.add(scores, cross_bias)
+    attended = g.op("MatMul", [g.op("Softmax", [biased], {"axis": -1}), value])
     rows = g.reshape(g.transpose(attended, [1, 0, 2]), [-1, g.dims.n_text_state])
     return g.linear(rows, f"{name}.out"), scores

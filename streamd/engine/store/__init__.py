@@ -7,13 +7,12 @@ the bundled one, in this order. `layouts` chooses the reader; `download` downloa
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
 from streamd.assets import asset
 from streamd.disk import expanded
-from streamd.engine.catalog import CATALOG, entry, quality, suits
+from streamd.engine.catalog import CATALOG, quality, suits
 from streamd.engine.model import Model, Outline
 from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import StorePaths, places
@@ -38,11 +37,7 @@ def load_model(name: str) -> Model:
     if path == expanded(name):
         folder = path.resolve()
         label = path.stem if path.is_file() else cache.name_of(folder) or folder.name
-    model = load(path, label)
-    known = entry(name)
-    if known and known.min_audio_ctx:
-        return replace(model, min_audio_ctx=known.min_audio_ctx)
-    return model
+    return load(path, label)
 
 
 def not_here(name: str) -> ModelError:

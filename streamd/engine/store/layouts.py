@@ -1,15 +1,20 @@
 """Loads a folder or file with the reader of `formats` for its layout, or names a layout without."""
 
 from contextlib import AbstractContextManager
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
+from streamd.engine import ModelDimensions
 from streamd.engine.catalog import heads
-from streamd.engine.formats import ct2, ggml, huggingface, mlx, openai, torch_zip
-from streamd.engine.formats.untrusted import ZIP_MAGIC, present, read_start
-from streamd.engine.model import MIN_AUDIO_CTX, Model, Outline, below
+from streamd.engine.formats import ct2, ggml, huggingface, mlx, openai, safetensors, torch_zip
+from streamd.engine.formats.untrusted import ZIP_MAGIC, bad_file, present, read_start
+from streamd.engine.model import Model, Outline, below
+from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.vocabulary import check_size, openai_vocabulary
-from streamd.engine.weights import Contents, gather
+from streamd.engine.weights import INT8_ROWS, Contents, gather
 from streamd.errors import ModelError
 
 _READ = (
@@ -31,6 +36,8 @@ _OTHERS = {
     "adapter_model.*": "a LoRA adapter without the model that it adapts",
 }
 """Names of files and folders -> layouts that streamd does not read."""
+BANK = "silence.safetensors"
+"""Beside a model's files: what `engine.padding.Bank` holds, if it is known already."""
 _IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin", "*.json")
 """Files that are a model only together with those beside them."""
 _ALONE = ("ggml*.bin", "*.pt")
@@ -65,11 +72,24 @@ def load(path: Path, name: str) -> Model:
             vocabulary=vocabulary,
             alignment_heads=heads(found.heads, Path(name) if path.is_dir() else path, dims),
             language=outline.language,
-            min_audio_ctx=min(MIN_AUDIO_CTX, dims.n_audio_ctx),
+            bank=_bank(path, dims),
             # of special tokens only the end can come first; our own rules refuse the others
             suppress_tokens=below(len(vocabulary), found.suppress_tokens),
             begin_suppress_tokens=below(len(vocabulary) + 1, found.begin_suppress_tokens),
         )
+
+
+def _bank(path: Path, dims: ModelDimensions) -> Bank | None:
+    """Return the bank that is kept with a model, if it has one. Raises `ModelError`: damaged."""
+    file = path / BANK
+    if not file.is_file():
+        return None
+    *rows, n_state = bank_shape(dims)
+    shape = (prod(rows), n_state)
+    stored = safetensors.with_scales(safetensors.open_file(file)).get("states")
+    if stored is None or (stored.shape, stored.dtype) != (shape, INT8_ROWS):
+        raise bad_file(file, f"holds no int8 states of the shape {shape} with scales")
+    return Bank(stored.read().reshape(bank_shape(dims)).astype(np.float16))
 
 
 def layout_of(path: Path) -> ModelLayout:

@@ -153,7 +153,7 @@ def _window(meta: Meta, weights: Weights, mel: Mel) -> _Window:
             hidden[int(layer)] = values
 
     n_ctx = mel.shape[1] // 2
-    return _Window(n_ctx, hidden, _reference(meta, weights, notice).encode(mel, n_ctx))
+    return _Window(n_ctx, hidden, _reference(meta, weights, notice).encode(mel, audio_ctx=n_ctx))
 
 
 def _reference(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engine.coreml.package import Function, default_contexts, functions
+from streamd.engine.coreml.package import Function, functions
 from streamd.engine.coreml.package_builder import write
 from streamd.errors import ModelError
 from streamd.options import BuildOptions
@@ -32,9 +32,6 @@ def test_the_layout_is_as_it_was():
 
 
 def test_contexts_suit_the_model():
-    dims = odd.DIMS
-    assert default_contexts(dims, 384) == (384, 530)
-    assert default_contexts(dims, 128) == (256, 384, 530)
     with pytest.raises(ModelError, match="from 1 to 530"):
         write(Path("nowhere"), odd.model(), BuildOptions((531,)))
 

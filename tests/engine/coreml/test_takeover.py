@@ -65,7 +65,7 @@ def bring_up(job: Job, wanted: str = "auto", *, encodes: bool = False, **times: 
 
     def window_ms(engine) -> float:
         if encodes:
-            engine.encode(np.zeros((80, 20), np.float32), 10)
+            engine.encode(np.zeros((80, 20), np.float32), audio_ctx=10)
         return times[by_placement.get(getattr(engine, "placement", None), "cpu")]
 
     Takeover(switching, job, wanted, limits=PATIENT, measure=window_ms).run()
@@ -185,15 +185,15 @@ def test_a_window_is_decoded_to_its_end_by_the_engine_that_encoded_it():
     def engine(name: str):
         return SimpleNamespace(
             dims=None,
-            encode=lambda mel, n_ctx: name,
+            encode=lambda mel, audio_ctx: name,
             decoder=lambda features, n_slots: (name, features),
         )
 
     switching = SwitchingEngine(engine("first"))
-    window = switching.encode(None, 1)
+    window = switching.encode(None)
     switching.switch_to(engine("second"))
     assert switching.decoder(window, 1) == ("first", "first")
-    assert switching.decoder(switching.encode(None, 1), 1) == ("second", "second")
+    assert switching.decoder(switching.encode(None), 1) == ("second", "second")
 
 
 def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monkeypatch):

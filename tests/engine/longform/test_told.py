@@ -23,7 +23,7 @@ class Engine:
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
     given: list[tuple[int, ...]] = field(default_factory=list)
 
-    def encode(self, mel: np.ndarray, n_ctx: int) -> None:
+    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> None:
         """There is nothing to hear."""
 
     def decoder(self, features: None, n_slots: int) -> ContextDecoder:

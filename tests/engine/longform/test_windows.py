@@ -29,8 +29,9 @@ class Engine:
     timestamp_cost: float
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
 
-    def encode(self, mel: np.ndarray, n_ctx: int) -> int:
-        assert mel.shape == (2 * n_ctx,)
+    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> int:
+        assert mel.shape == (3_000,)
+        assert audio_ctx == 0
         return int(mel[0])
 
     def decoder(self, features: int, n_slots: int) -> ContextDecoder:

@@ -25,6 +25,7 @@ from streamd.engine.coreml.runtime.worker import (
     WorkerLimits,
     WorkerLostError,
 )
+from streamd.engine.padding import extend
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 
@@ -86,15 +87,13 @@ class CoreMLEngine:
         """End the worker; the engine cannot be used any more."""
         self._end()
 
-    def encode(self, mel: Mel, n_ctx: int) -> CoreMLFeatures:
-        """Encode (n_mels, 2 * n_ctx) log-mel; `n_ctx` may be shorter than the trained context.
+    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> CoreMLFeatures:
+        """Encode log-mel as `Engine.encode` says; the full context is computed.
 
-        Raises `EngineError` if Core ML failed too often, `ValueError` for a log-mel of another
-        shape than `n_ctx` demands.
+        Raises `EngineError` if Core ML failed too often.
         """
-        if not 0 < n_ctx <= self.dims.n_audio_ctx or mel.shape != (self.dims.n_mels, 2 * n_ctx):
-            raise ValueError(f"log-mel of shape {mel.shape} for {n_ctx} encoder positions")
-        features = CoreMLFeatures(self, np.array(mel, np.float32))
+        mel, _ = extend(mel, self.dims, bank=False, audio_ctx=audio_ctx)
+        features = CoreMLFeatures(self, mel)
         with self._lock:
             self._supervisor.new_window()
             self.with_worker(lambda worker: self.cache_slots.take(worker, features))

@@ -1,0 +1,179 @@
+"""The bank of silence: what is computed of a context, and how close it comes to all of it."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from streamd.engine import ModelDimensions
+from streamd.engine.check import clips
+from streamd.engine.model import Model
+from streamd.engine.onnx import build, make_bank
+from streamd.engine.padding import (
+    MARGIN,
+    STRIDE,
+    Bank,
+    Extent,
+    average,
+    bank_shape,
+    bias,
+    extend,
+    kept_positions,
+)
+from streamd.engine.reference import ReferenceEngine
+from streamd.engine.store import load_model
+from streamd.errors import ModelError
+from streamd.mel import log_mel
+from streamd.mel.windows import MelCache
+from streamd.types import FRAME, Mel, Samples
+
+FULL = 1500
+DIMS = ModelDimensions(80, FULL, 8, 2, 3, 51864, 448, 8, 2, 3)
+
+
+def silent(n_columns: int, n_mels: int = 80) -> Mel:
+    return np.full((n_mels, n_columns), -0.5, np.float32)
+
+
+@cache
+def tiny() -> Model:
+    return load_model("tiny.en")
+
+
+def window(samples: Samples) -> Mel:
+    return MelCache(80).log_mel(samples, start=0)
+
+
+def speech(seconds: float) -> Samples:
+    """The beginning of a clip whose speaker is not in the recording that the bank is made from."""
+    return clips()[0].samples[: int(seconds * 16_000) // FRAME * FRAME]
+
+
+@pytest.mark.parametrize("n_audio_ctx", [FULL, 530, 64, 10])
+def test_what_is_kept_stands_for_every_position(n_audio_ctx):
+    kept, weights = kept_positions(n_audio_ctx), np.exp(bias(n_audio_ctx))
+    assert len(np.unique(kept)) == len(kept) == len(weights)
+    assert kept[0] >= 0
+    assert kept[-1] == n_audio_ctx - 1
+    assert weights.sum() == pytest.approx(n_audio_ctx)
+    for first in range(0, int((weights > 2).sum()), 5):
+        # the rest from any sampled position on stands for the rest of the context
+        assert weights[first:].sum() == pytest.approx(n_audio_ctx - first * STRIDE)
+
+
+@pytest.mark.parametrize(
+    ("n_columns", "audio_ctx", "n"),
+    [
+        (2, 0, 72),
+        (304, 0, 216),
+        (1872, 0, 1000),
+        (1873, 0, FULL),
+        (3000, 0, FULL),
+        (304, 384, 384),
+        (900, 384, 450),
+        (304, FULL, FULL),
+        (305, 100, 153),
+    ],
+)
+def test_the_sound_and_a_margin_are_computed(n_columns, audio_ctx, n):
+    mel = silent(n_columns)
+    mel[:, 0] = 1
+    extended, extent = extend(mel, DIMS, bank=True, audio_ctx=audio_ctx)
+    assert extended.shape == (80, 2 * n)
+    assert (extended[:, 0] == 1).all()
+    assert (extended[:, 1:] == -0.5).all()
+    is_short = n < FULL and not audio_ctx
+    assert extent == Extent(n, n // STRIDE if is_short else bank_shape(DIMS)[1])
+    if is_short:
+        assert n - n_columns / 2 >= MARGIN
+        # the bank goes on where the computed positions end
+        assert kept_positions(FULL)[extent.first] == n + STRIDE // 2
+
+
+def test_without_a_bank_the_full_context_is_computed():
+    assert extend(silent(304), DIMS, bank=False)[1].n == FULL
+
+
+def test_an_average_has_every_position_from_the_windows_that_were_silent_there():
+    shape = (DIMS.n_audio_layer + 1, FULL, DIMS.n_audio_state)
+    bank = average([(10, np.full(shape, 1.0)), (200, np.full(shape, 3.0))], DIMS)
+    kept = kept_positions(FULL)
+    assert bank.states.shape == bank_shape(DIMS)
+    assert (bank.states[:, (kept >= 26) & (kept < 216)] == 1).all()
+    assert (bank.states[:, kept >= 216] == 2).all()
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_graphs_compute_what_the_reference_does(precision):
+    model, mel = tiny(), window(speech(2.5))
+    heads = model.alignment_heads
+    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
+    engine = build(
+        model.dims,
+        model.weights,
+        alignment_heads=heads,
+        bank=model.bank,
+        threads=1,
+        precision=precision,
+    )
+    wanted, found = reference.encode(mel), engine.encode(mel)
+    np.testing.assert_allclose(found["cross_bias"].numpy(), wanted.bias, rtol=1e-6)
+    n_head = model.dims.n_text_head
+    for layer in range(model.dims.n_text_layer):
+        for name, values in (("key", wanted.keys), ("value", wanted.values)):
+            heads_of = values[layer].reshape(len(wanted.bias), n_head, -1).transpose(1, 0, 2)
+            ours = found[f"cross_{name}_{layer}"].numpy()
+            ours = ours.transpose(0, 2, 1) if name == "key" else ours
+            off = np.linalg.norm(ours - heads_of) / np.linalg.norm(heads_of)
+            assert off < (1e-5 if precision == "float32" else 0.1), (layer, name)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.5])
+def test_a_bank_is_closer_to_the_full_context_than_a_short_context(seconds):
+    model, samples = tiny(), speech(seconds)
+    reference = ReferenceEngine(
+        model.dims, model.weights, alignment_heads=model.alignment_heads, bank=model.bank
+    )
+    mel, n = window(samples), len(samples) // FRAME
+    full = reference.encode(mel, audio_ctx=FULL).encoded[:n]
+
+    def off(encoded: np.ndarray) -> float:
+        return float(np.linalg.norm(encoded[:n] - full) / np.linalg.norm(full))
+
+    banked = reference.encode(mel)
+    assert off(banked.encoded) < 0.08
+    assert off(banked.encoded) < off(reference.encode(mel, audio_ctx=384).encoded) / 2
+
+
+def test_a_bank_is_made_from_windows_at_the_full_context():
+    model, samples = tiny(), speech(1.0)
+    n = len(samples) // FRAME
+    mel = log_mel(np.pad(samples, (0, FULL * FRAME - len(samples))))
+    bank = make_bank(model.dims, model.weights, [(n, mel)], threads=2, precision="float32")
+    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    kept = kept_positions(FULL)
+    ours = kept >= n + 16
+    encoded = reference.encode(mel).encoded
+    np.testing.assert_allclose(bank.states[-1, ours], encoded[kept[ours]], atol=0.02)
+    assert (bank.states[:, ~ours] == 0).all()
+
+
+def test_a_damaged_bank_is_refused(tmp_path):
+    from safetensors.numpy import save_file
+
+    from streamd.assets import asset
+
+    for file in asset("tiny.en").iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "silence.safetensors").unlink()
+    assert load_model(str(tmp_path)).bank is None
+    save_file({"states": np.zeros((5, 384), np.float16)}, tmp_path / "silence.safetensors")
+    with pytest.raises(ModelError, match=r"silence\.safetensors: holds no int8 states"):
+        load_model(str(tmp_path))
+
+
+def test_states_are_stored_for_the_model_in_the_box():
+    bank = tiny().bank
+    assert isinstance(bank, Bank)
+    assert bank.states.shape == bank_shape(tiny().dims)
+    assert np.isfinite(bank.states).all()
