@@ -80,8 +80,7 @@ class _Messages:
     def _take(self, level: str, text: str) -> None:
         if level in _ERRORS or (level == "warning" and "corrupt" in text.lower()):
             if len(self.complaints) < _MAX_COMPLAINTS:
-                shown = text.removeprefix(f"{self._url}: ")
-                self.complaints.append("".join(c if c.isprintable() else "\ufffd" for c in shown))
+                self.complaints.append(_printable(text.removeprefix(f"{self._url}: ")))
         elif text.startswith("Input #0"):
             self.is_open = True
         elif text.startswith("Estimating duration"):
@@ -94,6 +93,10 @@ class _Messages:
             self.duration_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000 + hundredths * 10
         if text.startswith("Output #0"):
             self.described.set()
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 class Ffmpeg:

@@ -97,16 +97,19 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
         matches = [device for device in devices if device.index == int(wanted)]
         problem = f"no input device has the number {wanted}"
     else:
-        folded = wanted.casefold()
-        matches = [device for device in devices if folded in device.name.casefold()]
-        exact = [device for device in matches if device.name.casefold() == folded]
-        matches = exact or matches
+        matches = _by_name(devices, wanted)
         match = "several input devices match" if matches else "no input device matches"
         problem = f"{match} {wanted!r}"
     if len(matches) == 1:
         return matches[0]
     listed = ", ".join(map(str, matches or devices))
     raise SourceError(f"{problem}: choose one by its number: {listed}")
+
+
+def _by_name(devices: Sequence[Device], wanted: str) -> list[Device]:
+    folded = wanted.casefold()
+    exact = [device for device in devices if device.name.casefold() == folded]
+    return exact or [device for device in devices if folded in device.name.casefold()]
 
 
 class Microphone:
