@@ -92,18 +92,21 @@ class Subscription(AsyncIterator[SessionEvent]):
             self._queue[key] = event
             self._queue.move_to_end(key)
         else:
-            partial = self._queue.get(_REPLACED[Partial])
-            if partial is not None and _outdates(event, partial):
-                del self._queue[_REPLACED[Partial]]
-            n_replaceable = sum(key in self._queue for key in _REPLACED.values())
-            if len(self._queue) - n_replaceable >= self._bound:
-                self._clear()
-                self.slow = self._closed = True
-            else:
-                self._n_offered += 1
-                self._queue[self._n_offered] = event
-                self._closed = isinstance(event, Eos)
+            self._append(event)
         self._changed.set()
+
+    def _append(self, event: SessionEvent) -> None:
+        partial = self._queue.get(_REPLACED[Partial])
+        if partial is not None and _outdates(event, partial):
+            del self._queue[_REPLACED[Partial]]
+        n_replaceable = sum(key in self._queue for key in _REPLACED.values())
+        if len(self._queue) - n_replaceable >= self._bound:
+            self._clear()
+            self.slow = self._closed = True
+        else:
+            self._n_offered += 1
+            self._queue[self._n_offered] = event
+            self._closed = isinstance(event, Eos)
 
     @property
     def more(self) -> bool:
