@@ -84,7 +84,7 @@ class FileIndex:
         self.folder = folder
         self.writing: dict[str, Path] = {}
         """The newest file of each open run, by the run's epoch."""
-        self._checked = 0.0, math.inf
+        self._checked = math.inf, 0.0  # by the clock, and since the machine started
         # Only names, since a daemon keeps those of every session that it has served.
         self._names: dict[str, tuple[str, ...]] = {}
         for file in files_in(folder):
@@ -401,7 +401,8 @@ class Journal:
                 if self.closed:
                     raise
                 _log.warning("%s; the file before it is continued", error)
-            self._policy.expire(self._index)
+            else:
+                self._policy.expire(self._index)
         offset = self._size
         data = _encode(JournalLine(settled_ms=self.settled_ms, event=event)) + b"\n"
         with os_error_as(JournalError, f"{self._files[-1].path}: cannot be written"):
