@@ -38,8 +38,7 @@ class Command:
     `name` has one word or two; commands whose names begin with the same word are a group, which has
     a command of that word itself. `operand` is how the help writes the operands, such as
     ``[FILE...]`` or ``PATH [NAME]``. `options` are sorted by section. `preset` has the values that
-    the command gives to options. A command that `writes_config` gets the path after ``--config``,
-    or nothing, as its only operand; the file need not exist.
+    the command gives to options.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Command:
     operand: str = ""
     options: tuple[Option, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
-    writes_config: bool = False
 
 
 ACTIONS = {
@@ -277,8 +275,7 @@ _INDENT = 30
 def help_text(command: Command, commands: Sequence[Command], *, full: bool = False) -> str:
     """Return what ``streamd COMMAND --help`` shows, or with `full` ``--help-all``."""
     lines = [*_usage(command, commands), *_options(command, full=full), "General:"]
-    written = ", and write what was found to it" if command.writes_config else ""
-    lines.append(_row("--config FILE", f"read options from a TOML file{written}"))
+    lines.append(_row("--config FILE", "read options from a TOML file"))
     if full:
         lines.append(_row(f"--{SET} NAME=VALUE", "set what has no option (docs/options.md)"))
     for name, meaning in ACTIONS.items():

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from inspect import iscoroutine
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamd import __version__, stdio
@@ -251,14 +250,10 @@ def _run(request: Request) -> int:
     if request.action == "version":
         stdio.put(sys.stdout, f"streamd {__version__}\n")
         return 0
-    config_file, operands = request.config_file, request.operands
-    if request.command.writes_config:
-        operands = (config_file,)
-        config_file = config_file if Path(config_file).exists() else ""
-    config = load(request.given, os.environ, config_file=config_file)
+    config = load(request.given, os.environ, config_file=request.config_file)
     if request.action == "print-config":
         stdio.put(sys.stdout, as_toml(config))
         return 0
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)
-    return request.command.run(config, operands) or 0
+    return request.command.run(config, request.operands) or 0
