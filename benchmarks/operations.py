@@ -12,12 +12,16 @@ for they disturb it less. Prints tables in Markdown and, last, a JSON line.
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+# Before ONNX Runtime is imported, as in streamd/engine/__init__.py: it would report to Microsoft.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import msgspec
 import numpy as np

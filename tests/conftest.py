@@ -10,6 +10,8 @@ from pathlib import Path
 # Before anything imports numpy: test processes run side by side, and threads of matrix products
 # that wait for each other take ten times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Before a test imports ONNX Runtime ahead of streamd, which sets this too.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import pytest
 from hypothesis import settings

@@ -6,6 +6,7 @@ model's files, `padding` says what is computed of the context, and `recognizer` 
 a hypothesis with any backend.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -15,6 +16,12 @@ from numpy.typing import NDArray
 
 from streamd.search import Decoder
 from streamd.types import Mel
+
+# ONNX Runtime 1.32 otherwise reports to Microsoft, and keeps an identifier and a database in
+# ~/.cache/Microsoft. It reads the variable while it is imported, when its own
+# disable_telemetry_events() would come too late; Python runs this file before any module of the
+# package that imports it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -287,3 +289,19 @@ def test_the_measurement_is_kept(folder):
     kept.write_bytes(b"{")
     assert choose_precision(wide, threads=1).float32_ms is not None, "measured again"
     assert choose_precision(wide, "float32", threads=1).float32_ms is None
+
+
+@pytest.mark.parametrize("first", ["streamd.engine.prepared", "streamd.engine.onnx"])
+def test_the_runtime_reports_to_nobody(tmp_path, first):
+    """ONNX Runtime 1.32 puts an identifier into this folder as soon as it is imported."""
+    environ = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / ".cache")}
+    environ |= {"STREAMD_CACHE": str(tmp_path / "streamd")}
+    del environ["ORT_DISABLE_TELEMETRY"]  # what this process has set for itself
+    code = (
+        f"import {first}; from streamd.engine.prepared import open_engine; import numpy as np;"
+        "engine = open_engine('tiny.en', threads=1, precision='int8').engine;"
+        "engine.encode(np.zeros((80, 100), np.float32))"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
+    assert (tmp_path / "streamd").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["streamd"]
