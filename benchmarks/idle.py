@@ -29,6 +29,7 @@ import soundfile
 from streamd.processor import machine
 from streamd.types import SAMPLE_RATE
 
+STREAMD = Path(sys.executable).with_name("streamd")
 SETTLE_S = 6
 """Behind the model's loading everything has run once."""
 NOISE = 10 ** (-50 / 20)
@@ -51,7 +52,7 @@ class Program:
     def __init__(self, hears: str, args: Sequence[str]) -> None:
         """Start it and wait until its server is up."""
         self._hears = hears
-        command = [sys.executable, "-m", "streamd.cli", *args, "--port", "0"]
+        command = [STREAMD, *args, "--port", "0"]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

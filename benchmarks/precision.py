@@ -29,6 +29,7 @@ from streamd.bench.wer import n_edits, spoken
 from streamd.processor import machine
 from tables import table
 
+STREAMD = Path(sys.executable).with_name("streamd")
 PRECISIONS = ("float32", "int8")
 
 
@@ -54,7 +55,7 @@ def transcribe(files: Sequence[Path], model: str, precision: str) -> tuple[list[
         options += ["--threads", "1", "--output-dir", folder, "--output-format", "txt", "-q"]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-m", "streamd.cli", "transcribe", *map(str, files), *options],
+            [STREAMD, "transcribe", *map(str, files), *options],
             check=True,
             stdout=subprocess.DEVNULL,
             env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},

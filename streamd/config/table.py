@@ -151,9 +151,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         ),
     ),
     "building": (
-        Opt(
-            "build.audio_contexts", "encoder positions to build for; default: what suits the model"
-        ),
+        Opt("build.audio_contexts", "shorter encoder contexts to build too, for --audio-ctx"),
         Opt(
             "build.folder",
             "new folder for the packages; default: the cache",

@@ -71,7 +71,7 @@ class CatalogModel:
 
 
 def _on_hub(name: str, megabytes: int) -> CatalogModel:
-    if name.startswith("acft-"):  # tuned for short contexts: github.com/futo-org/whisper-acft
+    if name.startswith("acft-"):  # tuned for --audio-ctx: github.com/futo-org/whisper-acft
         repository = name.replace("acft-", "futo-org/acft-whisper-")
     elif name.startswith("distil-"):
         repository = f"distil-whisper/{name}"

@@ -21,14 +21,12 @@ float32. Reading a built model needs no Core ML.
 Neural Engine prefers that for a last axis and requires it for a state's. 1500 positions become
 1504. A mask hides the padding, in the encoder too. So a window of any `n_ctx` gives the same result
 on the next larger context as on one of its own, provided that its log-mel is zero from column
-``2 * n_ctx`` on (which is what Whisper's convolution pads with). Few contexts are enough.
+``2 * n_ctx`` on (which is what Whisper's convolution pads with).
 
 **One decoder for all contexts.** The cross-attention caches hold the longest context
 (`Meta.n_keys`), whatever the window's own; ``cross_mask`` hides the rest. A cache for each context
-would save short windows from reading masked keys (by its dimensions, a step of `small` reads 278 MB
-of weights, and 55 MB of such a cache where 14 MB would do at 384 positions). But each cache would
-have another shape and need functions of its own: three times as many to compile and to keep in
-memory. And one ``MLState`` serves all functions of a package only if its shapes are the same.
+would have another shape and need functions of its own, to be compiled and kept in memory. And one
+``MLState`` serves all functions of a package only if its shapes are the same.
 
 **Caches** are (n_layer, n_head, d_head, positions), keys and values alike. With positions last, the
 decoder's attention is two matrix products without a transposed copy of the cache, and the host
