@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +41,9 @@ def machine() -> MachineFacts:
 
 def processor_name() -> str:
     """Return the processor's name for people, such as "AMD EPYC 9R14"."""
+    if sys.platform == "darwin":  # where `platform` knows only the family, "arm"
+        command = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return _cpuinfo("model name", "Hardware") or platform.processor() or platform.machine()
 
 

@@ -266,17 +266,19 @@ class Ingests:
                 raise WireError("session_over", what, heard_ms=received_ms)
         ingest = self._ingests.get(session)
         if ingest is None or not ingest.resumable or not _equal(ingest.epoch, epoch or ""):
-            run, _, secret = (epoch or "").partition(SECRET)
-            opened = self.sessions.open(session, epoch=run if secret else None)
-            if run != opened.hub.epoch or not secret:
-                secret = secrets.token_hex(8)
-            name = f"{opened.hub.epoch}{SECRET}{secret}"
-            ingest = Ingest(opened, epoch=name, max_session_ms=self._max_session_ms)
-            self._ingests[session] = ingest
+            ingest = self._ingests[session] = self._open(session, epoch or "")
         if (waiting := self._waiting.pop(session, None)) is not None:
             waiting.cancel()
         ingest.connect(feeder)
         return ingest
+
+    def _open(self, session: str, epoch: str) -> Ingest:
+        run, _, secret = epoch.partition(SECRET)
+        opened = self.sessions.open(session, epoch=run if secret else None)
+        if run != opened.hub.epoch or not secret:
+            secret = secrets.token_hex(8)
+        name = f"{opened.hub.epoch}{SECRET}{secret}"
+        return Ingest(opened, epoch=name, max_session_ms=self._max_session_ms)
 
     async def leave(self, ingest: Ingest, reason: EndReason) -> None:
         """End the session of a connection that ended, or wait for its client to reconnect."""

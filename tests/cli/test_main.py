@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from inspect import getclosurevars, signature
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from streamd.errors import BindError, ConfigError, EngineError, ModelError, Sour
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.name for command in COMMANDS]
+DIRECT = {"devices", "bench", "models", "models check"}
+"""Commands that are functions themselves; the others name one in a string."""
 
 
 @dataclass
@@ -383,3 +387,13 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     with python(code) as process:
         _, err = process.communicate()
     assert (process.returncode, err) == (130, b"")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in DIRECT])
+def test_the_function_that_a_command_names_is_there_and_takes_its_operands(name):
+    """No tool checks the types of what is named in a string."""
+    (command,) = (command for command in COMMANDS if command.name == name)
+    module, _, function = getclosurevars(command.run).nonlocals["target"].partition(":")
+    words = [word for word in command.operand.split() if "..." not in word]  # FILE... is an option
+    for operands in words, [word for word in words if not word.startswith("[")]:
+        signature(getattr(import_module(module), function)).bind(Config(), *operands)

@@ -31,6 +31,7 @@ from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
 from streamd.engine.prepared import fastest_ms, window_ms
 from streamd.engine.switching import SwitchingEngine
 from streamd.errors import EngineError
+from streamd.processor import processor_name
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +99,10 @@ def save_outcome(folder: Path, outcome: Outcome) -> None:
 def machine() -> tuple[str, str]:
     """Return the chip and the build of the system."""
     if sys.platform != "darwin":
-        return platform.processor() or platform.machine(), platform.version()
-    return _output("sysctl", "-n", "machdep.cpu.brand_string"), _output("sw_vers", "-buildVersion")
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return processor_name(), platform.version()
+    command = ("/usr/bin/sw_vers", "-buildVersion")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return processor_name(), done.stdout.strip()
 
 
 class Takeover:
