@@ -54,7 +54,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
     measure_load(recognizers, n_streams=n_workers, seconds=3, clock=args.clock)  # warms up
     print(f"{model.name}, {n_workers} recognizers, {n_threads} threads each, {args.clock} clock")
     print(f"{'streams':>8} {'median':>8} {'p95':>8} {'missed':>8} {'apart':>8}", end="")
-    print(f" {'busy':>6} {'window':>8} {'context':>8} {'encode':>8} {'decode':>8} {'passes':>7}")
+    print(f" {'busy':>6} {'window':>8} {'frames':>8} {'encode':>8} {'decode':>8} {'passes':>7}")
     rows: list[Load] = []
     for n in args.streams:
         row = measure_load(recognizers, n_streams=n, seconds=args.seconds, clock=args.clock)

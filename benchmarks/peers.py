@@ -39,7 +39,7 @@ from tables import table
 
 HERE = Path(__file__).resolve().parent
 CUT = 384
-"""The encoder context that streamd chooses for 5 s."""
+"""Encoder positions to which users of whisper.cpp may cut its context for 5 s."""
 BUILDS = ("whisper.cpp", "whisper.cpp native")
 """The wheel for any x86-64, and what was built for this machine."""
 
