@@ -160,7 +160,7 @@ def steps(model: Model, n_rounds: int) -> dict[str, dict[str, tuple[float, float
 def operators(model: Model, pieces: list[str]) -> dict[str, dict[str, float]]:
     """Milliseconds by operator of each piece, int8, one thread: the fastest run of each node."""
     heads = model.alignment_heads
-    made = graphs(model.dims, model.weights, alignment_heads=heads, precision="int8")
+    made = graphs(model.dims, model.weights, alignment_heads=heads, bank=None, precision="int8")
     whole = [(graph, _tensors(graph.tensors)) for graph in made]
     told = {}
     for what in pieces:
