@@ -112,7 +112,7 @@ def run(program: list[str], model: str, sound: Path, **environ: str) -> subproce
 def test_the_text_is_the_same_through_takeovers_deaths_and_hangs(small, cache, sound, tmp_path):
     faults = Faults(tmp_path)
     faults.add("kill", unit="CPU_AND_GPU", function="step", after=70)
-    faults.add("hang", unit="CPU_AND_NE", function="ctx", after=9)
+    faults.add("hang", unit="CPU_AND_NE", function="ctx", after=7)
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     environ = {
