@@ -87,7 +87,15 @@ class LocalAgreement:
         self._now = now
         if len(self._history) < self._options.agree:
             return 0
-        return min(agreement(list(self._history)), settled(words, now - self._options.hold))
+        n = agreement(list(self._history))
+        return min(n, settled(words, now - self._options.hold), self._sure(words, now))
+
+    def _sure(self, words: Sequence[Word], now: int) -> int:
+        """How many leading words are probable, or old enough for more audio not to help."""
+        options = self._options
+        old = now - options.doubtful_age
+        is_sure = lambda word: word.prob >= options.doubtful_prob or word.end <= old  # noqa: E731
+        return sum(1 for _ in takewhile(is_sure, words))
 
     def _confident(self, words: Sequence[Word], now: int) -> int:
         options = self._options

@@ -97,6 +97,10 @@ class AgreementOptions:
     """Mean probability at which a word is committed without a second hypothesis."""
     confident_age: Span = 50
     """Age that such a word must have."""
+    doubtful_prob: Share = 0.7
+    """Mean probability below which agreement alone does not commit a word."""
+    doubtful_age: Span = 75
+    """Age at which agreement commits such a word, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +348,7 @@ class BuildOptions:
     """How a model is built for Core ML."""
 
     audio_contexts: tuple[Annotated[int, Meta(ge=1, le=1_500)], ...] = ()
-    """Encoder positions to build for besides all of them; none: what suits the model."""
+    """Shorter contexts to build besides the full one, for `DecodingOptions.audio_ctx`."""
     folder: str = ""
     """A new folder for the packages; empty for the cache."""
     weight_bits: Literal["16", "8", "6"] = "16"

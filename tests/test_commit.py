@@ -50,6 +50,15 @@ def test_a_second_look_at_almost_the_same_audio_is_no_second_opinion():
     assert policy.commit(words("and so my"), now=126, silence=0) == 2
 
 
+def test_an_improbable_word_waits_until_more_audio_would_not_help():
+    policy = LocalAgreement(AgreementOptions(doubtful_prob=0.7, doubtful_age=75))
+    heard = [*words("and so"), *words("mike", start=40, prob=0.6), *words("said it", start=60)]
+    policy.commit(heard, now=105, silence=0)
+    assert policy.commit(heard, now=130, silence=0) == 2
+    assert policy.commit(heard[2:], now=135, silence=0) == 0
+    assert policy.commit(heard[2:], now=155, silence=0) == 2
+
+
 def test_three_must_agree_if_asked_to():
     policy = LocalAgreement(AgreementOptions(agree=3))
     assert policy.commit(words("a b c"), now=100, silence=0) == 0

@@ -24,7 +24,7 @@ from streamd.search.decode import (
     spoken,
     with_fallback,
 )
-from streamd.search.guards import is_anomalous
+from streamd.search.guards import is_anomalous, without_instant_words
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_attended, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word, ms_from_frames
@@ -153,7 +153,9 @@ class Recognizer(Generic[FeaturesT]):
 
     def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
         suspect: Suspect | None = None
-        if is_silence(decoded, self._quick):
+        silent = decoded.no_speech_prob > self._quick.no_speech_threshold
+        if is_silence(decoded, self._quick) or (silent and not (window.last and window.prefix)):
+            # Text of a window that hardly holds speech may be probable ("you", "Thank you.").
             suspect = Suspect.NO_SPEECH
         elif decoded.loop is not None:
             suspect = Suspect.LOOP
@@ -179,7 +181,7 @@ class Recognizer(Generic[FeaturesT]):
         n_frames = window.end - window.start
         prefix = _prefix(window, self._engine.dims.n_text_ctx)
         words = find_words(decoded, self._tokenizer, prefix=prefix, n_frames=n_frames)
-        n_kept = n_attended(decoded, n_frames)
+        n_kept = n_attended(decoded, self._tokenizer, n_frames)
         if decoded.loop is not None:
             n_kept = min(n_kept, decoded.loop)
         n_text = sum(token < self._tokenizer.eot for token in decoded.tokens[:n_kept])
@@ -189,6 +191,7 @@ class Recognizer(Generic[FeaturesT]):
                 break
             kept.append(word)
             n_text -= len(word.tokens)
+        kept = without_instant_words(kept)
         if self._quick.tighten:
             kept = tighten(kept, window.samples)
         return tuple(

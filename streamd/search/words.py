@@ -145,12 +145,19 @@ def with_punctuation(
     return merged
 
 
-def n_attended(decoded: Decoded, n_frames: int) -> int:
-    """The number of tokens without those at the end that attend to the padding."""
-    n = len(decoded.tokens)
-    while n and decoded.frames[n - 1] >= n_frames + PADDING_SLACK:
-        n -= 1
-    return n
+def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
+    """The number of tokens without those at the end that attend to the padding.
+
+    Marks of punctuation make no sound, so where they attend to says nothing: they stay with the
+    word before them.
+    """
+    n_kept = 0
+    for n, (token, frame) in enumerate(zip(decoded.tokens, decoded.frames, strict=True), 1):
+        text = tokenizer.decode([token]).strip()
+        is_mark = bool(text) and not any(map(str.isalnum, text))
+        if n_kept == n - 1 if is_mark else frame < n_frames + PADDING_SLACK:
+            n_kept = n
+    return n_kept
 
 
 def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamd.audio.ring import Ring
-from streamd.commit import COMPLETE_AFTER, CommitPolicy
+from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
@@ -208,7 +208,7 @@ class Session:
         words = hypothesis.words
         n = self._policy.commit(words, now=end, silence=silence)
         n = n or segment.overdue(words, end, self._options.length)
-        segment.revise(words, n)
+        segment.revise_but_mark(words, n)
         if end - segment.anchor > self._options.length:
             self._remember(segment.trim(self._segmenter, end), hypothesis)
         return segment.show(self._seg, end, self.now, hide=self._options.mask_words)
@@ -241,18 +241,10 @@ class Session:
 
     def _resume(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Take the hypothesis of a pause for that of a partial, since there was speech again."""
-        tail, gap = self._segmenter.options.tail, segment.utterance.gap
-        pause = end - tail
+        pause, gap = end - self._segmenter.options.tail, segment.utterance.gap
         # The gap is that of another pause if the hypothesis came so late that one followed.
         resumed = gap[1] if gap is not None and gap[0] == pause else end
-        events = self._revise(segment, end, hypothesis, silence=resumed - pause)
-        # After a long pause every word is committed, so the window may begin within the silence,
-        # unless the recognizer may have missed something there.
-        if resumed - pause >= COMPLETE_AFTER and not segment.tail and not hypothesis.suspect:
-            cut = min(end, max(pause, resumed - tail))
-            if segment.prefix or end - segment.anchor > self._options.length:
-                self._remember(segment.cut(cut), hypothesis)
-        return events
+        return self._revise(segment, end, hypothesis, silence=resumed - pause)
 
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Commit everything; publish the final, or retract the partials if there is no text."""

@@ -16,6 +16,10 @@ from streamd.vad.utterance import State, Utterance
 
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: in a window longer than the first, words older than the second are committed anyway."""
+LEAST_LOGPROB = -1.0
+"""Words of a hypothesis with a lower mean log probability are not committed for their age."""
+KEPT, LONGEST = 150, 500
+"""Frames of committed words that stay in the window, and the length from which none have to."""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,8 @@ class Segment:
 
     def overdue(self, words: Sequence[Word], end: int, length: int) -> int:
         """How many words of a window that ends at `end` must be committed without agreement."""
-        if end - self.anchor <= max(FORCE_AFTER, length * 3 // 2):
+        guess = self.newest.avg_logprob < LEAST_LOGPROB
+        if guess or end - self.anchor <= max(FORCE_AFTER, length * 3 // 2):
             return 0
         return sum(1 for word in words if word.end <= end - FORCE_AGE)
 
@@ -78,6 +83,16 @@ class Segment:
         """Commit the first `n` of the words; the others are the new tail."""
         self.committed += words[:n]
         self.tail = words[n:]
+
+    def revise_but_mark(self, words: Sequence[Word], n: int) -> None:
+        """Do the same, but leave a mark after the newest word in the tail.
+
+        Which mark belongs there is known only when the sentence goes on: Whisper closes every
+        window with a full stop.
+        """
+        if n and n == len(words) and (parts := split_mark(words[-1])):
+            words = [*words[:-1], *parts]
+        self.revise(words, n)
 
     @property
     def words(self) -> list[Word]:
@@ -94,24 +109,29 @@ class Segment:
         return self.committed[before : self.n_left]
 
     def trim(self, segmenter: Segmenter, end: int) -> list[Word]:
-        """Let the next window begin after the committed words, where it is quietest.
+        """Let the next window begin later, where it is quietest between two committed words.
 
-        `end` is where the newest window ended. Returns the committed words that leave the window.
+        `end` is where the newest window ended. Committed words of the last `KEPT` frames stay in
+        the window, as its prefix, unless it is very long: a window that begins inside a word, or
+        with a word that nothing precedes, is misread. Returns the committed words that leave it.
         """
-        if len(self.committed) == self.n_left:
+        left = self.committed[self.n_left :]
+        if not left:
             return []
-        last = self.committed[-1].end
-        next_word = self.tail[0].start if self.tail else last
+        n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - KEPT, left))
+        if end - self.anchor > LONGEST:
+            n = len(left)
+        if n == 0:
+            return []
+        last = left[n - 1].end
+        following = [*left[n:], *self.tail]
+        next_word = following[0].start if following else last
         # Word times are rough: five frames either way. A word that ends with the window may go on.
         latest = min(max(last, next_word) + 5, end)
         earliest = min(max(self.anchor, last - 5 if last < end else last), latest)
-        return self.cut(segmenter.quietest(earliest, latest, near=last))
-
-    def cut(self, frame: int) -> list[Word]:
-        """Let the next window begin at a frame; return the committed words that leave it."""
-        left = self.committed[self.n_left :]
-        self.anchor, self.n_left = max(frame, self.anchor), len(self.committed)
-        return left
+        self.anchor = max(segmenter.quietest(earliest, latest, near=last), self.anchor)
+        self.n_left += n
+        return left[:n]
 
     def show(self, seg: int, end: int, now: int, *, hide: int = 0) -> list[SessionEvent]:
         """A partial of the audio up to `end`, without the `hide` newest words, if it is new."""
@@ -149,6 +169,18 @@ class Segment:
             avg_logprob=round(hypothesis.avg_logprob, 4),
             no_speech_prob=round(hypothesis.no_speech_prob, 4),
         )
+
+
+_MARKS = ".,?!;:"
+
+
+def split_mark(word: Word) -> tuple[Word, Word] | None:
+    """The word and the mark at its end, which is its last token, or None if it has none."""
+    text = word.text
+    if len(word.tokens) < 2 or text[-1:] not in _MARKS or not text[-2:-1].isalnum():
+        return None
+    bare = replace(word, text=text[:-1], tokens=word.tokens[:-1])
+    return bare, replace(word, text=text[-1], tokens=word.tokens[-1:], start=word.end)
 
 
 MOST_VOICED = 0.2

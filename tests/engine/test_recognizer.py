@@ -132,6 +132,17 @@ def test_silence_has_no_words_and_costs_one_decode(last):
     assert ours.counters.fallbacks == 0
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("prefix", [b"", b" y"])
+def test_probable_text_where_there_is_hardly_speech_is_not_believed(last, prefix):
+    ours, _ = recognizer(script(b" ab", nospeech=0.7, prefix=prefix))
+    found = ours.recognize(window(prefix=tuple(prefix), last=last))
+    if last and prefix:  # the end of an utterance with words may be silent
+        assert (text_of(found.words), found.suspect) == ("ab", None)
+    else:
+        assert (found.words, found.suspect) == ((), "no_speech")
+
+
 def test_words_after_the_audio_are_cut():
     ours, _ = recognizer(BAD["padding"])
     found = ours.recognize(window(200, prefix=tuple(PREFIX)))

@@ -159,11 +159,18 @@ def test_frames_that_nobody_looks_at_favour_nobody():
 def test_words_that_attend_to_padding_were_not_heard():
     # the words of frames 20 to 110 are in the audio, what follows is behind its end
     result = decoded(b" ab cd ef", [20, 30, 40, 90, 100, 109, 150, 160, 170, 180])
-    assert n_attended(result, 100) == 6
-    assert n_attended(result, 200) == 9
+    assert n_attended(result, TOKENIZER, 100) == 6
+    assert n_attended(result, TOKENIZER, 200) == 9
     # a glance beyond the end in the middle is no reason to distrust what comes after it
     glance = decoded(b" ab cd", [20, 170, 40, 90, 95, 98, 150])
-    assert n_attended(glance, 100) == 6
+    assert n_attended(glance, TOKENIZER, 100) == 6
+
+
+def test_marks_make_no_sound_so_they_may_attend_to_anything():
+    result = decoded(b" ab. cd.", [20, 30, 40, 150, 170, 180, 190, 195, 200])
+    assert n_attended(result, TOKENIZER, 100) == 4
+    result = decoded(b" ab.", [20, 30, 40, 150, 160])
+    assert n_attended(result, TOKENIZER, 100) == 4
 
 
 def test_a_word_does_not_include_the_pause_before_it():

@@ -246,15 +246,32 @@ def test_words_before_a_cut_that_came_later_are_not_said_again():
 def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
     policy = AlignAtt(AlignAttOptions(frame_threshold=0))
     session = scripted_session(SessionOptions(length=25), policy=policy)
-    audio = scripted_audio([True] * 250)
-    audio[203:206, 1:] = 0.06  # a quiet place that was not heard yet
-    session.feed(audio[:210])
+    audio = scripted_audio([True] * 575)
+    audio[528:531, 1:] = 0.06  # a quiet place that was not heard yet
+    session.feed(audio[:535])
     first = session.next_window()
-    assert first.end == 200
-    words = (Word(" a", 180, 200, 0.9, (1,)), Word(" b", 200, 200, 0.9, (1,)))
+    assert first.end == 525
+    words = (Word(" a", 505, 525, 0.9, (1,)), Word(" b", 525, 525, 0.9, (1,)))
     session.accept(first, Hypothesis(words=words))
-    session.feed(audio[210:])
-    assert session.next_window().start == 200
+    session.feed(audio[535:])
+    assert session.next_window().start == 525
+
+
+def test_a_trimmed_window_keeps_three_seconds_of_committed_words():
+    policy = AlignAtt(AlignAttOptions(frame_threshold=0))
+    session = scripted_session(SessionOptions(length=250), policy=policy)
+    audio = scripted_audio([True] * 400)
+    audio[48:52, 1:] = 0.06  # quiet between the first word and the second
+    session.feed(audio[:310])
+    first = session.next_window()
+    assert (first.start, first.end) == (0, 300)
+    words = tuple(Word(f" w{n}", 50 * n, 50 * (n + 1), 0.9, (n,)) for n in range(5))
+    session.accept(first, Hypothesis(words=words))
+    session.feed(audio[310:])
+    window = session.next_window()
+    assert 48 <= window.start <= 52
+    assert (window.prompt, window.prefix) == ((0,), (1, 2, 3))
+    assert window.draft == (4,)  # the newest word may still be growing
 
 
 def test_a_suspect_hypothesis_of_a_pause_does_not_move_the_window_behind_what_it_missed():
@@ -270,10 +287,28 @@ def test_a_suspect_hypothesis_of_a_pause_does_not_move_the_window_behind_what_it
     assert session.next_window().start == window.start
 
 
-def test_what_was_said_before_a_pause_that_was_heard_out_leaves_the_window():
-    """A decoder that is given "six" as prefix and hears "six six" may well skip the second."""
+def test_a_short_pause_leaves_the_words_before_it_in_the_window():
+    """The words after it are read with what was said before them."""
     speech = [False] * WORD + [True] * (2 * WORD) + [False] * 24 + [True] * (4 * WORD)
     events, windows = run(speech, [0])
-    assert windows[-1].start >= 3 * WORD
-    assert windows[-1].prompt == (1, 2)
+    assert windows[-1].start == 0
+    assert windows[-1].prefix == (1, 2)
     assert [text for text, _, _ in finals(events)] == ["w1 w2, w5. w6 w7, w8"]
+
+
+def test_the_mark_after_the_newest_word_may_still_change():
+    policy = AlignAtt(AlignAttOptions(frame_threshold=0))
+    session = scripted_session(SessionOptions(), policy=policy)
+    audio = scripted_audio([True] * 100 + [False] * 18 + [True] * 100)
+    session.feed(audio[:115])
+    pause = session.next_window()
+    said = [Word(" light", 10, 60, 0.9, (1,)), Word(" dark.", 60, 100, 0.9, (2, 3))]
+    session.accept(pause, Hypothesis(words=tuple(said)))
+    events = session.feed(audio[115:160])
+    (partial,) = [e for e in events if isinstance(e, Partial)]
+    assert (partial.text, partial.text[: partial.stable]) == ("light dark.", "light dark")
+    window = session.next_window()
+    assert (window.prefix, window.draft) == ((1, 2), (3,))
+    went_on = (Word(",", 100, 100, 0.9, (4,)), Word(" night", 118, 140, 0.9, (5,)))
+    (partial,) = session.accept(window, Hypothesis(words=went_on))
+    assert partial.text == "light dark, night"

@@ -92,7 +92,7 @@ def test_every_pass_gives_what_it_gives_on_the_cpu(engines, form, n_ctx, cuts):
 
 SEARCHES = {
     "greedy": (clip("cards"), {}),
-    "another context": (clip("digits", 420), {}),
+    "another length": (clip("digits", 380), {}),
     "a right draft": (clip("cards", draft=(6, 6, 5, 6, 4, 6)), {"audio_ctx": 1500}),
     "a wrong draft": (clip("cards", draft=(6, 6, 9, 6, 4, 6)), {"audio_ctx": 1500}),
     "prompt and prefix": (
