@@ -156,7 +156,7 @@ class Segment:
 
     def final(self, seg: int, end: int, hypothesis: Hypothesis) -> Final | None:
         """The utterance's final, or None if there is no text."""
-        text = text_of(self.committed)
+        text, words = text_of(self.committed), with_marks(self.committed)
         if not text:
             return None
         return Final(
@@ -165,7 +165,7 @@ class Segment:
             end_ms=ms_from_frames(end),
             text=text,
             language=hypothesis.language,
-            words=timed(self.committed, len(self.committed)),
+            words=timed(words, len(words)),
             avg_logprob=round(hypothesis.avg_logprob, 4),
             no_speech_prob=round(hypothesis.no_speech_prob, 4),
         )
@@ -181,6 +181,21 @@ def split_mark(word: Word) -> tuple[Word, Word] | None:
         return None
     bare = replace(word, text=text[:-1], tokens=word.tokens[:-1])
     return bare, replace(word, text=text[-1], tokens=word.tokens[-1:], start=word.end)
+
+
+def with_marks(words: Sequence[Word]) -> list[Word]:
+    """Join each mark that stands alone to the word before it."""
+    joined: list[Word] = []
+    for word in words:
+        if joined and word.text in _MARKS:
+            joined[-1] = replace(
+                joined[-1],
+                text=joined[-1].text + word.text,
+                tokens=(*joined[-1].tokens, *word.tokens),
+            )
+        else:
+            joined.append(word)
+    return joined
 
 
 MOST_VOICED = 0.2

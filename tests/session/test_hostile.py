@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from streamd.commit import AlignAtt, LocalAgreement, Sliding
-from streamd.events import Event, Final, Gap, Partial, Vad
+from streamd.events import Event, Final, Gap, Partial, TimedWord, Vad
 from streamd.options import AgreementOptions, EndpointOptions, SessionOptions
 from streamd.session import Session
 from streamd.types import Hypothesis, Suspect, Window, Word
@@ -142,6 +143,11 @@ def speeches(draw) -> list[bool]:
     return speech
 
 
+def without_marks(words: tuple[TimedWord, ...]) -> list[TimedWord]:
+    bare = [structs.replace(word, text=word.text.rstrip(".,?!;:")) for word in words]
+    return [word for word in bare if word.text]
+
+
 def check_transcript(events: list[Event]) -> None:
     """What a listener may rely on, whatever happens."""
     seg, rev, text, committed, words, speaking = 1, 0, "", "", (), False
@@ -152,14 +158,16 @@ def check_transcript(events: list[Event]) -> None:
         elif isinstance(event, Partial | Final):
             assert event.seg == seg
             assert event.text.startswith(committed)
-            assert event.words[: len(words)] == words
         if isinstance(event, Partial):
+            assert event.words[: len(words)] == words
             assert event.rev == rev + 1
             assert len(committed) <= event.stable <= len(event.text)
             rev, text, committed = event.rev, event.text, event.text[: event.stable]
             words = tuple(word for word in event.words if word.final)
             assert event.words[: len(words)] == words
         elif isinstance(event, Final):
+            # the mark after a word joins it
+            assert without_marks(event.words)[: len(without_marks(words))] == without_marks(words)
             assert event.text
             seg, rev, text, committed, words = seg + 1, 0, "", "", ()
     assert text == "", "the last partial was neither made final nor taken back"

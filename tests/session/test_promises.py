@@ -312,3 +312,11 @@ def test_the_mark_after_the_newest_word_may_still_change():
     went_on = (Word(",", 100, 100, 0.9, (4,)), Word(" night", 118, 140, 0.9, (5,)))
     (partial,) = session.accept(window, Hypothesis(words=went_on))
     assert partial.text == "light dark, night"
+    assert [(word.text, word.final) for word in partial.words][1:] == [
+        ("dark", True),
+        (",", True),  # words follow it, so it is one of them
+        ("night", False),
+    ]
+    session.flush()
+    (final,) = session.accept(session.next_window(), Hypothesis(words=went_on[1:]))
+    assert [word.text for word in final.words] == ["light", "dark,", "night"]
