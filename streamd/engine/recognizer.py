@@ -30,6 +30,9 @@ from streamd.search.words import find_words, n_attended, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word, ms_from_frames
 
 _SPARE_TOKENS = 8
+_LEAST_LOGPROB = -1.4
+"""Mean log probability below which the text of an utterance is nothing that was said: in 16 minutes
+of real speech, none was below -1.25, and of voices played backwards most was below -1.4."""
 _ENGLISH, _OTHERS = 6.5, 13.0
 """Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
 
@@ -153,9 +156,11 @@ class Recognizer(Generic[FeaturesT]):
 
     def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
         suspect: Suspect | None = None
-        silent = decoded.no_speech_prob > self._quick.no_speech_threshold
-        if is_silence(decoded, self._quick) or (silent and not (window.last and window.prefix)):
-            # Text of a window that hardly holds speech may be probable ("you", "Thank you.").
+        # Text of a window that hardly holds speech may be probable ("you", "Thank you."), and noise
+        # like voices brings text that is not. The end of an utterance with words may have both.
+        doubtful = decoded.no_speech_prob > self._quick.no_speech_threshold
+        doubtful = doubtful or (window.last and decoded.avg_logprob < _LEAST_LOGPROB)
+        if is_silence(decoded, self._quick) or (doubtful and not (window.last and window.prefix)):
             suspect = Suspect.NO_SPEECH
         elif decoded.loop is not None:
             suspect = Suspect.LOOP

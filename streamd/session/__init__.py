@@ -21,7 +21,7 @@ from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
 from streamd.session.language import Language
-from streamd.session.segment import Segment, usable
+from streamd.session.segment import LEAST_LOGPROB, Segment, usable
 from streamd.session.timeline import Timeline
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Suspect, Window, Word, ms_from_frames
 from streamd.vad import Gate, level_db
@@ -206,8 +206,10 @@ class Session:
             self._remember([], hypothesis)
             return []
         words = hypothesis.words
-        n = self._policy.commit(words, now=end, silence=silence)
-        n = n or segment.overdue(words, end, self._options.length)
+        n = 0  # of a guess, nothing is committed: it may be shown
+        if hypothesis.avg_logprob >= LEAST_LOGPROB:
+            n = self._policy.commit(words, now=end, silence=silence)
+            n = n or segment.overdue(words, end, self._options.length)
         segment.revise_but_mark(words, n)
         if end - segment.anchor > self._options.length:
             self._remember(segment.trim(self._segmenter, end), hypothesis)

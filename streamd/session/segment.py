@@ -17,7 +17,7 @@ from streamd.vad.utterance import State, Utterance
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: in a window longer than the first, words older than the second are committed anyway."""
 LEAST_LOGPROB = -1.0
-"""Words of a hypothesis with a lower mean log probability are not committed for their age."""
+"""Words of a hypothesis with a lower mean log probability are committed only at the end."""
 KEPT, LONGEST = 150, 500
 """Frames of committed words that stay in the window, and the length from which none have to."""
 
@@ -74,8 +74,7 @@ class Segment:
 
     def overdue(self, words: Sequence[Word], end: int, length: int) -> int:
         """How many words of a window that ends at `end` must be committed without agreement."""
-        guess = self.newest.avg_logprob < LEAST_LOGPROB
-        if guess or end - self.anchor <= max(FORCE_AFTER, length * 3 // 2):
+        if end - self.anchor <= max(FORCE_AFTER, length * 3 // 2):
             return 0
         return sum(1 for word in words if word.end <= end - FORCE_AGE)
 

@@ -143,6 +143,13 @@ def test_probable_text_where_there_is_hardly_speech_is_not_believed(last, prefix
         assert (found.words, found.suspect) == ((), "no_speech")
 
 
+def test_an_utterance_of_improbable_words_has_none():
+    options = {"logprob_threshold": -9.0, "final_logprob_threshold": -9.0}
+    ours, _ = recognizer(script(b" ab cd", prob=0.2), **options)
+    assert ours.recognize(window(last=True)).suspect == "no_speech"
+    assert text_of(ours.recognize(window()).words) == "ab cd"
+
+
 def test_words_after_the_audio_are_cut():
     ours, _ = recognizer(BAD["padding"])
     found = ours.recognize(window(200, prefix=tuple(PREFIX)))

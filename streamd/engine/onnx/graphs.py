@@ -186,10 +186,7 @@ def _convolutions(g: GraphBuilder, mel: str) -> str:
 def _encoder_block(g: GraphBuilder, x: str, layer: int, silence: Silence | None) -> str:
     block = f"encoder.blocks.{layer}"
     y = g.layer_norm(x, f"{block}.attn_ln")
-    inputs = [
-        _audio_heads(g, y, f"{block}.attn", layer, leaf, silence)
-        for leaf in ("query", "key", "value")
-    ]
+    inputs = _attention_inputs(g, y, layer, silence)
     n_head = g.dims.n_audio_head
     options = {"num_heads": n_head, "scale": (g.dims.n_audio_state // n_head) ** -0.5}
     attended = g.op("MultiHeadAttention", inputs, options, domain=CONTRIB)
@@ -198,30 +195,32 @@ def _encoder_block(g: GraphBuilder, x: str, layer: int, silence: Silence | None)
     return g.add(x, g.feed_forward(x, block))
 
 
-def _audio_heads(
-    g: GraphBuilder, y: str, attn: str, layer: int, leaf: str, silence: Silence | None
-) -> str:
-    """The queries, keys or values of all heads, (1, n_ctx, n_head * width)."""
-    if silence is None:
-        return g.batch_of_one(g.linear(y, f"{attn}.{leaf}"))
-    projection = Projection.stacked(g.weights, [f"{attn}.{leaf}"])
-    stored = projection(silence.states[layer])
-    if leaf == "value":
-        rows = g.linear(y, f"{attn}.{leaf}")
-    else:
-        # A bias of the scores would keep ONNX Runtime from its fast attention. A column more in
-        # each head does the same: 1 in the queries, the bias (before scaling) in the keys.
-        n_head = g.dims.n_audio_head
-        d_head = g.dims.n_audio_state // n_head
-        rows = g.project(y, f"{attn}.{leaf}", projection.widened(n_head, float(leaf == "query")))
-        biases = np.broadcast_to(
-            silence.bias[:, None, None] * d_head**0.5, (len(stored), n_head, 1)
-        )
-        heads = stored.reshape(len(stored), n_head, d_head)
-        stored = np.concatenate([heads, biases], axis=2, dtype=np.float32).reshape(len(stored), -1)
-    if leaf != "query":
-        rows = silence.append(rows, f"bank.{leaf}_{layer}", stored)
-    return g.batch_of_one(rows)
+def _attention_inputs(
+    g: GraphBuilder, y: str, layer: int, silence: Silence | None
+) -> tuple[str, str, str]:
+    """Queries, keys and values of all heads, (1, n, n_head * width).
+
+    The rows of `silence` follow those of the keys and values. A bias of their scores would keep
+    ONNX Runtime from its fast attention. A column more in each head of queries and keys does the
+    same: 1 in the queries; in the keys the bias, before scaling.
+    """
+    attn = f"encoder.blocks.{layer}.attn"
+    query, key, value = (
+        Projection.stacked(g.weights, [f"{attn}.{leaf}"]) for leaf in ("query", "key", "value")
+    )
+    n_head = g.dims.n_audio_head
+    if silence is not None:
+        query, key = query.widened(n_head, 1.0), key.widened(n_head, 0.0)
+    queries = g.project(y, f"{attn}.query", query)
+    keys = g.project(y, f"{attn}.key", key)
+    values = g.project(y, f"{attn}.value", value)
+    if silence is not None:
+        states = silence.states[layer]
+        heads = key(states).reshape(len(states), n_head, -1)
+        heads[..., -1] = silence.bias[:, None] * (g.dims.n_audio_state // n_head) ** 0.5
+        keys = silence.append(keys, f"bank.key_{layer}", heads.reshape(len(states), -1))
+        values = silence.append(values, f"bank.value_{layer}", value(states))
+    return g.batch_of_one(queries), g.batch_of_one(keys), g.batch_of_one(values)
 
 
 def _cross_attention_inputs(g: GraphBuilder, encoded: str, silence: Silence | None) -> None:
