@@ -30,9 +30,6 @@ from streamd.search.words import find_words, n_attended, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word, ms_from_frames
 
 _SPARE_TOKENS = 8
-_LEAST_LOGPROB = -1.4
-"""Mean log probability below which the text of an utterance is nothing that was said: in 16 minutes
-of real speech, none was below -1.25, and of voices played backwards most was below -1.4."""
 _ENGLISH, _OTHERS = 6.5, 13.0
 """Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
 
@@ -155,17 +152,7 @@ class Recognizer(Generic[FeaturesT]):
         return decoded
 
     def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
-        suspect: Suspect | None = None
-        # Text of a window that hardly holds speech may be probable ("you", "Thank you."), and noise
-        # like voices brings text that is not. The end of an utterance with words may have both.
-        doubtful = decoded.no_speech_prob > self._quick.no_speech_threshold
-        doubtful = doubtful or (window.last and decoded.avg_logprob < _LEAST_LOGPROB)
-        if is_silence(decoded, self._quick) or (doubtful and not (window.last and window.prefix)):
-            suspect = Suspect.NO_SPEECH
-        elif decoded.loop is not None:
-            suspect = Suspect.LOOP
-        elif not decoded.ended:
-            suspect = Suspect.NO_END
+        suspect = self._distrusted(window, decoded)
         words = () if suspect is Suspect.NO_SPEECH else self._words(window, decoded)
         timed = [(word.text, word.prob, ms_from_frames(word.end - word.start)) for word in words]
         if suspect is None and is_anomalous(timed):
@@ -180,6 +167,22 @@ class Recognizer(Generic[FeaturesT]):
             accepted_draft=decoded.accepted_draft,
             suspect=suspect,
         )
+
+    def _distrusted(self, window: Window, decoded: Decoded) -> Suspect | None:
+        """Why the decoder's text is not to be trusted, apart from its words."""
+        if is_silence(decoded, self._quick) or self._is_guess(window, decoded):
+            return Suspect.NO_SPEECH
+        if decoded.loop is not None:
+            return Suspect.LOOP
+        return None if decoded.ended else Suspect.NO_END
+
+    def _is_guess(self, window: Window, decoded: Decoded) -> bool:
+        # Text of a window that hardly holds speech may be probable ("you", "Thank you."), and noise
+        # like voices brings text that is not. The end of an utterance with words may have both.
+        if window.last and window.prefix:
+            return False
+        improbable = window.last and decoded.avg_logprob < self._quick.least_logprob
+        return improbable or decoded.no_speech_prob > self._quick.no_speech_threshold
 
     def _words(self, window: Window, decoded: Decoded) -> tuple[Word, ...]:
         """Words in frames of the stream, without repetitions or any after the end of the audio."""

@@ -27,6 +27,7 @@ N_CTX = 512
 DIMS = replace(load.model("random").dims, n_audio_ctx=N_CTX)
 """A shorter context than Whisper's, which is quick."""
 OPTIONS = DecodingOptions(
+    least_logprob=-100.0,
     logprob_threshold=-99.0,
     final_logprob_threshold=-99.0,
     no_speech_threshold=1.0,

@@ -148,6 +148,8 @@ def test_an_utterance_of_improbable_words_has_none():
     ours, _ = recognizer(script(b" ab cd", prob=0.2), **options)
     assert ours.recognize(window(last=True)).suspect == "no_speech"
     assert text_of(ours.recognize(window()).words) == "ab cd"
+    patient, _ = recognizer(script(b" ab cd", prob=0.2), least_logprob=-9.0, **options)
+    assert text_of(patient.recognize(window(last=True)).words) == "ab cd"
 
 
 def test_words_after_the_audio_are_cut():
