@@ -119,8 +119,8 @@ def _engine(config: Config) -> Iterator[Finding]:
     engine = build.engine(config, model)
     asked = "float32" if config.decoding.engine == "reference" else config.decoding.precision
     precision = choose_precision(model.dims, asked, threads=build.threads(config)).precision
-    heard = sounds(model.dims.n_audio_ctx)[:1]
-    (compared,), _ = compare(model, engine, build.tokenizer(config, model), heard)
+    chosen = sounds(model.dims.n_audio_ctx)[:1]
+    (compared,), _ = compare(model, engine, build.tokenizer(config, model), chosen)
     seconds = time.perf_counter() - begun_s
     text = (
         f"{model.name} loaded and compared with numpy in {seconds:.1f} s: {precision}, "

@@ -12,8 +12,7 @@ from streamd.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.config import Config
 from streamd.engine import Engine
 from streamd.engine.model import Model
-from streamd.engine.onnx import build
-from streamd.engine.prepared import choose_precision, with_bank
+from streamd.engine.prepared import open_in_memory
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
@@ -123,20 +122,10 @@ def engine(config: Config, model: Model) -> Engine[Any]:
     Raises `EngineError` if the runtime rejects the model.
     """
     o = config.decoding
-    heads = model.alignment_heads
     if o.engine == "reference":
+        heads = model.alignment_heads
         return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
-    n_threads = threads(config)
-    precision = choose_precision(model.dims, o.precision, threads=n_threads).precision
-    model = with_bank(model, threads=n_threads, precision=precision)
-    return build(
-        model.dims,
-        model.weights,
-        alignment_heads=heads,
-        bank=model.bank,
-        threads=n_threads,
-        precision=precision,
-    )
+    return open_in_memory(model, threads=threads(config), precision=o.precision).engine
 
 
 def workers(config: Config) -> int:

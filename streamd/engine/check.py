@@ -126,7 +126,7 @@ def compare(
     model: Model,
     engine: Engine[Any],
     tokenizer: Tokenizer,
-    heard: Sequence[tuple[GoldenClip, bool]],
+    chosen: Sequence[tuple[GoldenClip, bool]],
 ) -> tuple[list[Compared], list[Peak]]:
     """Run each clip, whole or not (see `Compared`), through the reference and the engine.
 
@@ -143,7 +143,7 @@ def compare(
     )
     start = (*tokenizer.sot_sequence, tokenizer.notimestamps)
     rows = []
-    for clip, whole in heard:
+    for clip, whole in chosen:
         n_audio_ctx = model.dims.n_audio_ctx
         mel = mel_of(model, clip.samples, n_audio_ctx if whole else clip.n_frames + _SILENT)
         exact, rounded = reference.encode(mel), engine.encode(mel)

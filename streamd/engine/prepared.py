@@ -83,12 +83,12 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
     """
     folder, path = cache_folder(), find(name, places())
     if folder is None or path is None:
-        return _in_memory(load_model(name), threads, precision)
+        return open_in_memory(load_model(name), threads=threads, precision=precision)
     try:
         state = files_state(name, path)
         dims = layout_of(path).outline(path).dims
     except (OSError, ModelError):  # `load_model` says better what is wrong
-        return _in_memory(load_model(name), threads, precision)
+        return open_in_memory(load_model(name), threads=threads, precision=precision)
     chosen = choose_precision(dims, precision, threads=threads).precision
     key = "\n".join((state, chosen, machine(), _code()))
     place = folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
@@ -98,7 +98,8 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
     with suppress(OSError, ModelError):
         if files_state(name, path) == state:
             return _prepare(model, place, threads=threads, precision=chosen)
-    return _in_memory(model, threads, chosen)  # the files changed while they were loaded
+    # the files changed while they were loaded
+    return open_in_memory(model, threads=threads, precision=chosen)
 
 
 def files_state(name: str, path: Path) -> str:
@@ -126,10 +127,14 @@ def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -
     else:
         if found := _read(place, threads):
             return Opened(*found, precision, "prepared now")
-    return _in_memory(model, threads, precision)
+    return open_in_memory(model, threads=threads, precision=precision)
 
 
-def _in_memory(model: Model, threads: int, precision: Choice) -> Opened:
+def open_in_memory(model: Model, *, threads: int, precision: Choice = "auto") -> Opened:
+    """Build the graphs and weights of a loaded model, which is slow, and keep nothing.
+
+    Raises `EngineError` if ONNX Runtime refuses the model.
+    """
     chosen = choose_precision(model.dims, precision, threads=threads).precision
     model = with_bank(model, threads=threads, precision=chosen)
     engine = build(

@@ -151,13 +151,17 @@ def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
     Marks of punctuation make no sound, so where they attend to says nothing: they stay with the
     word before them.
     """
-    n_kept = 0
-    for n, (token, frame) in enumerate(zip(decoded.tokens, decoded.frames, strict=True), 1):
-        text = tokenizer.decode([token]).strip()
-        is_mark = bool(text) and not any(map(str.isalnum, text))
-        if n_kept == n - 1 if is_mark else frame < n_frames + PADDING_SLACK:
-            n_kept = n
-    return n_kept
+
+    def is_mark(at: int) -> bool:
+        text = tokenizer.decode([decoded.tokens[at]]).strip()
+        return bool(text) and not any(map(str.isalnum, text))
+
+    n = len(decoded.tokens)
+    while n and (decoded.frames[n - 1] >= n_frames + PADDING_SLACK or is_mark(n - 1)):
+        n -= 1
+    while n < len(decoded.tokens) and is_mark(n):
+        n += 1
+    return n
 
 
 def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:

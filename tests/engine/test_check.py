@@ -20,7 +20,7 @@ from streamd.engine.check import (
     read_by_whisper,
     sounds,
 )
-from streamd.engine.onnx import build
+from streamd.engine.prepared import open_in_memory
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
 from streamd.options import DecodingOptions
@@ -44,15 +44,8 @@ def reference(model, **changed) -> ReferenceEngine:
 
 
 def onnx(model, precision, **changed):
-    weights, heads = {**model.weights, **changed}, model.alignment_heads
-    return build(
-        model.dims,
-        weights,
-        alignment_heads=heads,
-        bank=model.bank,
-        threads=1,
-        precision=precision,
-    )
+    changed_model = replace(model, weights={**model.weights, **changed})
+    return open_in_memory(changed_model, threads=1, precision=precision).engine
 
 
 def compared(model, engine):

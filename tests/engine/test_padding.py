@@ -8,7 +8,7 @@ import pytest
 from streamd.engine import ModelDimensions
 from streamd.engine.check import clips
 from streamd.engine.model import Model
-from streamd.engine.onnx import build, make_bank
+from streamd.engine.onnx import make_bank
 from streamd.engine.padding import (
     MARGIN,
     STRIDE,
@@ -20,6 +20,7 @@ from streamd.engine.padding import (
     extend,
     kept_positions,
 )
+from streamd.engine.prepared import open_in_memory
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
 from streamd.errors import ModelError
@@ -108,14 +109,7 @@ def test_the_graphs_compute_what_the_reference_does(precision):
     model, mel = tiny(), window(speech(2.5))
     heads = model.alignment_heads
     reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
-    engine = build(
-        model.dims,
-        model.weights,
-        alignment_heads=heads,
-        bank=model.bank,
-        threads=1,
-        precision=precision,
-    )
+    engine = open_in_memory(model, threads=1, precision=precision).engine
     wanted, found = reference.encode(mel), engine.encode(mel)
     np.testing.assert_allclose(found["cross_bias"].numpy(), wanted.bias, rtol=1e-6)
     n_head = model.dims.n_text_head

@@ -15,7 +15,6 @@ import pytest
 from streamd.disk import cache_folder, prune, put_file, put_folder
 from streamd.engine import prepared
 from streamd.engine.model import Model
-from streamd.engine.onnx import build
 from streamd.engine.prepared import choose_precision, open_engine
 from streamd.engine.store import load_model
 from streamd.errors import EngineError, ModelError
@@ -85,15 +84,7 @@ def test_prepared_is_the_same_model(folder, loads, small, name, precision):
         for field in fields(Model):
             if field.name not in ("weights", "bank"):
                 assert getattr(opened.model, field.name) == getattr(model, field.name), field.name
-    heads = model.alignment_heads
-    fresh = build(
-        model.dims,
-        model.weights,
-        alignment_heads=heads,
-        bank=model.bank,
-        threads=1,
-        precision=precision,
-    )
+    fresh = prepared.open_in_memory(model, threads=1, precision=precision).engine
     for opened in (first, second):
         if model.bank is None:
             assert opened.model.bank is None

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.onnx import OnnxEngine, build
+from streamd.engine.onnx import OnnxEngine
+from streamd.engine.prepared import open_in_memory
 from streamd.engine.recognizer import Recognizer
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
@@ -330,8 +331,7 @@ def test_words_that_look_invented_are_suspect(frames, prob, suspect):
 @cache
 def engine() -> OnnxEngine:
     model = load.model("tiny.en")
-    heads = model.alignment_heads
-    return build(model.dims, model.weights, alignment_heads=heads, bank=model.bank, threads=1)
+    return open_in_memory(model, threads=1, precision="float32").engine
 
 
 def tiny() -> Recognizer:
