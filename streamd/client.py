@@ -13,8 +13,7 @@ from websockets.typing import Subprotocol
 
 from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import PROTOCOL, Eos, Fault, Final, SessionEvent
-from streamd.server.routes import STREAM_PATH
-from streamd.server.wire import CLOSE_CODES, Hello
+from streamd.server.wire import CLOSE_CODES, STREAM_PATH, Hello
 
 _MAX_RETRY_S = 5.0
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}

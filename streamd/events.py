@@ -249,6 +249,6 @@ SessionEvent = (
 _encoder = msgspec.json.Encoder()
 
 
-def encode(event: msgspec.Struct) -> str:
-    """The event as one JSON text frame."""
-    return _encoder.encode(event).decode()
+def encode(message: object) -> str:
+    """An event, or what else JSON can hold, as one JSON text frame."""
+    return _encoder.encode(message).decode()

@@ -19,6 +19,7 @@ import msgspec
 from streamd.events import (
     Ack,
     Eos,
+    Event,
     Fault,
     Final,
     Gap,
@@ -177,7 +178,7 @@ class Hub:
         self._fault: Fault | None = None
         self._eos: Eos | None = None
         self._bound = bound
-        self._encoded: tuple[SessionEvent | None, str] = None, ""
+        self._encoded: tuple[Event | None, str] = None, ""
         self._subscriptions: set[Subscription] = set()
 
     @property
@@ -217,7 +218,7 @@ class Hub:
         self._subscriptions = {s for s in self._subscriptions if not s.closed}
         return event
 
-    def encode(self, event: SessionEvent) -> str:
+    def encode(self, event: Event) -> str:
         """Encode an event; the newest one is encoded once for all subscribers."""
         if self._encoded[0] is not event:
             self._encoded = event, encode(event)

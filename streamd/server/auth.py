@@ -17,16 +17,16 @@ from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
+from streamd.server.dialects import DIALECTS, requested_role
 from streamd.server.routes import (
     HEALTH_PATH,
     PATHS,
     READY_PATH,
-    STREAM_PATH,
     Page,
     plain,
     respond,
 )
-from streamd.server.wire import Role, requested_role
+from streamd.server.wire import STREAM_PATH, Role
 
 BEARER_PROTOCOL = "streamd.bearer."
 """Browsers cannot send headers with a websocket: they offer this and the token as a subprotocol."""
@@ -96,7 +96,7 @@ class Auth:
             return plain(200, "ok")
         if page := self._pages.get(path):
             return respond(200, page.body, page.headers(hosts[0]))
-        if path not in PATHS:
+        if path not in PATHS and path not in DIALECTS:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
             return plain(403, "origin not allowed: allow this site with --allow-origin")
@@ -109,9 +109,9 @@ class Auth:
             if self._bind.listen_token is None or not _has(self._bind.listen_token, presented):
                 wanted = {"WWW-Authenticate": "Bearer"}
                 return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
-            if path == STREAM_PATH and requested_role(request.path) is not Role.LISTEN:
+            if path in DIALECTS and requested_role(request.path) is not Role.LISTEN:
                 return plain(403, "this token is for listeners: sending audio needs the other one")
-        if path == STREAM_PATH and not request.headers.get_all("Upgrade"):
+        if path in DIALECTS and not request.headers.get_all("Upgrade"):
             return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
         return None
 

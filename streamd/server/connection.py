@@ -1,34 +1,23 @@
-"""One client of ``/v1/stream``: `WebSocket` moves messages, `Connection` speaks streamd.v1."""
+"""One client: `WebSocket` moves messages, `Connection` does what the client's dialect says."""
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
 
-import msgspec
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosed
 
 from streamd.errors import WireError
-from streamd.events import (
-    PROTOCOL,
-    Ack,
-    EndReason,
-    Eos,
-    Fault,
-    Final,
-    Missed,
-    Partial,
-    SessionEvent,
-    Vad,
-    encode,
-)
+from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
 from streamd.hub import Hub
 from streamd.options import ServerLimits
+from streamd.server.dialects import Dialect, Tell
 from streamd.server.ingest import SECRET, Ingest, Ingests
-from streamd.server.wire import Hello, Limits, Role, close_code, parse_query
+from streamd.server.wire import Hello, Limits, Role
 from streamd.types import SAMPLE_RATE
 
 LIVE = "live"
@@ -57,16 +46,19 @@ class WebSocket:
         self._n_unwatched = limits.write_buffer_bytes // 4
         """Bytes that are sure to fit into the send buffer; a character has at most four."""
 
-    def send_at_once(self, text: str) -> bool:
-        """Send a text message if the send buffer has room; return whether it had."""
+    def has_room(self, n_chars: int) -> bool:
+        """Whether the send buffer has room for a text of this length."""
         buffered = self._connection.transport.get_write_buffer_size()
-        if has_room := buffered + len(text) < self._n_unwatched:
-            broadcast([self._connection], text)
-        return has_room
+        return buffered + n_chars < self._n_unwatched
+
+    def send_at_once(self, text: str) -> None:
+        """Send a text message, whether the send buffer has room for it or not."""
+        broadcast([self._connection], text)
 
     async def send(self, text: str) -> None:
         """Send a text message; raises `ConnectionClosed`, or `StuckError` after the deadline."""
-        if self.send_at_once(text):
+        if self.has_room(len(text)):
+            self.send_at_once(text)
             return
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -116,18 +108,24 @@ class ServerInfo:
 
 
 class Connection:
-    """The conversation with one client in streamd.v1: call `run` once.
+    """The conversation with one client in its dialect: call `run` once.
 
-    Everything that the client receives, answers included, goes through its subscription at the hub,
-    so it arrives in the order in which it happened. `query` is that of the address which the client
-    opened. Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
+    Every event that the client receives, answers included, goes through its subscription at the
+    hub, so it arrives in the order in which it happened. Raises `WireError` if the request cannot
+    be granted; pass the error to `refuse`.
     """
 
     def __init__(
-        self, socket: WebSocket, query: str, *, ingests: Ingests, info: ServerInfo, limits: Limits
+        self,
+        socket: WebSocket,
+        dialect: Dialect,
+        *,
+        ingests: Ingests,
+        info: ServerInfo,
+        limits: Limits,
     ) -> None:
-        self._socket, self._ingests = socket, ingests
-        self._query = parse_query(query)
+        self._socket, self._dialect, self._ingests = socket, dialect, ingests
+        self._query = dialect.request()
         self._error: WireError | None = None
         self._stuck = False
         self._ingest: Ingest | None = None
@@ -202,32 +200,39 @@ class Connection:
                 message = await self._socket.receive()
                 if self._ingest is None:
                     raise WireError("not_ingest", "a client with role=listen cannot send")
-                for answer in (await self._ingest.take(message), self._ingest.ack()):
-                    if answer is not None:
-                        self._subscription.offer(answer)
+                if not self._ingest.over:
+                    await self._take(self._ingest, message)
         except (ConnectionClosed, StuckError):
             return EndReason.DISCONNECT
         except WireError as error:
-            self._error = error
+            self._error = self._error or error  # once replaced, what else is wrong is beside it
             return EndReason.ERROR
+
+    async def _take(self, ingest: Ingest, message: str | bytes) -> None:
+        for act in tuple(self._dialect.hear(message)):
+            if isinstance(act, Tell):
+                await self._socket.send(self._encoded(act))
+            elif (answer := await ingest.take(act)) is not None:
+                self._subscription.offer(answer)
+        if (ack := ingest.ack()) is not None:
+            self._subscription.offer(ack)
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"
         try:
-            await self._socket.send(encode(self._hello))
+            await self._tell(self._dialect.opened(self._hello))
             event: SessionEvent | None = None
             async for event in self._subscription:
-                if text := self._encoded(event):
-                    await self._socket.send(text)
-                    if self._subscription.more:
-                        # A send that need not wait does not yield, and a replay may be long.
-                        await asyncio.sleep(0)
+                await self._tell(self._dialect.say(event))
+                if self._subscription.more:
+                    # A send that need not wait does not yield, and a replay may be long.
+                    await asyncio.sleep(0)
             ends = isinstance(event, Eos) and event.reason == EndReason.SHUTDOWN
             code, reason = (1001, EndReason.SHUTDOWN) if ends else (1000, "")
             if self._subscription.slow:
                 self._error = WireError("slow", "too far behind: reconnect with after=")
             if self._error is not None:
-                await refuse(self._socket, self._error)
+                await refuse(self._socket, self._dialect, self._error)
         except ConnectionClosed:
             pass  # the reader gets the same
         except StuckError:
@@ -236,22 +241,27 @@ class Connection:
             await self._socket.close(code, reason)
 
     def _deliver(self, event: SessionEvent) -> bool:
-        text = self._encoded(event)
-        return not text or self._socket.send_at_once(text)
+        # The dialect is told of an event once only, so the room is that for the event itself.
+        if has_room := self._socket.has_room(len(self._hub.encode(event))):
+            for tell in tuple(self._dialect.say(event)):
+                self._socket.send_at_once(self._encoded(tell))
+        return has_room
 
-    def _encoded(self, event: SessionEvent) -> str:
-        """Return what the client gets of the event; empty if nothing."""
-        if self._query.role is Role.INGEST and isinstance(event, Partial | Final | Vad | Missed):
-            return ""
-        if not self._query.words and isinstance(event, Partial | Final):
-            return encode(msgspec.structs.replace(event, words=()))
-        return self._hub.encode(event)
+    async def _tell(self, tells: Iterable[Tell]) -> None:
+        for tell in tuple(tells):
+            await self._socket.send(self._encoded(tell))
+
+    def _encoded(self, tell: Tell) -> str:
+        if isinstance(tell.message, Event):
+            return self._hub.encode(tell.message)
+        return encode(tell.message)
 
 
-async def refuse(socket: WebSocket, error: WireError) -> None:
+async def refuse(socket: WebSocket, dialect: Dialect, error: WireError) -> None:
     """Report the error to the client and close the connection."""
-    heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
-    fault = Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms)
     with suppress(ConnectionClosed, StuckError):
-        await socket.send(encode(fault))
-        await socket.close(close_code(error.code), error.code)
+        for act in dialect.fault(error):
+            if isinstance(act, Tell):
+                await socket.send(encode(act.message))
+            else:
+                await socket.close(act.code, act.reason)

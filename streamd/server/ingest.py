@@ -16,7 +16,7 @@ from streamd.audio.framer import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.hub import Hub
-from streamd.server.wire import Flush, Start, Stop, decode_command
+from streamd.server.wire import Command, Flush, Start, Stop
 from streamd.types import Frames, ms_from_frames
 
 SECRET = "."
@@ -115,8 +115,8 @@ class Ingest:
     """One session that a client feeds, over one connection after another.
 
     `epoch` is that of the session and a secret: only the client that feeds it is told, so nobody
-    else can resume it. Call `connect` for each connection, `take` for each message and `finish` at
-    the end.
+    else can resume it. Call `connect` for each connection, `take` for command and `finish`
+    at the end.
     """
 
     def __init__(self, session: IngestSession, *, epoch: str, max_session_ms: int) -> None:
@@ -137,7 +137,12 @@ class Ingest:
     @property
     def resumable(self) -> bool:
         """Whether the client can reconnect if its connection breaks."""
-        return self._finishing is None and self._audio is not None and self._audio.counts_samples
+        return not self.over and self._audio is not None and self._audio.counts_samples
+
+    @property
+    def over(self) -> bool:
+        """Whether the session ends or has ended, so that nothing is taken any more."""
+        return self._finishing is not None
 
     def connect(self, feeder: Feeder) -> None:
         """Let a connection take over; see `Ingests.connect`."""
@@ -146,20 +151,19 @@ class Ingest:
         self.feeder = feeder
         self._has_started = False
 
-    async def take(self, message: str | bytes) -> Flushed | Fault | Started | None:
-        """Handle a message of the client and return the answer to it, if there is one.
+    async def take(self, command: bytes | Command) -> Flushed | Fault | Started | None:
+        """Handle audio or a command of the client and return the answer to it, if there is one.
 
         Waits while the session has no room for more audio. After `finish` it does nothing.
 
-        Raises `WireError` if the message is not allowed, or not now.
+        Raises `WireError` if that is not allowed, or not now.
         """
         feeder = self.feeder
         async with self._busy:  # a connection that was replaced may still be feeding
             if feeder is not self.feeder:
                 raise WireError("replaced", "another connection feeds this session now")
-            if self._finishing is not None:
+            if self.over:
                 return None
-            command = message if isinstance(message, bytes) else decode_command(message)
             answer: Fault | Started | None = None
             if isinstance(command, bytes):
                 answer = await self._feed(command)

@@ -29,11 +29,12 @@ from streamd.events import PROTOCOL, EndReason
 from streamd.options import BindOptions, ServerLimits
 from streamd.server.auth import Auth, load_certificate, tls_context
 from streamd.server.connection import Connection, ServerInfo, WebSocket, refuse
+from streamd.server.dialects import DIALECTS, requested_role
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.metrics import Metrics
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
-from streamd.server.routes import STREAM_PATH, load_pages, plain, routes
-from streamd.server.wire import Limits, Role, requested_role
+from streamd.server.routes import load_pages, plain, routes
+from streamd.server.wire import STREAM_PATH, Limits, Role
 
 _log = logging.getLogger(__name__)
 
@@ -182,13 +183,19 @@ class Server:
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
         socket = WebSocket(accepted, self._limits)
-        query = "" if accepted.request is None else accepted.request.path.partition("?")[2]
+        url = accepted.request.path if accepted.request else STREAM_PATH
+        path, _, query = url.partition("?")
+        dialect = DIALECTS[path](query)
         try:
             connection = Connection(
-                socket, query, ingests=self._ingests, info=self._info, limits=self._announced_limits
+                socket,
+                dialect,
+                ingests=self._ingests,
+                info=self._info,
+                limits=self._announced_limits,
             )
         except WireError as error:
-            await refuse(socket, error)
+            await refuse(socket, dialect, error)
             return
         task = asyncio.current_task()
         self._connections[task] = connection

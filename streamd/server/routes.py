@@ -13,13 +13,12 @@ from websockets.http11 import Response
 from streamd.server.ingest import Sessions
 from streamd.server.metrics import Metrics
 
-STREAM_PATH = "/v1/stream"
 SESSIONS_PATH = "/v1/sessions"
 HEALTH_PATH = "/healthz"
 READY_PATH = "/readyz"
 METRICS_PATH = "/metrics"
-PATHS = (READY_PATH, STREAM_PATH, SESSIONS_PATH, METRICS_PATH)
-"""The paths that `Auth` checks; the pages and `HEALTH_PATH` are open to everybody."""
+PATHS = (READY_PATH, SESSIONS_PATH, METRICS_PATH)
+"""The paths that `Auth` checks, as it does `DIALECTS`; `HEALTH_PATH` and the pages are open."""
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -16,6 +16,7 @@ import msgspec
 from streamd.audio.framer import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
 
+STREAM_PATH = "/v1/stream"
 MAX_CHANNELS = 8
 MAX_SAMPLES = 2**53
 """Limit of sample numbers: JavaScript's integers are exact up to here, and it takes centuries."""
@@ -169,11 +170,3 @@ def parse_query(query: str) -> Query:
         # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".
         message = re.sub(r" - at `\$\.(\w+)`$", r" for \1", str(error))
         raise WireError("bad_query", message) from error
-
-
-def requested_role(path: str) -> Role:
-    """Return the role that a request asks for, `Role.LISTEN` if its query is not valid."""
-    try:
-        return parse_query(path.partition("?")[2]).role
-    except WireError:
-        return Role.LISTEN

@@ -6,6 +6,7 @@ import pytest
 from streamd.audio.framer import Framer
 from streamd.hub import Hub
 from streamd.server.ingest import Ingest
+from streamd.server.wire import Start, Stop
 from tests.support.loop import turn
 from tests.support.serving import CountingIngest, CountingStreams, DeafClient, client, serving
 
@@ -143,9 +144,9 @@ async def test_a_large_message_is_resampled_in_pieces(monkeypatch):
     monkeypatch.setattr(Framer, "push", noted)
     session = CountingIngest(Hub("talk"))
     ingest = Ingest(session, epoch="e.s", max_session_ms=0)
-    await ingest.take('{"type":"start","rate":4001}')
+    await ingest.take(Start(rate=4001))
     await ingest.take(bytes(1 << 20))
-    await ingest.take('{"type":"stop"}')
+    await ingest.take(Stop())
     assert max(sizes) == 2000
     assert sum(sizes) == 1 << 19
     assert abs(session.n_fed * 320 / 16000 - sum(sizes) / 4001) < 0.02

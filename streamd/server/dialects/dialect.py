@@ -1,0 +1,61 @@
+"""What every dialect is, and what one can ask the connection to do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamd.errors import WireError
+from streamd.events import SessionEvent
+from streamd.server.wire import Command, Hello, Query
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send `message` to the client as JSON; an event is encoded once for all who get it."""
+
+    message: object
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the websocket; `reason` has at most 123 bytes (RFC 6455, section 5.5)."""
+
+    code: int
+    reason: str
+
+
+class Dialect(Protocol):
+    """A protocol as one client speaks it: one object per connection, made with the URL's query.
+
+    It is pure: it knows neither socket nor clock, and says what to do. The connection takes all
+    that one call yields before the next call, does it in this order, and ends with `fault` if a
+    call raises `WireError`. Nothing else may be raised, whatever the client sends.
+    """
+
+    def __init__(self, query: str) -> None: ...
+
+    def request(self) -> Query:
+        """Return what the client asks for; called first, and possibly again.
+
+        Raises `WireError` with `bad_query`.
+        """
+
+    def opened(self, hello: Hello) -> Iterator[Tell]:
+        """The session of the request is there; comes before `hear` and `say`."""
+
+    def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
+        """Handle a message of the client, which may feed the session; `bytes` are audio for it.
+
+        A `Start` comes at most once, and before the first audio. After a `Stop` or the end of the
+        session it is not called.
+        """
+
+    def say(self, event: SessionEvent) -> Iterator[Tell]:
+        """Tell the client of an event.
+
+        `Eos` is the last: the connection then closes the websocket with 1000, or 1001 when the
+        server ends. Answers to commands are events, too: `Flushed` follows the last final.
+        """
+
+    def fault(self, error: WireError) -> Iterator[Tell | Close]:
+        """Report the error that ends the connection, at any time; the last act is a `Close`."""

@@ -1,0 +1,56 @@
+"""streamd.v1, our own protocol (docs/protocol.md)."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+
+from streamd.errors import WireError
+from streamd.events import Fault, Final, Missed, Partial, SessionEvent, Vad
+from streamd.server.dialects.dialect import Close, Tell
+from streamd.server.wire import (
+    Command,
+    Hello,
+    Query,
+    Role,
+    close_code,
+    decode_command,
+    parse_query,
+)
+
+
+class Native:
+    """What the client gets are the events themselves."""
+
+    def __init__(self, query: str) -> None:
+        self._text = query
+
+    @cached_property
+    def _query(self) -> Query:
+        return parse_query(self._text)
+
+    def request(self) -> Query:
+        """Return the query; raises `WireError` with `bad_query`."""
+        return self._query
+
+    def opened(self, hello: Hello) -> Iterator[Tell]:
+        """Send ``hello``."""
+        yield Tell(hello)
+
+    def hear(self, message: str | bytes) -> Iterator[bytes | Command]:
+        """Take audio or a command; raises `WireError` as `decode_command` does."""
+        yield message if isinstance(message, bytes) else decode_command(message)
+
+    def say(self, event: SessionEvent) -> Iterator[Tell]:
+        """Send the event, as far as the client wants it."""
+        if self._query.role is Role.INGEST and isinstance(event, Partial | Final | Vad | Missed):
+            return
+        if not self._query.words and isinstance(event, Partial | Final):
+            event = msgspec.structs.replace(event, words=())
+        yield Tell(event)
+
+    def fault(self, error: WireError) -> Iterator[Tell | Close]:
+        """Send ``error``, and close with its documented code."""
+        heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
+        yield Tell(Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms))
+        yield Close(close_code(error.code), error.code)
