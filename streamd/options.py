@@ -422,6 +422,8 @@ class BindOptions:
     """PEM file with the certificate's key; empty if the same file holds it."""
     allow_host: tuple[str, ...] = ()
     """Further names of this machine."""
+    share: Literal["off", "listen", "speak"] = "off"
+    """Whether to invite others with a link, and what they may do: listen, or send audio, too."""
     allow_origin: tuple[str, ...] = ()
     """Further sites whose pages may connect, as ``https://HOST[:PORT]``."""
     token: Annotated[str | None, DERIVED] = None

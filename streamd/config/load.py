@@ -3,6 +3,8 @@
 The command line takes precedence over the environment, and the environment over the file.
 """
 
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -24,6 +26,9 @@ TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 SET = "set"
 """Flag, variable and section for the fields without an option."""
 SET_VARIABLE = f"{PREFIX}SET"
+
+_SHORTEST_TOKEN = 16
+"""Characters: nobody tries all tokens of 16 random letters and digits over a network."""
 
 _Words = str | Sequence[str]
 
@@ -196,6 +201,8 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
         if least > length:
             named = f"{culprit('length')} ({length * FRAME_MS} ms)"
             raise ConfigError(f"{named} must be at least {culprit(name)} ({least * FRAME_MS} ms)")
+    if config.bind.share != "off" and not config.bind.enabled:
+        raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
     if not (config.bind.enabled or config.input.source):
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
 
@@ -205,15 +212,27 @@ def read_token(
 ) -> str | None:
     """Return the token in the file of the option, or in the environment, if any.
 
-    Raises `ConfigError` if the file cannot be read or is empty.
+    Raises `ConfigError` if the file cannot be read or others can read it, or the token is too
+    short.
     """
-    if not path:
-        return environ.get(TOKEN_VARIABLE, "").strip() or None
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(f"{option}: cannot read {path}: {reason}") from None
+    culprit, remedy = f"{option}: {path}", "put a long random token into it"
+    if path:
+        try:
+            with Path(path).open(encoding="utf-8") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                token = file.read().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ConfigError(f"{option}: cannot read {path}: {reason}") from None
+        if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise ConfigError(f"{culprit} is open to every user of this machine: chmod 600 {path}")
+    elif not (token := environ.get(TOKEN_VARIABLE, "").strip()):
+        return None
+    else:
+        culprit, remedy = TOKEN_VARIABLE, "choose a long random token"
     if not token:
-        raise ConfigError(f"{option}: {path} is empty; put a long random token into it")
+        raise ConfigError(f"{culprit} is empty; {remedy}")
+    if len(token) < _SHORTEST_TOKEN:
+        least = f"a token needs at least {_SHORTEST_TOKEN} characters"
+        raise ConfigError(f"{culprit} is too short: {least}; {remedy}")
     return token

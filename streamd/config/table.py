@@ -53,7 +53,7 @@ _COMMON = """
     device realtime step length vad endpoint-ms model language task beam-size prompt hotwords
     threads without-timestamps word-timestamps condition-on-previous-text carry-initial-prompt
     clip-timestamps-ms hallucination-silence-threshold-ms audio-contexts build-to output
-    output-dir output-format confidence timestamps quiet verbose server host port token-file
+    output-dir output-format confidence timestamps quiet verbose server host port sharing token-file
     journal record
 """
 COMMON = frozenset(_COMMON.split())
@@ -208,6 +208,12 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         Opt("bind.enabled", "open no websocket", name="server"),
         Opt("bind.host", "address to listen on", metavar="ADDRESS"),
         Opt("bind.port", "port to listen on; 0: any"),
+        Opt(
+            "bind.share",
+            "give others a link and QR code to listen or speak",
+            name="sharing",
+            short_for={"listen": "--share"},
+        ),
         Opt("bind.token_file", "file with the token of clients", metavar="FILE"),
         Opt("bind.tls_cert", "PEM certificate: wss and https only", metavar="FILE"),
         Opt("bind.tls_key", "its key, if in a file of its own", metavar="FILE"),
@@ -219,7 +225,6 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         ),
         Opt("limits.max_streams", "most clients that send audio"),
         Opt("limits.max_subscribers", "most clients that receive captions"),
-        Opt("limits.max_per_address", "most clients on one other machine; 0: unlimited"),
         Opt("limits.max_session_ms", "audio after which a client's session ends; 0: never"),
         Opt("limits.resume_ms", "how long a session waits for its client to return"),
     ),

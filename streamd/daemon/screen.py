@@ -7,10 +7,11 @@ or a client.
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from signal import SIGWINCH
 from typing import Any
 
@@ -98,16 +99,20 @@ def show(
         with control.on(SIGWINCH, screen.redraw):
             await screen.show(hub)
 
-    tasks.create_task(_or_stop(on_screen(), control))
+    tasks.create_task(_or_stop(on_screen, control))
     for sink in sinks:
-        tasks.create_task(_or_stop(stored(hub, sink), control))
+        tasks.create_task(_or_stop(partial(stored, hub, sink), control))
     return screen
 
 
-async def _or_stop(sink: Coroutine[Any, Any, None], control: Control) -> None:
-    """Stop the program if the sink fails; the other sinks still get everything until now."""
+async def _or_stop(follow: Callable[[], Coroutine[Any, Any, None]], control: Control) -> None:
+    """Stop the program if a sink fails; the other sinks still get everything until now.
+
+    It makes the coroutine itself: Python complains of one that nobody awaits, and this task is
+    cancelled before it begins if the server cannot start.
+    """
     try:
-        await sink
+        await follow()
     except (StreamdError, BrokenPipeError) as error:
         control.stop(error)
 

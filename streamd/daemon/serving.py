@@ -11,6 +11,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 
 from streamd.config import Config, read_token
+from streamd.daemon.sharing import fragment, invitation, open_to_others
 from streamd.daemon.streams import SessionStorage, Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
@@ -48,26 +49,30 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
     if not config.bind.enabled:
         yield None
         return
-    bind = _with_tokens(config.bind)
+    listening = inherited_socket(os.environ)
+    if listening is not None and config.bind.share != "off":
+        raise ConfigError("--share cannot be used with a socket of the service manager")
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
     info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
-    async with Server(
-        bind,
-        sessions=streams,
-        info=info,
-        limits=limits,
-        metrics=streams.metrics,
-        listening=inherited_socket(os.environ),
-    ) as running:
-        yield running
-        notify(os.environ, "STOPPING=1")
+    with open_to_others(_with_tokens(config.bind)) as bind:
+        async with Server(
+            bind,
+            sessions=streams,
+            info=info,
+            limits=limits,
+            metrics=streams.metrics,
+            listening=listening,
+        ) as running:
+            yield running
+            notify(os.environ, "STOPPING=1")
 
 
 def _with_tokens(bind: BindOptions) -> BindOptions:
+    """Read the tokens that the user has chosen; others stay as they are."""
     token = read_token(bind.token_file, os.environ)
     listen_token = read_token(bind.listen_token_file, {}, option="bind.listen_token_file")
-    return replace(bind, token=token, listen_token=listen_token)
+    return replace(bind, token=token or bind.token, listen_token=listen_token or bind.listen_token)
 
 
 def allow_files(n_connections: int) -> None:
@@ -89,7 +94,7 @@ def reload(config: Config, running: Server) -> None:
     """Read the token and the certificate again; keep the old ones if that fails."""
     options = config.bind
     try:
-        running.reload(_with_tokens(options))
+        running.reload(_with_tokens(running.bind))
         tokens = options.token_file, options.listen_token_file
         files = [file for file in (*tokens, options.tls_cert, options.tls_key) if file]
         log.info("read %s", ", ".join(files) or "nothing: there is no --token-file")
@@ -100,7 +105,12 @@ def reload(config: Config, running: Server) -> None:
 def announce(running: Server | None) -> None:
     """Log the address of a server, and tell the service manager that it is ready."""
     if running is not None:
-        log.info("listening on %s and %s", running.url, running.page)
+        shares, page = running.bind.share != "off", running.page
+        if shares and read_token(running.bind.token_file, os.environ) is None:
+            page += fragment(running.bind.token)  # it was made here, so nobody else can tell it
+        log.info("listening on %s and %s", running.url, page)
+        if shares:
+            log.info("%s", invitation(running))
         notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
 
 

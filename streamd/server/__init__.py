@@ -4,9 +4,10 @@
 `wire` defines its messages, and `streamd.client` is the other end.
 """
 
+from streamd.server.auth import is_loopback
 from streamd.server.connection import LIVE, ServerInfo
 from streamd.server.ingest import IngestSession, Sessions
 from streamd.server.listener import Server
 from streamd.server.metrics import Metrics
 
-__all__ = ["LIVE", "IngestSession", "Metrics", "Server", "ServerInfo", "Sessions"]
+__all__ = ["LIVE", "IngestSession", "Metrics", "Server", "ServerInfo", "Sessions", "is_loopback"]

@@ -71,7 +71,9 @@ class Server:
             # Its address decides who can connect; a Unix socket has a path, and is of this machine.
             name = listening.getsockname()
             bind = replace(bind, host="localhost" if listening.family == AF_UNIX else name[0])
-        self._bind, self._listening = bind, listening
+        self.bind = bind
+        """The effective options."""
+        self._listening = listening
         self._tls = tls_context(bind)
         self._auth = Auth(bind, load_pages(asset("web")))
         self._metrics = metrics
@@ -98,13 +100,13 @@ class Server:
         """
         auth = self._auth.with_tokens(bind.token, bind.listen_token)
         if self._tls is not None:
-            tls_context(self._bind)  # a pair that does not match would spoil the context in use
-            load_certificate(self._bind, self._tls)
+            tls_context(self.bind)  # a pair that does not match would spoil the context in use
+            load_certificate(self.bind, self._tls)
         self._auth = auth
 
     async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000
-        bound = [self._listening] if self._listening else await _bound(self._bind)
+        bound = [self._listening] if self._listening else await _bound(self.bind)
         self._opened = [
             await ws.serve(
                 self._handle,
@@ -123,15 +125,19 @@ class Server:
             )
             for each in bound
         ]
-        secure = "s" if self._tls else ""
         address = self._opened[0].sockets[0].getsockname()
         if isinstance(address, str):
             self.url = self.page = f"unix:{address}"
         else:
-            self.port = address[1]
-            netloc = f"{_reachable(address[0])}:{self.port}"
-            self.url, self.page = f"ws{secure}://{netloc}{STREAM_PATH}", f"http{secure}://{netloc}/"
+            host, self.port = address[:2]
+            self.page = self.page_at({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host))
+            self.url = self.page.replace("http", "ws", 1).rstrip("/") + STREAM_PATH
         return self
+
+    def page_at(self, host: str) -> str:
+        """Return the address of the caption page for clients that know this machine as `host`."""
+        name = f"[{host}]" if ":" in host else host
+        return f"http{'s' if self._tls else ''}://{name}:{self.port}/"
 
     async def __aexit__(self, *_: object) -> None:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
@@ -243,12 +249,6 @@ async def _bound(bind: BindOptions) -> list[socket]:
             each.close()
         raise BindError(_explain(error, host, port)) from error
     return bound
-
-
-def _reachable(host: str) -> str:
-    """Return how a URL names the address for clients on this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host
 
 
 def _explain(error: Exception, host: str, port: int) -> str:

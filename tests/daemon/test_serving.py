@@ -25,9 +25,10 @@ PROGRAM = str(Path(sys.executable).with_name("streamd"))
 
 
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path):
-    (tmp_path / "token").write_text("of-the-file\n")
+    (tmp_path / "token").write_text("of-the-token-file\n")
+    (tmp_path / "token").chmod(0o600)
     environ = {"STREAMD_TOKEN": " of-the-environment "}
-    assert read_token(str(tmp_path / "token"), environ) == "of-the-file"
+    assert read_token(str(tmp_path / "token"), environ) == "of-the-token-file"
     assert read_token("", environ) == "of-the-environment"
     assert read_token("", {"STREAMD_TOKEN": " "}) is None
     assert load({}, environ) == load({}, {})

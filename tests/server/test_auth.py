@@ -1,9 +1,6 @@
 import asyncio
-import shutil
 import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect, unix_connect
@@ -12,6 +9,7 @@ from websockets.exceptions import InvalidStatus
 from streamd.errors import BindError, ConfigError
 from streamd.options import BindOptions
 from streamd.server import Server
+from tests.support.network import run_isolated
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 
@@ -179,11 +177,7 @@ with socket.create_server(("0.0.0.0", 0)) as open_to_all:
     except ConfigError as error:
         print(error)
 """
-    command = ["unshare", "--map-root-user", "--net", sys.executable, "-c", program]
-    if shutil.which("unshare") is None or subprocess.run([*command[:3], "true"]).returncode:
-        pytest.skip("needs unshare and the right to make a network namespace")
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    done = run_isolated(sys.executable, "-c", program, joined=False)
     assert "refusing to listen on 0.0.0.0 without a token" in done.stdout
 
 
