@@ -1,9 +1,10 @@
 // Captions over a picture, for OBS's browser source: no controls, reconnects by itself.
 //
-// /overlay?session=live&lines=2&size=48&color=white&bg=transparent&box=%23000a&align=bottom&fade=6
-//         &partials=1
+// /overlay?session=live&lines=2&size=48&width=24em&font=Roboto&outline=3&align=top-center
+//         &color=white&bg=transparent&box=%23000a&fade=6&partials=1
 
 import { Listening } from "./connection.js";
+import { RollUp } from "./rollup.js";
 import { Transcript } from "./transcript.js";
 
 const options = new URLSearchParams(location.search);
@@ -16,47 +17,51 @@ function number(name, otherwise, least, most) {
   return Number.isFinite(value) ? Math.min(most, Math.max(least, value)) : otherwise;
 }
 
-/** Apply a colour option, if the browser accepts it as a colour. */
-function colour(name, property) {
-  const value = options.get(name);
-  if (value !== null && CSS.supports("color", value)) style.setProperty(property, value);
+/** Apply an option to a variable of the style sheet, if the browser accepts it for `property`. */
+function css(name, property, value = options.get(name)) {
+  if (value !== null && CSS.supports(property, value)) style.setProperty(`--${name}`, value);
 }
 
-style.setProperty("--size", `${number("size", 48, 8, 400)}px`);
-style.setProperty("--lines", String(Math.round(number("lines", 2, 1, 20))));
-colour("color", "--color");
-colour("bg", "--bg");
-colour("box", "--box");
-document.body.dataset.align = options.get("align") ?? "bottom";
+const size = number("size", 48, 8, 400);
+style.setProperty("--size", `${size}px`);
+css("color", "color");
+css("bg", "color");
+css("box", "color");
+css("font", "font-family");
+const width = options.get("width");
+css("width", "width", /^\d+$/.test(width) ? `${width}px` : width);
+const outline = number("outline", 0, 0, 40);
+style.setProperty("--outline", `${outline}px`);
+if (outline > 0) document.body.dataset.outline = "";
+document.body.dataset.align = (options.get("align") ?? "").replaceAll("-", " ");
 const fadeMs = 1000 * number("fade", 6, 0, 3600);
 const partials = options.get("partials") !== "0";
 
 let fading = null;
 const transcript = new Transcript({ history: false });
+const rollUp = new RollUp(lines, {
+  nLines: Math.round(number("lines", 2, 1, 20)),
+  longest: Math.max(1, Math.floor(lines.clientWidth / size)),
+});
 
-function show() {
-  const finals = transcript.finals.slice(-3).map((final) => final.text);
+function show(item) {
+  // What has faded does not come back.
+  if (lines.classList.contains("silent")) rollUp.clear();
+  if (item?.type === "final") rollUp.settle(item.text);
   const partial = partials ? transcript.partial : null;
-  const text = document.createElement("p");
-  text.dir = "auto";
-  text.append([...finals, partial?.text.slice(0, partial.stable) ?? ""].join(" "));
-  if (partial !== null) {
-    const tentative = document.createElement("span");
-    tentative.className = "tentative";
-    tentative.textContent = partial.text.slice(partial.stable);
-    text.append(tentative);
-  }
-  lines.replaceChildren(text);
-  lines.classList.toggle("silent", text.textContent.trim() === "");
+  rollUp.show(partial?.text ?? "", partial?.stable);
+  lines.classList.toggle("silent", lines.textContent === "");
   clearTimeout(fading);
   if (fadeMs > 0) fading = setTimeout(() => lines.classList.add("silent"), fadeMs);
 }
 
 lines.classList.add("silent");
+addEventListener("resize", () => rollUp.clear());
 new Listening(options.get("session") ?? "live", transcript, {
   changed: (kind) => {
+    if (kind === "item") show(transcript.items.at(-1));
+    if (kind === "partial") show();
     if (transcript.items.length > 50) transcript.items.splice(0, transcript.items.length - 10);
-    if (kind === "item" || kind === "partial") show();
   },
   status: () => {},
 });

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,95 +12,25 @@ from pathlib import Path
 import jiwer
 import numpy as np
 import pytest
-import pytest_asyncio
 import soundfile
 import soxr
 import srt
 import webvtt
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from playwright.async_api import Page, expect
 from websockets.asyncio.client import connect
 
 from streamd.bench.wer import spoken
-from streamd.events import Final, Gap, Partial, TimedWord, Vad
+from streamd.events import Gap, Partial, Vad
 from streamd.hub import Hub
 from streamd.options import BindOptions
 from streamd.server import Server
+from tests.support.browser import browser, final, needs_chromium, visit
 from tests.support.serving import INFO, CountingStreams, Relay, serving
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 GOLDEN = Path(__file__).parents[1] / "golden"
 WEB = Path(__file__).parents[2] / "clients" / "web"
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("STREAMD_REQUIRE_SYSTEM"),
-    reason="needs Chromium (make test-system installs it)",
-)
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
-
-
-@asynccontextmanager
-async def browser(*arguments: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[*QUIET, *arguments]
-        )
-        try:
-            yield chromium
-        finally:
-            await chromium.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium():
-    """One browser for all tests, since it takes seconds to start."""
-    async with browser() as started:
-        yield started
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def context(chromium):
-    """A window of its own for each test, without anything stored."""
-    fresh = await chromium.new_context(viewport={"width": 1280, "height": 800})
-    yield fresh
-    await fresh.close()
-
-
-async def visit(context: BrowserContext, address: str) -> tuple[Page, list[str]]:
-    """The page, and what goes wrong on it from now on."""
-    page = await context.new_page()
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text))
-    await page.goto(address)
-    return page, wrong
-
-
-def words(text: str, start_ms: int, *, prob: float = 0.9, final: bool = True) -> tuple:
-    return tuple(
-        TimedWord(
-            text=word,
-            start_ms=start_ms + 300 * i,
-            end_ms=start_ms + 300 * (i + 1),
-            prob=prob,
-            final=final,
-        )
-        for i, word in enumerate(text.split())
-    )
-
-
-def final(text: str, start_ms: int = 0, *, seg: int = 0, prob: float = 0.9) -> Final:
-    timed = words(text, start_ms, prob=prob)
-    end_ms = timed[-1].end_ms
-    return Final(seg=seg, start_ms=start_ms, end_ms=end_ms, text=text, language="en", words=timed)
 
 
 async def lines(page: Page) -> list[str]:
@@ -254,29 +182,6 @@ async def test_settings_stay_and_the_newest_line_is_followed(context):
         await page.click("#follow")
         await expect(page.locator("#log .text").last).to_be_in_viewport()
         assert await page.locator("#log .w3").count() > 100
-
-
-async def test_the_overlay_shows_what_is_asked_for(context):
-    streams = CountingStreams()
-    streams.live.publish(final("before it came"))
-    async with serving(streams) as server:
-        query = "size=64&color=rgb(1,2,3)&bg=nonsense;}&align=top&lines=3&fade=0"
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay?{query}")
-        shown = page.locator("#lines")
-        await expect(shown).to_have_text("")
-        partial = Partial(seg=0, rev=0, start_ms=0, end_ms=9, text="turn on", stable=4)
-        # It may not be listening yet; a newer partial comes to whoever is late.
-        streams.live.publish(partial)
-        await expect(shown).to_have_text("turn on")
-        streams.live.publish(final("turn on"))
-        streams.live.publish(final("the lamp"))
-        await expect(shown).to_have_text("turn on the lamp")
-        style = await page.evaluate(
-            "(({fontSize, color, backgroundColor}) => [fontSize, color, backgroundColor])"
-            "(getComputedStyle(document.body))"
-        )
-        assert style == ["64px", "rgb(1, 2, 3)", "rgba(0, 0, 0, 0)"]
-        assert wrong == []
 
 
 @pytest.mark.parametrize("rate_hz", [44_100, 48_000])

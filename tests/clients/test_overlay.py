@@ -1,0 +1,178 @@
+"""The overlay in a real browser: lines are broken once, and no word moves but upwards."""
+
+import json
+from difflib import SequenceMatcher
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from streamd.bench.wer import spoken
+from streamd.events import Partial
+from tests.support.browser import final, needs_chromium, visit
+from tests.support.serving import CountingStreams, serving
+
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
+EVENTS = Path(__file__).with_name("recorded_events.jsonl")
+"""Partials and finals of `tests/speech/recording.flac`, as tiny.en wrote them on a busy machine."""
+
+REPLAY = """
+class Socket {
+  constructor() { window.socket = this; }
+  close() {}
+}
+window.WebSocket = Socket;
+const timers = new Map();
+window.setTimeout = (then) => timers.set(timers.size + 1, then).size;
+window.clearTimeout = (timer) => timers.set(timer, () => {});
+window.later = () => {
+  for (const [timer, then] of timers) {
+    timers.set(timer, () => {});
+    then();
+  }
+};
+window.hear = (message) => socket.onmessage({ data: JSON.stringify(message) });
+// The words on the screen and where they are.
+window.seen = () => {
+  const found = [];
+  const walker = document.createTreeWalker(document.getElementById("lines"), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    for (const { 0: word, index } of node.data.matchAll(/\\S+/g)) {
+      const range = document.createRange();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      const { x, y } = range.getBoundingClientRect();
+      found.push([word, Math.round(x), Math.round(y)]);
+    }
+  }
+  return found;
+};
+window.replay = (events) => {
+  hear({ type: "hello", session: "live", epoch: "e", seq: 0 });
+  const screens = [];
+  for (const event of events) {
+    hear(event);
+    screens.push(seen());
+    later();
+    screens.push(seen());
+  }
+  return screens;
+};
+"""
+
+
+async def replayed(context, query: str, events: list[dict]) -> tuple:
+    """The page and what it showed after each event: (word, x, y) of each word."""
+    async with serving(CountingStreams()) as server:
+        await context.add_init_script(REPLAY)
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay?{query}")
+        screens = await page.evaluate("(events) => replay(events)", events)
+        assert wrong == []
+    return page, screens
+
+
+def moved(before: list, after: list) -> list:
+    """The words that are on both screens, but not in the same column, or further down."""
+    a, b = ([word.lower().strip(".,") for word, *_ in each] for each in (before, after))
+    same = SequenceMatcher(None, a, b, autojunk=False)
+    pairs = [
+        (before[block.a + i], after[block.b + i])
+        for block in same.get_matching_blocks()
+        for i in range(block.size)
+    ]
+    return [pair for pair in pairs if pair[0][1] != pair[1][1] or pair[0][2] < pair[1][2]]
+
+
+@pytest.mark.parametrize("query", ["fade=0", "fade=0&lines=3&width=500&size=30&align=top"])
+async def test_in_a_minute_of_speech_no_word_moves_aside(context, query):
+    events = [json.loads(line) for line in EVENTS.read_text().splitlines()]
+    _, screens = await replayed(context, query, events)
+    assert [pair for each in pairwise(screens) for pair in moved(*each)] == []
+    n_lines = 3 if "lines=3" in query else 2
+    assert {len({y for *_, y in screen}) for screen in screens} == set(range(1, n_lines + 1))
+    # Only marks and capitals may be out of date.
+    shown = spoken(" ".join(word for word, *_ in screens[-1]))
+    said = spoken(" ".join(event["text"] for event in events if event["type"] == "final"))
+    assert shown == said[-len(shown) :]
+
+
+def spoken_as(text: str, *, stable: int = 0, seg: int = 1) -> dict:
+    return {"type": "partial", "seg": seg, "text": text, "stable": stable}
+
+
+async def test_what_is_corrected_in_the_middle_pushes_nothing_aside(context):
+    _, screens = await replayed(
+        context,
+        "fade=0",
+        [
+            spoken_as("a light. It was"),
+            spoken_as("a light, it was a season"),
+            spoken_as("a lamplight, it was a season of"),
+            spoken_as("a lamplight, it was a season of darkness", stable=5),
+        ],
+    )
+    shown = [" ".join(word for word, *_ in screen) for screen in screens]
+    assert shown[2] == "a light. It was a season"  # a comma is not worth a jump
+    assert shown[4] == "a lamplight,"  # "it was a season" would have jumped
+    assert shown[5] == "a lamplight, it was a season of"  # a moment later
+    assert shown[-1] == "a lamplight, it was a season of darkness"
+    assert [pair for each in pairwise(screens) for pair in moved(*each)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "今日はとても良い天気なので、散歩に行きましょう。「はい、行きましょう」と彼女は答えました。",
+        "Donaudampfschifffahrtsgesellschaftskapitänsmützenabzeichenverordnung",
+        "السلام عليكم ورحمة الله وبركاته كيف حالك اليوم يا صديقي العزيز",
+    ],
+)
+async def test_every_script_is_broken_into_lines_that_fit(context, text):
+    growing = [spoken_as(text[:n]) for n in range(1, len(text) + 1)]
+    page, screens = await replayed(context, "fade=0&width=500&lines=9", growing)
+    assert "".join(word for word, *_ in screens[-1]) == text.replace(" ", "")
+    box = page.locator("#lines")
+    rows = await box.evaluate(
+        "(box) => [...box.children].map((p) => [p.textContent, p.offsetWidth])"
+    )
+    assert len(rows) > 1
+    assert all(width <= 500 for _, width in rows)
+    assert not any(row[0] in "、。」" or row[-1] in "「" for row, _ in rows)
+
+
+async def test_what_has_faded_does_not_come_back(context):
+    page, (*_, screen) = await replayed(context, "fade=1", [spoken_as("long ago")])
+    assert [word for word, *_ in screen] == ["long", "ago"]  # invisible now: time passes at once
+    screens = await page.evaluate("(events) => replay(events)", [spoken_as("news", seg=2)])
+    assert [word for word, *_ in screens[-1]] == ["news"]
+
+
+async def test_the_overlay_shows_what_is_asked_for(context):
+    streams = CountingStreams()
+    streams.live.publish(final("before it came"))
+    async with serving(streams) as server:
+        query = "size=64&color=rgb(1,2,3)&bg=nonsense;}&font=Courier&outline=3&width=80vw&fade=0"
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay?{query}")
+        shown = page.locator("#lines")
+        await expect(shown).to_have_text("")
+        partial = Partial(seg=0, rev=0, start_ms=0, end_ms=9, text="turn on", stable=4)
+        # It may not be listening yet; a newer partial comes to whoever is late.
+        streams.live.publish(partial)
+        await expect(shown).to_have_text("turn on")
+        streams.live.publish(final("turn on"))
+        streams.live.publish(final("the lamp"))
+        await expect(shown).to_have_text("turn on the lamp")
+        style = await page.evaluate(
+            "(({fontSize, color, backgroundColor, fontFamily}) =>"
+            "[fontSize, color, backgroundColor, fontFamily])"
+            "(getComputedStyle(document.body))"
+        )
+        assert style[:3] == ["64px", "rgb(1, 2, 3)", "rgba(0, 0, 0, 0)"]
+        assert style[3].startswith("Courier, ")
+        shadow, width = await shown.evaluate(
+            "(lines) => [getComputedStyle(lines).textShadow, lines.clientWidth]"
+        )
+        assert shadow.count("3px") == 4
+        assert width == 1024
+        assert wrong == []
