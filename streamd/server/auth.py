@@ -11,6 +11,7 @@ import ipaddress
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 from websockets.http11 import Request, Response
@@ -30,6 +31,8 @@ from streamd.server.wire import STREAM_PATH, Role
 
 BEARER_PROTOCOL = "streamd.bearer."
 """Browsers cannot send headers with a websocket: they offer this and the token as a subprotocol."""
+TOKEN_PROTOCOLS = ("token", "bearer")
+"""Deepgram's clients in browsers offer one of these, and the token as another."""
 
 
 def is_loopback(host: str) -> bool:
@@ -144,9 +147,12 @@ def _presented_tokens(request: Request) -> Iterator[str]:
         yield token
     yield from request.headers.get_all("X-API-Key")
     for offers in request.headers.get_all("Sec-WebSocket-Protocol"):
-        for offer in offers.split(","):
-            if (name := offer.strip()).startswith(BEARER_PROTOCOL):
+        names = [offer.strip() for offer in offers.split(",")]
+        for name, following in pairwise([*names, ""]):
+            if name.startswith(BEARER_PROTOCOL):
                 yield name.removeprefix(BEARER_PROTOCOL)
+            elif name in TOKEN_PROTOCOLS:
+                yield following
 
 
 def _host_name(url: str) -> str | None:

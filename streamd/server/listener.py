@@ -27,7 +27,7 @@ from streamd.assets import asset
 from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL, EndReason
 from streamd.options import BindOptions, ServerLimits
-from streamd.server.auth import Auth, load_certificate, tls_context
+from streamd.server.auth import TOKEN_PROTOCOLS, Auth, load_certificate, tls_context
 from streamd.server.connection import Connection, ServerInfo, WebSocket, refuse
 from streamd.server.dialects import DIALECTS, requested_role
 from streamd.server.ingest import Ingests, Sessions
@@ -214,7 +214,9 @@ class Server:
 
 
 def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    return Subprotocol(PROTOCOL) if PROTOCOL in offered else None
+    # A browser fails the connection if it offers subprotocols and none is selected.
+    known = (Subprotocol(name) for name in (PROTOCOL, *TOKEN_PROTOCOLS))
+    return next((name for name in known if name in offered), None)
 
 
 def _library_logger() -> logging.Logger:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -18,6 +18,8 @@ from streamd.errors import WireError
 
 STREAM_PATH = "/v1/stream"
 MAX_CHANNELS = 8
+_MAX_FIELDS = 200
+"""Limit of fields of a query; Deepgram's clients may name 100 key terms."""
 MAX_SAMPLES = 2**53
 """Limit of sample numbers: JavaScript's integers are exact up to here, and it takes centuries."""
 
@@ -129,13 +131,18 @@ def decode_command(text: str) -> Command:
     except (msgspec.DecodeError, RecursionError) as error:
         raise WireError("bad_message", f"expected start, flush or stop: {error}") from error
     if isinstance(command, Start):
-        if not MIN_RATE_HZ <= command.rate <= MAX_RATE_HZ:
-            limits = f"rate must be {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
-            raise WireError("bad_rate", f"{limits}, got {command.rate}")
-        if not 1 <= command.channels <= MAX_CHANNELS:
-            limits = f"channels must be 1 to {MAX_CHANNELS}"
-            raise WireError("bad_message", f"{limits}, got {command.channels}")
+        check_format(command)
     return command
+
+
+def check_format(start: Start) -> None:
+    """Raise `WireError` with `bad_rate` or `bad_message` if such audio is not supported."""
+    if not MIN_RATE_HZ <= start.rate <= MAX_RATE_HZ:
+        limits = f"rate must be {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
+        raise WireError("bad_rate", f"{limits}, got {start.rate}")
+    if not 1 <= start.channels <= MAX_CHANNELS:
+        limits = f"channels must be 1 to {MAX_CHANNELS}"
+        raise WireError("bad_message", f"{limits}, got {start.channels}")
 
 
 class Role(StrEnum):
@@ -146,11 +153,14 @@ class Role(StrEnum):
     BOTH = "both"
 
 
+SessionName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """The query of the websocket's address, with the defaults of what is left out."""
 
     role: Role = Role.LISTEN
-    session: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
+    session: SessionName | None = None
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
     epoch: str | None = None
     partials: bool = True
@@ -158,14 +168,18 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     stats: bool = False
 
 
-def parse_query(query: str) -> Query:
+QueryT = TypeVar("QueryT", bound=msgspec.Struct)
+
+
+def parse_query(query: str, kind: type[QueryT]) -> QueryT:
     """Parse the query; the last value of a repeated name counts, unknown names are ignored.
 
     Raises `WireError` with `bad_query`.
     """
     try:
-        pairs = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
-        return msgspec.convert(pairs, Query, strict=False)
+        fields = parse_qs(query, max_num_fields=_MAX_FIELDS)
+        pairs = {name: values[-1] for name, values in fields.items()}
+        return msgspec.convert(pairs, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".
         message = re.sub(r" - at `\$\.(\w+)`$", r" for \1", str(error))

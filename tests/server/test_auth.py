@@ -86,6 +86,15 @@ async def test_a_page_shows_the_token_as_a_subprotocol():
                 assert await refusal(server.port, subprotocols=offered) == 401
 
 
+@pytest.mark.parametrize("name", ["token", "bearer"])
+async def test_a_page_of_deepgram_shows_it_as_the_subprotocol_after_another(name):
+    async with serving(CountingStreams(), token="secret") as server:
+        async with client(server.port, subprotocols=[name, "secret"]) as listener:
+            assert listener.connection.subprotocol == name
+        assert await refusal(server.port, subprotocols=[name, "wrong"]) == 401
+        assert await refusal(server.port, subprotocols=["secret", name]) == 401
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "[::1", "10.0.0.1", "", "a\nHost: b"]
 )

@@ -183,8 +183,10 @@ class Client:
 
 
 @asynccontextmanager
-async def client(port: int, query: str = "", **options: object) -> AsyncIterator[Client]:
-    address = f"ws://127.0.0.1:{port}/v1/stream?{query}"
+async def client(
+    port: int, query: str = "", *, path: str = "/v1/stream", **options: object
+) -> AsyncIterator[Client]:
+    address = f"ws://127.0.0.1:{port}{path}?{query}"
     async with connect(address, proxy=None, **options) as connection:
         yield Client(connection)
 

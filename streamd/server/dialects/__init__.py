@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from streamd.errors import WireError
+from streamd.server.dialects.deepgram import Deepgram
 from streamd.server.dialects.dialect import Close, Dialect, Tell
 from streamd.server.dialects.native import Native
 from streamd.server.wire import STREAM_PATH, Role
 
 __all__ = ["DIALECTS", "Close", "Dialect", "Tell", "requested_role"]
 
-DIALECTS: Mapping[str, type[Dialect]] = MappingProxyType({STREAM_PATH: Native})
+DIALECTS: Mapping[str, type[Dialect]] = MappingProxyType(
+    {STREAM_PATH: Native, "/v1/listen": Deepgram}
+)
 """The dialects by path."""
 
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from streamd.errors import WireError
 from streamd.events import SessionEvent
-from streamd.server.wire import Command, Hello, Query
+from streamd.server.wire import Command, Hello, Query, close_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +61,28 @@ class Dialect(Protocol):
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Report the error that ends the connection, at any time; the last act is a `Close`."""
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_typed_decoder = msgspec.json.Decoder(_Typed)
+
+
+def type_of(message: str) -> str:
+    """Return the ``type`` of a JSON message; raises `WireError` with `bad_message`."""
+    try:
+        return _typed_decoder.decode(message).type
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError("bad_message", f"expected JSON with a type: {error}") from error
+
+
+def tell(kind: str, **fields: object) -> Tell:
+    """Return a message of this ``type``."""
+    return Tell({"type": kind, **fields})
+
+
+def closing(error: WireError) -> Close:
+    """Close as streamd.v1 does, for protocols that document no codes."""
+    return Close(close_code(error.code), error.code)

@@ -27,7 +27,7 @@ class Native:
 
     @cached_property
     def _query(self) -> Query:
-        return parse_query(self._text)
+        return parse_query(self._text, Query)
 
     def request(self) -> Query:
         """Return the query; raises `WireError` with `bad_query`."""

@@ -1,0 +1,369 @@
+"""What each dialect makes of messages and events, without a server; and on the port, with one."""
+
+import json
+
+import msgspec
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.exceptions import InvalidStatus
+
+from streamd.errors import WireError
+from streamd.events import (
+    Ack,
+    Eos,
+    Fault,
+    Final,
+    Flushed,
+    Gap,
+    Lag,
+    Missed,
+    Partial,
+    SessionEvent,
+    Started,
+    Stats,
+    TimedWord,
+    Vad,
+    encode,
+)
+from streamd.server.dialects import DIALECTS, Close, Dialect, Tell
+from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.deepgram import Deepgram
+from streamd.server.wire import STREAM_PATH, Flush, Hello, Limits, Role, Start, Stop, close_code
+from tests.support.serving import CountingStreams, client, serving
+
+HELLO = Hello(
+    proto="streamd.v1",
+    session="talk",
+    epoch="e1.secret",
+    seq=0,
+    model="tiny.en",
+    language="en",
+    rate=16000,
+    limits=Limits(max_message_bytes=1 << 20),
+)
+
+
+def words(text: str, start_ms: int, n_final: int = 99) -> tuple[TimedWord, ...]:
+    """A word every 500 ms, each a little less certain."""
+    return tuple(
+        TimedWord(
+            text=word,
+            start_ms=start_ms + 500 * i,
+            end_ms=start_ms + 500 * (i + 1),
+            prob=1 - i / 10,
+            final=i < n_final,
+        )
+        for i, word in enumerate(text.split())
+    )
+
+
+def partial(text: str, start_ms: int = 0, *, seg: int = 0, n_final: int = 0) -> Partial:
+    stable = len(" ".join(text.split()[:n_final]))
+    spoken = words(text, start_ms, n_final)
+    end_ms = start_ms + 500 * len(spoken)
+    return Partial(
+        seg=seg, rev=1, start_ms=start_ms, end_ms=end_ms, text=text, stable=stable, words=spoken
+    )
+
+
+def final(text: str, start_ms: int = 0, *, seg: int = 0) -> Final:
+    spoken = words(text, start_ms)
+    end_ms = start_ms + 500 * len(spoken)
+    return Final(
+        seq=seg + 1,
+        seg=seg,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        text=text,
+        language="en",
+        words=spoken,
+    )
+
+
+def converse(dialect: Dialect, *steps: str | bytes | SessionEvent) -> list[object]:
+    """What the dialect does at each step: a message of the client, or an event."""
+    dialect.request()
+    acts = [*dialect.opened(HELLO)]
+    for step in steps:
+        acts += dialect.hear(step) if isinstance(step, str | bytes) else dialect.say(step)
+    return [json.loads(encode(act.message)) if isinstance(act, Tell) else act for act in acts]
+
+
+def refused(dialect: Dialect, error: WireError) -> tuple[list[object], Close]:
+    *told, close = dialect.fault(error)
+    assert isinstance(close, Close)
+    return [json.loads(encode(tell.message)) for tell in told], close
+
+
+# Deepgram
+LISTEN = "model=nova-3&encoding=linear16&sample_rate=8000"
+
+
+def results(event: Partial | Final, **differences: object) -> dict[str, object]:
+    is_final = isinstance(event, Final)
+    return {
+        "type": "Results",
+        "channel_index": [0, 1],
+        "start": event.start_ms / 1000,
+        "duration": (event.end_ms - event.start_ms) / 1000,
+        "is_final": is_final,
+        "speech_final": is_final,
+        "from_finalize": False,
+        "channel": {
+            "alternatives": [
+                {
+                    "transcript": event.text,
+                    "confidence": 0.95,
+                    "words": [
+                        {"word": "turn", "punctuated_word": "Turn", "confidence": 1.0}
+                        | {"start": event.start_ms / 1000, "end": event.start_ms / 1000 + 0.5},
+                        {"word": "on", "punctuated_word": "on.", "confidence": 0.9}
+                        | {"start": event.start_ms / 1000 + 0.5, "end": event.end_ms / 1000},
+                    ],
+                }
+            ]
+        },
+        "metadata": {
+            "request_id": "talk",
+            "model_uuid": "tiny.en",
+            "model_info": {"name": "tiny.en", "version": "1", "arch": "whisper"},
+        },
+    } | differences
+
+
+def test_deepgram_in_full():
+    begun = {"type": "SpeechStarted", "channel": [0], "timestamp": 0.5}
+    turn = final("Turn on.", 500)
+    over = {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 1.5}
+    assert converse(
+        Deepgram(f"{LISTEN}&interim_results=true&vad_events=true&utterance_end_ms=1000"),
+        bytes(16000),
+        Vad(speech=True, t_ms=500),
+        partial("Turn on.", 500),
+        bytes(16000),
+        turn,
+        bytes(7999),
+        b"\0",
+        '{"type": "KeepAlive"}',
+        '{"type": "Finalize"}',
+        Flushed(id="", seq=1),
+        '{"type": "CloseStream"}',
+        Eos(seq=1, reason="stop"),
+    ) == [
+        Start(rate=8000),
+        bytes(16000),
+        begun,
+        results(partial("Turn on.", 500)),
+        bytes(16000),
+        results(turn),
+        bytes(7998),
+        bytes(2),
+        over,
+        Flush(),
+        results(final("", 2500), from_finalize=True, channel={"alternatives": [SILENCE]}),
+        Stop(),
+        {
+            "type": "Metadata",
+            "request_id": "talk",
+            "created": None,
+            "duration": 2.5,
+            "channels": 1,
+            "transaction_key": "",
+            "sha256": "",
+        },
+    ]
+
+
+SILENCE = {"transcript": "", "confidence": 0.0, "words": []}
+
+
+def test_deepgram_says_what_a_finalize_brought():
+    finalize = '{"type":"Finalize"}'
+    _, *answers = converse(Deepgram(LISTEN), finalize, final("Turn on."), Flushed(id="", seq=1))
+    assert answers == [results(final("Turn on."), from_finalize=True)]
+
+
+def test_deepgram_ends_no_utterance_in_a_short_pause():
+    acts = converse(
+        Deepgram(f"{LISTEN}&utterance_end_ms=1000"),
+        bytes(30000),
+        final("Turn on."),  # until 1.0 s
+        Vad(speech=True, t_ms=1900),
+        bytes(34000),
+        final("Turn on.", 2000),  # until 3.0 s; 4 s have been heard
+    )
+    ends = [act for act in acts if isinstance(act, dict) and act["type"] == "UtteranceEnd"]
+    assert [end["last_word_end"] for end in ends] == [3.0]
+
+
+def test_deepgram_without_endpointing_ends_no_speech():
+    (told,) = converse(Deepgram(f"{LISTEN}&endpointing=false"), final("Turn on."))
+    assert told == results(final("Turn on."), speech_final=False)
+
+
+def test_deepgram_wants_partials_only_if_it_is_asked():
+    assert not Deepgram(LISTEN).request().partials
+    query = Deepgram(f"{LISTEN}&interim_results=true&session=talk").request()
+    assert (query.partials, query.role, query.session) == (True, Role.BOTH, "talk")
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "culprit"),
+    [
+        ("", "bad_query", "encoding"),
+        ("encoding=opus&sample_rate=48000", "bad_query", "encoding"),
+        ("encoding=linear16", "bad_query", "sample_rate"),
+        ("encoding=linear16&sample_rate=3999", "bad_rate", "3999"),
+        (f"{LISTEN}&channels=9", "bad_message", "channels"),
+        (f"{LISTEN}&callback=https://a.example", "bad_query", "callback"),
+        (f"{LISTEN}&multichannel=true", "bad_query", "multichannel"),
+        (f"{LISTEN}&session=a/b", "bad_query", "session"),
+    ],
+)
+def test_deepgram_names_what_is_wrong(query, code, culprit):
+    with pytest.raises(WireError, match=culprit) as error:
+        Deepgram(query).request()
+    assert error.value.code == code
+    (told,), close = refused(Deepgram(query), error.value)
+    assert (told["type"], told["variant"], close) == ("Error", code, Close(close_code(code), code))
+
+
+# Audio
+@given(st.sampled_from(["linear16", "linear32", "mulaw"]), st.integers(1, 8), st.data())
+def test_a_stream_of_bytes_may_be_cut_anywhere(encoding, channels, data):
+    stream = ByteStream(encoding, Start(channels=channels))
+    audio = data.draw(st.binary(max_size=200))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(audio)), max_size=5)))
+    pieces = [audio[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(audio)], strict=True)]
+    start, *taken = [act for piece in pieces for act in stream.take(piece)]
+    n_bytes = channels * start.encoding.n_bytes
+    assert all(len(each) % n_bytes == 0 for each in taken)
+    if encoding != "mulaw":
+        assert b"".join(taken) == audio[: len(audio) // n_bytes * n_bytes]
+
+
+@pytest.mark.parametrize(("encoding", "subtype"), [("mulaw", "ULAW"), ("alaw", "ALAW")])
+def test_telephone_audio_is_what_libsndfile_makes_of_it(tmp_path, encoding, subtype):
+    path = tmp_path / "every.raw"
+    path.write_bytes(bytes(range(256)))
+    wanted, _ = soundfile.read(
+        path, dtype="int16", samplerate=8000, channels=1, format="RAW", subtype=subtype
+    )
+    _, samples = ByteStream(encoding, Start(rate=8000)).take(bytes(range(256)))
+    assert samples == wanted.tobytes()
+
+
+# All of them but our own
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+types = st.sampled_from(["Finalize", "KeepAlive", "CloseStream", "Configure", "?"])
+messages = st.one_of(
+    st.binary(max_size=20),
+    st.text(max_size=20),
+    values.map(json.dumps),
+    st.fixed_dictionaries({"type": types | values}, optional={"id": values}).map(json.dumps),
+    st.just("[" * 100_000),
+)
+times = st.integers(0, 10_000)
+events = st.one_of(
+    st.builds(partial, st.text(max_size=20), times),
+    st.builds(final, st.text(max_size=20), times),
+    st.builds(Vad, speech=st.booleans(), t_ms=times),
+    st.builds(Fault, code=st.text(max_size=5), message=st.text(max_size=5), fatal=st.booleans()),
+    st.builds(Flushed, id=st.text(max_size=5), seq=times),
+    st.sampled_from(
+        [
+            Ack(samples=1),
+            Gap(t_ms=0, duration_ms=20, why="pause"),
+            Lag(lag_ms=1000),
+            Missed(from_seq=1, to_seq=2, why="retention"),
+            Started(samples=0),
+            Stats(audio_ms=0, lag_ms=0, lost_ms=0, rtf=0.0, listeners=0),
+        ]
+    ),
+)
+FOREIGN = sorted(DIALECTS.keys() - {STREAM_PATH})
+"""What streamd.v1 passes on as it is, the session checks (test_fuzz.py)."""
+queries = st.sampled_from(["", LISTEN, f"{LISTEN}&utterance_end_ms=0"]) | st.text()
+
+
+@given(st.sampled_from(FOREIGN), queries, st.lists(messages | events), st.booleans())
+def test_anything_may_come_in_any_order(path, query, steps, ends):
+    """The client sees JSON, the session whole samples after their format, and nobody a bug."""
+    dialect = DIALECTS[path](query)
+    told: list[Tell] = []
+    format_ = Start()
+    n_starts = has_audio = 0
+    try:
+        dialect.request()
+        told += dialect.opened(HELLO)
+        for step in [*steps, *[Eos(seq=0, reason="stop")] * ends]:
+            acts = dialect.hear(step) if isinstance(step, str | bytes) else dialect.say(step)
+            for act in acts:
+                match act:
+                    case Tell():
+                        told.append(act)
+                    case Start():
+                        assert not has_audio
+                        n_starts, format_ = n_starts + 1, act
+                    case bytes():
+                        has_audio = True
+                        assert len(act) % (format_.encoding.n_bytes * format_.channels) == 0
+                    case _:
+                        assert isinstance(act, Flush | Stop)
+        assert n_starts <= 1
+    except WireError as error:
+        fault, close = refused(dialect, error)
+        assert all(isinstance(message, dict) for message in fault)
+        assert 1000 <= close.code <= 4999
+        assert len(close.reason.encode()) <= 123
+    assert all(isinstance(msgspec.json.decode(encode(each.message)), dict) for each in told)
+
+
+# On the port
+async def test_whoever_listens_hears_what_a_foreign_client_feeds():
+    streams = CountingStreams()
+    query = "encoding=linear16&sample_rate=16000&session=talk&interim_results=true"
+    async with serving(streams) as server:
+        path = "/v1/listen"
+        async with client(server.port, query, path=path) as speaker:
+            await speaker.say(bytes(1280))
+            await speaker.get()
+            async with client(server.port, "session=talk&after=0") as listener:
+                await listener.get()
+                await speaker.say({"type": "CloseStream"})
+                assert (await listener.until("final"))[-1]["text"] == "2 frames"
+            *_, last, metadata = await speaker.rest()
+            assert last["channel"]["alternatives"][0]["transcript"] == "2 frames"
+            assert metadata["type"] == "Metadata"
+            assert speaker.close_code == 1000
+    assert streams.ingests["talk"].finished == "stop"
+
+
+async def test_a_foreign_client_is_refused_in_its_own_words():
+    streams = CountingStreams()
+    streams.max_streams = 0
+    async with (
+        serving(streams) as server,
+        client(server.port, LISTEN, path="/v1/listen") as speaker,
+    ):
+        (error,) = await speaker.rest()
+        assert (error["type"], error["variant"]) == ("Error", "too_many_streams")
+        assert speaker.close_code == 1013
+
+
+async def test_foreign_clients_count_as_speakers():
+    streams = CountingStreams()
+    async with (
+        serving(streams, max_streams=1) as server,
+        client(server.port, LISTEN, path="/v1/listen"),
+        client(server.port, LISTEN, path="/v1/listen"),
+    ):
+        with pytest.raises(InvalidStatus, match="503"):
+            async with client(server.port, "role=both"):
+                pass
