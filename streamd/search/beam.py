@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamd.search.paths import Cache, Path, Prefill, log_softmax, token_prob
+from streamd.search.paths import Cache, Path, Prefill, log_softmax, log_sum, token_prob
 from streamd.search.rules import Row, Rules
 
 
@@ -65,7 +65,8 @@ def best(paths: Sequence[Path], length_penalty: float | None) -> Path:
 def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
     """The path with each of its `n` most probable next tokens, the most probable first."""
     logprobs = log_softmax(rules(row, path.tokens))
-    probs = np.exp(log_softmax(row[: rules.eot]))
+    text = row[: rules.eot]
+    total = log_sum(text)
     # Sorted before the stable sort, so that of equal tokens the first wins, as in torch.topk.
     top = np.sort(np.argpartition(-logprobs, n)[:n])
     top = top[np.argsort(-logprobs[top], kind="stable")]
@@ -77,7 +78,8 @@ def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
         if token == rules.eot:
             continued.append(path.end(logprob))
         else:
-            continued.append(path.append(token, logprob, token_prob(probs, token, logprob)))
+            prob = token_prob(text, total, token, logprob)
+            continued.append(path.append(token, logprob, prob))
     return continued
 
 

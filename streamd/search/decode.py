@@ -12,9 +12,9 @@ import numpy as np
 from streamd.options import DecodingOptions
 from streamd.search import Alignment, Decoder
 from streamd.search.beam import beam_search, best
-from streamd.search.greedy import Sampler, greedy, sample
+from streamd.search.greedy import Draft, Sampler, greedy, sample
 from streamd.search.guards import compression_ratio, find_loop, tail_entropy
-from streamd.search.paths import Cache, Path, Prefill, log_softmax
+from streamd.search.paths import Cache, Path, Prefill, log_softmax, log_sum
 from streamd.search.rules import Rules
 from streamd.search.tokenizer import Tokenizer
 
@@ -173,7 +173,7 @@ class _Search:
             tokens=path.tokens,
             token_probs=path.probs,
             avg_logprob=path.sum_logprob / (n_tokens + 1),
-            no_speech_prob=float(np.exp(log_softmax(logits[0])[tokenizer.nospeech])),
+            no_speech_prob=float(np.exp(logits[0, tokenizer.nospeech] - log_sum(logits[0]))),
             blank=not self._context.prefix and int(logits[1].argmax()) == tokenizer.eot,
             compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
             temperature=0.0 if self._sampler is None else self._sampler.temperature,
@@ -202,12 +202,12 @@ class _Search:
                 patience=options.patience,
                 max_tokens=max_tokens,
             )
+        (mark,) = self._tokenizer.encode(".")
         path, self._n_accepted = greedy(
             self._cache,
             prefill,
             rules=rules,
-            draft=self._draft,
-            stability=options.stability,
+            draft=Draft(self._draft, options.stability, mark, max_tokens),
             stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
         )
         return [path]

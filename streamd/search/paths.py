@@ -60,7 +60,7 @@ class Path:
 
 
 class Prefill(NamedTuple):
-    """The path of the given tokens, and the logits (m, n_vocab) that were asked for."""
+    """The path of tokens that were run, and the logits (m, n_vocab) that were asked for."""
 
     path: Path
     logits: Logits
@@ -76,11 +76,27 @@ class Cache:
 
     def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
         """Run given tokens in one pass; return the logits of the positions in `want`."""
+        return self._follow(Path(), tokens, want)
+
+    def try_out(self, path: Path, guess: Sequence[int]) -> Prefill:
+        """Run the path's last token, which was sampled but not run, and a guess of what follows.
+
+        Returns the path with all of them run, and the logits (1 + len(guess), n_vocab) after each.
+        """
+        return self._follow(path, (path.tokens[-1], *guess), range(1 + len(guess)))
+
+    def _follow(self, path: Path, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
         slots = self._take(len(tokens))
-        pasts = [tuple(slots[: i + 1]) for i in range(len(slots))]
+        pasts = [(*path.slots, *slots[: i + 1]) for i in range(len(slots))]
         logits, alignment = self._step(tokens, slots, pasts, want)
-        frames = tuple(attended_frames(alignment))
-        return Prefill(Path(slots=tuple(slots), rows=tuple(alignment), frames=frames), logits)
+        frames = attended_frames(alignment)
+        longer = replace(
+            path,
+            slots=(*path.slots, *slots),
+            rows=(*path.rows, *alignment),
+            frames=(*path.frames, *frames),
+        )
+        return Prefill(longer, logits)
 
     def extend(self, paths: Sequence[Path]) -> tuple[list[Path], Logits]:
         """Run the last token of each path, which was sampled but not run, in one pass.
@@ -141,14 +157,24 @@ def attended_frames(alignment: Alignment) -> list[int]:
 
 def log_softmax(row: Row) -> NDArray[np.float32]:
     """Log probabilities of one row of logits."""
-    shifted = row - row.max()
-    logprobs: NDArray[np.float32] = shifted - np.log(np.exp(shifted).sum())
+    logprobs: NDArray[np.float32] = row - log_sum(row)
     return logprobs
 
 
-def token_prob(probs: Row, token: int, logprob: float) -> float:
-    """A text token's probability among the text tokens (`probs`), or any other's under the rules.
+def log_sum(row: Row) -> np.float32:
+    """What to subtract from one row of logits to get log probabilities.
 
-    A word's confidence is the mean of these, as in openai/whisper ``timing.py``.
+    Where one of them is wanted, the others of a vocabulary of 50,000 need not be computed.
     """
-    return float(probs[token]) if token < len(probs) else math.exp(logprob)
+    top = row.max()
+    total: np.float32 = top + np.log(np.exp(row - top).sum())
+    return total
+
+
+def token_prob(text: Row, total: np.float32, token: int, logprob: float) -> float:
+    """A text token's probability among the text tokens, or any other's under the rules.
+
+    `text` are the logits of the text tokens, `total` their `log_sum`. A word's confidence is the
+    mean of these, as in openai/whisper ``timing.py``.
+    """
+    return math.exp(text[token] - total) if token < len(text) else math.exp(logprob)

@@ -6,18 +6,18 @@ monotonic path of tokens through the frames. `find_words` needs no second pass o
 openai/whisper ``timing.py``.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from streamd.options import APPENDED, PREPENDED
 from streamd.search import Alignment, Decoder
 from streamd.search.decode import Decoded
-from streamd.search.paths import Cache, log_softmax
+from streamd.search.paths import Cache, log_sum, token_prob
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Samples, Word
 
@@ -26,6 +26,12 @@ PADDING_SLACK = 10
 QUIET = 0.05
 """Frames 26 dB below a word's loudest one are not speech."""
 _MEDIAN_WIDTH = 7
+_MEDIAN_NETWORK = (
+    *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
+    *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
+)
+"""Pairs to put in order, after which the fourth of seven values is in its place (N. Devillard, Fast
+median search, 1998): whole arrays at a time, five times as fast as `numpy.partition`."""
 
 
 def find_words(
@@ -64,9 +70,10 @@ def align(
     start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
     rows = range(len(start) - 1, len(start) + len(tokens))
     run, logits = Cache(decoder).prefill((*start, *tokens, tokenizer.eot), rows[:-1])
+    texts = logits[:, : tokenizer.eot]
     probs = [
-        float(np.exp(log_softmax(row[: tokenizer.eot])[token]))
-        for row, token in zip(logits, tokens, strict=True)
+        token_prob(text, log_sum(text), token, 0.0)
+        for text, token in zip(texts, tokens, strict=True)
     ]
     starts = token_starts(np.stack(run.rows), rows, n_frames)
     return _timed(tokenizer.split_words(tokens, language), starts, probs)
@@ -96,10 +103,19 @@ def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
     reach = _MEDIAN_WIDTH // 2
     if n_frames > reach:
         padded = np.pad(weights, ((0, 0), (0, 0), (reach, reach)), mode="reflect")
-        spans = sliding_window_view(padded, _MEDIAN_WIDTH, axis=-1)
-        weights = np.partition(spans, reach, axis=-1)[..., reach]  # the median, without its checks
+        for head in range(weights.shape[1]):  # one at a time stays in the processor's cache
+            spans = [padded[:, head, i : i + n_frames] for i in range(_MEDIAN_WIDTH)]
+            weights[:, head] = _median(spans)
     smooth: NDArray[np.float32] = weights.mean(axis=1)
     return smooth
+
+
+def _median(values: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The median of seven arrays, element by element, by a network that sorts no more than that."""
+    for low, high in _MEDIAN_NETWORK:
+        a, b = values[low], values[high]
+        values[low], values[high] = np.minimum(a, b), np.maximum(a, b)
+    return values[len(values) // 2]
 
 
 def merge_punctuation(words: Sequence[Word]) -> list[Word]:
@@ -199,7 +215,7 @@ def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int6
     i, j = cost.shape
     path = [(i - 1, j - 1)]
     while i > 1 or j > 1:
-        corner, above, left = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        corner, above, left = total[i - 1][j - 1], total[i - 1][j], total[i][j - 1]
         if left <= corner and left <= above:
             j -= 1
         elif above < corner:
@@ -211,21 +227,23 @@ def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int6
     return rows, columns
 
 
-def cumulative(cost: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The cost of the cheapest path to each cell, (n + 1, m + 1) with a border of infinity.
+def cumulative(cost: NDArray[np.floating]) -> list[list[float]]:
+    """The cost of the cheapest path to each cell, n + 1 rows of m + 1 with a border of infinity.
 
-    Cells on an anti-diagonal do not depend on each other, so numpy fills one diagonal at a time.
-    One step down it is m cells in the flat table, and m - 1 in the flat costs.
+    Plain floats, since each cell depends on its neighbour: numpy, a diagonal at a time, takes four
+    times as long for a window of 3 s, and as long for one of 15 s.
     """
-    n, m = cost.shape
-    added = np.ascontiguousarray(cost, np.float64).ravel()
-    total = np.full((n + 1) * (m + 1), np.inf)
-    total[0] = 0.0
-    for diagonal in range(2, n + m + 1):
-        first, last = max(1, diagonal - m), min(n, diagonal - 1)
-        up, down = (first - 1) * m + diagonal, (last - 1) * m + diagonal
-        before = np.minimum(total[up - 2 : down - 1 : m], total[up - 1 : down : m])
-        before = np.minimum(before, total[up + m - 1 : down + m : m])
-        at, end = ((i - 1) * (m - 1) + diagonal - 2 for i in (first, last))
-        total[up + m : down + m + 1 : m] = before + added[at : end + 1 : max(1, m - 1)]
-    return total.reshape(n + 1, m + 1)
+    above = [0.0, *[math.inf] * cost.shape[1]]
+    total = [above]
+    for added in cost.astype(np.float64).tolist():
+        corner, left = above[0], math.inf
+        row = [left]
+        for cell, up in zip(added, above[1:], strict=True):
+            # Not min(), which takes as long as the rest.
+            before = corner if corner < up else up
+            left = cell + (left if left < before else before)
+            row.append(left)
+            corner = up
+        total.append(row)
+        above = row
+    return total

@@ -90,6 +90,26 @@ def test_a_right_draft_costs_one_pass():
     assert decoder.passes == [2 + len(truth)]
 
 
+@pytest.mark.parametrize(
+    ("said", "draft", "passes"),
+    [
+        (b"abcdefgh", b"", [2, 2, 2, 2, 2, 2, 2, 2, 2]),  # each with a full stop after it
+        (b"abcdefgh", b"abXdefgh", [10, 2, 4, 2]),  # the draft again after a wrong token
+        (b"abcdefgh", b"abdefgh", [9, 2, 4, 2]),  # after one that was left out
+        (b"ab.", b"a", [3, 2]),  # the full stop at the end costs no pass
+        (b"ab.", b"abc", [5, 1]),  # nor is another expected after it
+        (b"ababy", b"abxaby", [8, 3]),  # the guess follows the nearest of equal tokens
+    ],
+)
+def test_what_follows_a_wrong_draft_is_guessed(said, draft, passes):
+    predict = scripted([*said, EOT], n_ctx=200)
+    decoder = ContextDecoder(predict, 60)
+    found = decode(decoder, TOKENIZER, options=GREEDY, context=Context(20, draft=tuple(draft)))
+    assert bytes(found.tokens) == said
+    assert outcome(found) == outcome(run(predict, Context(20)))
+    assert decoder.passes == passes
+
+
 def test_a_timestamp_s_probability_is_the_one_it_was_chosen_by():
     options = replace(GREEDY, timestamps=True)
     predict = hashed(5)

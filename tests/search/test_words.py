@@ -50,13 +50,13 @@ def test_the_path_is_monotonic_and_the_cheapest(cost):
     assert (rows[-1] + 1, columns[-1] + 1) == cost.shape
     steps = set(zip(np.diff(rows).tolist(), np.diff(columns).tolist(), strict=True))
     assert steps <= {(0, 1), (1, 0), (1, 1)}
-    assert cost[rows, columns].sum() == textbook_cost(cost) == cumulative(cost)[-1, -1]
+    assert cost[rows, columns].sum() == textbook_cost(cost) == cumulative(cost)[-1][-1]
 
 
 def test_costs_add_up_in_float64():
     """As in openai-whisper: in float32 a word of a long window began 20 ms earlier."""
     cost = np.random.default_rng(0).standard_normal((40, 1_500))
-    assert cumulative(cost)[-1, -1] == textbook_cost(cost)
+    assert cumulative(cost)[-1][-1] == textbook_cost(cost)
 
 
 def decoded(data: bytes, frames, *, prefix: bytes = b"", max_tokens=60) -> Decoded:
