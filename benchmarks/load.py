@@ -73,7 +73,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
 async def subscribers(n: int) -> dict[str, float]:
     """So many listeners at once."""
     config = load({"port": "0", "max-subscribers": "10000"}, {})
-    every = Streams(build.session_factory(config), room=500, max_ingest=0)
+    every = Streams(lambda _: build.new_session(config), room=500, max_ingest=0)
     hub = every.add(LIVE).hub
     async with serving.server(config, every) as server:
         assert server is not None

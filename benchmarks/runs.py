@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from subprocess import run as command
 from typing import Any
@@ -126,7 +127,7 @@ class Run:
             step_ms=ms_from_frames(config.session.step) or recording.audio_ms,
             audio_ms=recording.audio_ms,
         )
-        new_session = build.session_factory(config)
+        new_session = partial(build.new_session, config)
         (log,) = replay([recognizer], new_session, [recording.frames], began=began)
         (cpu_ms,) = (entry.cpu_ms for entry in log if isinstance(entry, Ended))
         decoded = [entry for entry in log if isinstance(entry, Decoded)]

@@ -13,12 +13,14 @@ from streamd.types import FRAME, Window
 def main() -> None:
     """Say what is reached."""
     config = load({"model": sys.argv[1]}, {})
-    session = build.session_factory(config)()
+    session = build.new_session(config)
     session.feed(np.zeros((1, FRAME), np.float32))
     print("frame", flush=True)
     recognizer = build.recognizer(config, *open_model(config))
     print("model", flush=True)
-    recognizer.recognize(Window(0, 250, np.zeros(250 * FRAME, np.float32)))
+    recognizer.recognize(
+        Window(0, 250, np.zeros(250 * FRAME, np.float32), language="en", detect=False)
+    )
     print("hypothesis", flush=True)
 
 

@@ -12,6 +12,7 @@ none. Options are streamd's, such as ``model=base.en``. Prints a table and, last
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -39,8 +40,8 @@ class Bench:
         options = build.decoding_options(config, model)
         whole = replace(options, audio_ctx=model.dims.n_audio_ctx)
         self._config, self._model = config, model
-        self.live = Recognizer(engine, tokenizer, options, initial_prompt=config.decoding.prompt)
-        self._whole = Recognizer(engine, tokenizer, whole, initial_prompt=config.decoding.prompt)
+        self.live = Recognizer(engine, tokenizer, options)
+        self._whole = Recognizer(engine, tokenizer, whole)
 
     def stream(self, recording: Recording, clock: Clock) -> Log:
         """The log of the recording, played from its beginning to its end."""
@@ -51,7 +52,7 @@ class Bench:
             step_ms=ms_from_frames(self._config.session.step),
             audio_ms=recording.audio_ms,
         )
-        new_session = build.session_factory(self._config)
+        new_session = partial(build.new_session, self._config)
         (log,) = replay([self.live], new_session, [recording.frames], began=began)
         return log
 

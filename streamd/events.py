@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from streamd.options import EndpointOptions, ModelOptions
 from streamd.types import Word, ms_from_frames
 
 PROTOCOL = "streamd.v1"
@@ -58,6 +59,19 @@ class EndReason(StrEnum):
     """The server ends; it may resume the session when it runs again."""
     FORGOTTEN = "forgotten"
     """A session of an earlier run without listeners was dropped from memory. Not sent."""
+
+
+_MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client that feeds a session may choose: options, under their names."""
+
+    language: str = _MODEL.language
+    task: str = _MODEL.task
+    prompt: str = _MODEL.prompt
+    hotwords: str = _MODEL.hotwords
+    endpoint_ms: int = ms_from_frames(_ENDPOINT.plain)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -18,6 +18,7 @@ import msgspec
 
 from streamd.events import (
     Ack,
+    Choices,
     Eos,
     Event,
     Fault,
@@ -166,8 +167,11 @@ class Hub:
         bound: int = 256,
         epoch: str | None = None,
         journal: Journal | None = None,
+        choices: Choices | None = None,
     ) -> None:
         self.session = session
+        self.choices = choices or Choices()
+        """What its speaker has chosen, for clients to know."""
         self.epoch = journal.epoch if journal else epoch or secrets.token_hex(4)
         self.seq = 0 if journal is None else journal.seq
         """Number of the last final; 0 before the first."""

@@ -23,6 +23,8 @@ Span = Annotated[int, Meta(ge=0, le=1_500), FRAMES]
 """A time within the 30 s that Whisper takes at once."""
 WholeSpan = Annotated[int, Meta(ge=0, le=1_500, multiple_of=1), FRAMES]
 """The same, if only whole frames are allowed; other times are rounded down to them."""
+Hint = Annotated[str, Meta(max_length=4_000)]
+"""Text that the model gets before the transcript; 223 tokens of it count."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
 Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|lrc|csv|tsv|json|jsonl|html|mp4)\Z")]
 FormatName = Literal[
@@ -72,6 +74,11 @@ class SessionOptions:
     """Length of an utterance after which its detected language is fixed."""
     backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
     """Audio kept while the engine lags; older audio is dropped and reported as a gap."""
+    language: Annotated[str, DERIVED] = ""
+    """The code of the spoken language; empty: it is detected."""
+    task: Annotated[str, DERIVED] = ""
+    prompt: Annotated[str, DERIVED] = ""
+    hotwords: Annotated[str, DERIVED] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +336,9 @@ class ModelOptions:
     """Added to each of `DecodingOptions.temperatures`; those above 1 are left out."""
     fallback: bool = True
     """Whether a doubtful window is decoded again at higher temperatures."""
-    prompt: str = ""
+    prompt: Hint = ""
     """Text that the model sees before the first word."""
-    hotwords: str = ""
+    hotwords: Hint = ""
     """Words and names to expect; the model sees them before every window."""
     threads: Annotated[int, Meta(ge=0, le=256)] = 0
     """Threads for each window; 0: two if there are two processors, one with several workers."""

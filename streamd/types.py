@@ -62,7 +62,9 @@ class Window:
     those inside it, and `draft` is the uncommitted tail of the last hypothesis, to be verified. A
     `last` window ends the utterance (if the silence lasts): all of its words will be committed, so
     it is decoded with full checks. `language` is the code of the last one, or empty; with `detect`
-    it may have changed.
+    it may have changed. `task` is "transcribe" or "translate", or empty for the recognizer's own.
+    `initial_prompt` is text before the prompt, `hotwords` are words and names to expect; text that
+    is too long loses its beginning, but hotwords stay.
     """
 
     start: int
@@ -74,6 +76,9 @@ class Window:
     last: bool = False
     language: str = ""
     detect: bool = True
+    task: str = ""
+    initial_prompt: str = ""
+    hotwords: str = ""
 
 
 class Suspect(StrEnum):

@@ -7,6 +7,7 @@ work of the event loop is not counted, and each recognizer computes alone.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -59,7 +60,7 @@ def measure_load(
     began = Began(
         name="noise", model="scripted", clock=clock, step_ms=step_ms, audio_ms=seconds * 1000
     )
-    new_session = build.session_factory(config)
+    new_session = partial(build.new_session, config)
     costs = [recognizer.engine.reset() for recognizer in recognizers]
     logs = replay(recognizers, new_session, [frames] * n_streams, began=began)
     return summary(logs, step_ms, costs)

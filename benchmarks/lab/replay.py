@@ -76,7 +76,7 @@ async def _replay(
     zero_s = loop.time()
     now_ms = lambda: (loop.time() - zero_s) * 1000  # noqa: E731 - one use, one line
     watched = [_Watched(each, now_ms, _STOPWATCHES[began.clock]) for each in recognizers]
-    streams = Streams(new_session, room=sys.maxsize, max_ingest=0)
+    streams = Streams(lambda _: new_session(), room=sys.maxsize, max_ingest=0)
     cpu_s = time.process_time()
     engine = loop.create_task(streams.transcribe(*watched))
     spacing_ms = began.step_ms / len(sounds)

@@ -165,7 +165,8 @@ def _heard(config: Config, model: Model, engine: Engine[Any]) -> Iterator[str]:
     recognizer = build.recognizer(config, model, engine)
     for clip in clips():
         n = len(clip.samples) // FRAME
-        window = Window(0, n, clip.samples[: n * FRAME], last=True)
+        samples = clip.samples[: n * FRAME]
+        window = Window(0, n, samples, last=True, language="en", detect=False)
         text = text_of(recognizer.recognize(window).words)
         n_wrong, n_words = _n_wrong(clip, text), len(spoken(clip.text))
         yield line(

@@ -209,7 +209,8 @@ def _allowed(kind: inspect.Type, unit: str) -> str:
         case inspect.VarTupleType(item_type=inspect.FloatType() as item):
             return f"numbers{_range(item)}, separated by commas"
         case _:
-            return "text"
+            most = getattr(kind, "max_length", None)
+            return f"a text of at most {most} characters" if most else "text"
 
 
 def _range(kind: inspect.IntType | inspect.FloatType) -> str:

@@ -55,6 +55,7 @@ async def run(config: Config) -> int:
             storage=storage,
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
+        streams.choices = build.default_choices(config)
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
@@ -99,7 +100,8 @@ async def _engine(config: Config, streams: Streams) -> None:
             await asyncio.to_thread(build.recognizer, config, model, engine)
             for _ in range(build.workers(config))
         ]
-        await streams.transcribe(*recognizers)
+        chooser = await asyncio.to_thread(build.chooser, config, model)
+        await streams.transcribe(*recognizers, chooser=chooser)
     except Exception as error:
         streams.fail(error)
         if isinstance(error, HangError):

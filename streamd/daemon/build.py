@@ -3,19 +3,23 @@
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from streamd.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
-from streamd.config import Config
+from streamd.config import OPTIONS, Config
+from streamd.daemon.streams import Chooser
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.prepared import open_in_memory
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.errors import ConfigError
+from streamd.events import Choices
 from streamd.options import DecodingOptions, EndpointOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.session import Session
@@ -23,15 +27,77 @@ from streamd.sources import Source
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
-from streamd.types import FRAME_MS, N_AUDIO_CTX, ms_from_frames
+from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms, ms_from_frames
 from streamd.vad import Gate, WebRtcVad, any_sound
 from streamd.vad.segmenter import Segmenter
 
 
-def session_factory(config: Config) -> Callable[[], Session]:
+def default_choices(config: Config) -> Choices:
+    """Return the options of sessions whose client chooses none."""
+    o = config.decoding
+    return Choices(
+        language=o.language,
+        task=o.task,
+        prompt=o.prompt,
+        hotwords=o.hotwords,
+        endpoint_ms=ms_from_frames(config.endpoint.plain),
+    )
+
+
+def new_session(config: Config) -> Session:
+    """Return a session with the configured options; raises as `session_factory` does."""
+    return session_factory(config)(default_choices(config))
+
+
+def session_factory(config: Config) -> Callable[[Choices], Session]:
     """Return what makes a session; raises `ConfigError` for options that contradict each other."""
     endpoint = _endpoint_options(config)
-    return lambda: Session(gate(config), Segmenter(endpoint), _policy(config), config.session)
+
+    def make(choices: Choices) -> Session:
+        plain = frames_from_ms(choices.endpoint_ms)
+        options = replace(
+            config.session,
+            language="" if choices.language == "auto" else choices.language,
+            task=choices.task,
+            prompt=choices.prompt,
+            hotwords=choices.hotwords,
+        )
+        segmenter = Segmenter(replace(endpoint, plain=plain))
+        return Session(gate(config), segmenter, _policy(config), options)
+
+    return make
+
+
+def chooser(config: Config, model: Model) -> Chooser:
+    """Return what checks the choices of clients, as options are checked."""
+    words = tokenizer(config, model)
+
+    def choose(before: Choices, chosen: Mapping[str, object]) -> Choices:
+        values: dict[str, Any] = {
+            name: OPTIONS[name.replace("_", "-")].read(value, name, typed=True)
+            for name, value in chosen.items()
+        }
+        if "endpoint_ms" in values:  # read as frames
+            values["endpoint_ms"] = ms_from_frames(values["endpoint_ms"])
+        choices = msgspec.structs.replace(before, **values)
+        _check_language(model, choices.language, choices.task)
+        if choices.language != "auto":
+            words.sot_sequence_for(choices.language)
+        return choices
+
+    return choose
+
+
+def _check_language(model: Model, language: str, task: str, flag: str = "") -> None:
+    """Raise `ConfigError` for what a model of one language cannot do; `flag` begins options."""
+    if model.language is None:
+        return
+    knows = f"the model {model.name} knows {model.language} only"
+    if language not in ("auto", model.language):
+        hint = "; choose another with --model" if flag else ""
+        raise ConfigError(f"{flag}language {language}: {knows}{hint}")
+    if task == "translate":
+        raise ConfigError(f"{flag}task translate: {knows}")
 
 
 def gate(config: Config) -> Gate:
@@ -91,16 +157,11 @@ def _source(config: Config, name: str) -> Source:
 def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[Any]:
     """The model with its options, on the engine that `runs` it.
 
-    Raises `ConfigError` if the model does not fit the options.
+    The language comes with each window. Raises `ConfigError` if the model does not fit the options.
     """
     _check_windows(config, model)
-    return Recognizer(
-        runs,
-        tokenizer(config, model),
-        decoding_options(config, model),
-        initial_prompt=config.decoding.prompt,
-        hotwords=config.decoding.hotwords,
-    )
+    options = replace(decoding_options(config, model), language=None)
+    return Recognizer(runs, tokenizer(config, model), options)
 
 
 def _check_windows(config: Config, model: Model) -> None:
@@ -159,13 +220,7 @@ def tokenizer(config: Config, model: Model) -> Tokenizer:
 def decoding_options(config: Config, model: Model) -> DecodingOptions:
     """How windows are decoded. Raises `ConfigError` for a language that the model lacks."""
     o = config.decoding
-    if model.language is not None and o.language not in ("auto", model.language):
-        raise ConfigError(
-            f"--language {o.language}: the model {model.name} knows {model.language} only; "
-            "choose another with --model"
-        )
-    if model.language is not None and o.task == "translate":
-        raise ConfigError(f"--translate: the model {model.name} knows {model.language} only")
+    _check_language(model, o.language, o.task, "--")
     return replace(
         config.search,
         language=None if o.language == "auto" else o.language,

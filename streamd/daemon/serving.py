@@ -54,7 +54,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
         raise ConfigError("--share cannot be used with a socket of the service manager")
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
-    info = ServerInfo(model=config.decoding.model, language=config.decoding.language)
+    info = ServerInfo(model=config.decoding.model)
     with open_to_others(_with_tokens(config.bind)) as bind:
         async with Server(
             bind,

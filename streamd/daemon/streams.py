@@ -8,15 +8,17 @@ overloaded the steps of all sessions get longer evenly.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from streamd.daemon.inference import InferenceThread, WindowRecognizer, trim
 from streamd.daemon.wav import WavWriter
 from streamd.errors import ConfigError, StreamdError, WireError
-from streamd.events import EndReason, Fault, Gap, GapReason, Lag, SessionEvent, Stats
+from streamd.events import Choices, EndReason, Fault, Gap, GapReason, Lag, SessionEvent, Stats
 from streamd.hub import Hub
 from streamd.journal import Folder, Journal, JournalError, sync
 from streamd.server import Metrics
@@ -34,6 +36,10 @@ window."""
 log = logging.getLogger(__name__)
 
 
+Chooser = Callable[[Choices, Mapping[str, object]], Choices]
+"""Returns the choices with these fields; raises `ConfigError` for what is not allowed."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionStorage:
     """The folders for journals and recordings; None: nothing is stored."""
@@ -48,32 +54,44 @@ class SessionStorage:
         return WavWriter(self.recordings / f"{session}~{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
 
 
+@dataclass(frozen=True, slots=True)
+class StreamCalls:
+    """What a stream calls: `wake` when a window is due, `failed` when its journal is not written.
+
+    `choose` checks what a client chooses; raises `WireError`.
+    """
+
+    wake: Callable[[], None]
+    failed: Callable[[StreamdError], None]
+    choose: Callable[[Choices, Mapping[str, object]], Awaitable[Choices]]
+
+
 class Stream:
     """One session: `feed` takes its audio, `hub` publishes its events.
 
-    `room` frames may wait for the engine before a source has to wait, too. `wake` is called when a
-    window is due, `failed` when something could not be written to the journal of `hub`.
+    `room` frames may wait for the engine before a source has to wait, too.
     """
 
     def __init__(
         self,
-        session: Session,
+        new_session: Callable[[Choices], Session],
         hub: Hub,
+        calls: StreamCalls,
         *,
         metrics: Metrics,
         room: int,
-        wake: Callable[[], None],
-        failed: Callable[[StreamdError], None],
     ) -> None:
-        self.session, self.hub = session, hub
+        self.session, self.hub = new_session(hub.choices), hub
+        self._new_session, self._choose = new_session, calls.choose
         self._metrics, self._observe = metrics, metrics.observer()
-        self._room, self._wake, self._failed = room, wake, failed
+        self._room, self._wake, self._failed = room, calls.wake, calls.failed
         self._recording: WavWriter | None = None
         self._waiting: list[SessionEvent] = []  # to be published first
         self._lost_ms = 0  # in all gaps
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
         self._begun = self._ended = False
+        self._first_seg = 1
         self.began_ms = 0
         """Time of the session at which this process took over from an earlier one."""
         self.has_source = True
@@ -99,7 +117,15 @@ class Stream:
             gap_ms = self.began_ms - last_ms
             self._waiting = [Gap(t_ms=last_ms, duration_ms=gap_ms, why=GapReason.RESTART)]
         # The interrupted segment used a number, too.
-        self.session.resume(self.began_ms, journal.seg + 2)
+        self._first_seg = journal.seg + 2
+        self.session.resume(self.began_ms, self._first_seg)
+
+    async def choose(self, chosen: Mapping[str, object]) -> None:
+        """Use these choices of the client; see `IngestSession.choose`."""
+        choices = await self._choose(self.hub.choices, chosen)
+        if choices != self.hub.choices and not self._ended:
+            self.hub.choices, self.session = choices, self._new_session(choices)
+            self.session.resume(self.began_ms, self._first_seg)
 
     @property
     def is_fed(self) -> bool:
@@ -265,7 +291,7 @@ class Streams:
 
     def __init__(
         self,
-        new_session: Callable[[], Session],
+        new_session: Callable[[Choices], Session],
         *,
         room: int,
         max_ingest: int,
@@ -275,9 +301,12 @@ class Streams:
     ) -> None:
         self.metrics = metrics or Metrics(version="", model="")
         self._new_session = new_session
+        self.choices = Choices()
+        """The choices of sessions whose client chooses none."""
         self._room, self._max_ingest, self._deadline_s = room, max_ingest, deadline_s
         self._storage = storage or SessionStorage()
-        self._is_loaded = False
+        self._loaded = asyncio.Event()  # the model, or it failed
+        self._chooser: Chooser = lambda before, chosen: replace(before, **chosen)
         self._busy_s = 0.0  # of the engine, in this second
         self._untrimmed_s = 0  # since memory was returned, if the engine was busy
         self._output_error: StreamdError | None = None
@@ -352,7 +381,7 @@ class Streams:
         """Return the reasons why new clients should use another server."""
         own = [self._streams[name] for name in self._own]
         reasons = {
-            "the model is not loaded yet": not self._is_loaded,
+            "the model is not loaded yet": not self._loaded.is_set(),
             "the engine failed": self._fault is not None,
             "the source is not open": not all(stream.has_source for stream in own),
             "the source has ended": any(stream.hub.closed for stream in own),
@@ -377,13 +406,16 @@ class Streams:
             for name, stream in self._streams.items()
         ]
 
-    async def transcribe(self, *recognizers: WindowRecognizer) -> None:
+    async def transcribe(
+        self, *recognizers: WindowRecognizer, chooser: Chooser | None = None
+    ) -> None:
         """Serve the sessions until cancelled, as many at a time as there are recognizers.
 
-        Raises `EngineError` if one of them fails or hangs, `StreamdError` if a final could not be
-        stored.
+        `chooser` knows the choices that the model allows; without, all are allowed. Raises
+        `EngineError` if one of them fails or hangs, `StreamdError` if a final could not be stored.
         """
-        self._is_loaded = True
+        self._chooser = chooser or self._chooser
+        self._loaded.set()
         await asyncio.to_thread(trim)  # loading the model took a lot
         threads = [InferenceThread(each, deadline_s=self._deadline_s) for each in recognizers]
         workers = [asyncio.create_task(self._serve(thread)) for thread in threads]
@@ -437,6 +469,7 @@ class Streams:
         if isinstance(error, StreamdError):
             code = "engine" if error is not self._output_error else "journal"
         self._fault = Fault(code=code, message=str(error) or repr(error), fatal=True)
+        self._loaded.set()
         for stream in self._streams.values():
             stream.fail(self._fault)
 
@@ -455,18 +488,23 @@ class Streams:
         self._ended.pop(name, None)
         if journal is None and self._storage.journal is not None:
             journal = self._storage.journal.open(name)
-        stream = Stream(
-            self._new_session(),
-            Hub(name, _N_RECENT, journal=journal) if journal else Hub(name),
-            metrics=self.metrics,
-            room=self._room,
-            wake=self._wake,
-            failed=self._output_failed,
-        )
+        hub = Hub(name, _N_RECENT, journal=journal) if journal else Hub(name)
+        hub.choices = self.choices
+        calls = StreamCalls(self._wake, self._output_failed, self._choose)
+        stream = Stream(self._new_session, hub, calls, metrics=self.metrics, room=self._room)
         self._streams[name] = stream
         if self._fault is not None:
             stream.fail(self._fault)
         return stream
+
+    async def _choose(self, before: Choices, chosen: Mapping[str, object]) -> Choices:
+        if not chosen:
+            return before
+        await self._loaded.wait()  # only the model knows its languages
+        try:
+            return self._chooser(before, chosen)
+        except ConfigError as error:
+            raise WireError("bad_option", str(error)) from None
 
     def _output_failed(self, error: StreamdError) -> None:
         """Stop everything: a final that cannot be stored must not be published."""

@@ -57,18 +57,8 @@ class Recognizer(Generic[FeaturesT]):
         engine: Engine[FeaturesT],
         tokenizer: Tokenizer,
         options: DecodingOptions | None = None,
-        *,
-        initial_prompt: str = "",
-        hotwords: str = "",
     ) -> None:
-        """Prepare for windows of streams.
-
-        `initial_prompt` is text before each window, which is cut as the transcript grows.
-        `hotwords` are words and names to expect, which are not.
-        """
         options = options or DecodingOptions()
-        self._initial_prompt = tokenizer.encode_prompt(initial_prompt)
-        self._hotwords = tokenizer.encode_prompt(hotwords)
         self.counters = Counters()
         self._engine = engine
         self._tokenizer = tokenizer
@@ -95,37 +85,38 @@ class Recognizer(Generic[FeaturesT]):
             self.counters.fallbacks += temperature != options.temperatures[0]
             return self._decode(view, options, temperature, rng)
 
-        hypothesis = self._hypothesis(window, with_fallback(attempt, options))
+        hypothesis = self._hypothesis(window, view, with_fallback(attempt, options))
         return replace(hypothesis, language_prob=view.language_prob)
 
     def _view(self, window: Window) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start)
         features = self._engine.encode(mel, audio_ctx=self._quick.audio_ctx)
+        tokenizer = self._tokenizer.with_task(window.task)
         language, language_prob = self._language(window, features)
         options, n_text_ctx = self._quick, self._engine.dims.n_text_ctx
         rate = options.tokens_per_second
         if rate == 0:
-            rate = _ENGLISH if self._tokenizer.written(language) == "en" else _OTHERS
+            rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
         most = math.ceil(len(window.samples) / SAMPLE_RATE * rate) + _SPARE_TOKENS
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
-            hotwords=self._hotwords,
-            prompt=(*self._initial_prompt, *window.prompt),
+            hotwords=tokenizer.encode_prompt(window.hotwords),
+            prompt=(*tokenizer.encode_prompt(window.initial_prompt), *window.prompt),
             prefix=_prefix(window, n_text_ctx),
             draft=window.draft,
             language=language,
         )
-        return _View(features, context, language_prob)
+        return _View(features, tokenizer, context, language_prob)
 
     def _language(self, window: Window, features: FeaturesT) -> tuple[str, float]:
         """The window's language, and its probability, which is 1 unless it is detected."""
         tokenizer, options = self._tokenizer, self._quick
         if not tokenizer.multilingual:
             return tokenizer.language, 1.0
-        if options.language is not None:
-            return options.language, 1.0
         if window.language and not window.detect:
             return window.language, 1.0
+        if options.language is not None:
+            return options.language, 1.0
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
         language = spoken(probs, window.language, options)
         return language, probs[language]
@@ -141,7 +132,7 @@ class Recognizer(Generic[FeaturesT]):
         n_slots = slots_needed(view.context, options=options, n_text_ctx=n_text_ctx)
         decoded = decode(
             self._engine.decoder(view.features, n_slots),
-            self._tokenizer,
+            view.tokenizer,
             options=options,
             context=view.context,
             temperature=temperature,
@@ -151,9 +142,9 @@ class Recognizer(Generic[FeaturesT]):
         self.counters.accepted += decoded.accepted_draft
         return decoded
 
-    def _hypothesis(self, window: Window, decoded: Decoded) -> Hypothesis:
+    def _hypothesis(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> Hypothesis:
         suspect = self._distrusted(window, decoded)
-        words = () if suspect is Suspect.NO_SPEECH else self._words(window, decoded)
+        words = () if suspect is Suspect.NO_SPEECH else self._words(window, view, decoded)
         timed = [(word.text, word.prob, ms_from_frames(word.end - word.start)) for word in words]
         if suspect is None and is_anomalous(timed):
             suspect = Suspect.HALLUCINATION
@@ -184,15 +175,17 @@ class Recognizer(Generic[FeaturesT]):
         improbable = window.last and decoded.avg_logprob < self._quick.least_logprob
         return improbable or decoded.no_speech_prob > self._quick.no_speech_threshold
 
-    def _words(self, window: Window, decoded: Decoded) -> tuple[Word, ...]:
+    def _words(
+        self, window: Window, view: "_View[FeaturesT]", decoded: Decoded
+    ) -> tuple[Word, ...]:
         """Words in frames of the stream, without repetitions or any after the end of the audio."""
         n_frames = window.end - window.start
         prefix = _prefix(window, self._engine.dims.n_text_ctx)
-        words = find_words(decoded, self._tokenizer, prefix=prefix, n_frames=n_frames)
-        n_kept = n_attended(decoded, self._tokenizer, n_frames)
+        words = find_words(decoded, view.tokenizer, prefix=prefix, n_frames=n_frames)
+        n_kept = n_attended(decoded, view.tokenizer, n_frames)
         if decoded.loop is not None:
             n_kept = min(n_kept, decoded.loop)
-        n_text = sum(token < self._tokenizer.eot for token in decoded.tokens[:n_kept])
+        n_text = sum(token < view.tokenizer.eot for token in decoded.tokens[:n_kept])
         kept = []
         for word in words:
             if n_text <= 0:
@@ -210,9 +203,10 @@ class Recognizer(Generic[FeaturesT]):
 
 @dataclass(frozen=True, slots=True)
 class _View(Generic[FeaturesT]):
-    """A window's features, and the context of its decode."""
+    """A window's features, the vocabulary for its task, and the context of its decode."""
 
     features: FeaturesT
+    tokenizer: Tokenizer
     context: Context
     language_prob: float
 

@@ -7,6 +7,7 @@ openai/whisper ``tokenizer.py``.
 import codecs
 import string
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import tiktoken
 
@@ -75,11 +76,21 @@ class Tokenizer:
         self.nospeech, self.notimestamps, self.timestamp_begin = range(after + 4, after + 7)
         self.non_speech_tokens = self._annotations()
         self.language = language
+        self._set_task(task)
+
+    def with_task(self, task: str) -> "Tokenizer":
+        """Return the same for this task; empty: for the same. Raises `ConfigError`."""
+        other = copy(self)
+        if task:
+            other._set_task(task)
+        return other
+
+    def _set_task(self, task: str) -> None:
         if task not in {"transcribe", "translate"}:
             raise ConfigError(f"unknown task {task!r}; use transcribe or translate")
         self._task_token = self.translate if task == "translate" else self.transcribe
-        self._translates = multilingual and task == "translate"
-        self.sot_sequence = self.sot_sequence_for(language)
+        self._translates = self.multilingual and task == "translate"
+        self.sot_sequence = self.sot_sequence_for(self.language)
 
     def sot_sequence_for(self, language: str) -> tuple[int, ...]:
         """The tokens that a transcript in `language` starts with. Raises `ConfigError`."""

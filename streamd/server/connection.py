@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
 
+import msgspec
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosed
 
@@ -104,7 +105,6 @@ class ServerInfo:
     """What ``hello`` says about the model."""
 
     model: str
-    language: str
 
 
 class Connection:
@@ -137,7 +137,7 @@ class Connection:
             seq=self._hub.seq,
             started=self._hub.started,
             model=info.model,
-            language=info.language,
+            **msgspec.structs.asdict(self._hub.choices),
             rate=SAMPLE_RATE,
             limits=limits,
         )

@@ -7,7 +7,7 @@ while so that the client can reconnect and resume.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -35,6 +35,12 @@ class IngestSession(Protocol):
     @property
     def began_ms(self) -> int:
         """Session time at which the client's audio begins: 0 unless an earlier run is resumed."""
+
+    async def choose(self, chosen: Mapping[str, object]) -> None:
+        """Use these fields of `Choices` for the session, of which no audio came yet.
+
+        Raises `WireError` with `bad_option`; then nothing has changed.
+        """
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames, at most `MAX_FEED_FRAMES`; await `room` first."""
@@ -168,7 +174,7 @@ class Ingest:
             if isinstance(command, bytes):
                 answer = await self._feed(command)
             elif isinstance(command, Start):
-                answer = self._begin(command)
+                answer = await self._begin(command)
         if isinstance(command, Flush):
             await self.session.flush()
             return Flushed(id=command.id, seq=self.session.hub.seq)
@@ -204,15 +210,16 @@ class Ingest:
                 self.feeder.acknowledge(Ack(samples=audio.n_received))
         await self.session.finish(reason)
 
-    def _begin(self, start: Start) -> Started | None:
+    async def _begin(self, start: Start) -> Started | None:
         if self._has_started:
             raise WireError("late_start", "start must come once, before the first audio")
         self._has_started = True
         audio = self._audio
         if audio is None:
+            await self.session.choose(start.chosen)
             audio = self._audio = _AudioInput(start, self.session.began_ms)
         elif replace(start, samples=audio.start.samples) != audio.start or start.samples is None:
-            raise WireError("late_start", "a session must be resumed with the same audio format")
+            raise WireError("late_start", "a session must be resumed with the same start")
         elif start.samples > audio.n_received:
             # The client no longer has what the server did not receive.
             n_lost = start.samples - audio.n_received

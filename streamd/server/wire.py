@@ -15,6 +15,7 @@ import msgspec
 
 from streamd.audio.framer import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
+from streamd.events import Choices
 
 STREAM_PATH = "/v1/stream"
 MAX_CHANNELS = 8
@@ -34,6 +35,7 @@ CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
         "bad_message": 1007,
         "late_start": 1008,
         "bad_rate": 1008,
+        "bad_option": 1008,
         "bad_audio": 1007,
         "slow": 4503,
         "replaced": 4409,
@@ -67,7 +69,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     """First message of the server.
 
     `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
-    of session time 0.
+    of session time 0. What the session's speaker has chosen is as in `Start`.
     """
 
     proto: str
@@ -76,6 +78,10 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     seq: int
     model: str
     language: str
+    task: str = ""
+    prompt: str = ""
+    hotwords: str = ""
+    endpoint_ms: int = 0
     rate: int
     limits: Limits
     started: datetime | None = None
@@ -97,13 +103,27 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     """The format of the binary messages; optional, and only before the first of them.
 
     With `samples` the client promises to keep what is not acknowledged and to reconnect if the
-    connection breaks: it is the number of the first sample (per channel) that it still has.
+    connection breaks: it is the number of the first sample (per channel) that it still has. The
+    other fields are what the client chooses for the session (`Choices`), and whether it wants
+    `words`; None: as they are.
     """
 
     encoding: Encoding = Encoding.S16
     rate: int = 16_000
     channels: int = 1
     samples: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)] | None = None
+    language: str | None = None
+    task: str | None = None
+    prompt: str | None = None
+    hotwords: str | None = None
+    endpoint_ms: int | None = None
+    words: bool | None = None
+
+    @property
+    def chosen(self) -> Mapping[str, object]:
+        """The fields of `Choices` that are not None."""
+        every = ((name, getattr(self, name)) for name in Choices.__struct_fields__)
+        return {name: value for name, value in every if value is not None}
 
 
 class Flush(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="flush"):

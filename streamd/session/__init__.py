@@ -159,8 +159,12 @@ class Session:
             prefix=segment.prefix,
             draft=segment.draft,
             last=last,
-            language=self._language.known,
-            detect=self._language.detect(end - segment.utterance.start),
+            language=self._options.language or self._language.known,
+            detect=not self._options.language
+            and self._language.detect(end - segment.utterance.start),
+            task=self._options.task,
+            initial_prompt=self._options.prompt,
+            hotwords=self._options.hotwords,
         )
         self._pending = (window, segment)
         return window

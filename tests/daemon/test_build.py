@@ -13,6 +13,7 @@ from streamd.engine import ModelDimensions
 from streamd.engine.model import Model, only_language
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.errors import ConfigError
+from streamd.events import Choices
 from streamd.search.tokenizer import LANGUAGES
 from streamd.session import Session
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
@@ -39,7 +40,7 @@ NO_ENGINE = _Engine(ModelDimensions(80, 1500, 8, 1, 1, 51_865, 448, 8, 1, 1))
     ],
 )
 def test_any_pauses_that_the_options_allow_make_a_session(given):
-    assert build.session_factory(load(given, {}))().idle
+    assert build.new_session(load(given, {})).idle
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def shaped(n_vocab: int) -> Model:
     ("n_vocab", "given", "complaint"),
     [
         (51_864, {"language": "de"}, "--language de: the model tiny knows en only; choose another"),
-        (51_864, {"task": "translate"}, "--translate: the model tiny knows en only"),
+        (51_864, {"task": "translate"}, "--task translate: the model tiny knows en only"),
         (51_865, {"language": "yue"}, "unknown language 'yue'; the model knows en zh de es"),
         (51_865, {"language": "xx"}, "unknown language 'xx'; the model knows en zh de es"),
     ],
@@ -112,6 +113,61 @@ def test_a_language_that_the_model_lacks_gets_one_line(n_vocab, given, complaint
     with pytest.raises(ConfigError, match=complaint) as caught:
         build.recognizer(load(given, {}), shaped(n_vocab), NO_ENGINE)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("n_vocab", "chosen", "complaint"),
+    [
+        (51_864, {"language": "de"}, "language de: the model tiny knows en only"),
+        (51_864, {"task": "translate"}, "task translate: the model tiny knows en only"),
+        (51_865, {"language": "xx"}, "unknown language 'xx'; the model knows en zh de es"),
+        (51_865, {"language": "de\n"}, r'language must be auto or a code .* got "de\\n"'),
+        (51_865, {"task": "sing"}, "task must be transcribe or translate, got sing"),
+        (51_865, {"endpoint_ms": -1}, "endpoint_ms must be a whole number of ms from 0 to 30000"),
+        (51_865, {"endpoint_ms": 30_001}, "endpoint_ms must be .* got 30001"),
+        (51_865, {"prompt": "a" * 4001}, "prompt must be a text of at most 4000 characters"),
+        (51_865, {"hotwords": "a" * 4001}, "hotwords must be a text of at most 4000 characters"),
+    ],
+)
+def test_a_client_may_choose_what_options_may(n_vocab, chosen, complaint):
+    """The message is that of the option, for values that the option takes, too."""
+    choose = build.chooser(load({}, {}), shaped(n_vocab))
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        choose(Choices(), chosen)
+    assert "\n" not in str(caught.value)
+    if "must be" in complaint:
+        ((name, value),) = chosen.items()
+        option = name.replace("_", "-")
+        with pytest.raises(ConfigError) as of_option:
+            load({option: str(value)}, {})
+        assert str(of_option.value) == str(caught.value).replace(name, f"--{option}")
+
+
+def test_a_client_chooses_for_its_session_only():
+    config = load({"prompt": "before", "endpoint-ms": "700", "language": "auto"}, {})
+    choose = build.chooser(config, shaped(51_865))
+    default = build.default_choices(config)
+    assert default == Choices(language="auto", prompt="before", endpoint_ms=700)
+    assert choose(default, {}) == default
+    chosen = choose(default, {"language": "fr", "endpoint_ms": 310, "hotwords": "Zoë"})
+    assert chosen == Choices(language="fr", prompt="before", endpoint_ms=300, hotwords="Zoë")
+    assert choose(chosen, {"language": "auto"}).language == "auto"
+    windows = [said(build.session_factory(config)(choices)) for choices in (default, chosen)]
+    assert [(w.language, w.detect, w.initial_prompt, w.hotwords) for w in windows] == [
+        ("", True, "before", ""),
+        ("fr", False, "before", "Zoë"),
+    ]
+
+
+def said(session: Session) -> Window:
+    """A window of some speech."""
+    rng = np.random.default_rng(1)
+    loud = np.where(np.arange(100) % 10 < 7, 0.3, 0.01)[:, None]
+    session.feed((rng.standard_normal((100, FRAME)) * loud).astype(np.float32))
+    session.flush()
+    window = session.next_window()
+    assert window is not None
+    return window
 
 
 @pytest.mark.parametrize(
@@ -170,11 +226,11 @@ def windows(session: Session, frames: np.ndarray) -> list[Window]:
 
 @pytest.mark.parametrize("kind", ["silence", "hum", "white", "pink", "brown"])
 def test_silence_and_steady_noise_ask_the_engine_for_nothing(kind):
-    assert windows(build.session_factory(load({}, {}))(), sound(kind, 1500)) == []
+    assert windows(build.new_session(load({}, {})), sound(kind, 1500)) == []
 
 
 def test_noise_that_is_switched_on_occupies_the_engine_for_some_seconds_only():
-    session = build.session_factory(load({}, {}))()
+    session = build.new_session(load({}, {}))
     noise = sound("pink", 1500)
     noise[:200] *= np.float32(0.01)
     heard = windows(session, noise)
@@ -184,7 +240,7 @@ def test_noise_that_is_switched_on_occupies_the_engine_for_some_seconds_only():
 
 
 def test_memory_stays_flat_in_speech_without_an_end():
-    session = build.session_factory(load({}, {}))()
+    session = build.new_session(load({}, {}))
     speech = np.concatenate([sound("pink", 8) * np.float32(g) for g in (1.0, 0.05)] * 400)
     sizes, n_windows = [], 0
     tracemalloc.start()

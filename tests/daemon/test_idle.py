@@ -1,5 +1,7 @@
 """Where nobody speaks nothing is computed and nobody is woken."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.daemon.streams import Stream
+from streamd.daemon.streams import Stream, StreamCalls
 from streamd.hub import Hub
 from streamd.server import Metrics
 from streamd.types import FRAME, Frames
@@ -26,7 +28,7 @@ def test_no_encoder_runs_in_silence_and_noise(level):
     recognizer = build.recognizer(CONFIG, *open_model(CONFIG))
     sound = silence(60, level)
     began = Began(name="", model="tiny.en", clock="free", step_ms=500, audio_ms=60_000)
-    (log,) = replay([recognizer], build.session_factory(CONFIG), [sound], began=began)
+    (log,) = replay([recognizer], partial(build.new_session, CONFIG), [sound], began=began)
     assert recognizer.counters.windows == 0
     assert not [entry for entry in log if isinstance(entry, Decoded)]
 
@@ -34,12 +36,11 @@ def test_no_encoder_runs_in_silence_and_noise(level):
 async def test_nobody_is_woken_before_a_window_is_due():
     woken = []
     stream = Stream(
-        build.session_factory(CONFIG)(),
+        lambda _: build.new_session(CONFIG),
         Hub("s"),
+        StreamCalls(lambda: woken.append(1), pytest.fail, pytest.fail),
         metrics=Metrics(version="", model=""),
         room=500,
-        wake=lambda: woken.append(1),
-        failed=lambda error: None,
     )
     stream.begin()
     for frame in silence(10, 1e-3):

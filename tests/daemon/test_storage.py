@@ -22,7 +22,7 @@ class Daemon:
     def __init__(self, path, *, recordings=None) -> None:
         self.folder = Folder(path)
         self.streams = Streams(
-            scripted_session,
+            lambda _: scripted_session(),
             room=500,
             max_ingest=8,
             storage=SessionStorage(self.folder, recordings),

@@ -41,7 +41,7 @@ def new_streams(
     room: int = 500, max_ingest: int = 8, deadline_s: float = 0.0, **options: int
 ) -> Streams:
     return Streams(
-        lambda: scripted_session(SessionOptions(**options)),
+        lambda _: scripted_session(SessionOptions(**options)),
         room=room,
         max_ingest=max_ingest,
         deadline_s=deadline_s,

@@ -4,6 +4,7 @@ The model has random weights, so the languages mean nothing; that they are heard
 the decoder is what is tested. Its probabilities are proved against openai-whisper's elsewhere.
 """
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from streamd.config import load as configure
 from streamd.daemon import build
+from streamd.daemon.streams import Streams
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceDecoder, ReferenceEngine, ReferenceFeatures
 from streamd.engine.weights import parameter_shapes
@@ -22,6 +24,7 @@ from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Window
 from tests.golden import load
 from tests.golden.random_model import N_TEXT_TOKENS, random_weights
+from tests.support.loop import turn
 
 N_CTX = 512
 DIMS = replace(load.model("random").dims, n_audio_ctx=N_CTX)
@@ -40,12 +43,13 @@ OPTIONS = DecodingOptions(
 
 
 @cache
-def engine() -> ReferenceEngine:
+def engine(end: float = 0.5) -> ReferenceEngine:
+    """`end`: how much it prefers the end of text; 0: it writes as much as it may."""
     weights = random_weights(parameter_shapes(DIMS))
     # The last layer norm's first feature is constant: a bias, of the end of text alone.
     weights["decoder.ln.weight"][0], weights["decoder.ln.bias"][0] = 0, 8
     weights["decoder.token_embedding.weight"][:, 0] = 0
-    weights["decoder.token_embedding.weight"][N_TEXT_TOKENS, 0] = 0.5
+    weights["decoder.token_embedding.weight"][N_TEXT_TOKENS, 0] = end
     return ReferenceEngine(DIMS, weights, alignment_heads=load.model("random").alignment_heads)
 
 
@@ -73,12 +77,12 @@ class Heard:
 
 
 @cache
-def stream(language: str | None) -> Heard:
+def stream(language: str) -> Heard:
     """Three clips with pauses between them."""
     model, heard, counting = load.model("random"), Heard(), Counting()
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
-    recognizer = Recognizer(counting, tokenizer, replace(OPTIONS, language=language))
-    session = build.session_factory(configure({"step": "1000"}, {}))()
+    recognizer = Recognizer(counting, tokenizer, OPTIONS)
+    session = build.new_session(configure({"step": "1000", "language": language}, {}))
     events = []
 
     def drain() -> None:
@@ -101,7 +105,7 @@ def stream(language: str | None) -> Heard:
 
 
 def test_it_is_heard_once_in_each_utterance_and_held():
-    heard = stream(None)
+    heard = stream("auto")
     known, n_listened = "", 0
     assert len({window.start for window in heard.windows}) >= 3
     for window, hypothesis in zip(heard.windows, heard.hypotheses, strict=True):
@@ -120,14 +124,14 @@ def test_it_is_heard_once_in_each_utterance_and_held():
 
 
 def test_finals_tell_it():
-    heard = stream(None)
+    heard = stream("auto")
     assert heard.finals
     spoken = {h.language for h in heard.hypotheses}
     assert {final.language for final in heard.finals} <= spoken
 
 
 def test_it_is_what_the_model_says():
-    heard = stream(None)
+    heard = stream("auto")
     window, hypothesis = heard.windows[0], heard.hypotheses[0]
     model = load.model("random")
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
@@ -142,3 +146,42 @@ def test_a_language_that_was_named_is_never_heard():
     heard = stream("fr")
     assert heard.n_detections == 0
     assert {hypothesis.language for hypothesis in heard.hypotheses} == {"fr"}
+
+
+async def test_sessions_of_several_languages_do_not_disturb_each_other():
+    """On one recognizer, in any order: each has the text that it has alone."""
+    model = load.model("random")
+    tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
+    make = build.session_factory(configure({"step": "0"}, {}))
+    wanted = [
+        {"language": "de", "prompt": "bees", "endpoint_ms": 300},
+        {"language": "ja", "task": "translate"},
+        {"language": "de", "hotwords": "nine of clubs"},
+        {"language": "de"},
+    ]
+    sound = np.trim_zeros(load.samples("lamp", 600), "b")
+    frames = np.pad(sound, (0, 160 * FRAME + -len(sound) % FRAME)).reshape(-1, FRAME)
+
+    async def heard(*choices: dict[str, object]) -> list[list[Final]]:
+        streams = Streams(make, room=10_000, max_ingest=len(choices))
+        recognizer = Recognizer(engine(0.0), tokenizer, replace(OPTIONS, max_tokens=8))
+        working = asyncio.create_task(streams.transcribe(recognizer))
+        fed = [streams.open(f"s{n}") for n in range(len(choices))]
+        for stream, chosen in zip(fed, choices, strict=True):
+            await stream.choose(chosen)
+        for at in range(0, len(frames), 25):
+            for stream in fed:
+                stream.feed(frames[at : at + 25])
+                await turn()
+        await asyncio.gather(*(stream.finish("stop") for stream in fed))
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        replays = [iter(stream.hub.subscribe(after=0).pop, None) for stream in fed]
+        return [[event for event in each if isinstance(event, Final)] for each in replays]
+
+    alone = [(await heard(each))[0] for each in wanted]
+    assert [{final.language for final in finals} for finals in alone] == [
+        {"de"}, {"ja"}, {"de"}, {"de"},
+    ]  # fmt: skip
+    assert len({tuple(final.text for final in finals) for finals in alone}) == len(wanted)
+    assert await heard(*wanted) == alone

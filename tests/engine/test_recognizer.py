@@ -265,6 +265,8 @@ def test_the_language_of_the_options_needs_no_hearing():
     ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language="fr"))
     found = ours.recognize(window(language="en"))
     assert (found.language, found.language_prob) == ("fr", 1.0)
+    found = ours.recognize(window(language="en", detect=False))
+    assert found.language == "en", "the window's is certain, and its own"
 
 
 def test_a_translation_is_asked_for_and_is_in_english():
@@ -280,6 +282,18 @@ def test_a_translation_is_asked_for_and_is_in_english():
     assert [word.text for word in plain.words] == [" j", "a"], "Japanese has no blanks"
 
 
+def test_each_window_has_a_task_of_its_own():
+    engine = ScriptedEngine(speaks(ja=0.9))
+    ours = Recognizer(engine, MULTILINGUAL, PLAIN)
+    japanese = 258 + MULTILINGUAL.languages.index("ja")
+    for task, words in (("translate", [" ja"]), ("transcribe", [" j", "a"]), ("", [" j", "a"])):
+        engine.given.clear()
+        found = ours.recognize(window(language="ja", detect=False, task=task))
+        token = MULTILINGUAL.translate if task == "translate" else MULTILINGUAL.transcribe
+        assert told(engine) == {(257, japanese, token, 362)}
+        assert [word.text for word in found.words] == words
+
+
 def test_languages_other_than_english_may_have_more_tokens_in_a_second():
     endless = script(b" abcdefghijklmnopqrstuvwxyz", range(0, 300, 8), end=False)
     counts = {}
@@ -292,9 +306,9 @@ def test_languages_other_than_english_may_have_more_tokens_in_a_second():
 
 def test_hotwords_stand_before_what_was_said_in_every_window():
     engine = ScriptedEngine(script(b" ab"))
-    ours = Recognizer(engine, TOKENIZER, PLAIN, initial_prompt="so", hotwords=" Lisa ")
+    ours = Recognizer(engine, TOKENIZER, PLAIN)
     for prompt in (b"", b" m"):
-        ours.recognize(window(prompt=tuple(prompt)))
+        ours.recognize(window(prompt=tuple(prompt), initial_prompt="so", hotwords=" Lisa "))
         assert (360, *b" Lisa", *b" so", *prompt, 257, 362) in engine.given
 
 

@@ -359,3 +359,62 @@ async def test_a_client_that_vanishes_while_we_are_busy_is_waited_for_by_nobody(
         assert [event.text async for event in ingest.hub.subscribe(0) if hasattr(event, "text")]
     assert ingest.finished == "disconnect"
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+CHOSEN = {
+    "language": "fr",
+    "task": "translate",
+    "prompt": "Bees.",
+    "hotwords": "Apis",
+    "endpoint_ms": 400,
+}
+
+
+async def test_what_a_speaker_chooses_is_for_its_session_and_told_to_listeners():
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, "role=ingest&session=talk") as speaker,
+        client(server.port, "role=ingest&session=other") as other,
+    ):
+        default = await speaker.get()
+        for message in ({"type": "start", **CHOSEN}, s16(1), {"type": "flush"}):
+            await speaker.say(message)
+        await speaker.until("flushed")
+        await other.say({"type": "start", "language": None})
+        await other.say({"type": "flush"})
+        await other.until("flushed")
+        for session, told in (
+            ("talk", CHOSEN),
+            ("other", {name: default[name] for name in CHOSEN}),
+        ):
+            async with client(server.port, f"session={session}") as listener:
+                hello = await listener.get()
+                assert {name: hello[name] for name in CHOSEN} == told
+
+
+async def test_a_choice_that_is_not_allowed_ends_the_session_with_one_line():
+    async with serving(CountingStreams()) as server, client(server.port, "role=both") as speaker:
+        await speaker.say({"type": "start", "language": "refused"})
+        _, error = await speaker.rest()
+        assert (error["code"], error["fatal"], speaker.close_code) == ("bad_option", True, 1008)
+        assert "\n" not in str(error["message"])
+
+
+@pytest.mark.parametrize(("query", "start", "n_words"), [(1, False, 0), (0, True, 1), (0, None, 0)])
+async def test_the_speaker_may_change_its_mind_about_words(query, start, n_words):
+    """For itself: a listener gets what its own query says."""
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        client(server.port, f"role=both&session=talk&words={query}") as speaker,
+        client(server.port, "session=live") as other,
+    ):
+        await other.get()
+        for message in ({"type": "start", "words": start}, s16(1), {"type": "stop"}):
+            await speaker.say(message)
+        finals = [message for message in await speaker.rest() if message["type"] == "final"]
+        assert [len(final["words"]) for final in finals] == [n_words]
+        async with client(server.port, "session=talk&after=0") as listener:
+            (final,) = [message for message in await listener.rest() if message["type"] == "final"]
+        assert len(final["words"]) == 1

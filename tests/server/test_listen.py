@@ -29,6 +29,10 @@ async def test_hello_says_where_the_listener_is():
             "seq": 1,
             "model": "fake",
             "language": "en",
+            "task": "transcribe",
+            "prompt": "",
+            "hotwords": "",
+            "endpoint_ms": 600,
             "rate": 16000,
             "started": streams.live.started.isoformat().replace("+00:00", "Z"),
             "limits": {
@@ -152,7 +156,7 @@ async def test_the_subprotocol_is_agreed_upon_if_it_is_offered():
         ("after=many", "bad_query"),
         ("partials=perhaps", "bad_query"),
         ("session=../etc", "bad_query"),
-        ("&".join(f"x{n}=1" for n in range(50)), "bad_query"),
+        ("&".join(f"x{n}=1" for n in range(201)), "bad_query"),
     ],
 )
 async def test_what_cannot_be_had_is_refused_with_a_reason(query, code):

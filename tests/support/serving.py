@@ -5,12 +5,13 @@ import json
 import select
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+from msgspec.structs import replace
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -21,7 +22,7 @@ from streamd.options import BindOptions, ServerLimits
 from streamd.server import Server, ServerInfo
 from streamd.types import Frames, ms_from_frames
 
-INFO = ServerInfo(model="fake", language="en")
+INFO = ServerInfo(model="fake")
 
 
 class CountingIngest:
@@ -55,6 +56,11 @@ class CountingIngest:
 
     def samples(self) -> np.ndarray:
         return np.concatenate(self.frames).reshape(-1)
+
+    async def choose(self, chosen: Mapping[str, object]) -> None:
+        if "refused" in chosen.values():
+            raise WireError("bad_option", f"not allowed: {chosen}")
+        self.hub.choices = replace(self.hub.choices, **chosen)
 
     def feed(self, frames: Frames) -> None:
         assert not self.finished, "fed after the end"

@@ -13,6 +13,7 @@ from streamd.server.wire import (
     Hello,
     Query,
     Role,
+    Start,
     close_code,
     decode_command,
     parse_query,
@@ -24,6 +25,7 @@ class Native:
 
     def __init__(self, query: str) -> None:
         self._text = query
+        self._wants_words: bool | None = None  # as `start` says; None: as the query does
 
     @cached_property
     def _query(self) -> Query:
@@ -39,13 +41,17 @@ class Native:
 
     def hear(self, message: str | bytes) -> Iterator[bytes | Command]:
         """Take audio or a command; raises `WireError` as `decode_command` does."""
-        yield message if isinstance(message, bytes) else decode_command(message)
+        command = message if isinstance(message, bytes) else decode_command(message)
+        if isinstance(command, Start):
+            self._wants_words = command.words
+        yield command
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         """Send the event, as far as the client wants it."""
         if self._query.role is Role.INGEST and isinstance(event, Partial | Final | Vad | Missed):
             return
-        if not self._query.words and isinstance(event, Partial | Final):
+        words = self._query.words if self._wants_words is None else self._wants_words
+        if not words and isinstance(event, Partial | Final):
             event = msgspec.structs.replace(event, words=())
         yield Tell(event)
 
