@@ -63,8 +63,8 @@ def measure(dims: str, plan: BuildOptions) -> Row:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         built = open_built(Path(folder))
         sizes: Counter[str] = Counter()
-        for name, size in built.meta.sizes.items():
-            sizes[name.partition("/")[0]] += size
+        for name, facts in built.meta.files.items():
+            sizes[name.partition("/")[0]] += facts.size
         return Row(
             dims=dims,
             bits=int(plan.weight_bits),

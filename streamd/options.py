@@ -358,7 +358,7 @@ class BuildOptions:
     """How a model is built for Core ML."""
 
     audio_contexts: tuple[Annotated[int, Meta(ge=1, le=1_500)], ...] = ()
-    """Shorter contexts to build besides the full one, for `DecodingOptions.audio_ctx`."""
+    """Contexts to build besides the full one; empty: 256 and 512 positions."""
     folder: str = ""
     """A new folder for the packages; empty for the cache."""
     weight_bits: Literal["16", "8", "6"] = "16"

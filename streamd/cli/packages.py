@@ -11,14 +11,8 @@ from streamd.cli.model_check import line
 from streamd.config import Config
 from streamd.daemon.opening import LIBRARY
 from streamd.disk import expanded, megabytes
-from streamd.engine.coreml.built import (
-    GOLDEN_TOLERANCE,
-    BuiltModel,
-    against_golden,
-    golden_vectors,
-    is_close,
-    open_built,
-)
+from streamd.engine.coreml.built import BuiltModel, check_files, open_built
+from streamd.engine.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
 from streamd.engine.coreml.package import FORMS, META
 from streamd.engine.coreml.package_builder import build_model, built_model
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
@@ -63,7 +57,7 @@ def build(config: Config, name: str) -> None:
 
     folder = expanded(config.build.folder) if config.build.folder else None
     built = build_model(name, config.build, progress, to=folder)
-    size = megabytes(sum(built.meta.sizes.values()))
+    size = megabytes(sum(each.size for each in built.meta.files.values()))
     took_s = time.perf_counter() - begun_s
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
 
@@ -82,6 +76,7 @@ def report(config: Config) -> Iterator[str]:
         )
     built = open_packages(name)
     yield from facts(built)
+    check_files(built)
     yield from compared(built, LIBRARY)
 
 
@@ -105,7 +100,7 @@ def compared(built: BuiltModel, library: str) -> Iterator[str]:
             continue
         finally:
             engine.close()
-        is_right = is_close(off)
+        is_right = off.acceptable
         n_right += is_right
         yield line(
             "golden vectors",
@@ -142,7 +137,8 @@ def facts(built: BuiltModel) -> Iterator[str]:
     yield line("caches", ", ".join(FORMS))
     yield line("contexts", ", ".join(map(str, meta.contexts)))
     for package, of in groupby(built.functions, lambda each: each.package):
-        size = sum(n for file, n in meta.sizes.items() if Path(file).parts[0] == package)
+        inside = (each for file, each in meta.files.items() if Path(file).parts[0] == package)
+        size = sum(each.size for each in inside)
         yield line("package", f"{package}, {len(list(of))} functions, {megabytes(size)}")
 
 

@@ -151,7 +151,10 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         ),
     ),
     "building": (
-        Opt("build.audio_contexts", "shorter encoder contexts to build too, for --audio-ctx"),
+        Opt(
+            "build.audio_contexts",
+            "encoder contexts to build besides the full one, instead of 256 and 512",
+        ),
         Opt(
             "build.folder",
             "new folder for the packages; default: the cache",

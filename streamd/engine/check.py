@@ -170,11 +170,6 @@ def _transcribe(
     return tuple(token for token in found.tokens if token < tokenizer.eot)
 
 
-def forward(engine: Engine[Any], mel: Mel, tokens: Sequence[int]) -> tuple[Array, Array]:
-    """Return logits and alignment of all tokens, given the log-mel of the whole context."""
-    return _forced(engine, engine.encode(mel, audio_ctx=mel.shape[1] // 2), tokens)
-
-
 def _forced(engine: Engine[FeaturesT], features: FeaturesT, tokens: Sequence[int]) -> _Values:
     decoder = engine.decoder(features, len(tokens))
     first = max(1, len(tokens) - _N_STEPS)

@@ -18,6 +18,8 @@ from streamd.types import Mel
 Array = NDArray[np.float32]
 Notice = Callable[[str, Array], object]
 """Called with the name and the values of a place inside the model."""
+Norm = Callable[[Array, Weights, str], Array]
+"""A layer norm: its input, all weights and its name give its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ class ReferenceEngine:
         """`alignment_heads`: at least one; `step` returns their scores, sorted by layer and head.
 
         Without a `bank` every window is encoded at the full context. `notice` gets the output of
-        each block and the hidden values of its feed-forward layers.
+        each block and the hidden values of its feed-forward layers. The attribute `norm` computes
+        all layer norms; another one can be put there.
         """
+        self.norm: Norm = layer_norm
         self.dims = dims
         self.bank = bank
         self.notice = notice
@@ -69,7 +73,7 @@ class ReferenceEngine:
         x = x + weights["encoder.positional_embedding"][: extent.n]
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
-            y = layer_norm(x, weights, f"{block}.attn_ln")
+            y = self.norm(x, weights, f"{block}.attn_ln")
             context = np.concatenate([y, silent[layer]])
             attended, _ = attention(
                 linear(y, weights, f"{block}.attn.query"),
@@ -79,9 +83,10 @@ class ReferenceEngine:
                 mask=added,
             )
             x = x + linear(attended, weights, f"{block}.attn.out")
-            x = x + feed_forward(x, weights, block, notice=self.notice)
+            y = self.norm(x, weights, f"{block}.mlp_ln")
+            x = x + feed_forward(y, weights, block, notice=self.notice)
             self.notice(block, x)
-        encoded = np.concatenate([layer_norm(x, weights, "encoder.ln_post"), silent[-1]])
+        encoded = np.concatenate([self.norm(x, weights, "encoder.ln_post"), silent[-1]])
         cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
         return ReferenceFeatures(
             encoded=encoded,
@@ -130,14 +135,14 @@ class ReferenceDecoder:
     ) -> tuple[Array, Array]:
         """Run k tokens in one pass. Raises `ValueError` if the search passes invalid arguments."""
         self._check(tokens, positions, slots, visible)
-        dims, weights = self._engine.dims, self._engine.weights
+        dims, weights, norm = self._engine.dims, self._engine.weights, self._engine.norm
         mask = np.where(visible, np.float32(0), np.float32(-np.inf))
         scores_of_layer = []
         embedding = weights["decoder.token_embedding.weight"]
         x = embedding[tokens] + weights["decoder.positional_embedding"][positions]
         for layer in range(dims.n_text_layer):
             block = f"decoder.blocks.{layer}"
-            y = layer_norm(x, weights, f"{block}.attn_ln")
+            y = norm(x, weights, f"{block}.attn_ln")
             self.keys[layer, slots] = linear(y, weights, f"{block}.attn.key")
             self.values[layer, slots] = linear(y, weights, f"{block}.attn.value")
             attended, _ = attention(
@@ -148,7 +153,7 @@ class ReferenceDecoder:
                 mask=mask,
             )
             x = x + linear(attended, weights, f"{block}.attn.out")
-            y = layer_norm(x, weights, f"{block}.cross_attn_ln")
+            y = norm(x, weights, f"{block}.cross_attn_ln")
             attended, scores = attention(
                 linear(y, weights, f"{block}.cross_attn.query"),
                 self._features.keys[layer],
@@ -157,11 +162,12 @@ class ReferenceDecoder:
                 mask=self._features.bias,
             )
             x = x + linear(attended, weights, f"{block}.cross_attn.out")
-            x = x + feed_forward(x, weights, block, notice=self._engine.notice)
+            y = norm(x, weights, f"{block}.mlp_ln")
+            x = x + feed_forward(y, weights, block, notice=self._engine.notice)
             self._engine.notice(block, x)
             scores_of_layer.append(scores)
         output = weights.get(OUTPUT, embedding)
-        logits = layer_norm(x[want], weights, "decoder.ln") @ output.T
+        logits = norm(x[want], weights, "decoder.ln") @ output.T
         heads = [scores_of_layer[layer][head] for layer, head in self._engine.alignment_heads]
         return logits, np.stack(heads, axis=1)
 
@@ -200,11 +206,11 @@ def linear(x: Array, weights: Weights, name: str) -> Array:
     return y if bias is None else y + bias
 
 
-def layer_norm(x: Array, weights: Weights, name: str) -> Array:
+def layer_norm(x: Array, weights: Weights, name: str, *, epsilon: float = 1e-5) -> Array:
     """Normalise the last axis to mean 0 and variance 1, then scale and shift."""
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
-    normal: Array = centred / np.sqrt(variance + np.float32(1e-5))
+    normal: Array = centred / np.sqrt(variance + np.float32(epsilon))
     return normal * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
@@ -219,8 +225,8 @@ def convolve(x: Array, weights: Weights, name: str, *, stride: int) -> Array:
 
 
 def feed_forward(x: Array, weights: Weights, block: str, *, notice: Notice) -> Array:
-    """Apply a layer norm and two linear layers with a GELU between them."""
-    y = linear(layer_norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
+    """Apply two linear layers with a GELU between them."""
+    y = linear(x, weights, f"{block}.mlp.0")
     notice(f"{block}.mlp", y)
     return linear(gelu(y), weights, f"{block}.mlp.2")
 

@@ -9,22 +9,27 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
 
 from streamd.cli.model_check import line
 from streamd.cli.packages import facts, open_packages
 from streamd.disk import expanded
-from streamd.engine.check import FLOAT16_MAX, clips, forward, mel_of, numerics
-from streamd.engine.coreml.built import BuiltModel, golden_vectors
-from streamd.engine.coreml.package import META
+from streamd.engine.check import FLOAT16_MAX, clips, mel_of
+from streamd.engine.coreml.built import BuiltModel, check_files
+from streamd.engine.coreml.golden import Distance, against_golden, golden_vectors
+from streamd.engine.coreml.package import EMBEDDING, FORMS, META, POSITIONS, SILENCE
 from streamd.engine.coreml.package_builder import weights_digest
 from streamd.engine.model import Model
-from streamd.engine.reference import Array, ReferenceEngine
+from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
 from streamd.errors import ModelError, StreamdError
 from tests.coreml.lint import Complaint, lint_built
 from tests.coreml.verify import EXACT, HALF, Finding, verify
-from tests.coreml.verify.decode import decode
+from tests.support.coreml_runs import arithmetic, core_ml
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +43,15 @@ def report(name: str) -> Iterator[str]:
     """
     built, model = _opened(name)
     yield from facts(built)
+    check_files(built)
+    yield line("files", f"{len(built.meta.files)} have their SHA-256")
     complaints = list(lint_built(built))
     yield from _linted(complaints)
     wrong: list[str] = [each.where for each in complaints if each.severity == "error"]
     if model is None:
         yield line("against numpy", f"not compared: the weights of {built.meta.name} are not here")
     else:
+        wrong += wrong_tables(built, model)
         log.info("%s: comparing %d functions with the reference", name, len(built.functions))
         mel = mel_of(model, clips()[0].samples, built.meta.dims.n_audio_ctx)
         for package, of in groupby(verify(built, model, mel), lambda each: each.function.package):
@@ -56,6 +64,22 @@ def report(name: str) -> Iterator[str]:
             f"{name} fails its check: {', '.join(wrong)}; build it again: "
             f"streamd models build {built.meta.name} --engine coreml"
         )
+
+
+def wrong_tables(built: BuiltModel, model: Model) -> list[str]:
+    """The host's tables that are not the checkpoint's."""
+    weights = model.weights
+    true = {
+        EMBEDDING: (built.embedding, weights["decoder.token_embedding.weight"]),
+        POSITIONS: (built.positions, weights["decoder.positional_embedding"]),
+    }
+    if built.bank is not None and model.bank is not None:
+        true[SILENCE] = (built.bank.states, model.bank.states)
+    return [
+        name
+        for name, (found, wanted) in true.items()
+        if not np.array_equal(found, wanted.astype(np.float16))
+    ]
 
 
 def _opened(name: str) -> tuple[BuiltModel, Model | None]:
@@ -98,24 +122,23 @@ def compared(package: str, findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _decoded(built: BuiltModel, model: Model | None) -> Iterator[str]:
-    """A decode through all packages, and what it would be with the model's own weights."""
+    """The golden vectors through all packages, and what they are with the model's own weights."""
     golden = golden_vectors(built)
-    found = decode(built, golden, half=True)
-    yield _differing("golden vectors", (golden.logits, golden.alignment), found)
+    with TemporaryDirectory() as folder, arithmetic("half"):
+        for form in FORMS:
+            with core_ml(built, Path(folder), form) as engine:
+                found = against_golden(engine, golden)
+            yield line("golden vectors", f"{form}, in half precision: {_told(found)}")
     if model is not None:
-        exact = ReferenceEngine(
-            model.dims, model.weights, alignment_heads=built.meta.alignment_heads
-        )
-        wanted = forward(exact, golden.mel, golden.tokens.tolist())
-        yield _differing("before rounding", wanted, found)
+        heads = built.meta.alignment_heads
+        exact = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=built.bank)
+        yield line("before rounding", _told(against_golden(exact, golden)))
 
 
-def _differing(name: str, wanted: tuple[Array, Array], found: tuple[Array, Array]) -> str:
-    off = numerics(wanted, found)
-    return line(
-        name,
-        f"logits {off.logits:.2g}, alignment {off.alignment:.2g} in half precision; "
-        f"the same choice at {off.agreed:.0%} of the places",
+def _told(off: Distance) -> str:
+    return (
+        f"logits {off.logits:.2g}, alignment {off.alignment:.2g}; the same choice at "
+        f"{off.agreed:.0%} of the places"
     )
 
 

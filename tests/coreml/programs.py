@@ -1,5 +1,7 @@
 """Small ML programs made for a test, and changes to saved ones."""
 
+import hashlib
+import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,6 +15,8 @@ import numpy as np
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 from coremltools.converters.mil.mil import Function, Program, types
 from coremltools.proto.Model_pb2 import Model
+
+from streamd.engine.coreml.package import META
 
 Shapes = dict[str, tuple[int, ...]]
 _HEADER = 64
@@ -62,6 +66,17 @@ def saved(
     package = folder / "made.mlpackage"
     model_of(graph, inputs, *args, **known).save(str(package))
     return package
+
+
+def sign(folder: Path) -> None:
+    """Write the sizes and digests of a built model's changed files into its ``meta.json``."""
+    meta = json.loads((folder / META).read_bytes())
+    for name in meta["files"]:
+        content = (folder / name).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        meta["files"][name] = {"size": len(content), "sha256": digest}
+    (folder / META).unlink()  # it may be a link
+    (folder / META).write_text(json.dumps(meta))
 
 
 class Changed:

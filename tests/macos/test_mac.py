@@ -17,7 +17,7 @@ from streamd.cli.packages import functions, trials
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import CoreML, open_model
-from streamd.engine.coreml.built import against_golden, golden_vectors
+from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, devices
 from streamd.engine.coreml.runtime.takeover import make_compiled_folder

@@ -1,7 +1,8 @@
 """A tiny model that is unlike the others wherever the builder has a choice.
 
-Its encoder comes in two parts, its longest context in two chunks of queries, its logits in two
-outputs; its output layer is no token embedding, its alignment heads are neighbours and not.
+Its encoder comes in two parts and has a bank of its own, its longest context in two chunks of
+queries, its logits in two outputs; its output layer is no token embedding, its alignment heads are
+neighbours and not.
 """
 
 from functools import cache
@@ -9,8 +10,9 @@ from functools import cache
 import numpy as np
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.package import Meta
+from streamd.engine.coreml.package import Meta, NormScale
 from streamd.engine.model import Model
+from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.weights import parameter_shapes
 from streamd.mel import log_mel
 from streamd.types import FRAME, Mel
@@ -37,6 +39,7 @@ SHORT = 90
 def model() -> Model:
     """Weights that float16 holds exactly."""
     shapes = parameter_shapes(DIMS, tied=False)
+    states = np.random.default_rng(5).standard_normal(bank_shape(DIMS))
     return Model(
         name="odd",
         dims=DIMS,
@@ -47,6 +50,7 @@ def model() -> Model:
         vocabulary={str(i).encode(): i for i in range(DIMS.n_vocab - 1608)},
         alignment_heads=((0, 0), (0, 1), (0, 3), (1, 2)),
         language="en",
+        bank=Bank(states.astype(np.float16)),
     )
 
 
@@ -57,6 +61,12 @@ META = Meta(
     dims=DIMS,
     alignment_heads=model().alignment_heads,
     contexts=(SHORT, DIMS.n_audio_ctx),
+    norms={
+        name.removesuffix(".bias"): NormScale(4.0, float(np.float16(1.6e-4)))
+        for name in parameter_shapes(DIMS)
+        if name.endswith(("ln.bias", "ln_post.bias"))
+    },
+    bank=True,
 )
 """What the description of a build of it says, but for its weights and tools."""
 

@@ -19,6 +19,7 @@ from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, build
+from streamd.engine.prepared import with_bank
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 from tests.golden.shapes import Shape, shaped_weights
@@ -110,8 +111,19 @@ def core_ml(
 
 def on_cpu() -> OnnxEngine:
     """The model as the CPU runs it, in float32."""
-    heads = model().alignment_heads
-    return build(model().dims, model().weights, alignment_heads=heads, threads=1)
+    made = with_bank(model(), threads=1, precision="float32")
+    heads = made.alignment_heads
+    return build(made.dims, made.weights, alignment_heads=heads, bank=made.bank, threads=1)
+
+
+@contextmanager
+def arithmetic(*modes: str) -> Iterator[None]:
+    """Let the workers that are started meanwhile round as `coreml_stand_in.ARITHMETIC` says."""
+    os.environ[coreml_stand_in.ARITHMETIC] = ",".join(modes)
+    try:
+        yield
+    finally:
+        del os.environ[coreml_stand_in.ARITHMETIC]
 
 
 @contextmanager

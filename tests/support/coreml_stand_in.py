@@ -22,10 +22,13 @@ import numpy as np
 
 from tests.coreml.interpreter import Interpreter, rounded
 
+ARITHMETIC = "COREML_STAND_IN_ARITHMETIC"
+"""The variable that says how results are rounded: "half", to half precision after each operation,
+as the Neural Engine stores them; and after that, separated by commas, the modes of
+`interpreter.narrow`."""
 FOLDER = "COREML_STAND_IN"
 """The variable that names the folder of `Faults`."""
-_HALF = "COREML_STAND_IN_HALF" in os.environ
-"""Whether to round everything to half precision, as the Neural Engine does."""
+_HALF, *_NARROW = os.environ.get(ARITHMETIC, "").split(",")
 
 
 class ComputeUnit(enum.Enum):
@@ -103,7 +106,7 @@ def _suffer(fault: str) -> None:
 
 @cache
 def _interpreter(path: str) -> Interpreter:
-    return Interpreter(Path(path))
+    return Interpreter(Path(path), tuple(_NARROW))
 
 
 class MLState:
@@ -151,7 +154,7 @@ class CompiledMLModel:
             assert self._states, f"{self._function} has no state"
             assert state.path == self._path, "a state of another package"
         values = None if state is None else state.values
-        found = self._interpreter.run(self._function, data, values, half=_HALF)
+        found = self._interpreter.run(self._function, data, values, half=bool(_HALF))
         if fault == "lie":
             found = {name: array * 1.1 for name, array in found.items()}
         return found
@@ -170,7 +173,14 @@ def _compile_model(model: str, destination_path: str) -> None:
     assert model.endswith(".mlpackage")
     assert destination_path.endswith(".mlmodelc")
     _suffer(_happens("compile", "any", Path(model).stem))
-    shutil.copytree(model, destination_path, copy_function=os.link)
+    shutil.copytree(model, destination_path, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy(source, target)
 
 
 class MLCPUComputeDevice:

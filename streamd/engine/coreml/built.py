@@ -1,35 +1,33 @@
-"""A built model on disk: its functions, its files, its golden vectors."""
+"""A built model on disk: its functions and its files."""
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine import Engine
-from streamd.engine.check import Numerics, forward, numerics
 from streamd.engine.coreml.package import (
     EMBEDDING,
-    GOLDEN,
+    MASKED,
     META,
     POSITIONS,
+    SILENCE,
     VERSION,
     Form,
     Function,
     FunctionKind,
     Meta,
     functions,
+    padded,
 )
+from streamd.engine.padding import Bank, Extent, bias, extend
 from streamd.errors import ModelError
 from streamd.types import Mel
 
-GOLDEN_TOLERANCE = 0.02
-"""The largest distance from the golden logits and alignment. Half precision costs 1e-3, and the
-Neural Engine also accumulates in half precision."""
-_BUILD_AGAIN = "build it again: streamd models build NAME --engine coreml"
+BUILD_AGAIN = "build it again: streamd models build NAME --engine coreml"
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,33 @@ class BuiltModel:
         """The decoder's positional embedding, (n_text_ctx, n_state), mapped."""
         return np.asarray(np.load(self.folder / POSITIONS, mmap_mode="r"))
 
-    def context(self, n_ctx: int) -> int:
-        """Return the smallest context of at least `n_ctx` positions. Raises `ValueError`."""
-        return min(context for context in self.meta.contexts if n_ctx <= context)
+    @cached_property
+    def bank(self) -> Bank | None:
+        """The states of silence that the packages hold."""
+        return Bank(np.load(self.folder / SILENCE, mmap_mode="r")) if self.meta.bank else None
+
+    def context(self, n: int) -> int:
+        """Return the smallest context of at least `n` positions. Raises `ValueError`."""
+        return min(context for context in self.meta.contexts if n <= context)
+
+    def extend(self, mel: Mel, audio_ctx: int) -> tuple[Mel, Extent]:
+        """Return what is computed of a window, as `padding.extend` does, on one of the contexts."""
+        dims = self.meta.dims
+        longer, extent = extend(mel, dims, bank=self.meta.bank, audio_ctx=audio_ctx)
+        if not audio_ctx and self.context(extent.n) == dims.n_audio_ctx:
+            return extend(mel, dims, bank=False)  # the full context has no bank
+        return longer, extent
+
+    def key_mask(self, extent: Extent) -> NDArray[np.float32]:
+        """Return what is added to the scores of all positions that attention sees, (keys,)."""
+        context = self.context(extent.n)
+        added = np.full(self.meta.keys(context), MASKED, np.float32)
+        added[: extent.n] = 0
+        if len(added) > padded(context):
+            biases = bias(self.meta.dims.n_audio_ctx)[extent.first :]
+            first = padded(context) + extent.first
+            added[first : first + len(biases)] = biases
+        return added
 
     def find(
         self, kind: FunctionKind, form: Form, *, n_ctx: int = 0, k: int = 0
@@ -83,47 +105,30 @@ def open_built(folder: Path) -> BuiltModel:
     except OSError as error:
         raise ModelError(f"{folder}: no Core ML model ({error.strerror or error})") from error
     except msgspec.DecodeError as error:
-        raise ModelError(f"{folder / META}: damaged ({error}); {_BUILD_AGAIN}") from error
+        raise ModelError(f"{folder / META}: damaged ({error}); {BUILD_AGAIN}") from error
     if meta.version != VERSION:
-        raise ModelError(f"{folder}: layout {meta.version}, not {VERSION}; {_BUILD_AGAIN}")
-    for name, size in meta.sizes.items():
+        raise ModelError(f"{folder}: layout {meta.version}, not {VERSION}; {BUILD_AGAIN}")
+    for name, facts in meta.files.items():
         file = folder / name
-        if not file.is_file() or file.stat().st_size != size:
-            raise ModelError(f"{file}: missing or damaged; {_BUILD_AGAIN}")
+        if not file.is_file() or file.stat().st_size != facts.size:
+            raise ModelError(f"{file}: missing or damaged; {BUILD_AGAIN}")
     return BuiltModel(folder, meta)
 
 
-@dataclass(frozen=True, slots=True)
-class Golden:
-    """Golden vectors: a short decode as the float32 reference computed it.
+def check_files(built: BuiltModel) -> None:
+    """Compare all files with their SHA-256, which takes a second per gigabyte or two.
 
-    They let any machine judge an engine without the checkpoint. `mel` is (n_mels, 2 * n_ctx),
-    `tokens` (n,), `logits` (n, n_vocab), `alignment` (n, n_heads, n_ctx). Each token attends to
-    itself and those before it, at positions 0 to n - 1.
+    Raises `ModelError` that names the first damaged one.
     """
-
-    mel: Mel
-    tokens: NDArray[np.int64]
-    logits: NDArray[np.float32]
-    alignment: NDArray[np.float32]
+    for name, facts in built.meta.files.items():
+        if sha256(built.folder / name) != facts.sha256:
+            raise ModelError(f"{built.folder / name}: damaged; {BUILD_AGAIN}")
 
 
-def golden_vectors(built: BuiltModel) -> Golden:
-    """Read the golden vectors of a built model. Raises `ModelError` if they are damaged."""
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256. Raises `ModelError` if it cannot be read."""
     try:
-        with np.load(built.folder / GOLDEN) as file:
-            return Golden(file["mel"], file["tokens"], file["logits"], file["alignment"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{built.folder / GOLDEN}: damaged ({error}); {_BUILD_AGAIN}") from error
-
-
-def against_golden(engine: Engine[Any], golden: Golden) -> Numerics:
-    """Run the golden vectors through an engine and measure the distance; NaN if it returns any."""
-    found = forward(engine, golden.mel, golden.tokens.tolist())
-    return numerics((golden.logits, golden.alignment), found)
-
-
-def is_close(found: Numerics) -> bool:
-    """Whether an engine agrees with the golden vectors as far as half precision allows."""
-    # Both comparisons are false for NaN.
-    return found.logits <= GOLDEN_TOLERANCE and found.alignment <= GOLDEN_TOLERANCE
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error

@@ -20,14 +20,14 @@ from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody ca
 from coremltools.converters.mil.mil import Var, types
 from numpy.typing import NDArray
 
-from streamd.engine import ModelDimensions, Weights
-from streamd.engine.coreml.package import Bits
+from streamd.engine import Weights
+from streamd.engine.coreml.package import Meta
 from streamd.engine.coreml.palettes import is_compressible, palette
+from streamd.engine.padding import Bank
 from streamd.errors import ModelError
 
 Half = NDArray[np.float16]
 
-_EPSILON = np.float16(1e-5)
 _MOST_QUERIES = 512
 """The score matrix of more queries does not fit into the Neural Engine's own memory."""
 
@@ -35,9 +35,9 @@ _MOST_QUERIES = 512
 class Layers:
     """A model's layers, for the functions of one package."""
 
-    def __init__(self, dims: ModelDimensions, weights: Weights, bits: Bits = 16) -> None:
-        self.dims, self.weights = dims, weights
-        self._bits = bits
+    def __init__(self, meta: Meta, weights: Weights, bank: Bank | None = None) -> None:
+        self.dims, self.weights, self.bank = meta.dims, weights, bank
+        self._bits, self._norms = meta.bits, meta.norms
         self._halves: dict[str, Half] = {}
         self._palettes: dict[str, dict[str, NDArray[Any]]] = {}
 
@@ -89,12 +89,13 @@ class Layers:
 
     def layer_norm(self, x: Var, name: str) -> Var:
         """Normalise each position's channels."""
+        norm = self._norms[name]
         return mb.layer_norm(
-            x=x,
+            x=mb.mul(x=x, y=np.float16(norm.scale)),
             axes=[1],
             gamma=self.constant(f"{name}.weight", self.weights[f"{name}.weight"]),
             beta=self.constant(f"{name}.bias", self.weights[f"{name}.bias"]),
-            epsilon=_EPSILON,
+            epsilon=np.float16(norm.epsilon),
             name=_identifier(name),
         )
 

@@ -29,6 +29,7 @@ from streamd.engine.coreml.layers import (
     split_heads,
 )
 from streamd.engine.coreml.package import Function, FunctionKind, Meta, logit_chunks, padded
+from streamd.engine.padding import Bank
 from streamd.engine.weights import OUTPUT
 
 Graph = Callable[[Function, Meta, Layers, Mapping[str, Var]], dict[str, Var]]
@@ -64,14 +65,16 @@ def _encode(
     """
     part = meta.layers[function.part]
     scale = query_scale(meta.dims.n_audio_state, meta.dims.n_audio_head)
+    bank = layers.bank if function.n_ctx < meta.dims.n_audio_ctx else None
     x = _front(layers, inputs["mel"]) if function.part == 0 else inputs["hidden"]
     for layer in part:
         block = f"encoder.blocks.{layer}"
         y = layers.layer_norm(x, f"{block}.attn_ln")
+        context = _extended(y, layer, layers, bank)
         attended = attend_by_head(
             layers.linear(y, f"{block}.attn.query", scale=scale),
-            layers.linear(y, f"{block}.attn.key"),
-            layers.linear(y, f"{block}.attn.value"),
+            layers.linear(context, f"{block}.attn.key"),
+            layers.linear(context, f"{block}.attn.value"),
             n_head=meta.dims.n_audio_head,
             mask=inputs["mask"],
         )
@@ -79,7 +82,18 @@ def _encode(
         x = mb.add(x=x, y=layers.feed_forward(x, block))
     if part.stop == meta.dims.n_audio_layer:
         x = layers.layer_norm(x, "encoder.ln_post")
+        x = _extended(x, part.stop, layers, bank)
     return {"encoded": x}
+
+
+def _extended(x: Var, layer: int, layers: Layers, bank: Bank | None) -> Var:
+    """Append the bank's states of this layer, and copies of the last as padding."""
+    if bank is None:
+        return x
+    states = bank.states[layer]
+    more = padded(len(states)) - len(states)
+    rows = np.pad(states, ((0, more), (0, 0)), mode="edge").T[None, :, None, :]
+    return concat([x, layers.constant(f"bank.{layer}", rows)], axis=3)
 
 
 def _front(layers: Layers, mel: Var) -> Var:
@@ -88,8 +102,8 @@ def _front(layers: Layers, mel: Var) -> Var:
     x = gelu(layers.convolution(x, "encoder.conv2", stride=2))
     n = x.shape[3]
     table = layers.weights["encoder.positional_embedding"][:n]
-    # Zeros beyond the trained context, where the mask hides the positions.
-    embedding = np.pad(table, ((0, n - len(table)), (0, 0))).T[None, :, None, :]
+    # Copies beyond the trained context, where the mask hides the positions.
+    embedding = np.pad(table, ((0, n - len(table)), (0, 0)), mode="edge").T[None, :, None, :]
     return mb.add(x=x, y=layers.constant(f"encoder.positional_embedding.{n}", embedding))
 
 
@@ -108,18 +122,23 @@ def _load(
     function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
 ) -> dict[str, Var]:
     """Write the same into the states, followed by zeros, and clear the self-attention cache."""
-    encoded = inputs["encoded"]
-    n_more = meta.n_keys - encoded.shape[3]
-    for name, each in zip(_CROSS, _projected(meta, layers, encoded), strict=True):
-        value = concat(each, axis=0)
-        if n_more:
-            value = mb.pad(x=value, pad=[0] * 7 + [n_more], constant_val=np.float16(0))
-        mb.coreml_update_state(state=inputs[name], value=value)
-    for name in _SELF:
-        # A constant of zeros would add its size to the package.
-        empty = mb.mul(x=mb.read_state(input=inputs[name]), y=np.float16(0))
-        mb.coreml_update_state(state=inputs[name], value=empty)
+    encoded, n_slots = inputs["encoded"], function.n_slots
+    keys_values = [concat(each, axis=0) for each in _projected(meta, layers, encoded)]
+    for name, value in zip(_CROSS, keys_values, strict=True):
+        mb.coreml_update_state(state=inputs[name], value=_with_zeros(value, meta.n_keys))
+    for name, value in zip(_SELF, keys_values, strict=True):
+        # Zeros made of this window, since 0 times a NaN that is in the state would be NaN; a
+        # constant would add its size to the package. Each state has its own: some of coremltools'
+        # passes fail if one value is written to two.
+        some = mb.mul(x=cut(value, 3, 0, min(n_slots, encoded.shape[3])), y=np.float16(0))
+        mb.coreml_update_state(state=inputs[name], value=_with_zeros(some, n_slots))
     return {"loaded": cut(cut(encoded, 1, 0, 1), 3, 0, 32)}  # a function must return something
+
+
+def _with_zeros(x: Var, n: int) -> Var:
+    """Append zeros to the last axis, so that it has n columns."""
+    n_more = n - x.shape[3]
+    return mb.pad(x=x, pad=[0] * 7 + [n_more], constant_val=np.float16(0)) if n_more else x
 
 
 def _projected(meta: Meta, layers: Layers, encoded: Var) -> tuple[list[Var], list[Var]]:
@@ -243,9 +262,11 @@ _GRAPHS: Mapping[FunctionKind, Graph] = {
 }
 
 
-def save_package(path: Path, functions: Sequence[Function], meta: Meta, weights: Weights) -> None:
+def save_package(
+    path: Path, functions: Sequence[Function], meta: Meta, weights: Weights, bank: Bank | None
+) -> None:
     """Write one package. Raises `ModelError` if float16 cannot hold a weight, or `OSError`."""
-    layers = Layers(meta.dims, weights, meta.bits)
+    layers = Layers(meta, weights, bank)
     program = Program()
     for function in functions:
         program.add_function(function.name, mil_function(function, meta, layers))

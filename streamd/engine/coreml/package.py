@@ -5,8 +5,9 @@ A built model is a folder::
     meta.json                    `Meta`: which model, which contexts and compression
     embedding.npy                (n_vocab, n_state) float16, mapped; the host embeds tokens with it
     positions.npy                (n_text_ctx, n_state) float16, mapped
-    golden.npz                   `Golden`: a short decode as the float32 reference computes it with
-                                 the weights that the packages hold
+    silence.npy                  `Bank` of states of silence, if the model has one
+    golden.npz                   `Golden`: windows of speech as the float32 reference computes them
+                                 with what the packages hold
     encoder.mlpackage            or encoder_1of4.mlpackage ...: the encoder, 8 layers in each part
     cross.mlpackage              cross-attention keys and values of the encoder's output
     decoder_state.mlpackage      the decoder with its caches in Core ML's memory
@@ -17,13 +18,24 @@ exactly that, the engine asks for a function with `BuiltModel.find`, the tests c
 packages with it. All tensors are float16 inside Core ML; its Python binding takes and returns
 float32. Reading a built model needs no Core ML.
 
+**Contexts.** A context is how many positions an encoder computes. In all but the full one its
+attention also sees the whole bank of silence (streamd/engine/padding.py), whose states follow the
+computed ones in each layer and in its output. The mask hides those that the window does not use,
+and adds the logarithm of what a sampled one stands for.
+
 **Widths.** Every axis over audio positions is padded to a multiple of 32, which is 64 bytes: the
 Neural Engine prefers that for a last axis and requires it for a state's. 1500 positions become
-1504. A mask hides the padding, in the encoder too. So a window of any `n_ctx` gives the same result
+1504. A mask hides the padding, in the encoder too. So a window of n positions gives the same result
 on the next larger context as on one of its own, provided that its log-mel is zero from column
-``2 * n_ctx`` on (which is what Whisper's convolution pads with).
+``2 * n`` on (which is what Whisper's convolution pads with).
 
-**One decoder for all contexts.** The cross-attention caches hold the longest context
+**Half precision.** Layer norms square their input, whose sums of squares reach 550,000 in tiny.en
+and 330,000 in base, against 65,504; and their epsilon, 1e-5, is subnormal, which some processors
+take for zero. So each input is multiplied by a power of two, which changes no digit, and epsilon by
+its square (`NormScale`). Rows that a pass does not use are copies of one that it does: the norm of
+zeros divides by the root of epsilon alone.
+
+**One decoder for all contexts.** The cross-attention caches have room for every context
 (`Meta.n_keys`), whatever the window's own; ``cross_mask`` hides the rest. A cache for each context
 would have another shape and need functions of its own, to be compiled and kept in memory. And one
 ``MLState`` serves all functions of a package only if its shapes are the same.
@@ -45,6 +57,7 @@ import msgspec
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Heads
+from streamd.engine.padding import kept_positions
 from streamd.errors import ModelError
 
 Form = Literal["state", "mix"]
@@ -68,9 +81,10 @@ through the decoder. ``align``: the same without logits, for a prompt, which nee
 Bits = Literal[16, 8, 6]
 """Bits of a weight: 16 is float16; 8 and 6 are palettes of 256 or 64 values for each tensor."""
 
-META, EMBEDDING, POSITIONS, GOLDEN = "meta.json", "embedding.npy", "positions.npy", "golden.npz"
+META, EMBEDDING, POSITIONS = "meta.json", "embedding.npy", "positions.npy"
+SILENCE, GOLDEN = "silence.npy", "golden.npz"
 """Names of the files beside the packages."""
-VERSION = 2
+VERSION = 3
 """Version of this layout; folders of other versions are rejected."""
 
 MASKED = -40_000.0
@@ -129,14 +143,16 @@ class Function:
     n_slots : columns of the self-attention cache; 0 where there is none
     inputs, outputs, states : its tensors, in the order in which the package declares them
 
-    With w = padded(n_ctx), L, H, d = layers, heads and size of a head of the decoder, T = n_slots,
-    S = `Meta.n_keys`, A alignment heads, the tensors are
+    With w = padded(n_ctx), K = `Meta.keys` of the context, L, H, d = layers, heads and size of a
+    head of the decoder, T = n_slots, S = `Meta.n_keys`, A alignment heads, the tensors are
 
     mel (1, n_mels, 1, 2w) : input of the first "encode"
     hidden (1, n_state, 1, w) : input of the later parts, the output of the part before
-    mask (1, w, 1, 1) : for "encode", 0 or `MASKED` for each position
-    encoded (1, n_state, 1, w) : output of each "encode", input of "cross" and "load"
-    cross_k, cross_v (L, H, d, w) : outputs of "cross"; elsewhere (L, H, d, S)
+    mask (1, K, 1, 1) : for "encode", what is added to the scores of each position computed, then
+        of each of the bank's: 0, `MASKED`, or the bias of the bank
+    encoded (1, n_state, 1, w) : output of an "encode"; K wide, with the bank's positions, from the
+        last part, as the input of "cross" and "load"
+    cross_k, cross_v (L, H, d, K) : outputs of "cross"; elsewhere (L, H, d, S)
     loaded (1, 1, 1, 32) : output of "load", of no use
     x (1, n_state, 1, k) : sums of rows of `EMBEDDING` and `POSITIONS`
     put (1, 1, k, T) : "state" only: a 1 in the column that each token is written to; a row of
@@ -144,14 +160,14 @@ class Function:
     mask (1, 1, k, T) : "state": 0 or `MASKED`, which columns each token sees, its own included
     mask (1, 1, k, T + 32) : "mix": the same for what is in the cache; after it the tokens of this
         call themselves, which are not in the cache yet; the last 32 - k columns are never seen
-    cross_mask (1, 1, 1, S) : which audio positions exist
+    cross_mask (1, 1, 1, S) : the same as the encoder's mask; hidden from K on
     self_k, self_v (L, H, d, T) : states in "state", else inputs
     logits0, logits1, ... (1, k, 1, v) : `logit_chunks`, to be joined and cut to n_vocab
     alignment (1, A, k, S) : scores of the alignment heads, scaled, before mask and softmax, sorted
-        by layer and head; only the window's own positions are meaningful
+        by layer and head; only positions that the mask does not hide are meaningful
     new_k, new_v (L, H, d, k) : "mix": the columns for the host to write into its cache
 
-    A row of x that is not used must still see something: a mask row of zeros will do.
+    A row of x that is not used is a copy of one that is, with what it sees.
     """
 
     package: str
@@ -172,12 +188,27 @@ class Function:
         return tuple(t.name for t in self.outputs if t.name.startswith("logits"))
 
 
+class NormScale(msgspec.Struct, frozen=True):
+    """What a layer norm multiplies its input by, a power of two, and its epsilon after that."""
+
+    scale: float
+    epsilon: float
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """A file's size in bytes, and its SHA-256."""
+
+    size: int
+    sha256: str
+
+
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What was built, and from what.
 
     `name` is the model's, `weights` a SHA-256 of all its parameters, `coremltools` the version that
     wrote the packages. `alignment_heads` are sorted (decoder layer, head) pairs, `contexts` sorted
-    numbers of encoder positions. `sizes` are those of all files but ``meta.json``, in bytes.
+    numbers of encoder positions; `bank` says whether all but the full one have a bank of silence.
+    `norms` are those of all layer norms by their parameters' name, `files` all but ``meta.json``.
     """
 
     version: int = VERSION
@@ -187,13 +218,24 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     dims: ModelDimensions
     alignment_heads: Heads
     contexts: tuple[int, ...]
+    norms: dict[str, NormScale]
+    bank: bool = False
     bits: Bits = 16
-    sizes: dict[str, int] = {}
+    files: dict[str, FileFacts] = {}
 
     @property
     def n_keys(self) -> int:
         """Audio positions that the decoder's caches have room for."""
-        return padded(self.contexts[-1])
+        return max(map(self.keys, self.contexts))
+
+    def keys(self, n_ctx: int) -> int:
+        """Audio positions that attention sees in this context: those computed, and the bank's."""
+        return padded(n_ctx) + (self.n_bank if n_ctx < self.dims.n_audio_ctx else 0)
+
+    @property
+    def n_bank(self) -> int:
+        """The bank's positions, with padding."""
+        return padded(len(kept_positions(self.dims.n_audio_ctx))) if self.bank else 0
 
     @property
     def d_head(self) -> int:
@@ -227,20 +269,25 @@ def _encoder(meta: Meta) -> Iterator[Function]:
             width = padded(n_ctx)
             first = TensorSpec("mel", (1, dims.n_mels, 1, 2 * width))
             later = TensorSpec("hidden", (1, dims.n_audio_state, 1, width))
+            inside = TensorSpec("encoded", later.shape)
+            is_last = part + 1 == n_parts
             yield Function(
                 package=f"{stem}.mlpackage",
                 name=f"ctx{n_ctx}",
                 kind="encode",
                 forms=FORMS,
-                inputs=(later if part else first, TensorSpec("mask", (1, width, 1, 1))),
-                outputs=(_encoded(meta, n_ctx),),
+                inputs=(
+                    later if part else first,
+                    TensorSpec("mask", (1, meta.keys(n_ctx), 1, 1)),
+                ),
+                outputs=(_encoded(meta, n_ctx) if is_last else inside,),
                 n_ctx=n_ctx,
                 part=part,
             )
 
 
 def _encoded(meta: Meta, n_ctx: int) -> TensorSpec:
-    return TensorSpec("encoded", (1, meta.dims.n_audio_state, 1, padded(n_ctx)))
+    return TensorSpec("encoded", (1, meta.dims.n_audio_state, 1, meta.keys(n_ctx)))
 
 
 def caches(meta: Meta, which: str, n: int) -> tuple[TensorSpec, ...]:
@@ -256,7 +303,7 @@ def _cross(meta: Meta, n_ctx: int) -> Function:
         kind="cross",
         forms=("mix",),
         inputs=(_encoded(meta, n_ctx),),
-        outputs=caches(meta, "cross", padded(n_ctx)),
+        outputs=caches(meta, "cross", meta.keys(n_ctx)),
         n_ctx=n_ctx,
     )
 

@@ -6,7 +6,7 @@ builds, so what is found there is what building now would give. Builds of other 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -16,38 +16,37 @@ import numpy as np
 
 from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
 from streamd.engine import Weights
-from streamd.engine.check import clips, forward, mel_of
-from streamd.engine.coreml.built import BuiltModel, open_built
+from streamd.engine.coreml.built import BuiltModel, open_built, sha256
+from streamd.engine.coreml.golden import golden_tokens, golden_windows, run_window, save_golden
+from streamd.engine.coreml.norms import held_reference, norm_scales
 from streamd.engine.coreml.package import (
     EMBEDDING,
     GOLDEN,
     META,
     POSITIONS,
+    SILENCE,
     Bits,
+    FileFacts,
     Meta,
     coremltools,
     functions,
 )
-from streamd.engine.coreml.palettes import weights_held
 from streamd.engine.model import Model
-from streamd.engine.prepared import code_digest, files_state
-from streamd.engine.reference import ReferenceEngine
+from streamd.engine.prepared import code_digest, files_state, with_bank
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
 from streamd.errors import ModelError
 from streamd.options import BuildOptions
+from streamd.types import N_AUDIO_CTX
 
 OnProgress = Callable[[int, int, str], object]
 """Called with the number of steps done, the number of all steps, and what comes next."""
 
-_N_GOLDEN = 12
-_HIDDEN = 10
-"""The golden context is this many positions shorter than the shortest built one, so that masks have
-something to hide."""
+_CONTEXTS = (256, 512)
+"""Contexts to build besides the full one, if there is a bank of silence: 3.8 s and 8.9 s of sound.
+With the bank, attention in the first sees 512 positions."""
 _FOLDER = "coreml"
 _BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
-_MODULES = ("built", "layers", "networks", "package", "package_builder", "palettes")
-"""Modules that decide what is built."""
 
 
 def built_model(name: str) -> BuiltModel | None:
@@ -103,7 +102,8 @@ def _cached(name: str) -> Path | None:
 
 @cache
 def _code() -> str:
-    return code_digest(Path(__file__).parent / f"{module}.py" for module in _MODULES)[:16]
+    # The modules of this folder decide what is built; those of `runtime` do not.
+    return code_digest(sorted(Path(__file__).parent.glob("*.py")))[:16]
 
 
 def write(
@@ -120,38 +120,53 @@ def write(
     tools = coremltools()
     from streamd.engine.coreml.networks import save_package  # imports coremltools
 
+    has_bank = model.bank is not None or model.dims.n_audio_ctx >= N_AUDIO_CTX  # `with_bank` says
     meta = Meta(
         name=model.name,
         weights=weights_digest(model.weights),
         coremltools=tools.__version__,
         dims=model.dims,
         alignment_heads=tuple(sorted(model.alignment_heads)),
-        contexts=_contexts(model, options),
+        contexts=_contexts(model, options.audio_contexts or _CONTEXTS * has_bank),
+        norms={},
+        bank=has_bank,
         bits=_BITS[options.weight_bits],
     )
     packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
-    n_steps = len(packages) + 1
-    for done, (name, of) in enumerate(packages):
+    n_steps = len(packages) + 2
+    on_progress(0, n_steps, "states of silence and layer norms")
+    model = with_bank(model, threads=2, precision="float32")
+    windows, tokens = golden_windows(meta, model), golden_tokens(model, model.dims.n_text_ctx)
+    norms = norm_scales(
+        model,
+        lambda engine: [list(run_window(engine, window, tokens)) for window in windows],
+    )
+    meta = msgspec.structs.replace(meta, norms=norms)
+    for done, (name, of) in enumerate(packages, 1):
         on_progress(done, n_steps, name)
-        save_package(folder / name, of, meta, model.weights)
-    on_progress(len(packages), n_steps, GOLDEN)
+        save_package(folder / name, of, meta, model.weights, model.bank)
+    on_progress(n_steps - 1, n_steps, GOLDEN)
     weights = model.weights
     np.save(folder / EMBEDDING, weights["decoder.token_embedding.weight"].astype(np.float16))
     np.save(folder / POSITIONS, weights["decoder.positional_embedding"].astype(np.float16))
-    _save_golden(folder, model, meta)
+    if model.bank is not None:
+        np.save(folder / SILENCE, model.bank.states)
+    save_golden(folder, held_reference(meta, weights, model.bank), windows, tokens)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
-    meta = msgspec.structs.replace(meta, sizes=sizes)
+    facts = {
+        str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))
+        for path in files
+    }
+    meta = msgspec.structs.replace(meta, files=facts)
     (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
     on_progress(n_steps, n_steps, "")
 
 
-def _contexts(model: Model, options: BuildOptions) -> tuple[int, ...]:
+def _contexts(model: Model, shorter: Sequence[int]) -> tuple[int, ...]:
     full = model.dims.n_audio_ctx
-    if not all(0 < n_ctx <= full for n_ctx in options.audio_contexts):
+    if not all(0 < n_ctx <= full for n_ctx in shorter):
         raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
-    # The others are for those who cut the context with --audio-ctx.
-    return tuple(sorted({*options.audio_contexts, full}))
+    return tuple(sorted({*shorter, full}))
 
 
 def weights_digest(weights: Weights) -> str:
@@ -162,26 +177,3 @@ def weights_digest(weights: Weights) -> str:
         digest.update(f"{name} {values.shape}\n".encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
-
-
-def _save_golden(folder: Path, model: Model, meta: Meta) -> None:
-    """Save what the reference computes from the start of a clip and a few tokens.
-
-    The reference has the weights of the packages, so that an engine is judged without the error of
-    rounding or compressing them.
-    """
-    dims, weights = model.dims, weights_held(meta, model.weights)
-    n_ctx = max(1, meta.contexts[0] - _HIDDEN)
-    mel = mel_of(model, clips()[0].samples, n_ctx)
-    n_text = len(model.vocabulary)
-    text = np.linspace(0, n_text - 1, min(_N_GOLDEN, dims.n_text_ctx) - 1, dtype=np.int64)
-    tokens = [n_text + 1, *text.tolist()]  # the first is start-of-transcript
-    reference = ReferenceEngine(dims, weights, alignment_heads=meta.alignment_heads)
-    logits, alignment = forward(reference, mel, tokens)
-    np.savez(
-        folder / GOLDEN,
-        mel=mel,
-        tokens=np.array(tokens, np.int64),
-        logits=logits,
-        alignment=alignment,
-    )

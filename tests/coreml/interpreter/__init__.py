@@ -15,6 +15,7 @@ import numpy as np
 from streamd.errors import ModelError
 from tests.coreml.interpreter.constants import DECODERS
 from tests.coreml.interpreter.half import rounded
+from tests.coreml.interpreter.narrow import NARROW, Narrow, flushed
 from tests.coreml.interpreter.operations import (
     MOVES,
     OPERATIONS,
@@ -44,10 +45,14 @@ _LISTS = "values"
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """An operation, ready to run: what to call, with what, and what nobody needs behind it."""
+    """An operation, ready to run: what to call, with what, and what nobody needs behind it.
+
+    `narrow` is what to call in half precision.
+    """
 
     operation: Operation
     compute: Callable[..., Result]
+    narrow: Callable[..., Result]
     constants: Mapping[str, Any]
     values: Mapping[str, tuple[str, ...]]
     dead: Sequence[str]
@@ -68,8 +73,13 @@ class Interpreter:
     The package's files must stay where they are: its weights are mapped.
     """
 
-    def __init__(self, package: Path) -> None:
-        """Read the package. Raises `ModelError` if it is none, damaged, or has an odd operation."""
+    def __init__(self, package: Path, narrow: Sequence[Narrow] = ()) -> None:
+        """Read the package; `narrow` says what runs in half precision do worse than rounding.
+
+        Raises `ModelError` if it is no package, damaged, or has an odd operation.
+        """
+        self._flush = "flush" in narrow
+        self._narrow = {kind: each for mode in narrow for kind, each in NARROW[mode].items()}
         self.program: Program = read_program(package)
         self._known: dict[tuple[Any, ...], Array] = {}
         self._plans = {
@@ -116,7 +126,7 @@ class Interpreter:
         _check("state", plan.signature.states, state)
         values = {name: np.asarray(array, np.float32) for name, array in inputs.items()}
         if half:
-            values = {name: rounded(array) for name, array in values.items()}
+            values = {name: self._stored(array) for name, array in values.items()}
         values |= plan.constants
         for step in plan.steps:
             operation = step.operation
@@ -126,12 +136,12 @@ class Interpreter:
                     raise self._error(function, operation, f"gets {written.shape}")
                 state[operation.name] = written.copy()
                 continue
-            for tensor, result in self._results(function, step, values, state):
+            for tensor, result in self._results(function, step, values, state, half=half):
                 if result.shape != tensor.shape:
                     what = f"gives {result.shape}, not {tensor.shape}"
                     raise self._error(function, operation, what)
                 if half and tensor.dtype == "float16" and operation.kind not in MOVES:
-                    result = rounded(result)
+                    result = self._stored(result)
                 notice(operation, result)
                 values[tensor.name] = result
             for name in step.dead:
@@ -182,7 +192,8 @@ class Interpreter:
             dead = (touched | {tensor.name for tensor in operation.outputs}) - needed
             needed |= touched
             compute = self._compute(function, operation)
-            steps.append(_Step(operation, compute, known, given, tuple(dead)))
+            narrow = self._narrow.get(operation.kind, compute)
+            steps.append(_Step(operation, compute, narrow, known, given, tuple(dead)))
         listed = {name for step in steps for name in step.values.get(_LISTS, ())} & constants.keys()
         arrays = {name: np.asarray(constants[name]) for name in listed}
         return _Plan(function, arrays, steps[::-1])
@@ -195,7 +206,13 @@ class Interpreter:
         return OPERATIONS[operation.kind]
 
     def _results(
-        self, function: str, step: _Step, values: Mapping[str, Array], state: State
+        self,
+        function: str,
+        step: _Step,
+        values: Mapping[str, Array],
+        state: State,
+        *,
+        half: bool,
     ) -> Iterator[tuple[Tensor, Array]]:
         """What an operation gives, in float32."""
         operation = step.operation
@@ -206,8 +223,9 @@ class Interpreter:
             for parameter, names in step.values.items()
         }
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # the results will show it
-                results = step.compute(**step.constants, **given)
+            # The results will show it.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                results = (step.narrow if half else step.compute)(**step.constants, **given)
         except _NONSENSE as error:
             raise self._error(function, operation, f"cannot be computed: {error}") from error
         several = results if isinstance(results, list) else [results]
@@ -221,8 +239,13 @@ class Interpreter:
             return value
         key = ("float16", id(value))
         if key not in self._known:
-            self._known[key] = value.astype(np.float32)
+            exact = value.astype(np.float32)
+            self._known[key] = flushed(exact) if self._flush else exact
         return self._known[key]
+
+    def _stored(self, array: Array) -> Array:
+        half = rounded(array)
+        return flushed(half) if self._flush else half
 
     def _error(self, function: str, operation: Operation, what: str) -> ModelError:
         where = f"{self.program.path}: {function}: {operation.kind} {operation.name}"

@@ -36,6 +36,8 @@ DYNAMIC = -1
 
 
 _PROTO = "coremltools_proto"
+_SPECIFICATION = 9
+"""iOS 18 and macOS 15: the first with states and with several functions."""
 
 
 def _proto(name: str) -> ModuleType:
@@ -139,28 +141,38 @@ def read_program(package: Path) -> Program:
         raise ModelError(
             f"{package} is no Core ML package, or damaged ({why}); build it again"
         ) from error
-    _check_description(package, model.description, functions)
+    _check_description(package, model, functions)
     return Program(package, functions, weights.stat().st_size if blobs else 0)
 
 
-def _check_description(
-    package: Path, described: _Message, functions: Mapping[str, Function]
-) -> None:
+def _check_description(package: Path, model: _Message, functions: Mapping[str, Function]) -> None:
     """What the package says of its functions to who loads it must be what they are."""
+    described = model.description
+    default = described.defaultFunctionName or "main"
+    if default not in functions:
+        raise ModelError(f"{package}: its default function {default} does not exist")
+    if model.specificationVersion < _SPECIFICATION and (
+        len(functions) > 1 or any(each.states for each in functions.values())
+    ):
+        version = model.specificationVersion
+        raise ModelError(f"{package}: states and functions are not in specification {version}")
     names = {each.name: each for each in described.functions} or {"main": described}
     if names.keys() != functions.keys():
         raise ModelError(f"{package} describes {sorted(names)} and has {sorted(functions)}")
     for name, function in functions.items():
+        arrays = {each.name: each.type.multiArrayType for each in names[name].input}
+        arrays |= {each.name: each.type.stateType.arrayType for each in names[name].state}
         said = {
-            feature.name: tuple(feature.type.multiArrayType.shape)
-            for feature in names[name].input
-            if feature.type.multiArrayType.WhichOneof("ShapeFlexibility") is None
+            key: (tuple(array.shape), array.dataType)
+            for key, array in arrays.items()
+            if array.WhichOneof("ShapeFlexibility") is None
         }
-        said |= {
-            state.name: tuple(state.type.stateType.arrayType.shape) for state in names[name].state
+        types = _proto("FeatureTypes_pb2").ArrayFeatureType
+        true = {
+            each.name: (each.shape, types.ArrayDataType.Value(each.dtype.upper()))
+            for each in (*function.inputs, *function.states)
         }
-        true = {tensor.name: tensor.shape for tensor in (*function.inputs, *function.states)}
-        wrong = [key for key, shape in said.items() if true.get(key) != shape]
+        wrong = [key for key, told in said.items() if true.get(key) != told]
         outputs = {feature.name for feature in names[name].output}
         if wrong or outputs != set(function.outputs):
             odd = wrong or sorted(outputs ^ set(function.outputs))

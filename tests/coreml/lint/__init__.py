@@ -67,11 +67,11 @@ def lint_built(built: BuiltModel) -> Iterator[Complaint]:
     forms = {function.package: function.forms for function in built.functions}
     for package, of in forms.items():
         program = read_program(built.folder / package)
-        yield from _as_laid_out(built, program)
+        yield from as_laid_out(built, program)
         yield from lint(program, writes_states=of == ("state",))
 
 
-def _as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
+def as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
     """Functions and tensors have the names, shapes and types that everybody counts on."""
     package = program.path.name
     cure = "build it again: streamd models build NAME --engine coreml"

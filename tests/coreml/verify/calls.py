@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine import Weights
-from streamd.engine.coreml.built import BuiltModel, golden_vectors
-from streamd.engine.coreml.package import MASKED, Function, Meta, TensorSpec
-from streamd.engine.coreml.palettes import weights_held
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.golden import golden_vectors
+from streamd.engine.coreml.norms import held_reference
+from streamd.engine.coreml.package import MASKED, Function, TensorSpec, padded
 from streamd.engine.model import Model
+from streamd.engine.padding import MARGIN, extend
 from streamd.engine.reference import Notice, ReferenceEngine, ReferenceFeatures
 from streamd.types import Mel
 from tests.coreml.verify.tree import Tree
@@ -24,7 +25,8 @@ Array = NDArray[np.float32]
 Arrays = dict[str, Array]
 
 _N_MISSING = 9
-"""Positions by which a window is shorter than the context that it runs on."""
+"""Positions by which a window is shorter than the context that it runs on, or than the sound that
+fits there."""
 _N_UNUSED = 3
 """Rows of a pass that it does not use."""
 
@@ -55,7 +57,7 @@ class Calls:
             The model's golden vectors are damaged.
         """
         self._built, self._mel = built, mel
-        self._weights = weights_held(built.meta, model.weights)
+        self._model = model
         self._tokens = golden_vectors(built).tokens
         self._windows: dict[int, _Window] = {}
 
@@ -73,59 +75,85 @@ class Calls:
     def _window(self, n_ctx: int) -> "_Window":
         """What the reference makes of a window that is a little shorter than a context."""
         if n_ctx not in self._windows:
-            n = max(1, n_ctx - _N_MISSING)
-            self._windows[n_ctx] = _window(
-                self._built.meta, self._weights, np.ascontiguousarray(self._mel[:, : 2 * n])
-            )
+            self._windows[n_ctx] = self._new_window(n_ctx)
         return self._windows[n_ctx]
+
+    def _new_window(self, n_ctx: int) -> "_Window":
+        meta = self._built.meta
+        has_bank = meta.bank and MARGIN + _N_MISSING < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
+        n = max(1, n_ctx - _N_MISSING - has_bank * MARGIN)
+        audio_ctx = 0 if has_bank else n
+        mel, extent = extend(self._mel[:, : 2 * n], meta.dims, bank=has_bank, audio_ctx=audio_ctx)
+        hidden = {}
+
+        def notice(where: str, values: Array) -> None:
+            layer = where.removeprefix("encoder.blocks.")
+            if layer.isdecimal():
+                hidden[int(layer)] = values
+
+        engine = self._reference(notice)
+        features = engine.encode(self._mel[:, : 2 * n], audio_ctx=audio_ctx)
+        n_silent = len(features.bias) - extent.n
+        first = padded(n_ctx) + extent.first
+        columns = np.concatenate([np.arange(extent.n), np.arange(first, first + n_silent)])
+        return _Window(mel, columns, hidden, features)
+
+    def _reference(self, notice: Notice = lambda where, values: None) -> ReferenceEngine:
+        """What the packages hold, for all but the bank: that of the checkpoint's own files."""
+        meta = self._built.meta
+        return held_reference(meta, self._model.weights, self._built.bank, notice=notice)
 
     def _encode(self, function: Function) -> Call:
         window, parts = self._window(function.n_ctx), self._built.meta.layers
         inputs = _zeros(function.inputs)
         if function.part == 0:
-            inputs["mel"][0, :, 0, : 2 * window.n_ctx] = self._mel[:, : 2 * window.n_ctx]
+            inputs["mel"][0, :, 0, : window.mel.shape[1]] = window.mel
         else:
             before = window.hidden[parts[function.part - 1][-1]]
-            inputs["hidden"][0, :, 0, : window.n_ctx] = before.T
-        inputs["mask"][:, window.n_ctx :] = MASKED
-        is_last = function.part + 1 == len(parts)
-        wanted = window.features.encoded if is_last else window.hidden[parts[function.part][-1]]
+            inputs["hidden"][0, :, 0, : len(before)] = before.T
+        inputs["mask"][...] = MASKED
+        inputs["mask"][0, window.columns, 0, 0] = window.features.bias
         outputs = _anything(function.outputs)
-        outputs["encoded"][0, :, 0, : window.n_ctx] = wanted.T
+        if function.part + 1 == len(parts):
+            outputs["encoded"][0][:, 0, window.columns] = window.features.encoded.T
+        else:
+            wanted = window.hidden[parts[function.part][-1]]
+            outputs["encoded"][0, :, 0, : len(wanted)] = wanted.T
         return Call(function, inputs, {}, outputs, {})
 
     def _cross(self, function: Function) -> Call:
         window, outputs = self._window(function.n_ctx), _anything(function.outputs)
-        _put_cross(outputs, window.features)
+        _put_cross(outputs, window)
         return Call(function, _encoded(function, window), {}, outputs, {})
 
     def _load(self, function: Function) -> Call:
         window, after = self._window(function.n_ctx), _anything(function.states)
         for name in ("self_k", "self_v"):
             after[name][...] = 0
-        _put_cross(after, window.features)
+        _put_cross(after, window)
         before, outputs = _noise(function.states), _anything(function.outputs)
         return Call(function, _encoded(function, window), before, outputs, after)
 
     def _pass(self, function: Function) -> Call:
         """A pass over a tree of tokens behind a few that are in the cache, in slots in no order."""
-        meta, window = self._built.meta, self._window(self._built.meta.contexts[0])
+        window = self._window(self._built.meta.contexts[0])
         tree = Tree.grown(self._tokens, n=max(1, function.k - _N_UNUSED), n_slots=function.n_slots)
-        engine = _reference(meta, self._weights)
-        decoder = engine.decoder(window.features, function.n_slots)
+        decoder = self._reference().decoder(window.features, function.n_slots)
         tree.feed(decoder, tree.before)
         given = _noise((*function.inputs, *function.states))
-        _put_cross(given, window.features)
+        _put_cross(given, window)
         _put_self(given, decoder.keys, decoder.values, tree.slots[tree.before])
         logits, alignment = tree.feed(decoder, tree.passed)
-        given |= tree.inputs(function, self._built, n_audio=window.n_ctx)
+        given |= tree.inputs(function, self._built)
+        given["cross_mask"][...] = MASKED
+        given["cross_mask"][..., window.columns] = window.features.bias
         states = {state.name for state in function.states}
         after = {name: given[name].copy() for name in states}
         if "put" in given:
             _put_self(after, decoder.keys, decoder.values, tree.slots[tree.passed])
         outputs = _anything(function.outputs)
         _put_logits(outputs, function.logits, logits)
-        outputs["alignment"][0, :, : tree.n, : window.n_ctx] = alignment.swapaxes(0, 1)
+        outputs["alignment"][0][:, : tree.n, window.columns] = alignment.swapaxes(0, 1)
         if "new_k" in outputs:
             slots = tree.slots[tree.passed]
             for name, cache in (("new_k", decoder.keys), ("new_v", decoder.values)):
@@ -137,30 +165,16 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What the reference made of a window; `hidden`: what left each layer, (n_ctx, n_state)."""
+    """What the reference made of a window.
 
-    n_ctx: int
+    `mel` is that of the positions to compute, `columns` are where a package has the positions that
+    attention sees, `hidden` is what left each layer, (n, n_state).
+    """
+
+    mel: Mel
+    columns: NDArray[np.int64]
     hidden: Mapping[int, Array]
     features: ReferenceFeatures
-
-
-def _window(meta: Meta, weights: Weights, mel: Mel) -> _Window:
-    hidden = {}
-
-    def notice(where: str, values: Array) -> None:
-        layer = where.removeprefix("encoder.blocks.")
-        if layer.isdecimal():
-            hidden[int(layer)] = values
-
-    n_ctx = mel.shape[1] // 2
-    return _Window(n_ctx, hidden, _reference(meta, weights, notice).encode(mel, audio_ctx=n_ctx))
-
-
-def _reference(
-    meta: Meta, weights: Weights, notice: Notice = lambda where, values: None
-) -> ReferenceEngine:
-    heads = meta.alignment_heads
-    return ReferenceEngine(meta.dims, weights, alignment_heads=heads, notice=notice)
 
 
 def _zeros(tensors: Sequence[TensorSpec]) -> Arrays:
@@ -182,15 +196,15 @@ def _noise(tensors: Sequence[TensorSpec]) -> Arrays:
 
 def _encoded(function: Function, window: _Window) -> Arrays:
     inputs = _zeros(function.inputs)
-    inputs["encoded"][0, :, 0, : window.n_ctx] = window.features.encoded.T
+    inputs["encoded"][0][:, 0, window.columns] = window.features.encoded.T
     return inputs
 
 
-def _put_cross(arrays: Arrays, features: ReferenceFeatures) -> None:
-    n = features.keys.shape[1]
+def _put_cross(arrays: Arrays, window: _Window) -> None:
+    features = window.features
     for name, cache in (("cross_k", features.keys), ("cross_v", features.values)):
         if name in arrays:
-            arrays[name][..., :n] = _columns(cache, arrays[name])
+            arrays[name][..., window.columns] = _columns(cache, arrays[name])
 
 
 def _put_self(arrays: Arrays, keys: Array, values: Array, slots: NDArray[np.int64]) -> None:

@@ -31,13 +31,6 @@ class Tree:
     n: int
 
     @classmethod
-    def chain(cls, tokens: NDArray[np.int64], *, n_slots: int) -> "Tree":
-        """A text from its beginning, in one pass."""
-        n = len(tokens)
-        order = np.arange(n)
-        return cls(tokens, order, order, np.arange(n_slots) <= order[:, None], n)
-
-    @classmethod
     def grown(cls, tokens: NDArray[np.int64], *, n: int, n_slots: int) -> "Tree":
         """A chain in the cache, and behind it a tree of `n` tokens; slots in no order."""
         random, n_all = np.random.default_rng(n), _N_BEFORE + n
@@ -69,18 +62,16 @@ class Tree:
         every = np.arange(len(tokens))
         return decoder.step(tokens, positions, self.slots[part], self.seen[part], every)
 
-    def inputs(self, function: Function, built: BuiltModel, *, n_audio: int) -> dict[str, Array]:
-        """What a "step" or "align" gets, but caches: its masks, its tokens and where they go."""
+    def inputs(self, function: Function, built: BuiltModel) -> dict[str, Array]:
+        """What a "step" or "align" gets, but caches: its mask, its tokens and where they go."""
         shapes = {tensor.name: tensor.shape for tensor in function.inputs}
-        inputs = {
-            name: np.full(shapes[name], MASKED, np.float32) for name in ("mask", "cross_mask")
-        }
-        inputs["cross_mask"][..., :n_audio] = 0
+        inputs = {"mask": np.full(shapes["mask"], MASKED, np.float32)}
         mask, slots, seen = inputs["mask"][0, 0], self.slots[self.passed], self.seen[self.passed]
         mask[self.n :, : function.n_slots] = 0
-        inputs["x"] = np.zeros(shapes["x"], np.float32)
+        inputs["x"] = np.empty(shapes["x"], np.float32)
         x = built.embedding[self.tokens].astype(np.float32) + built.positions[self.positions]
         inputs["x"][0, :, 0, : self.n] = x[self.passed].T
+        inputs["x"][0, :, 0, self.n :] = x[self.passed][:1].T
         if "put" in shapes:
             inputs["put"] = np.zeros(shapes["put"], np.float32)
             inputs["put"][0, 0, np.arange(self.n), slots] = 1

@@ -21,5 +21,5 @@ def _build(folder: Path, options: BuildOptions) -> BuiltModel:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> BuiltModel:
-    """With contexts of 384 and 1500."""
-    return _build(tmp_path_factory.mktemp("built"), BuildOptions(audio_contexts=(384,)))
+    """With contexts of 384, 640 and 1500."""
+    return _build(tmp_path_factory.mktemp("built"), BuildOptions(audio_contexts=(384, 640)))

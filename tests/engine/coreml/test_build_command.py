@@ -41,9 +41,10 @@ def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
     assert main(["models", "build", small, "--engine", "coreml"]) == 0
     *steps, last = capsys.readouterr().err.splitlines()
     assert steps == [
-        f"streamd: {small}: {what}, {i} of 5"
+        f"streamd: {small}: {what}, {i} of 6"
         for i, what in enumerate(
             (
+                "states of silence and layer norms",
                 "encoder.mlpackage",
                 "cross.mlpackage",
                 "decoder_state.mlpackage",
@@ -123,7 +124,7 @@ def test_damage_is_reported(cache, small):
         built_model(small)
     told = msgspec.structs.replace(built.meta, version=0)
     (built.folder / "meta.json").write_bytes(msgspec.json.encode(told))
-    with pytest.raises(ModelError, match="layout 0, not 2"):
+    with pytest.raises(ModelError, match="layout 0, not 3"):
         built_model(small)
 
 

@@ -12,7 +12,7 @@ class Worker:
     slots: dict[int, int] = field(default_factory=dict)
     n_encoded: int = 0
 
-    def encode(self, slot, mel):
+    def encode(self, slot, mel, extent):
         self.slots[slot] = int(mel[0, 0])
         self.n_encoded += 1
 
@@ -28,6 +28,7 @@ class Decoder:
 @dataclass(eq=False)
 class Encoded:
     mel: np.ndarray
+    extent: None = None
 
 
 def window(number: int) -> Encoded:

@@ -100,7 +100,10 @@ SEARCHES = {
         clip("cards", prompt=(736, 286, 817, 681) * 20, prefix=(433, 334)),
         {},
     ),
-    **{f"beam {size}": (clip("cards", last=True), {"beam_size": size}) for size in range(2, 9)},
+    **{
+        f"beam {size}": (clip("cards", last=True), {"beam_size": size, "audio_ctx": 1500})
+        for size in range(2, 9)
+    },
     "a beam of many words": (clip("digits", 300, last=True), {"beam_size": 5, "patience": 2.0}),
     "fallback": (
         clip("cards", 100, last=True),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import MASKED, Meta
+from streamd.engine.coreml.package import MASKED
 from streamd.engine.coreml.runtime.programs import fill, new_inputs
 from streamd.engine.coreml.runtime.worker import Step
 from tests.coreml.verify.tree import Tree
@@ -23,15 +23,7 @@ def built(tmp_path_factory) -> BuiltModel:
     for name, n in (("embedding", dims.n_vocab), ("positions", dims.n_text_ctx)):
         table = RANDOM.standard_normal((n, dims.n_text_state)).astype(np.float16)
         np.save(folder / f"{name}.npy", table)
-    meta = Meta(
-        name="odd",
-        weights="",
-        coremltools="",
-        dims=dims,
-        alignment_heads=odd.model().alignment_heads,
-        contexts=(odd.SHORT, dims.n_audio_ctx),
-    )
-    return BuiltModel(folder, meta)
+    return BuiltModel(folder, odd.META)
 
 
 def passes(built):
@@ -62,6 +54,9 @@ def test_masks_hide_or_do_not_and_hide_nothing_from_everybody(built):
         assert set(np.unique(mask)) <= {0.0, np.float32(MASKED)}
         assert (mask == 0).any(axis=-1).all(), "a query that sees nothing would be no number"
         assert all(np.isfinite(array).all() for array in inputs.values())
+        unused = range(tree.n, function.k)
+        assert all(np.array_equal(inputs["x"][..., i], inputs["x"][..., 0]) for i in unused)
+        assert all(np.array_equal(mask[:, :, i], mask[:, :, 0]) for i in unused)
         n += 1
     assert n == 3 * (1 + 8 + 32 + 32)
 
@@ -69,8 +64,7 @@ def test_masks_hide_or_do_not_and_hide_nothing_from_everybody(built):
 def test_engine_and_check_say_the_same_of_a_pass(built):
     """They do not share a line: what both have in mind is the layout's promise."""
     for function, tree in passes(built):
-        found, wanted = filled(built, function, tree), tree.inputs(function, built, n_audio=9)
-        del wanted["cross_mask"]  # it is the window's
+        found, wanted = filled(built, function, tree), tree.inputs(function, built)
         assert found.keys() == wanted.keys()
         for name, array in wanted.items():
             rows = slice(0, tree.n if name == "mask" else None)

@@ -63,7 +63,7 @@ def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here,
     assert asked == [["CPU_AND_NE", "encoder"], ["CPU_AND_GPU", "decoder_state"]]
     assert told[0] == "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax"
     assert told[-1] == "decoder_state align32: Core ML does not say"
-    assert len(told) == 8
+    assert len(told) == 10
 
 
 def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):

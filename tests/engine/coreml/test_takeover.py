@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from streamd.engine.coreml.built import against_golden, golden_vectors
+from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
 from streamd.engine.coreml.runtime.takeover import (
     OUTCOME,

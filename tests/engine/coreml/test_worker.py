@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engine.coreml.built import against_golden, golden_vectors
+from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.worker import Job, Supervisor, WorkerLimits, WorkerLostError
 from streamd.errors import EngineError
 from tests.support import coreml_stand_in

@@ -25,7 +25,7 @@ from streamd.engine.coreml.runtime.worker import (
     WorkerLimits,
     WorkerLostError,
 )
-from streamd.engine.padding import extend
+from streamd.engine.padding import Extent, kept_positions
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 
@@ -42,8 +42,9 @@ _N_CACHE_SLOTS = 4
 class CoreMLFeatures:
     """An encoded window; its log-mel is kept, so that any worker can encode it again."""
 
-    def __init__(self, engine: "CoreMLEngine", mel: Mel) -> None:
-        self.mel, self.n_ctx = mel, mel.shape[1] // 2
+    def __init__(self, engine: "CoreMLEngine", mel: Mel, extent: Extent) -> None:
+        self.mel, self.extent = mel, extent
+        self._n_keys = extent.n + len(kept_positions(engine.dims.n_audio_ctx)) - extent.first
         self._engine = engine
 
     def decode(
@@ -57,7 +58,7 @@ class CoreMLFeatures:
 
         def try_with(worker: Worker) -> tuple[Logits, Alignment]:
             cache_slot = self._engine.cache_slots.take(worker, self, decoder)
-            return attempt(cache_slot, lambda step: worker.step(step, self.n_ctx))
+            return attempt(cache_slot, lambda step: worker.step(step, self._n_keys))
 
         return self._engine.with_worker(try_with)
 
@@ -67,7 +68,7 @@ class CoreMLEngine:
 
     def __init__(self, job: Job, limits: WorkerLimits) -> None:
         """The worker ends with the engine, or when the engine is closed."""
-        self.dims = job.built.meta.dims
+        self.dims, self._built = job.built.meta.dims, job.built
         self._supervisor = Supervisor(job, limits)
         self._lock = threading.RLock()
         self.cache_slots = CacheSlots()
@@ -88,12 +89,8 @@ class CoreMLEngine:
         self._end()
 
     def encode(self, mel: Mel, *, audio_ctx: int = 0) -> CoreMLFeatures:
-        """Encode log-mel as `Engine.encode` says; the full context is computed.
-
-        Raises `EngineError` if Core ML failed too often.
-        """
-        mel, _ = extend(mel, self.dims, bank=False, audio_ctx=audio_ctx)
-        features = CoreMLFeatures(self, mel)
+        """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed often."""
+        features = CoreMLFeatures(self, *self._built.extend(mel, audio_ctx))
         with self._lock:
             self._supervisor.new_window()
             self.with_worker(lambda worker: self.cache_slots.take(worker, features))
@@ -152,7 +149,7 @@ class CacheSlots:
             slot = min(free, key=lambda slot: slot.number, default=self._slots[0])
             # The window is entered after it is encoded: if that fails, the slot holds no window.
             slot.window = slot.decoder = _gone
-            worker.encode(slot.number, window.mel)
+            worker.encode(slot.number, window.mel, window.extent)
             slot.window = ref(window)
         self._slots.remove(slot)
         self._slots.append(slot)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import MASKED, Form, Function, FunctionKind, Meta, caches
 from streamd.engine.coreml.runtime.library import Array, Library, Loaded, Placement, State
+from streamd.engine.padding import Extent
 
 _OF_THE_WINDOW = ("cross_mask", "self_k", "self_v", "cross_k", "cross_v")
 """Inputs of a "step" or "align" that belong to a window, not to a pass."""
@@ -60,18 +61,17 @@ class Programs:
         self._passes = tuple(f for f in functions if f.kind in ("step", "align"))
         self._caches: dict[int, WindowCaches] = {}
 
-    def encode(self, cache_slot: int, mel: Array, n_ctx: int) -> None:
-        """Encode (n_mels, 2 * n_ctx) log-mel into a cache slot, whose old window is dropped."""
-        built = self._built
-        context = built.context(n_ctx)
+    def encode(self, cache_slot: int, mel: Array, extent: Extent) -> None:
+        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot, whose old window is dropped."""
+        built, added = self._built, self._built.key_mask(extent)
+        context = built.context(extent.n)
         x = mel
         for function in built.find("encode", self._form, n_ctx=context):
             inputs = self._inputs[function]
             (first, mask) = (inputs[tensor.name] for tensor in function.inputs)
             first[..., x.shape[-1] :] = 0
             first[..., : x.shape[-1]] = x.reshape(first.shape[1], 1, -1)
-            mask[...] = MASKED
-            mask[:, :n_ctx] = 0
+            mask[0, :, 0, 0] = added
             x = self._call(function, inputs)["encoded"]
         kind: FunctionKind = "load" if self._form == "state" else "cross"
         (function,) = built.find(kind, self._form, n_ctx=context)
@@ -81,17 +81,18 @@ class Programs:
             decoder = self._loaded[self._passes[0]]
             self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
         caches = self._caches[cache_slot]
-        caches.load(n_ctx, lambda state: self._call(function, inputs, state))
+        caches.load(added, lambda state: self._call(function, inputs, state))
 
     def step(self, step: Step) -> tuple[Array, Array]:
-        """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_ctx)."""
+        """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_keys)."""
         caches, function = self._caches[step.cache_slot], choose(self._passes, step)
         inputs = self._inputs[function]
         x = self._built.embedding[step.tokens].astype(np.float32)
         fill(inputs, function, step, x + self._built.positions[step.positions])
         found = self._call(function, {**inputs, **caches.inputs(function)}, caches.state)
         caches.store(found, step.columns)
-        alignment = found["alignment"][0, :, : len(step.tokens), : caches.n_ctx].swapaxes(0, 1)
+        scores = found["alignment"][0, :, : len(step.tokens)]
+        alignment = scores[..., caches.seen].swapaxes(0, 1)
         n_vocab = self._built.meta.dims.n_vocab
         if not len(step.want):
             return np.zeros((0, n_vocab), np.float32), alignment
@@ -101,18 +102,24 @@ class Programs:
     def _call(
         self, function: Function, inputs: Mapping[str, Array], state: State = None
     ) -> Mapping[str, Array]:
-        return self._loaded[function].predict(dict(inputs), state)
+        found = self._loaded[function].predict(dict(inputs), state)
+        for name, values in found.items():
+            if not np.isfinite(values).all():
+                # It would stay in the caches, and all text after it would be nonsense.
+                raise RuntimeError(f"{function.name} returned {name} with infinity or NaN")
+        return found
 
 
 class WindowCaches:
     """Keys and values of one window after the other.
 
-    What an earlier window left is masked, so it need not be cleared; but it must be finite.
+    What an earlier window left is masked, so it need not be cleared. It is finite: `Programs` ends
+    at the first result that is not. `seen` are the audio positions that the window attends to.
     """
 
     def __init__(self, meta: Meta, form: Form, make_state: Callable[[], State]) -> None:
         """`make_state`: of the decoder's package."""
-        self.n_ctx = 0
+        self.seen: NDArray[np.int64] = np.zeros(0, np.int64)
         self.state: State = make_state()
         self._cross_mask = np.full((1, 1, 1, meta.n_keys), MASKED, np.float32)
         self._cross: dict[str, Array] = {}
@@ -124,15 +131,15 @@ class WindowCaches:
                 n_slots: _keys_values("self", meta, n_slots) for n_slots in meta.slots(form)
             }
 
-    def load(self, n_ctx: int, run: Callable[[State], Mapping[str, Array]]) -> None:
-        """Start a window of `n_ctx` positions.
+    def load(self, added: Array, run: Callable[[State], Mapping[str, Array]]) -> None:
+        """Start a window; `added` is the mask of `BuiltModel.key_mask`.
 
         `run` computes keys and values of the encoder's output: it runs "load", which writes them
         into the state, or "cross", which returns them and takes no state.
         """
-        self.n_ctx = n_ctx
+        self.seen = np.flatnonzero(added > MASKED)
         self._cross_mask[...] = MASKED
-        self._cross_mask[..., :n_ctx] = 0
+        self._cross_mask[..., : len(added)] = added
         if not self._cross:
             run(self.state)
             return
@@ -193,18 +200,19 @@ def choose(built: tuple[Function, ...], step: Step) -> Function:
 def fill(inputs: Mapping[str, Array], function: Function, step: Step, x: Array) -> None:
     """Write the pass into the function's inputs; `x` is (k, n_state), embedded tokens.
 
-    Unused rows see something too: a softmax over nothing but masked scores is meaningless.
+    Unused rows are copies of the first: the layer norm of zeros, and a softmax over nothing but
+    masked scores, may be no numbers. They are written nowhere.
     """
     k, n_slots = len(step.tokens), function.n_slots
-    inputs["x"][...] = 0
     inputs["x"][0, :, 0, :k] = x.T
+    inputs["x"][0, :, 0, k:] = x[:1].T
     mask, visible = inputs["mask"][0, 0], step.visible[:, :n_slots]
-    mask[...] = 0
     if "put" in inputs:
         put = inputs["put"][0, 0]
         put[...] = 0
         put[np.arange(k), step.columns] = 1
         mask[:k] = _hide(visible)
+        mask[k:] = mask[0]
         return
     in_cache = visible.copy()
     # The columns that this pass writes still hold old tokens in the host's cache. The new ones are
@@ -213,7 +221,7 @@ def fill(inputs: Mapping[str, Array], function: Function, step: Step, x: Array) 
     mask[:k, :n_slots] = _hide(in_cache)
     mask[:k, n_slots : n_slots + k] = _hide(step.visible[:, step.columns])
     mask[:k, n_slots + k :] = MASKED
-    mask[k:, n_slots + function.k :] = MASKED  # padding, which holds no token at all
+    mask[k:] = mask[0]
 
 
 def _hide(visible: NDArray[np.bool_]) -> Array:

@@ -23,7 +23,8 @@ import msgspec
 
 from streamd.disk import discard, put_file
 from streamd.engine import Engine
-from streamd.engine.coreml.built import BuiltModel, against_golden, golden_vectors, is_close
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.package import META
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
@@ -204,13 +205,13 @@ class Takeover:
         if on_ane:
             log.info("Core ML: compiling for the Neural Engine while captions continue")
         try:
-            numerics = against_golden(engine, golden_vectors(job.built))
+            off = against_golden(engine, golden_vectors(job.built))
         except EngineError as error:
             self._reject(placement, engine, str(error.__cause__ or error))
             return None
-        if not is_close(numerics):
-            off = f"logits {numerics.logits:.2g} off, alignment {numerics.alignment:.2g}"
-            self._reject(placement, engine, off)
+        if not off.acceptable:
+            what = f"logits {off.logits:.2g} off, alignment {off.alignment:.2g}, at {off.where}"
+            self._reject(placement, engine, what)
             return None
         return engine
 

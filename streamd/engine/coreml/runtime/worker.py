@@ -29,6 +29,7 @@ from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import MAX_TOKENS, Meta
 from streamd.engine.coreml.runtime.library import Array, Library, Placement
 from streamd.engine.coreml.runtime.programs import Programs, Step
+from streamd.engine.padding import Extent
 from streamd.errors import EngineError, StreamdError
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
@@ -65,10 +66,10 @@ class Job:
 
 
 class Encode(NamedTuple):
-    """Encode the first (n_mels, 2 * n_ctx) of the shared log-mel into a cache slot."""
+    """Encode the first (n_mels, 2 * extent.n) of the shared log-mel into a cache slot."""
 
     cache_slot: int
-    n_ctx: int
+    extent: Extent
 
 
 Reply = tuple[Literal["progress", "done", "failed"], str]
@@ -89,7 +90,7 @@ def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
     return (
         (dims.n_mels, 2 * dims.n_audio_ctx),
         (MAX_TOKENS, dims.n_vocab),
-        (MAX_TOKENS, n_heads, dims.n_audio_ctx),
+        (MAX_TOKENS, n_heads, meta.n_keys),
     )
 
 
@@ -129,8 +130,8 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
     while True:
         request: Encode | Step = connection.recv()
         if isinstance(request, Encode):
-            mel = shared.mel[:, : 2 * request.n_ctx]
-            programs.encode(request.cache_slot, mel, request.n_ctx)
+            mel = shared.mel[:, : 2 * request.extent.n]
+            programs.encode(request.cache_slot, mel, request.extent)
         else:
             logits, alignment = programs.step(request)
             shared.logits[: len(logits)] = logits
@@ -195,19 +196,21 @@ class Worker:
                 return
             log.debug("%s: %s", self._placement, state)
 
-    def encode(self, cache_slot: int, mel: Mel) -> None:
-        """Encode (n_mels, 2 * n_ctx) log-mel into a cache slot.
+    def encode(self, cache_slot: int, mel: Mel, extent: Extent) -> None:
+        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot.
 
         Raises `WorkerLostError` if the worker died, did not answer in time, or Core ML failed.
         """
-        n_ctx = mel.shape[1] // 2
-        self._shared.mel[:, : 2 * n_ctx] = mel
-        self._request(Encode(cache_slot, n_ctx))
+        self._shared.mel[:, : mel.shape[1]] = mel
+        self._request(Encode(cache_slot, extent))
 
-    def step(self, step: Step, n_ctx: int) -> tuple[Logits, Alignment]:
-        """Run a pass over a window of `n_ctx` positions. Raises `WorkerLostError` as `encode`."""
+    def step(self, step: Step, n_keys: int) -> tuple[Logits, Alignment]:
+        """Run a pass over a window that sees `n_keys` audio positions.
+
+        Raises `WorkerLostError` as `encode`.
+        """
         self._request(step)
-        alignment = self._shared.alignment[: len(step.tokens), :, :n_ctx]
+        alignment = self._shared.alignment[: len(step.tokens), :, :n_keys]
         return self._shared.logits[: len(step.want)].copy(), alignment.copy()
 
     def close(self) -> None:

@@ -1,0 +1,207 @@
+"""Golden vectors: windows of real speech as the reference computes them with what packages hold.
+
+They let any machine judge an engine without the checkpoint, and run every function of the packages:
+each context; in the first window also passes of each size, with and without logits, in each size of
+cache. Distances are taken pass by pass, so that one wrong function cannot hide among the others.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from streamd.assets import asset
+from streamd.engine import Engine
+from streamd.engine.check import clips, mel_of
+from streamd.engine.coreml.built import BUILD_AGAIN, BuiltModel
+from streamd.engine.coreml.package import FORMS, GOLDEN, MAX_TOKENS, Meta
+from streamd.engine.model import Model
+from streamd.engine.padding import MARGIN
+from streamd.errors import ModelError
+from streamd.search import Alignment, Logits
+from streamd.types import FRAME, Mel
+
+GOLDEN_TOLERANCE = 0.02
+"""The largest distance of a pass. Half precision costs up to 4e-3 with the weights of tiny.en and
+base, and the Neural Engine also accumulates in half precision."""
+_HIDDEN = 10
+"""Positions by which a window is shorter than its context, so that masks have something to hide."""
+_SILENT = 2
+"""Frames of silence at the end of each window."""
+_PASSES = ((25, False), (20, True), (6, True), (1, True))
+"""Tokens of a pass, fewer than its function takes, and whether it returns logits."""
+_Result = tuple[Logits, Alignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass of `k` tokens from `first` on, each seeing all before it; `want` are its logits."""
+
+    first: int
+    k: int
+    want: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenWindow:
+    """What is encoded, and the passes over it; `audio_ctx` as for `Engine.encode`."""
+
+    mel: Mel
+    audio_ctx: int
+    passes: tuple[Pass, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """Windows, the tokens of their passes, and the results of the reference for each pass."""
+
+    tokens: NDArray[np.int64]
+    windows: tuple[GoldenWindow, ...]
+    results: tuple[tuple[_Result, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far an engine is from the golden vectors, in the pass where it is farthest.
+
+    `logits`, `alignment`: root of the mean squared difference over that of the values; NaN if any
+    is. `agreed`: the share of logits' rows with the same likeliest token. `where` is that pass.
+    """
+
+    logits: float
+    alignment: float
+    agreed: float
+    where: str
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether half precision can explain it."""
+        # Both comparisons are false for NaN.
+        return self.logits <= GOLDEN_TOLERANCE and self.alignment <= GOLDEN_TOLERANCE
+
+
+def against_golden(engine: Engine[Any], golden: Golden) -> Distance:
+    """Run the golden vectors through an engine and measure the distance."""
+    rows: list[tuple[float, float, str]] = []
+    same: list[bool] = []
+    for window, wanted in zip(golden.windows, golden.results, strict=True):
+        found = run_window(engine, window, golden.tokens)
+        for each, (logits, alignment), (exact, aligned) in zip(
+            window.passes, found, wanted, strict=True
+        ):
+            where = f"{each.k} tokens after {each.first}, {window.mel.shape[1] // 2} positions"
+            rows.append((_off(logits, exact), _off(alignment, aligned), where))
+            same += (logits.argmax(axis=1) == exact.argmax(axis=1)).tolist()
+    distances = np.array([row[:2] for row in rows])
+    # NaN is farther than any number.
+    farthest = int(np.nan_to_num(distances, nan=np.inf).max(axis=1).argmax())
+    logits_off, alignment_off = (float(each) for each in distances.max(axis=0))
+    return Distance(logits_off, alignment_off, float(np.mean(same)), rows[farthest][2])
+
+
+def run_window(
+    engine: Engine[Any], window: GoldenWindow, tokens: NDArray[np.int64]
+) -> Iterator[_Result]:
+    """Encode a window and yield the results of its passes."""
+    last = window.passes[-1]
+    features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
+    decoder = engine.decoder(features, last.first + last.k)
+    for each in window.passes:
+        order = np.arange(each.first, each.first + each.k)
+        visible = np.arange(decoder.n_slots) <= order[:, None]
+        want = np.array(each.want, np.int64)
+        yield decoder.step(tokens[order], order, order, visible, want)
+
+
+def _off(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    if not exact.size:
+        return 0.0
+    return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
+
+
+# -- what is run ----------------------------------------------------------------------------------
+
+
+def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
+    """Return a window for each context; the first runs all functions of the decoder, too."""
+    speech, _ = soundfile.read(asset("speech") / "recording.flac", dtype="float32")
+    found = []
+    for i, n_ctx in enumerate(meta.contexts):
+        with_bank = meta.bank and MARGIN + _HIDDEN < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
+        n = max(1, n_ctx - _HIDDEN - with_bank * MARGIN)
+        mel = mel_of(model, speech[: max(1, n - _SILENT) * FRAME], n)
+        whole = with_bank or n_ctx == meta.dims.n_audio_ctx
+        passes = _passes(meta) if i == 0 else (Pass(0, 6, (0, 5)), Pass(6, 1, (0,)))
+        found.append(GoldenWindow(mel, 0 if whole else n, passes))
+    return tuple(found)
+
+
+def _passes(meta: Meta) -> tuple[Pass, ...]:
+    n, found = 0, []
+    filled = 0
+    for n_slots in sorted({size for form in FORMS for size in meta.slots(form)}):
+        # Columns are taken in order, so tokens behind the shorter cache run on the longer one.
+        fills = [(MAX_TOKENS, False)] * -(-max(0, filled - n) // MAX_TOKENS)
+        for k, has_logits in (*fills, *_PASSES):
+            if n + k <= meta.dims.n_text_ctx:
+                found.append(Pass(n, k, tuple(sorted({0, k // 2, k - 1})) if has_logits else ()))
+                n += k
+        filled = n_slots
+    return tuple(found)
+
+
+def golden_tokens(model: Model, n: int) -> NDArray[np.int64]:
+    """Return start-of-transcript and n - 1 tokens of text."""
+    said = " ".join(clip.text for clip in clips()).encode()
+    found = []
+    while said:
+        # The longest token is not what the tokenizer would choose, but it is text.
+        size = next((i for i in range(len(said), 0, -1) if said[:i] in model.vocabulary), 0)
+        if size:
+            found.append(model.vocabulary[said[:size]])
+        said = said[max(1, size) :]
+    return np.array([len(model.vocabulary) + 1, *np.resize(found or [0], n - 1)], np.int64)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def save_golden(
+    folder: Path, reference: Engine[Any], windows: Sequence[GoldenWindow], tokens: NDArray[np.int64]
+) -> None:
+    """Run the windows through the reference and write all of it. Raises `OSError`."""
+    arrays: dict[str, NDArray[Any]] = {"tokens": tokens}
+    for i, window in enumerate(windows):
+        arrays[f"{i}"] = np.array([(each.first, each.k) for each in window.passes])
+        arrays[f"{i}.mel"], arrays[f"{i}.audio_ctx"] = window.mel, np.array(window.audio_ctx)
+        for j, (logits, alignment) in enumerate(run_window(reference, window, tokens)):
+            arrays[f"{i}.{j}.want"] = np.array(window.passes[j].want, np.int64)
+            arrays[f"{i}.{j}.logits"], arrays[f"{i}.{j}.alignment"] = logits, alignment
+    np.savez(folder / GOLDEN, **arrays)  # type: ignore[arg-type]  # numpy's stub: allow_pickle
+
+
+def golden_vectors(built: BuiltModel) -> Golden:
+    """Read the golden vectors of a built model. Raises `ModelError` if they are damaged."""
+    try:
+        with np.load(built.folder / GOLDEN) as file:
+            read = [_read_window(file, i) for i in range(len(built.meta.contexts))]
+            return Golden(file["tokens"], *zip(*read, strict=True))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{built.folder / GOLDEN}: damaged ({error}); {BUILD_AGAIN}") from error
+
+
+def _read_window(
+    file: Mapping[str, NDArray[Any]], i: int
+) -> tuple[GoldenWindow, tuple[_Result, ...]]:
+    places = file[f"{i}"].tolist()
+    passes = tuple(
+        Pass(first, k, tuple(file[f"{i}.{j}.want"].tolist())) for j, (first, k) in enumerate(places)
+    )
+    results = tuple(
+        (file[f"{i}.{j}.logits"], file[f"{i}.{j}.alignment"]) for j in range(len(places))
+    )
+    return GoldenWindow(file[f"{i}.mel"], int(file[f"{i}.audio_ctx"]), passes), results

@@ -1,0 +1,331 @@
+"""Twenty ways to spoil the packages of tiny.en, each of which the check must see.
+
+Sizes and digests in ``meta.json`` are put right after each, as a wrong builder would write them,
+except where nothing but a digest can show it.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coremltools.proto.FeatureTypes_pb2 import ArrayFeatureType
+from coremltools.proto.MIL_pb2 import DataType
+from coremltools.proto.Model_pb2 import Model as Saved
+
+from streamd.engine.check import clips, mel_of
+from streamd.engine.coreml.built import check_files, open_built
+from streamd.engine.store import load_model
+from streamd.errors import ModelError
+from tests.coreml.check import wrong_tables
+from tests.coreml.interpreter import Interpreter
+from tests.coreml.interpreter.saved import read_program
+from tests.coreml.lint import as_laid_out, lint
+from tests.coreml.programs import sign
+from tests.coreml.verify import compare
+from tests.coreml.verify.calls import Calls
+
+pytestmark = [pytest.mark.coreml, pytest.mark.timeout(600)]
+ENCODER, STATE, MIX = "encoder.mlpackage", "decoder_state.mlpackage", "decoder_mix.mlpackage"
+MODEL = "tiny.en"
+_HEADER = 64
+
+
+# -- changes ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def saved(folder: Path, package: str) -> Iterator[Saved]:
+    """A package's program, written back afterwards."""
+    (file,) = (folder / package).rglob("*.mlmodel")
+    model = Saved.FromString(file.read_bytes())
+    yield model
+    file.unlink()  # it is a link to the good one
+    file.write_bytes(model.SerializeToString())
+
+
+@contextmanager
+def file(path: Path) -> Iterator[bytearray]:
+    """A file's content, written back afterwards."""
+    content = bytearray(path.read_bytes())
+    yield content
+    path.unlink()
+    path.write_bytes(bytes(content))
+
+
+def weights_of(folder: Path, package: str) -> Path:
+    (found,) = (folder / package).rglob("weight.bin")
+    return found
+
+
+def block(model, name):
+    function = model.mlProgram.functions[name]
+    return function.block_specializations[function.opset]
+
+
+def operations(model, name, kind):
+    return [each for each in block(model, name).operations if each.type == kind]
+
+
+def constant(model, name, argument):
+    """The constant behind an argument of an operation."""
+    wanted = argument.arguments[0].name
+    found = (e for e in operations(model, name, "const") if e.outputs[0].name == wanted)
+    return next(found).attributes["val"]
+
+
+def described(model, name):
+    return next(each for each in model.description.functions if each.name == name)
+
+
+def feature(tensors, name):
+    return next(each for each in tensors if each.name == name)
+
+
+@contextmanager
+def parameter(
+    folder: Path, package: str, name: str, shape: tuple[int, ...]
+) -> Iterator[np.ndarray]:
+    """The first float16 parameter of that shape in the file of weights."""
+    with saved(folder, package) as model:
+        stored = [
+            each.attributes["val"]
+            for each in operations(model, name, "const")
+            if each.attributes["val"].WhichOneof("value") == "blobFileValue"
+        ]
+    sizes = {
+        tuple(axis.constant.size for axis in value.type.tensorType.dimensions): value
+        for value in reversed(stored)
+    }
+    start = sizes[shape].blobFileValue.offset + _HEADER
+    with file(weights_of(folder, package)) as content:
+        numbers = np.frombuffer(content, np.float16, int(np.prod(shape)), start).reshape(shape)
+        yield numbers
+        del numbers
+
+
+def swapped_weights(folder):
+    with saved(folder, ENCODER) as model:
+        one, other = (
+            each.inputs["weight"].arguments[0]
+            for each in operations(model, "ctx256", "conv")
+            if each.outputs[0].name.endswith(("0_attn_value", "1_attn_value"))
+        )
+        one.name, other.name = other.name, one.name
+
+
+def small_epsilon(folder):
+    with saved(folder, STATE) as model:
+        for norm in operations(model, "step1", "layer_norm"):
+            stored = constant(model, "step1", norm.inputs["epsilon"]).immediateValue.tensor
+            held = np.frombuffer(stored.bytes.values, np.float16)
+            stored.bytes.values = (held / np.float16(10)).tobytes()
+
+
+def other_softmax(folder):
+    with saved(folder, ENCODER) as model:
+        for each in operations(model, "ctx256", "softmax"):
+            axis = constant(model, "ctx256", each.inputs["axis"])
+            axis.immediateValue.tensor.ints.values[0] = 3
+
+
+def swapped_states(folder):
+    with saved(folder, STATE) as model:
+        keys, values = operations(model, "step8", "write_state")[:2]
+        one, other = (each.inputs["input"].arguments[0] for each in (keys, values))
+        one.name, other.name = other.name, one.name
+
+
+def no_mask(folder):
+    with saved(folder, MIX) as model:
+        softmax = operations(model, "step1_t128", "softmax")[0]
+        masked = softmax.inputs["x"].arguments[0].name
+        (add,) = (e for e in operations(model, "step1_t128", "add") if e.outputs[0].name == masked)
+        softmax.inputs["x"].CopyFrom(add.inputs["x"])
+
+
+def wrong_width(folder):
+    with saved(folder, ENCODER) as model:
+        mel = feature(described(model, "ctx1500").input, "mel")
+        mel.type.multiArrayType.shape[3] = 3000
+
+
+def renamed(folder):
+    with saved(folder, STATE) as model:
+        functions = model.mlProgram.functions
+        functions["step_8"].CopyFrom(functions["step8"])
+        del functions["step8"]
+        described(model, "step8").name = "step_8"
+
+
+def mask_of_integers(folder):
+    with saved(folder, STATE) as model:
+        mask = feature(described(model, "step1").input, "mask")
+        mask.type.multiArrayType.dataType = ArrayFeatureType.ArrayDataType.INT32
+
+
+def input_of_float32(folder):
+    with saved(folder, STATE) as model:
+        x = feature(described(model, "step1").input, "x")
+        x.type.multiArrayType.dataType = ArrayFeatureType.ArrayDataType.FLOAT32
+        inside = feature(model.mlProgram.functions["step1"].inputs, "x")
+        inside.type.tensorType.dataType = DataType.FLOAT32
+
+
+def flipped_sign(folder):
+    with parameter(folder, ENCODER, "ctx256", (1536, 384, 1, 1)) as weight:
+        weight[32, 57] *= -1
+
+
+def shifted_positions(folder):
+    with parameter(folder, ENCODER, "ctx1500", (1, 384, 1, 1504)) as table:
+        table[..., :1500] = np.roll(table[..., :1500], 1, axis=3)
+
+
+def swapped_rows(folder):
+    table = np.load(folder / "embedding.npy")
+    (folder / "embedding.npy").unlink()
+    table[[100, 200]] = table[[200, 100]]
+    np.save(folder / "embedding.npy", table)
+
+
+def late_positions(folder):
+    table = np.load(folder / "positions.npy")
+    (folder / "positions.npy").unlink()
+    table[20:] = table[19:-1].copy()
+    np.save(folder / "positions.npy", table)
+
+
+def no_default(folder):
+    with saved(folder, STATE) as model:
+        model.description.defaultFunctionName = "nothing"
+
+
+def old_specification(folder):
+    with saved(folder, STATE) as model:
+        model.specificationVersion = 8
+
+
+def cache_of_another_layer(folder):
+    with saved(folder, STATE) as model:
+        for each in operations(model, "step32", "slice_by_index"):
+            begin, end = (
+                constant(model, "step32", each.inputs[name]).immediateValue.tensor.ints.values
+                for name in ("begin", "end")
+            )
+            if list(begin) == [2, 0, 0, 0]:
+                begin[0], end[0] = 1, 2
+                return
+
+
+def coarse_weights(folder):
+    with parameter(folder, ENCODER, "ctx256", (1536, 384, 1, 1)) as weight:
+        bits = weight.view(np.uint16)
+        bits &= np.uint16(0xFF80)
+
+
+def weights_of_another_package(folder):
+    ours, others = weights_of(folder, STATE), weights_of(folder, MIX)
+    ours.unlink()
+    shutil.copy(others, ours)
+
+
+def flipped_bit(folder):
+    with file(weights_of(folder, ENCODER)) as content:
+        content[len(content) // 2] ^= 0x40
+
+
+def tanh_gelu(folder):
+    with saved(folder, ENCODER) as model:
+        for each in operations(model, "ctx256", "gelu"):
+            mode = constant(model, "ctx256", each.inputs["mode"]).immediateValue.tensor
+            mode.strings.values[0] = "TANH_APPROXIMATION"
+
+
+def wrong_state(folder):
+    with saved(folder, STATE) as model:
+        state = feature(described(model, "step1").state, "self_k")
+        state.type.stateType.arrayType.shape[3] = 416
+
+
+# -- what is seen ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutation:
+    spoil: Callable[[Path], None]
+    package: str
+    function: str
+    signed: bool = True
+
+
+MUTATIONS = [
+    Mutation(swapped_weights, ENCODER, "ctx256"),
+    Mutation(small_epsilon, STATE, "step1"),
+    Mutation(other_softmax, ENCODER, "ctx256"),
+    Mutation(swapped_states, STATE, "step8"),
+    Mutation(no_mask, MIX, "step1_t128"),
+    Mutation(wrong_width, ENCODER, "ctx1500"),
+    Mutation(renamed, STATE, "step8"),
+    Mutation(mask_of_integers, STATE, "step1"),
+    Mutation(input_of_float32, STATE, "step1"),
+    Mutation(flipped_sign, ENCODER, "ctx256"),
+    Mutation(shifted_positions, ENCODER, "ctx1500"),
+    Mutation(swapped_rows, STATE, "step1"),
+    Mutation(late_positions, STATE, "step1"),
+    Mutation(no_default, STATE, "step1"),
+    Mutation(old_specification, STATE, "step1"),
+    Mutation(cache_of_another_layer, STATE, "step32"),
+    Mutation(coarse_weights, ENCODER, "ctx256"),
+    Mutation(weights_of_another_package, STATE, "step1"),
+    Mutation(flipped_bit, ENCODER, "ctx256", signed=False),
+    Mutation(tanh_gelu, ENCODER, "ctx256"),
+    Mutation(wrong_state, STATE, "step1"),
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model(MODEL)
+
+
+def complaint(folder: Path, model, package: str, function: str) -> str:
+    """The first thing that the check finds wrong; empty if nothing is."""
+    try:
+        built = open_built(folder)
+        check_files(built)
+        program = read_program(folder / package)
+        writes = package == STATE
+        found = [*as_laid_out(built, program), *lint(program, writes_states=writes)]
+        errors = [f"{each.rule}: {each.what}" for each in found if each.severity == "error"]
+        if errors:
+            return errors[0]
+        if tables := wrong_tables(built, model):
+            return f"{tables[0]} is not the checkpoint's"
+        (called,) = (e for e in built.functions if (e.package, e.name) == (package, function))
+        mel = mel_of(model, clips()[0].samples, model.dims.n_audio_ctx)
+        finding = compare(Interpreter(folder / package), Calls(built, model, mel).call(called))
+    except ModelError as error:
+        return str(error).replace(f"{folder}/", "").partition("; ")[0]
+    return "" if finding.right else f"{finding.where} is {finding.exact:.2g} off"
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.spoil.__name__)
+def test_the_check_sees_what_is_wrong(mutation, real, model, tmp_path, table):
+    folder = tmp_path / "built"
+    shutil.copytree(real(MODEL).folder, folder, copy_function=os.link)
+    mutation.spoil(folder)
+    if mutation.signed:
+        sign(folder)
+    found = complaint(folder, model, mutation.package, mutation.function)
+    assert found
+    table("1b. what the check sees (tiny.en)", mutation.spoil.__name__, found[:90])
+
+
+def test_the_check_finds_nothing_wrong_with_what_is_right(real, model):
+    for package, function in {(each.package, each.function) for each in MUTATIONS}:
+        assert complaint(real(MODEL).folder, model, package, function) == ""
