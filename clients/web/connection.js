@@ -24,6 +24,17 @@ export function ask(path) {
   return fetch(path, secret === null ? {} : { headers: { Authorization: `Bearer ${secret}` } });
 }
 
+/** Why this server cannot be reached, or "" if it can. */
+export async function unreachable() {
+  try {
+    await fetch("healthz", { cache: "no-store" });
+    return "";
+  } catch {
+    if (/^(localhost|127\..*|\[::1\])$/.test(location.hostname)) return "streamd is not running any more";
+    return navigator.onLine ? "streamd cannot be reached: it has ended, or the network is down" : "this device is offline";
+  }
+}
+
 /** Why this token may not open a websocket with this query; a browser itself does not tell. */
 export async function refusal(query) {
   const answer = await ask(`v1/stream?${new URLSearchParams(query)}`).catch(() => null);

@@ -1,20 +1,59 @@
-// Sends the microphone of this device as a session of its own. Audio that the server has not
+// Sends a microphone, or what this device plays, as a session of its own. Audio that the server has not
 // acknowledged is kept, so a broken connection loses nothing: the next one resumes after the last
 // `ack`.
 
-import { open, refusal } from "./connection.js";
+import { open, refusal, unreachable } from "./connection.js";
+import { sessionName } from "./transcript.js";
 
 const RATE = 16_000;
 const FIRST_WAIT_MS = 500;
 const MAX_WAIT_MS = 10_000;
 const MAX_KEPT_MS = 300_000; // audio kept while there is no connection
+const MUTE_BLOCKS = 30; // of 100 ms
 const TEMPORARY = new Set(["slow", "session_busy", "too_many_streams", "replaced"]);
+
+const BROWSERS = { Edg: "Edge", OPR: "Opera", Firefox: "Firefox", Chrome: "Chrome", Safari: "Safari" };
+
+/** What a session of this page is called after: the browser, or that it is no microphone. */
+function sourceName(source) {
+  const [found] = Object.entries(BROWSERS).filter(([mark]) => navigator.userAgent.includes(mark));
+  return source === "screen" ? "Sound" : (found?.[1] ?? "Browser");
+}
+
+/** Ask the user for a microphone by its id ("": any), or for the sound of a tab ("screen"). */
+async function listenTo(source) {
+  if (source !== "screen") {
+    const id = source === "" ? {} : { deviceId: { exact: source } };
+    const audio = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false };
+    return navigator.mediaDevices.getUserMedia({ audio: { ...audio, ...id } });
+  }
+  // Browsers give sound only together with a picture, which is not looked at.
+  const audio = { echoCancellation: false, noiseSuppression: false, autoGainControl: false, suppressLocalAudioPlayback: false };
+  const stream = await navigator.mediaDevices.getDisplayMedia({ video: { frameRate: 1 }, audio, systemAudio: "include" });
+  if (stream.getAudioTracks().length > 0) return stream;
+  stream.getTracks().forEach((track) => track.stop());
+  throw new DOMException("no sound", "NoSound");
+}
+
+/** Say what a user can do about an error. */
+function explained({ name, message }, source) {
+  const what = source === "screen" ? "the sound" : "the microphone";
+  const known = {
+    NotAllowedError: source === "screen" ? "Nothing was shared." : "This page may not use the microphone: allow it beside the page's address.",
+    NotFoundError: "There is no microphone: plug one in.",
+    OverconstrainedError: "This microphone is gone: choose another in Settings.",
+    NotReadableError: `The system does not give ${what} to the browser: another program may be using it.`,
+    NoSound: "No sound was shared: choose a tab, and switch its sound on where the browser asks.",
+  };
+  return known[name] ?? `Cannot use ${what}: ${message}`;
+}
 
 export class Microphone {
   #context = null;
   #stream = null;
   #capture = null;
   #sending = null;
+  #nMute = 0;
 
   /** `callbacks`: `named(session)`, `level(0..1)`, `changed(on)` and `failed(why)`. */
   constructor(callbacks) {
@@ -25,29 +64,48 @@ export class Microphone {
     return this.#context !== null;
   }
 
-  /** Ask the user for the microphone, and send its audio until `stop`. */
-  async start() {
+  /**
+   * Ask the user for the sound, and send it until `stop`.
+   *
+   * `source`: a device's id, "" for any microphone, or "screen"; `choices`: fields of `start`;
+   * `session`: the one to go on with.
+   */
+  async start(source = "", choices = {}, session = "") {
     if (!navigator.mediaDevices) {
       return this.callbacks.failed("Browsers allow the microphone only on localhost and on https pages.");
     }
+    const cause = await unreachable();
+    if (cause) return this.callbacks.failed(`${cause[0].toUpperCase()}${cause.slice(1)}.`);
     try {
       this.#context = new AudioContext();
-      this.#stream = await navigator.mediaDevices.getUserMedia({
-        audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false },
-      });
+      this.#stream = await listenTo(source);
       await this.#context.audioWorklet.addModule("capture.js");
     } catch (error) {
       this.#release();
-      return this.callbacks.failed(`Cannot use the microphone: ${error.message}`);
+      return this.callbacks.failed(explained(error, source));
     }
-    this.#sending = new Sending(this.callbacks, () => this.stop());
-    this.#capture = new AudioWorkletNode(this.#context, "streamd-capture", { numberOfOutputs: 0 });
-    this.#capture.port.onmessage = ({ data }) => {
-      this.#sending.send(data);
-      this.callbacks.level(data.reduce((most, x) => Math.max(most, Math.abs(x)), 0) / 32768);
+    const [track] = this.#stream.getAudioTracks();
+    track.onended = () => {
+      this.callbacks.failed(source === "screen" ? "Sharing has ended." : "The microphone was unplugged.");
+      this.stop();
     };
+    this.#sending = new Sending(this.callbacks, () => this.stop(), { session: session || sessionName(sourceName(source)), choices });
+    this.#capture = new AudioWorkletNode(this.#context, "streamd-capture", { numberOfOutputs: 0 });
+    this.#capture.port.onmessage = ({ data }) => this.#heard(data, source);
     this.#context.createMediaStreamSource(this.#stream).connect(this.#capture);
+    this.#nMute = 0;
     this.callbacks.changed(true);
+  }
+
+  #heard(block, source) {
+    this.#sending.send(block);
+    const level = block.reduce((most, x) => Math.max(most, Math.abs(x)), 0) / 32768;
+    this.callbacks.level(level);
+    // A quiet room has noise. A tab that plays nothing has none.
+    this.#nMute = level > 0 ? 0 : this.#nMute + 1;
+    if (this.#nMute === MUTE_BLOCKS && source !== "screen") {
+      this.callbacks.failed("The microphone gives only silence: is it muted?");
+    }
   }
 
   /** Send the rest, let the server make it final, and release the microphone. */
@@ -80,6 +138,7 @@ export class Microphone {
  */
 export class Sending {
   #socket = null; // open, and the server has said from which sample on it wants audio
+  #wanted; // the session's name, as long as the server has given none
   #session = null;
   #epoch = null;
   #blocks = []; // not acknowledged yet, oldest first
@@ -88,9 +147,12 @@ export class Sending {
   #stopped = false;
   #waitMs = FIRST_WAIT_MS;
 
-  constructor(callbacks, gaveUp) {
+  /** `session`: its name, which the server chooses otherwise; `choices`: fields of `start`. */
+  constructor(callbacks, gaveUp, { session = null, choices = {} } = {}) {
     this.callbacks = callbacks;
     this.gaveUp = gaveUp;
+    this.#wanted = session;
+    this.choices = choices;
     this.#connect();
   }
 
@@ -114,9 +176,10 @@ export class Sending {
   }
 
   #connect() {
-    const again = this.#session === null ? {} : { session: this.#session };
-    if (this.#epoch !== null) again.epoch = this.#epoch;
-    const socket = open({ role: "ingest", ...again });
+    const query = { role: "ingest" };
+    if (this.#session ?? this.#wanted) query.session = this.#session ?? this.#wanted;
+    if (this.#epoch !== null) query.epoch = this.#epoch;
+    const socket = open(query);
     let isMute = true;
     let isKnown = false;
     let over = false;
@@ -155,7 +218,7 @@ export class Sending {
     this.#session = session;
     this.#epoch = epoch;
     const audio = { encoding: "pcm_s16le", rate: RATE, channels: 1, samples: this.#first };
-    socket.send(JSON.stringify({ type: "start", ...audio }));
+    socket.send(JSON.stringify({ type: "start", ...audio, ...this.choices }));
   }
 
   /** Send everything from this sample on. */

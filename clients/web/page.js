@@ -1,140 +1,92 @@
-// The caption page: connects a transcript (transcript.js) to the document. Text from the network is
-// only ever set as text, never as HTML.
+// The caption page: connects transcripts (transcript.js), their view (view.js) and the microphone
+// (microphone.js).
 
-import { ask, storeToken, Listening } from "./connection.js";
+import { appearance, keepAwake, store, stored } from "./appearance.js";
+import { Archive } from "./archive.js";
+import { ask, storeToken, unreachable, Listening } from "./connection.js";
 import { FORMATS } from "./formats.js";
 import { Microphone } from "./microphone.js";
-import { clock, placed, Transcript } from "./transcript.js";
+import { showInvitation } from "./share.js";
+import { label, Transcript } from "./transcript.js";
+import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
-const root = document.documentElement;
-const SIZES_REM = [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6.5, 8];
 const LATE_MS = 2000;
-const MAX_LINES = 1000;
+const LANGUAGES =
+  "af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he hi hr ht hu hy id is it ja jw ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc pa pl ps pt ro ru sa sd si sk sl sn so sq sr su sv sw ta te tg th tk tl tr tt uk ur uz vi yi yo yue zh";
 
-// -- settings kept in the browser -----------------------------------------------------------------
+let toastTimer = null;
 
-const stored = (name, otherwise) => localStorage.getItem(`streamd.${name}`) ?? otherwise;
-const store = (name, value) => localStorage.setItem(`streamd.${name}`, value);
-const prefers = (feature) => matchMedia(`(${feature})`).matches;
-
-const settings = {
-  theme: stored("theme", prefers("prefers-color-scheme: light") ? "light" : "dark"),
-  contrast: stored("contrast", prefers("prefers-contrast: more") ? "high" : "normal"),
-  confidence: stored("confidence", "off"),
-  size: stored("size", ""),
-};
-
-function applySettings() {
-  root.dataset.theme = settings.theme;
-  root.dataset.contrast = settings.contrast;
-  root.dataset.confidence = settings.confidence;
-  if (settings.size) root.style.setProperty("--size", `${settings.size}rem`);
-  $("contrast").ariaPressed = String(settings.contrast === "high");
-  $("confidence").ariaPressed = String(settings.confidence === "on");
-  $("theme").textContent = settings.theme === "dark" ? "Light" : "Dark";
-  scrollToEnd();
+function toast(text, ms = 2500) {
+  $("toast").textContent = text;
+  $("toast").hidden = false;
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => ($("toast").hidden = true), ms);
 }
 
-function set(name, value) {
-  settings[name] = value;
-  store(name, value);
-  applySettings();
+// -- the transcript -------------------------------------------------------------------------------
+
+let archive = null;
+let shown = { name: "", isOwn: false }; // the session; whether it is of this page's microphone
+let transcript = new Transcript();
+let listening = null;
+
+/** Show a session: what this browser has of it, and then what is said. */
+async function show(name, { isOwn = false } = {}) {
+  listening?.stop();
+  listening = null;
+  shown = { name, isOwn };
+  const kept = (await archive?.load(name)) ?? { isOwn, items: [] };
+  if (shown.name !== name || listening !== null) return; // another was chosen meanwhile
+  shown.isOwn = kept.isOwn;
+  transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
+  view.clear();
+  for (const item of kept.items) view.append(item);
+  listen();
 }
 
-function resize(by) {
-  const now = parseFloat(getComputedStyle(root).getPropertyValue("--size"));
-  const at = SIZES_REM.findIndex((size) => size >= now);
-  set("size", String(SIZES_REM[Math.min(SIZES_REM.length - 1, Math.max(0, at + by))]));
+function listen() {
+  listening?.stop();
+  showLag(null);
+  listening = new Listening(shown.name, transcript, { changed, status });
+  offer(shown.name);
+  const query = new URLSearchParams(location.search);
+  query.set("session", shown.name);
+  history.replaceState(null, "", `?${query}`);
 }
 
-$("smaller").onclick = () => resize(-1);
-$("larger").onclick = () => resize(1);
-$("theme").onclick = () => set("theme", settings.theme === "dark" ? "light" : "dark");
-$("contrast").onclick = () => set("contrast", settings.contrast === "high" ? "normal" : "high");
-$("confidence").onclick = () => set("confidence", settings.confidence === "on" ? "off" : "on");
-
-// -- following the newest line --------------------------------------------------------------------
-
-const scroll = $("scroll");
-let following = true;
-
-function scrollToEnd() {
-  if (following) scroll.scrollTop = scroll.scrollHeight;
+/** Show nothing until the microphone begins a session. */
+function showNew() {
+  listening?.stop();
+  listening = null;
+  shown = { name: "", isOwn: true };
+  transcript = new Transcript();
+  view.clear("Start the microphone.");
+  status("idle");
 }
 
-scroll.addEventListener("scroll", () => {
-  following = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 40;
-  $("follow").hidden = following;
-});
-$("follow").onclick = () => {
-  following = true;
-  $("follow").hidden = true;
-  scrollToEnd();
-};
-addEventListener("resize", scrollToEnd);
-
-// -- text -----------------------------------------------------------------------------------------
-
-function element(tag, className, text = "") {
-  const made = document.createElement(tag);
-  made.className = className;
-  made.textContent = text;
-  return made;
+function keep(from = transcript.items.length) {
+  const { isOwn, name } = shown;
+  archive?.save(name, { isOwn, state: transcript.state, items: transcript.items }, from).catch(unkept);
 }
 
-const rank = (prob) => (prob >= 0.8 ? "w0" : prob >= 0.6 ? "w1" : prob >= 0.4 ? "w2" : "w3");
+function unkept(error) {
+  archive = null;
+  toast(`This browser does not keep the transcript: ${error.message}`, 8000);
+}
 
-/** Yield the text from `from` to `to` as nodes, with the words marked by confidence. */
-function* marked(event, from, to) {
-  let at = from;
-  for (const word of placed(event.text, event.words)) {
-    if (word.from < from || word.to > to) continue;
-    yield document.createTextNode(event.text.slice(at, word.from));
-    yield element("span", rank(word.prob), event.text.slice(word.from, word.to));
-    at = word.to;
+function changed(kind, { type }) {
+  if (kind === "item") {
+    // A screen reader reads new finals aloud, but not a replay of hours.
+    $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
+    view.append(transcript.items.at(-1));
+    keep(transcript.items.length - 1);
+  } else if (type === "hello") {
+    keep();
   }
-  yield document.createTextNode(event.text.slice(at, to));
-}
-
-const GAPS = {
-  overrun: "the microphone's driver overflowed",
-  engine: "the engine was too slow",
-  device: "the device was disconnected",
-  restart: "the server was restarted",
-  resume: "the client had lost it",
-};
-
-function rendered(item) {
-  if (item.type === "final") {
-    const line = element("p", "final");
-    const text = element("span", "text");
-    text.dir = "auto";
-    text.lang = item.language;
-    text.append(...marked(item, 0, item.text.length));
-    const time = element("time", "", clock(item.start_ms));
-    time.ariaHidden = "true"; // a screen reader should not read the time before each sentence
-    line.append(time, text);
-    return line;
-  }
-  if (item.type === "gap") {
-    const seconds = (item.duration_ms / 1000).toFixed(1);
-    return element("p", "note", `${seconds} s of audio lost (${GAPS[item.why] ?? item.why})`);
-  }
-  if (item.type === "missed" && item.why === "retention") {
-    return element("p", "note", "The server no longer has older text.");
-  }
-  return element("p", "note quiet", "The session was restarted.");
-}
-
-function showPartial(partial) {
-  const line = $("partial");
-  line.replaceChildren();
-  if (partial !== null) {
-    const stable = element("span", "stable");
-    stable.append(...marked(partial, 0, partial.stable));
-    line.append(stable, ...marked(partial, partial.stable, partial.text.length));
-  }
+  view.showPartial(transcript.partial);
+  showLag(transcript.partial === null ? null : transcript.lagMs);
+  view.scrollToEnd();
 }
 
 function showLag(ms) {
@@ -143,64 +95,35 @@ function showLag(ms) {
   $("lag").classList.toggle("late", ms !== null && ms >= LATE_MS);
 }
 
-// -- the session ----------------------------------------------------------------------------------
-
-let transcript = new Transcript();
-let listening = null;
-
-function listen(session) {
-  listening?.stop();
-  transcript = new Transcript();
-  $("log").replaceChildren();
-  showPartial(null);
-  showLag(null);
-  $("hint").hidden = false;
-  listening = new Listening(session, transcript, { changed, status });
-  if ($("session").value !== session) offer(session);
-}
-
-function changed(kind) {
-  if (kind === "item") {
-    const item = transcript.items.at(-1);
-    // A screen reader reads new finals aloud, but not a replay of hours.
-    $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
-    $("log").append(rendered(item));
-    // Hours of lines make a page slow. Removed lines can still be copied and downloaded, and
-    // nothing is removed while the user has scrolled up to read.
-    while (following && $("log").childElementCount > MAX_LINES) $("log").firstElementChild.remove();
-    $("hint").hidden = true;
-  }
-  if (transcript.partial !== null) $("hint").hidden = true;
-  showPartial(transcript.partial);
-  showLag(transcript.partial === null ? null : transcript.lagMs);
-  scrollToEnd();
-}
-
 const STATES = {
   connecting: "connecting",
   live: "live",
   lost: "connection lost, reconnecting",
   ended: "session ended",
   refused: "refused",
+  idle: "not started",
 };
 
-function status(state, why = "") {
+async function status(state, why = "") {
+  // "connecting" again and again would hide what is wrong.
+  if (state === "connecting" && $("status").dataset.state === "lost") return;
   $("status").dataset.state = state;
-  $("status").textContent = STATES[state];
-  if (why) $("status").textContent += `: ${why}`;
-  if (state === "lost" || state === "ended") {
-    showPartial(null);
-    sessions();
-  }
+  $("status").textContent = why ? `${STATES[state]}: ${why}` : STATES[state];
+  keepAwake(state === "live");
+  if (state !== "lost" && state !== "ended") return;
+  view.showPartial(null);
+  sessions();
+  const cause = await unreachable();
+  if (cause && $("status").dataset.state === state) $("status").textContent = cause;
 }
 
-/** Add a session to the list if needed, and select it. */
-function offer(session) {
+// -- the list of sessions -------------------------------------------------------------------------
+
+/** Add a transcript to the list if needed, and select it. */
+function offer(name) {
   const list = $("session");
-  if (![...list.options].some((option) => option.value === session)) {
-    list.add(new Option(session, session));
-  }
-  list.value = session;
+  if (![...list.options].some((option) => option.value === name)) list.add(new Option(label(name), name));
+  list.value = name;
 }
 
 /** Fetch the list of sessions; if the server requires a token, ask the user for it. */
@@ -213,14 +136,17 @@ async function sessions() {
   }
   if (answer.status === 401) return $("ask").open || $("ask").showModal();
   if (!answer.ok) return;
-  const known = (await answer.json()).sessions;
-  const now = listening?.session ?? new URLSearchParams(location.search).get("session");
-  $("session").replaceChildren(...known.map(({ name }) => new Option(name, name)));
-  offer(now ?? (known.length === 0 || known.some(({ name }) => name === "live") ? "live" : known[0].name));
+  const known = (await answer.json()).sessions.map(({ name }) => name);
+  const kept = ((await archive?.list()) ?? []).map(({ name }) => name);
+  const asked = new URLSearchParams(location.search).get("session");
+  const now = shown.name || (shown.isOwn ? "" : asked);
+  const options = [...new Set([...known, ...kept])].map((name) => new Option(label(name), name));
+  $("session").replaceChildren(...options, new Option("New transcript", ""));
+  offer(now ?? (known.length === 0 || known.includes("live") ? "live" : known.at(-1)));
 }
 
 $("session").onfocus = sessions;
-$("session").onchange = () => listen($("session").value);
+$("session").onchange = () => ($("session").value ? show($("session").value) : showNew());
 $("ask").onclose = () => {
   storeToken($("token").value.trim());
   $("token").value = "";
@@ -230,28 +156,58 @@ $("ask").onclose = () => {
 // -- the microphone -------------------------------------------------------------------------------
 
 const microphone = new Microphone({
-  named: (session) => listen(session),
+  // After a pause it goes on under the same name, so listeners elsewhere do, too.
+  named: (session) => (session === shown.name ? listen() : show(session, { isOwn: true })),
   level: (value) => ($("level").value = value),
   changed: (on) => {
     $("microphone").ariaPressed = String(on);
-    $("microphone").querySelector(".label").textContent = on ? "Stop microphone" : "Start microphone";
     $("level").hidden = !on;
+    for (const id of ["source", "language", "task"]) $(id).disabled = on;
+    nameButton();
+    if (on) devices(); // their names are secret until the user has allowed one
   },
   failed: (why) => toast(why, 8000),
 });
 
-$("microphone").onclick = () => (microphone.on ? microphone.stop() : microphone.start());
+function nameButton() {
+  $("microphone").querySelector(".label").textContent = microphone.on ? "Stop" : "Start";
+  $("microphone").querySelector(".what").textContent = $("source").value === "screen" ? "sound" : "microphone";
+}
+
+/** Offer the microphones that the browser names. */
+async function devices() {
+  const found = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
+  const list = $("source");
+  const now = list.value;
+  const named = found.filter(({ kind, label, deviceId }) => kind === "audioinput" && label && deviceId !== "default");
+  const screen = [...list.options].filter(({ value }) => value === "" || value === "screen");
+  list.replaceChildren(...screen, ...named.map(({ label, deviceId }) => new Option(label, deviceId)));
+  list.value = [...list.options].some(({ value }) => value === now) ? now : "";
+}
+
+$("microphone").onclick = () => {
+  if (microphone.on) return microphone.stop();
+  const chosen = ["language", "task"].map((id) => [id, $(id).value]).filter(([, value]) => value !== "");
+  return microphone.start($("source").value, Object.fromEntries(chosen), shown.isOwn ? shown.name : "");
+};
+addEventListener("beforeunload", (event) => {
+  if (microphone.on) event.preventDefault(); // the browser asks whether to leave
+});
+
+function choices() {
+  const names = new Intl.DisplayNames(undefined, { type: "language" });
+  const options = LANGUAGES.split(" ").map((code) => new Option(names.of(code === "jw" ? "jv" : code), code));
+  options.sort((a, b) => a.text.localeCompare(b.text));
+  $("language").append(...options);
+  if (!navigator.mediaDevices?.getDisplayMedia) $("source").querySelector("[value=screen]").remove();
+  for (const id of ["language", "task"]) {
+    $(id).value = stored(id);
+    $(id).onchange = () => store(id, $(id).value);
+  }
+  $("source").onchange = nameButton;
+}
 
 // -- copy, download, clear ------------------------------------------------------------------------
-
-let toastTimer = null;
-
-function toast(text, ms = 2500) {
-  $("toast").textContent = text;
-  $("toast").hidden = false;
-  clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => ($("toast").hidden = true), ms);
-}
 
 $("copy").onclick = async () => {
   const { finals } = transcript;
@@ -267,20 +223,46 @@ for (const button of document.querySelectorAll("[data-format]")) {
   const { format } = button.dataset;
   button.onclick = () => {
     const { mime, text } = FORMATS[format];
-    const link = element("a", "");
+    const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text(transcript.finals)], { type: `${mime};charset=utf-8` }));
-    link.download = `${listening.session}.${format}`;
+    link.download = `${shown.name}.${format}`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   };
 }
 
-$("clear").onclick = () => $("log").replaceChildren();
+$("clear").onclick = () => {
+  transcript.items = [];
+  view.clear("Cleared. New text will appear here.");
+  keep();
+};
+
+$("share").onclick = () => showInvitation(toast);
+
+// -- keyboard -------------------------------------------------------------------------------------
+
+const KEYS = { m: "microphone", "+": "larger", "=": "larger", "-": "smaller", f: "full", c: "copy", s: "share", End: "follow" };
+
+$("keys").ariaPressed = stored("keys", "true");
+$("keys").onclick = () => {
+  // Who dictates to the computer must be able to switch single letters off (WCAG 2.1.4).
+  $("keys").ariaPressed = String($("keys").ariaPressed !== "true");
+  store("keys", $("keys").ariaPressed);
+};
+addEventListener("keydown", (event) => {
+  const { key, target } = event;
+  const isTyping = target.closest("select, input, dialog");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || $("keys").ariaPressed !== "true") return;
+  $(KEYS[key.length === 1 ? key.toLowerCase() : key])?.click();
+});
 
 async function begin() {
+  archive ??= await Archive.open().catch(() => null); // without one nothing is kept
   await sessions();
-  if (!$("ask").open) listen($("session").value || "live");
+  if (!$("ask").open) show($("session").value || "live");
 }
 
-applySettings();
+appearance(view.scrollToEnd);
+choices();
+devices();
 begin();

@@ -1,8 +1,9 @@
 // Captions that roll up: lines are filled from the left and broken once, and a word on the screen
 // moves only upwards, with its line.
 
+import { isUnspaced } from "./transcript.js";
+
 const GRAPHEMES = new Intl.Segmenter(undefined, { granularity: "grapheme" });
-const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Laoo}\p{sc=Khmr}\p{sc=Mymr}]/u;
 const CLOSING = /^[\p{Pe}\p{Pf}\p{Po}\p{Lm}\p{M}]/u;
 const OPENING = /[\p{Ps}\p{Pi}]$/u;
 const N_KEPT = 200; // pieces, more than the screen can hold
@@ -15,7 +16,7 @@ export function pieces(text, longest = Infinity) {
     let piece = "";
     let n = 0;
     for (const { segment } of GRAPHEMES.segment(word)) {
-      const isBreak = (UNSPACED.test(segment) || UNSPACED.test(piece)) && !CLOSING.test(segment) && !OPENING.test(piece);
+      const isBreak = (isUnspaced(segment) || isUnspaced(piece)) && !CLOSING.test(segment) && !OPENING.test(piece);
       if (piece.trim() !== "" && (isBreak || n >= longest)) {
         found.push(piece);
         piece = "";
@@ -53,7 +54,7 @@ export class RollUp {
   show(text, stable = text.length) {
     this.#own = pieces(text, this.#longest);
     this.#stable = stable;
-    if (this.#settled.length > 0 && this.#own.length > 0 && !UNSPACED.test(this.#own[0])) {
+    if (this.#settled.length > 0 && this.#own.length > 0 && !isUnspaced(this.#own[0])) {
       this.#own[0] = ` ${this.#own[0]}`;
       this.#stable += 1;
     }

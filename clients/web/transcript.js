@@ -1,20 +1,34 @@
-// The transcript of one session. Pure: no DOM, no network.
+// The transcript of a session, also if it ends and begins again. Pure: no DOM, no network.
 //
 // Pass it every message of streamd.v1 (docs/protocol.md) in order. It survives reconnects: replayed
 // finals that it already has are ignored, so no line appears twice.
 
+const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Laoo}\p{sc=Khmr}\p{sc=Mymr}]/u;
+
+const NOTHING = {
+  items: [], // finals, gaps, holes and dividers, in the order of the stream
+  origin: null, // wall-clock time of the transcript's time 0, in ms
+  offsetMs: 0, // the session's time 0 in the transcript
+  epoch: null,
+  seq: 0, // of the last final
+};
+
 export class Transcript {
-  /** `history`: begin with the finals from before the page was opened. */
-  constructor({ history = true } = {}) {
+  /** `history`: begin with the finals from before the page was opened; `saved`: an earlier `state`. */
+  constructor({ history = true, saved = {} } = {}) {
     this.history = history;
-    this.items = []; // finals, gaps, holes and restarts, in the order of the stream
+    Object.assign(this, NOTHING, { items: [] }, saved);
     this.partial = null; // the current partial, or null
-    this.epoch = null;
-    this.seq = 0; // of the last final
     this.caughtUpAt = 0; // the final with which a replay ends
     this.lagMs = null;
     this.speech = false;
     this.ended = null; // why the session ended, or null
+  }
+
+  /** What another transcript needs to go on, besides the items. */
+  get state() {
+    const { origin, offsetMs, epoch, seq } = this;
+    return { origin, offsetMs, epoch, seq };
   }
 
   /** The query parameters with which the next connection resumes. */
@@ -33,8 +47,9 @@ export class Transcript {
       case "partial":
         return this.#partial(message);
       case "gap":
-      case "missed":
         return this.#add(message);
+      case "missed": // with "epoch", hello has said that the session began again
+        return message.why === "epoch" ? "nothing" : this.#add(message);
       case "vad":
         this.speech = message.speech;
         return "state";
@@ -56,26 +71,31 @@ export class Transcript {
   }
 
   #hello(hello) {
-    const restarted = this.epoch !== null && this.epoch !== hello.epoch;
+    const isAgain = this.epoch !== null && this.epoch !== hello.epoch;
+    const began = Date.parse(hello.started) || 0;
     if (this.epoch === null && !this.history) this.seq = hello.seq;
-    if (restarted) this.seq = 0;
+    if (isAgain) {
+      this.seq = 0;
+      this.offsetMs = Math.max(began - this.origin, this.finals.at(-1)?.end_ms ?? 0);
+    }
+    this.origin ??= began;
     this.caughtUpAt = hello.seq;
     this.epoch = hello.epoch;
     this.ended = null;
     this.partial = null; // the server sends it again
-    return restarted ? this.#add({ type: "restart" }) : "state";
+    return isAgain ? this.#add({ type: "divider", at: hello.started }) : "state";
   }
 
   #final(final) {
     if (this.partial !== null && this.partial.seg <= final.seg) this.partial = null;
     if (final.seq <= this.seq) return "state";
     this.seq = final.seq;
-    return this.#add(final);
+    return this.#add(later(final, this.offsetMs));
   }
 
   #partial(partial) {
     this.lagMs = partial.lag_ms;
-    this.partial = partial.text === "" ? null : partial;
+    this.partial = partial.text === "" ? null : later(partial, this.offsetMs);
     return "partial";
   }
 
@@ -83,6 +103,12 @@ export class Transcript {
     this.items.push(item);
     return "item";
   }
+}
+
+function later(event, ms) {
+  if (ms === 0) return event;
+  const move = (timed) => ({ ...timed, start_ms: timed.start_ms + ms, end_ms: timed.end_ms + ms });
+  return { ...move(event), words: (event.words ?? []).map(move) };
 }
 
 /**
@@ -103,10 +129,30 @@ export function placed(text, words) {
   return places;
 }
 
+/** Whether a text is in a script without blanks between words. */
+export const isUnspaced = (text) => UNSPACED.test(text);
+
 /** 83000 -> "1:23", 3723000 -> "1:02:03". */
 export function clock(ms) {
   const s = Math.floor(ms / 1000);
   const [hours, minutes, seconds] = [Math.floor(s / 3600), Math.floor(s / 60) % 60, s % 60];
   const two = (n) => String(n).padStart(2, "0");
   return hours ? `${hours}:${two(minutes)}:${two(seconds)}` : `${minutes}:${two(seconds)}`;
+}
+
+/** A name for a session that begins now: "Chrome-20261122-223705". */
+export function sessionName(source, now = new Date()) {
+  const two = (n) => String(n).padStart(2, "0");
+  const day = `${now.getFullYear()}${two(now.getMonth() + 1)}${two(now.getDate())}`;
+  return `${source}-${day}-${two(now.getHours())}${two(now.getMinutes())}${two(now.getSeconds())}`;
+}
+
+/** How people read the name of a session: "Chrome, 22:37", with the date unless it is today's. */
+export function label(name, now = new Date()) {
+  if (name === "live") return "Live";
+  const [, source, day, hours, minutes] = /^(.+)-(\d{8})-(\d\d)(\d\d)\d\d$/.exec(name) ?? [];
+  if (source === undefined) return name;
+  const isToday = sessionName("", now).startsWith(`-${day}-`);
+  const date = isToday ? "" : `${day.slice(0, 4)}-${day.slice(4, 6)}-${day.slice(6)} `;
+  return `${source}, ${date}${hours}:${minutes}`;
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 
 from streamd.config import Config, read_token
-from streamd.daemon.sharing import fragment, invitation, open_to_others
+from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.daemon.streams import SessionStorage, Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
@@ -110,7 +110,7 @@ def announce(running: Server | None) -> None:
             page += fragment(running.bind.token)  # it was made here, so nobody else can tell it
         log.info("listening on %s and %s", running.url, page)
         if shares:
-            log.info("%s", invitation(running))
+            log.info("%s", invite(running))
         notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
 
 

@@ -19,7 +19,7 @@ import segno
 
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
-from streamd.server import Server, is_loopback
+from streamd.server import Invitation, Server, is_loopback
 from streamd.sinks.terminal import is_terminal
 
 log = logging.getLogger(__name__)
@@ -122,13 +122,18 @@ def fragment(token: str | None) -> str:
     return f"#token={token}"
 
 
-def invitation(running: Server) -> str:
-    """Return the message with the link for others, and its QR code if there is a terminal."""
+def invite(running: Server) -> str:
+    """Return the message with the link for others, and its QR code if there is a terminal.
+
+    From now on the page shows both, too.
+    """
     bind = running.bind
     speak = bind.share == "speak"
     # A certificate is for a name, which only its owner can tell.
     name = next(iter(bind.allow_host), "") or lan_address(bind.host)
     link = running.page_at(name) + fragment(bind.token if speak else bind.listen_token)
+    rows = segno.make_qr(link, error="l").matrix
+    running.invitation = Invitation(link, tuple("".join(map(str, row)) for row in rows))
     text = f"others can {'listen and speak' if speak else 'listen'} at {link}"
     shows = is_terminal(sys.stderr, os.environ) and sys.stderr.encoding.lower() == "utf-8"
     return "\n".join([text, *(qr_code(link) if shows else ())])

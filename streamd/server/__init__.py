@@ -9,5 +9,15 @@ from streamd.server.connection import LIVE, ServerInfo
 from streamd.server.ingest import IngestSession, Sessions
 from streamd.server.listener import Server
 from streamd.server.metrics import Metrics
+from streamd.server.routes import Invitation
 
-__all__ = ["LIVE", "IngestSession", "Metrics", "Server", "ServerInfo", "Sessions", "is_loopback"]
+__all__ = [
+    "LIVE",
+    "IngestSession",
+    "Invitation",
+    "Metrics",
+    "Server",
+    "ServerInfo",
+    "Sessions",
+    "is_loopback",
+]

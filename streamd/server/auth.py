@@ -23,6 +23,7 @@ from streamd.server.routes import (
     HEALTH_PATH,
     PATHS,
     READY_PATH,
+    SHARE_PATH,
     Page,
     plain,
     respond,
@@ -114,6 +115,8 @@ class Auth:
                 return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
             if path in DIALECTS and requested_role(request.path) is not Role.LISTEN:
                 return plain(403, "this token is for listeners: sending audio needs the other one")
+            if path == SHARE_PATH and self._bind.share == "speak":
+                return plain(403, "this token is for listeners: the link has the other one")
         if path in DIALECTS and not request.headers.get_all("Upgrade"):
             return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
         return None

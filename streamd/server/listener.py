@@ -33,7 +33,7 @@ from streamd.server.dialects import DIALECTS, requested_role
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.metrics import Metrics
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
-from streamd.server.routes import load_pages, plain, routes
+from streamd.server.routes import Invitation, load_pages, plain, routes
 from streamd.server.wire import STREAM_PATH, Limits, Role
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,15 @@ class Server:
         self._auth = Auth(bind, load_pages(asset("web")))
         self._metrics = metrics
         max_lag_ms = limits.max_lag_ms
-        self._routes = routes(sessions, metrics, max_lag_ms=max_lag_ms, is_full=self._is_full)
+        self.invitation: Invitation | None = None
+        """What the page shows to somebody who wants to let others listen."""
+        self._routes = routes(
+            sessions,
+            metrics,
+            max_lag_ms=max_lag_ms,
+            is_full=self._is_full,
+            invitation=lambda: self.invitation,
+        )
         self._info = info
         self._limits = limits
         self._announced_limits = Limits(

@@ -17,7 +17,8 @@ SESSIONS_PATH = "/v1/sessions"
 HEALTH_PATH = "/healthz"
 READY_PATH = "/readyz"
 METRICS_PATH = "/metrics"
-PATHS = (READY_PATH, SESSIONS_PATH, METRICS_PATH)
+SHARE_PATH = "/v1/share"
+PATHS = (READY_PATH, SESSIONS_PATH, METRICS_PATH, SHARE_PATH)
 """The paths that `Auth` checks, as it does `DIALECTS`; `HEALTH_PATH` and the pages are open."""
 
 _TYPES = {
@@ -41,6 +42,14 @@ def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> R
     """Return a response of one line of text."""
     kind = {"Content-Type": "text/plain; charset=utf-8"}
     return respond(status, f"{text}\n".encode(), {**kind, **(headers or {})})
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """The link with which others listen; `code` is its QR code, as rows of ``0`` and ``1``."""
+
+    link: str
+    code: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,12 @@ def load_pages(folder: Path) -> Mapping[str, Page]:
 
 
 def routes(
-    sessions: Sessions, metrics: Metrics, *, max_lag_ms: int, is_full: Callable[[], bool]
+    sessions: Sessions,
+    metrics: Metrics,
+    *,
+    max_lag_ms: int,
+    is_full: Callable[[], bool],
+    invitation: Callable[[], Invitation | None],
 ) -> Mapping[str, Callable[[], Response]]:
     """Return the handlers by path; `is_full` says whether the server is at its limit of clients."""
 
@@ -104,7 +118,17 @@ def routes(
     def exposition() -> Response:
         return respond(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
 
-    return {SESSIONS_PATH: list_sessions, READY_PATH: ready, METRICS_PATH: exposition}
+    def share() -> Response:
+        if (shared := invitation()) is None:
+            return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
+        return _json(HTTPStatus.OK, shared)
+
+    return {
+        SESSIONS_PATH: list_sessions,
+        READY_PATH: ready,
+        METRICS_PATH: exposition,
+        SHARE_PATH: share,
+    }
 
 
 def _json(status: int, value: object) -> Response:

@@ -64,7 +64,7 @@ def test_the_terminal_shows_the_link_and_its_code():
 
 
 VISITORS = """
-import asyncio, hashlib, http.client, logging, re, ssl, sys
+import asyncio, hashlib, http.client, json, logging, re, ssl, sys
 from urllib.parse import urlsplit
 from streamd.config.load import load
 from streamd.daemon import serving
@@ -80,7 +80,10 @@ def answer(link, path, token):
         trust = {"context": ssl.create_default_context(cadata=pem)}  # checks the name, too
     asked = connection(link.hostname, link.port, **trust)
     asked.request("GET", path, headers={"X-API-Key": token})
-    return asked.getresponse().status
+    response = asked.getresponse()
+    if path == "/v1/share" and response.status == 200:
+        print("invitation", json.loads(response.read()))
+    return response.status
 
 async def main():
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
@@ -93,7 +96,7 @@ async def main():
             tokens = {"speak": running.bind.token, "listen": running.bind.listen_token}
             for place, link in links.items():
                 for role, token in {**tokens, "": "wrong"}.items():
-                    for path in ("/v1/sessions", "/v1/stream?role=both"):
+                    for path in ("/v1/sessions", "/v1/stream?role=both", "/v1/share"):
                         status = await asyncio.to_thread(answer, urlsplit(link), path, token)
                         print(place, role, path[-8:], status)
             serving.reload(config, running)
@@ -119,6 +122,11 @@ def test_each_link_allows_what_it_says(role):
     assert len(set(tokens.values())) == 2
     (link,) = re.findall(rf"others can .* at (http\S+{re.escape(ADDRESS)}:\S+)", said)
     assert link.endswith(f"/#token={tokens[role]}")
+    # The link of those who may speak is not for listeners.
+    held = {"speak": 200, "listen": 403 if role == "speak" else 200, "": 401}
+    for holder, shown in held.items():
+        assert said.count(f"lan {holder} v1/share {shown}\n") == 2, said
+    assert set(re.findall(r"'link': '(.*?)', 'code': \['1111111", said)) == {link}
     certificates = set(re.findall("certificate ([0-9A-F:]+)", said))
     announced = set(re.findall("SHA-256 is ([0-9A-F:]+)", said))
     assert certificates == announced

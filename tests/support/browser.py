@@ -19,7 +19,10 @@ QUIET = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream",
 ]
+"""No sandbox, no traffic of its own, and a microphone that beeps without asking."""
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and not os.environ.get("STREAMD_REQUIRE_SYSTEM"),

@@ -1,0 +1,130 @@
+// The transcript on the page, as paragraphs. Text from the network is only ever set as text, never
+// as HTML.
+
+import { clock, isUnspaced, placed } from "./transcript.js";
+
+const $ = (id) => document.getElementById(id);
+const MAX_PARAGRAPHS = 1000;
+const PAUSE_MS = 2000; // begins a paragraph
+const LONG = 500; // characters after which the end of a sentence does, too
+
+const GAPS = {
+  overrun: "the microphone's driver overflowed",
+  engine: "the engine was too slow",
+  device: "the device was disconnected",
+  restart: "the server was restarted",
+  resume: "the client had lost it",
+};
+
+function element(tag, className, text = "") {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+const rank = (prob) => (prob >= 0.8 ? "w0" : prob >= 0.6 ? "w1" : prob >= 0.4 ? "w2" : "w3");
+
+/** Yield the text from `from` to `to` as nodes, with the words marked by confidence. */
+function* marked(event, from, to) {
+  let at = from;
+  for (const word of placed(event.text, event.words)) {
+    if (word.from < from || word.to > to) continue;
+    yield document.createTextNode(event.text.slice(at, word.from));
+    yield element("span", rank(word.prob), event.text.slice(word.from, word.to));
+    at = word.to;
+  }
+  yield document.createTextNode(event.text.slice(at, to));
+}
+
+function note(item) {
+  if (item.type === "gap") {
+    const seconds = (item.duration_ms / 1000).toFixed(1);
+    return element("p", "note", `${seconds} s of audio lost (${GAPS[item.why] ?? item.why})`);
+  }
+  if (item.type === "missed") return element("p", "note", "The server no longer has older text.");
+  const time = new Date(item.at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return element("p", "divider", `continued at ${time}`);
+}
+
+const scroll = $("scroll");
+const log = $("log");
+let following = true;
+let last = null; // the newest final, if a paragraph with it is still open
+
+/** Whether an event continues the paragraph of the newest final. */
+function continues(event) {
+  if (last === null || event.start_ms - last.end_ms >= PAUSE_MS) return false;
+  return log.lastElementChild.textContent.length < LONG || !/[.?!…。？！]["”’»)」』]*$/u.test(last.text);
+}
+
+const blank = (event) => (isUnspaced(last.text.at(-1)) || isUnspaced(event.text[0] ?? "") ? "" : " ");
+
+function paragraph(final) {
+  const made = element("p", "final");
+  made.dir = "auto";
+  const time = element("time", "", clock(final.start_ms));
+  time.ariaHidden = "true"; // a screen reader should not read the time before each sentence
+  made.append(time);
+  return made;
+}
+
+/** Append a final, or what happened between finals. */
+export function append(item) {
+  $("hint").hidden = true;
+  if (item.type === "final") {
+    const goesOn = continues(item);
+    if (goesOn) log.lastElementChild.append(blank(item));
+    else log.append(paragraph(item));
+    const text = element("span", "text");
+    text.lang = item.language;
+    text.append(...marked(item, 0, item.text.length));
+    log.lastElementChild.append(text);
+    last = item;
+  } else {
+    log.append(note(item));
+    last = null;
+  }
+  // Hours of lines make a page slow. Removed lines can still be copied and downloaded, and nothing
+  // is removed while the user has scrolled up to read.
+  while (following && log.childElementCount > MAX_PARAGRAPHS) log.firstElementChild.remove();
+}
+
+export function showPartial(partial) {
+  const line = $("partial");
+  line.replaceChildren();
+  const goesOn = partial !== null && continues(partial);
+  log.classList.toggle("open", goesOn); // the partial stands in the line of the last final
+  if (partial === null) return;
+  $("hint").hidden = true;
+  const stable = element("span", "stable");
+  stable.append(...marked(partial, 0, partial.stable));
+  if (goesOn) line.append(blank(partial));
+  line.append(stable, ...marked(partial, partial.stable, partial.text.length));
+}
+
+export function clear(hint = "Waiting for speech.") {
+  log.replaceChildren();
+  last = null;
+  showPartial(null);
+  $("hint").textContent = hint;
+  $("hint").hidden = false;
+}
+
+/** Scroll to the newest line, unless the user reads older ones. */
+export function scrollToEnd() {
+  if (following) scroll.scrollTop = scroll.scrollHeight;
+}
+
+export function jumpToLive() {
+  following = true;
+  $("follow").hidden = true;
+  scrollToEnd();
+}
+
+scroll.addEventListener("scroll", () => {
+  following = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 40;
+  $("follow").hidden = following;
+});
+$("follow").onclick = jumpToLive;
+addEventListener("resize", scrollToEnd);
