@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from websockets.http11 import Request, Response
 
@@ -98,7 +98,8 @@ class Auth:
             return plain(403, "unknown host: allow this name with --allow-host")
         if path == HEALTH_PATH:
             return plain(200, "ok")
-        if page := self._pages.get(path):
+        is_websocket = path in DIALECTS and request.headers.get_all("Upgrade")
+        if not is_websocket and (page := self._pages.get(path)):
             return respond(200, page.body, page.headers(hosts[0]))
         if path not in PATHS and path not in DIALECTS:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
@@ -146,9 +147,11 @@ def _has(token: str, presented: Iterable[str]) -> bool:
 
 def _presented_tokens(request: Request) -> Iterator[str]:
     scheme, _, token = "".join(request.headers.get_all("Authorization")).partition(" ")
-    if scheme.lower() in ("bearer", "token"):
-        yield token
+    # AssemblyAI's clients name no scheme.
+    yield token if scheme.lower() in ("bearer", "token") else scheme
     yield from request.headers.get_all("X-API-Key")
+    # Clients of WhisperLive and vosk-server can send nothing but an address.
+    yield from parse_qs(request.path.partition("?")[2]).get("token", ())
     for offers in request.headers.get_all("Sec-WebSocket-Protocol"):
         names = [offer.strip() for offer in offers.split(",")]
         for name, following in pairwise([*names, ""]):

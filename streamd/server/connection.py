@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import SO_LINGER, SOL_SOCKET
@@ -166,12 +165,17 @@ class Connection:
         """Whether the client was disconnected because it did not read."""
         return self._subscription.slow or self._stuck
 
-    async def run(self) -> None:
-        """Exchange messages until either side closes, then make the client's audio final."""
+    async def run(self, first: str | bytes | None = None) -> None:
+        """Exchange messages until either side closes, then make the client's audio final.
+
+        `first` is a message of the client that was received already.
+        """
+        for tell in self._dialect.opened(self._hello):
+            self._socket.send_at_once(self._encoded(tell))
         writer = asyncio.create_task(self._write())
         reason = EndReason.ERROR
         try:
-            reason = await self._read()
+            reason = await self._read(first)
             self._subscription.close()
             await writer
         finally:
@@ -194,14 +198,16 @@ class Connection:
         """The server ends: end the transcript, even if another process resumes the session."""
         self._subscription.offer(Eos(seq=self._hub.seq, reason=EndReason.SHUTDOWN))
 
-    async def _read(self) -> EndReason:
+    async def _read(self, message: str | bytes | None) -> EndReason:
         try:
             while True:
-                message = await self._socket.receive()
+                if message is None:
+                    message = await self._socket.receive()
                 if self._ingest is None:
                     raise WireError("not_ingest", "a client with role=listen cannot send")
                 if not self._ingest.over:
                     await self._take(self._ingest, message)
+                message = None
         except (ConnectionClosed, StuckError):
             return EndReason.DISCONNECT
         except WireError as error:
@@ -220,10 +226,10 @@ class Connection:
     async def _write(self) -> None:
         code, reason = 1011, "internal error"
         try:
-            await self._tell(self._dialect.opened(self._hello))
             event: SessionEvent | None = None
             async for event in self._subscription:
-                await self._tell(self._dialect.say(event))
+                for tell in tuple(self._dialect.say(event)):
+                    await self._socket.send(self._encoded(tell))
                 if self._subscription.more:
                     # A send that need not wait does not yield, and a replay may be long.
                     await asyncio.sleep(0)
@@ -246,10 +252,6 @@ class Connection:
             for tell in tuple(self._dialect.say(event)):
                 self._socket.send_at_once(self._encoded(tell))
         return has_room
-
-    async def _tell(self, tells: Iterable[Tell]) -> None:
-        for tell in tuple(tells):
-            await self._socket.send(self._encoded(tell))
 
     def _encoded(self, tell: Tell) -> str:
         if isinstance(tell.message, Event):

@@ -19,7 +19,7 @@ from socket import (
 from typing import Self
 
 import websockets.asyncio.server as ws
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
@@ -28,8 +28,8 @@ from streamd.errors import BindError, WireError
 from streamd.events import PROTOCOL, EndReason
 from streamd.options import BindOptions, ServerLimits
 from streamd.server.auth import TOKEN_PROTOCOLS, Auth, load_certificate, tls_context
-from streamd.server.connection import Connection, ServerInfo, WebSocket, refuse
-from streamd.server.dialects import DIALECTS, requested_role
+from streamd.server.connection import Connection, ServerInfo, StuckError, WebSocket, refuse
+from streamd.server.dialects import DIALECTS, ROOT_PATH, introduced, requested_role
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.metrics import Metrics
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
@@ -199,8 +199,11 @@ class Server:
         socket = WebSocket(accepted, self._limits)
         url = accepted.request.path if accepted.request else STREAM_PATH
         path, _, query = url.partition("?")
-        dialect = DIALECTS[path](query)
+        dialect, first = DIALECTS[path](query), None
         try:
+            if path == ROOT_PATH:
+                first = await socket.receive()
+                dialect = introduced(query, first)
             connection = Connection(
                 socket,
                 dialect,
@@ -211,10 +214,12 @@ class Server:
         except WireError as error:
             await refuse(socket, dialect, error)
             return
+        except (ConnectionClosed, StuckError):
+            return
         task = asyncio.current_task()
         self._connections[task] = connection
         try:
-            await connection.run()
+            await connection.run(first)
         finally:
             del self._connections[task]
             if connection.slow:

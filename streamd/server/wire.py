@@ -19,8 +19,6 @@ from streamd.events import Choices
 
 STREAM_PATH = "/v1/stream"
 MAX_CHANNELS = 8
-_MAX_FIELDS = 200
-"""Limit of fields of a query; Deepgram's clients may name 100 key terms."""
 MAX_SAMPLES = 2**53
 """Limit of sample numbers: JavaScript's integers are exact up to here, and it takes centuries."""
 
@@ -173,14 +171,11 @@ class Role(StrEnum):
     BOTH = "both"
 
 
-SessionName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
-
-
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """The query of the websocket's address, with the defaults of what is left out."""
 
     role: Role = Role.LISTEN
-    session: SessionName | None = None
+    session: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
     epoch: str | None = None
     partials: bool = True
@@ -197,8 +192,7 @@ def parse_query(query: str, kind: type[QueryT]) -> QueryT:
     Raises `WireError` with `bad_query`.
     """
     try:
-        fields = parse_qs(query, max_num_fields=_MAX_FIELDS)
-        pairs = {name: values[-1] for name, values in fields.items()}
+        pairs = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
         return msgspec.convert(pairs, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".

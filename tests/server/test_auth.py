@@ -149,7 +149,7 @@ async def test_a_page_that_we_serve_under_another_name_is_allowed_with_the_token
 
 
 @pytest.mark.parametrize(
-    "shown", [None, "Bearer wrong", "Bearer", "secret", "Basic secret", "Bearer s\u00e9cret"]
+    "shown", [None, "Bearer wrong", "Bearer", "secre", "Basic secret", "Bearer s\u00e9cret"]
 )
 async def test_without_the_token_no_client_is_allowed(shown):
     headers = {} if shown is None else {"Authorization": shown}
@@ -290,11 +290,31 @@ async def test_too_many_clients_are_told_to_try_later():
                 continue
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "TOKEN"])
-async def test_the_scheme_of_a_token_has_no_case(scheme):
+@pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "TOKEN ", ""])
+async def test_the_scheme_of_a_token_has_no_case_and_may_be_left_out(scheme):
     async with serving(CountingStreams(), token="secret") as server:
-        request = f"GET /v1/sessions HTTP/1.1\nHost: localhost\nAuthorization: {scheme} secret\n\n"
+        request = f"GET /v1/sessions HTTP/1.1\nHost: localhost\nAuthorization: {scheme}secret\n\n"
         assert status(await http(server.port, request)) == 200
+
+
+async def test_a_client_that_only_knows_an_address_shows_the_token_there():
+    async with serving(CountingStreams(), token="secret") as server:
+        async with client(server.port, "token=secret", path="/"):
+            pass
+        for query in ("token=wrong", "token=", "token"):
+            with pytest.raises(InvalidStatus, match="401"):
+                async with client(server.port, query, path="/"):
+                    pass
+
+
+async def test_the_page_and_a_websocket_share_an_address():
+    async with serving(CountingStreams()) as server:
+        page = await http(server.port, "GET / HTTP/1.1\nHost: localhost\n\n")
+        assert "<html" in page
+        async with client(server.port, path="/") as speaker:
+            await speaker.say('{"config":{}}')
+            await speaker.say(b"")
+            assert await speaker.get() == {"partial": ""}
 
 
 @pytest.mark.parametrize(("path", "wanted"), [("/healthz", 200), ("/", 200), ("/nothing", 404)])

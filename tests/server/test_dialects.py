@@ -1,6 +1,7 @@
 """What each dialect makes of messages and events, without a server; and on the port, with one."""
 
 import json
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -27,10 +28,23 @@ from streamd.events import (
     Vad,
     encode,
 )
-from streamd.server.dialects import DIALECTS, Close, Dialect, Tell
+from streamd.server.dialects import DIALECTS, Close, Dialect, Tell, introduced
+from streamd.server.dialects.assemblyai import AssemblyAI
 from streamd.server.dialects.audio import ByteStream
 from streamd.server.dialects.deepgram import Deepgram
-from streamd.server.wire import STREAM_PATH, Flush, Hello, Limits, Role, Start, Stop, close_code
+from streamd.server.dialects.vosk import Vosk
+from streamd.server.dialects.whisperlive import WhisperLive
+from streamd.server.wire import (
+    STREAM_PATH,
+    Encoding,
+    Flush,
+    Hello,
+    Limits,
+    Role,
+    Start,
+    Stop,
+    close_code,
+)
 from tests.support.serving import CountingStreams, client, serving
 
 HELLO = Hello(
@@ -230,6 +244,186 @@ def test_deepgram_names_what_is_wrong(query, code, culprit):
     assert (told["type"], told["variant"], close) == ("Error", code, Close(close_code(code), code))
 
 
+# AssemblyAI
+WS = "sample_rate=8000"
+
+
+def turn(text: str, spoken: Sequence[TimedWord], order: int, *, ends: bool) -> dict[str, object]:
+    return {
+        "type": "Turn",
+        "turn_order": order,
+        "turn_is_formatted": ends,
+        "end_of_turn": ends,
+        "end_of_turn_confidence": float(ends),
+        "transcript": text,
+        "words": [
+            {"text": word.text, "start": word.start_ms, "end": word.end_ms}
+            | {"confidence": word.prob, "word_is_final": word.final}
+            for word in spoken
+        ],
+    }
+
+
+def test_assemblyai_in_full():
+    begun = partial("Turn on the", 500, n_final=2)
+    assert converse(
+        AssemblyAI(WS),
+        bytes(16000),
+        Vad(speech=True, t_ms=500),
+        begun,
+        '{"type":"KeepAlive"}',
+        '{"type":"ForceEndpoint"}',
+        final("Turn on.", 500),
+        Flushed(id="", seq=1),
+        partial("No.", 2000),
+        '{"type":"UpdateConfiguration","format_turns":true}',
+        '{"type":"Terminate"}',
+        Eos(seq=1, reason="stop"),
+    ) == [
+        {"type": "Begin", "id": "talk", "expires_at": 3 * 3600},
+        Start(rate=8000),
+        bytes(16000),
+        {"type": "SpeechStarted", "timestamp": 500},
+        turn("Turn on", begun.words, 0, ends=False),
+        Flush(),
+        turn("Turn on.", words("Turn on.", 500), 0, ends=True),
+        turn("", words("No.", 2000, 0), 1, ends=False),
+        {
+            "type": "Warning",
+            "warning_code": 3006,
+            "warning": "'UpdateConfiguration' is not supported",
+        },
+        Stop(),
+        {"type": "Termination", "audio_duration_seconds": 1, "session_duration_seconds": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "culprit"), [("", "sample_rate"), (f"{WS}&encoding=opus", "encoding")]
+)
+def test_assemblyai_names_what_is_wrong(query, culprit):
+    with pytest.raises(WireError, match=culprit) as error:
+        AssemblyAI(query).request()
+    (told,), close = refused(AssemblyAI(query), error.value)
+    assert (told["type"], told["error_code"], close.code) == ("Error", 3006, 3006)
+    _, close = refused(AssemblyAI(WS), WireError("too_many_streams", "no room"))
+    assert close.code == 3009
+
+
+# vosk-server
+def test_vosk_in_full():
+    word = {"word": "Turn", "conf": 1.0, "start": 0.5, "end": 1.0}
+    assert converse(
+        Vosk(""),
+        '{ "config" : { "sample_rate" : 16000.0, "words" : 1, "phrase_list": ["on"] } }',
+        bytes(320),
+        partial("Turn", 500),
+        bytes(320),
+        final("Turn", 500),
+        final("off", 2000),
+        bytes(320),
+        bytes(320),
+        bytes(320),
+        '{"reset" : 1}',
+        Flushed(id="", seq=2),
+        final("Turn", 500),
+        final("Turn", 500),
+        '{"eof" : 1}',
+        Eos(seq=1, reason="stop"),
+    ) == [
+        Start(rate=16000),
+        bytes(320),
+        {"partial": ""},
+        bytes(320),
+        {"partial": "Turn"},
+        bytes(320),
+        {"text": "Turn", "result": [word]},
+        bytes(320),
+        {"text": "off", "result": [{"word": "off", "conf": 1.0, "start": 2.0, "end": 2.5}]},
+        bytes(320),
+        {"partial": ""},
+        Flush(),
+        {"text": "", "result": []},
+        Stop(),
+        {"text": "Turn Turn", "result": [word, word]},
+    ]
+
+
+def test_vosk_without_a_configuration():
+    assert converse(Vosk(""), bytes(320), final("Turn"), bytes(0)) == [
+        Start(rate=8000),
+        bytes(320),
+        {"partial": ""},
+        {"text": "Turn"},
+    ]
+
+
+def test_vosk_can_be_told_of_an_error_by_the_close_code_only():
+    for message in (
+        "nonsense",
+        '{"config":{"sample_rate":"fast"}}',
+        '{"config":{"sample_rate":1}}',
+    ):
+        with pytest.raises(WireError) as error:
+            converse(Vosk(""), message)
+        assert refused(Vosk(""), error.value)[0] == []
+
+
+# WhisperLive
+def segment(text: str, start_ms: int, end_ms: int, *, completed: bool) -> dict[str, object]:
+    times = {"start": f"{start_ms / 1000:.3f}", "end": f"{end_ms / 1000:.3f}"}
+    return {"text": text, "completed": completed} | times
+
+
+def test_whisperlive_in_full():
+    options = {"uid": "me", "language": None, "send_last_n_segments": 2}
+    old = segment(" Turn on.", 500, 1500, completed=True)
+    completed = [segment(f" {n}", 2000, 2500, completed=True) for n in (1, 2)]
+    assert converse(
+        WhisperLive("", "me"),
+        json.dumps(options),
+        bytes(16000),
+        partial("Turn", 500),
+        final("Turn on.", 500),
+        final("1", 2000),
+        final("2", 2000),
+        b"END_OF_AUDIO",
+        Eos(seq=1, reason="stop"),
+    ) == [
+        {"uid": "me", "message": "SERVER_READY", "backend": "faster_whisper"},
+        Start(encoding=Encoding.F32),
+        bytes(16000),
+        {"uid": "me", "segments": [segment(" Turn", 500, 1000, completed=False)]},
+        {"uid": "me", "segments": [old]},
+        {"uid": "me", "segments": [old, completed[0]]},
+        {"uid": "me", "segments": completed},
+        Stop(),
+    ]
+
+
+def test_whisperlive_with_words():
+    options = {"uid": "me", "word_timestamps": True, "audio_format": "int16"}
+    *_, told = converse(WhisperLive("", "me"), json.dumps(options), final("Turn"))
+    assert told["segments"][0]["words"] == [
+        {"word": " Turn", "probability": 1.0, "start": "0.000", "end": "0.500"}
+    ]
+
+
+def test_whisperlive_waits_for_a_place_and_is_told_of_errors():
+    full, close = refused(WhisperLive("", "me"), WireError("too_many_streams", "no room"))
+    assert (full, close.code) == ([{"uid": "me", "status": "WAIT", "message": 1.0}], 1013)
+    with pytest.raises(WireError, match="options") as error:
+        converse(WhisperLive("", "me"), '{"uid":"me","send_last_n_segments":0}')
+    (told,), _ = refused(WhisperLive("", "me"), error.value)
+    assert (told["uid"], told["status"]) == ("me", "ERROR")
+
+
+def test_the_first_message_tells_who_is_at_the_root():
+    assert isinstance(introduced("", '{"uid":"me"}'), WhisperLive)
+    for message in (b'{"uid":"me"}', '{"config":{}}', '{"uid":1}', "nonsense", "[" * 100_000):
+        assert isinstance(introduced("", message), Vosk)
+
+
 # Audio
 @given(st.sampled_from(["linear16", "linear32", "mulaw"]), st.integers(1, 8), st.data())
 def test_a_stream_of_bytes_may_be_cut_anywhere(encoding, channels, data):
@@ -261,13 +455,19 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-types = st.sampled_from(["Finalize", "KeepAlive", "CloseStream", "Configure", "?"])
+types = st.sampled_from(
+    ["Finalize", "KeepAlive", "CloseStream", "Configure", "Terminate", "ForceEndpoint", "?"]
+)
 messages = st.one_of(
     st.binary(max_size=20),
     st.text(max_size=20),
     values.map(json.dumps),
     st.fixed_dictionaries({"type": types | values}, optional={"id": values}).map(json.dumps),
-    st.just("[" * 100_000),
+    st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("config", "eof", "reset", "uid"), values)
+    ).map(json.dumps),
+    st.builds(lambda rate: json.dumps({"config": {"sample_rate": rate}}), values),
+    st.sampled_from(["[" * 100_000, b"END_OF_AUDIO", '{"uid":"me"}', '{"eof":1}', '{"config":{}}']),
 )
 times = st.integers(0, 10_000)
 events = st.one_of(
@@ -287,15 +487,18 @@ events = st.one_of(
         ]
     ),
 )
-FOREIGN = sorted(DIALECTS.keys() - {STREAM_PATH})
+FOREIGN = (
+    *(kind for path, kind in DIALECTS.items() if path != STREAM_PATH),
+    lambda query: WhisperLive(query, "me"),
+)
 """What streamd.v1 passes on as it is, the session checks (test_fuzz.py)."""
-queries = st.sampled_from(["", LISTEN, f"{LISTEN}&utterance_end_ms=0"]) | st.text()
+queries = st.sampled_from(["", WS, LISTEN, f"{LISTEN}&utterance_end_ms=0"]) | st.text()
 
 
 @given(st.sampled_from(FOREIGN), queries, st.lists(messages | events), st.booleans())
-def test_anything_may_come_in_any_order(path, query, steps, ends):
+def test_anything_may_come_in_any_order(dialect_type, query, steps, ends):
     """The client sees JSON, the session whole samples after their format, and nobody a bug."""
-    dialect = DIALECTS[path](query)
+    dialect = dialect_type(query)
     told: list[Tell] = []
     format_ = Start()
     n_starts = has_audio = 0

@@ -1,24 +1,48 @@
 """The protocols that clients speak on the port, told apart by the path of the websocket's URL.
 
-A dialect is pure: `Connection` does what it says. A new one is a file here and an entry in
-`DIALECTS`.
+At `ROOT_PATH`, the first message tells them apart. A dialect is pure: `Connection` does what it
+says. A new one is a file here and an entry in `DIALECTS`.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from streamd.errors import WireError
+from streamd.server.dialects.assemblyai import AssemblyAI
 from streamd.server.dialects.deepgram import Deepgram
 from streamd.server.dialects.dialect import Close, Dialect, Tell
 from streamd.server.dialects.native import Native
+from streamd.server.dialects.vosk import Vosk
+from streamd.server.dialects.whisperlive import WhisperLive
 from streamd.server.wire import STREAM_PATH, Role
 
-__all__ = ["DIALECTS", "Close", "Dialect", "Tell", "requested_role"]
+__all__ = ["DIALECTS", "ROOT_PATH", "Close", "Dialect", "Tell", "introduced", "requested_role"]
+
+ROOT_PATH = "/"
 
 DIALECTS: Mapping[str, type[Dialect]] = MappingProxyType(
-    {STREAM_PATH: Native, "/v1/listen": Deepgram}
+    {STREAM_PATH: Native, "/v1/listen": Deepgram, "/v3/ws": AssemblyAI, ROOT_PATH: Vosk}
 )
 """The dialects by path."""
+
+
+class _Introduction(msgspec.Struct):
+    uid: str
+
+
+_introduction_decoder = msgspec.json.Decoder(_Introduction)
+
+
+def introduced(query: str, first: str | bytes) -> Dialect:
+    """Return the dialect of a client at `ROOT_PATH`, whose `first` message is yet to be heard."""
+    try:
+        if isinstance(first, str):
+            return WhisperLive(query, _introduction_decoder.decode(first).uid)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return Vosk(query)
 
 
 def requested_role(url: str) -> Role:

@@ -13,11 +13,9 @@ from streamd.server.wire import Encoding, Start, check_format
 Law = Literal["mulaw", "alaw"]
 _FORMATS: Final[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
     {
-        "linear16": (Encoding.S16, None),
-        "linear32": (Encoding.F32, None),
-        "pcm_s16le": (Encoding.S16, None),
-        "mulaw": (Encoding.S16, "mulaw"),
-        "pcm_mulaw": (Encoding.S16, "mulaw"),
+        **dict.fromkeys(("int16", "linear16", "pcm_s16le"), (Encoding.S16, None)),
+        **dict.fromkeys(("float32", "linear32"), (Encoding.F32, None)),
+        **dict.fromkeys(("mulaw", "pcm_mulaw"), (Encoding.S16, "mulaw")),
         "alaw": (Encoding.S16, "alaw"),
     }
 )

@@ -1,0 +1,104 @@
+"""AssemblyAI's streaming API, version 3 (https://www.assemblyai.com/docs/api-reference/streaming-api)."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final as Constant
+from typing import Literal
+
+from msgspec.structs import replace
+
+from streamd.errors import WireError
+from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, Vad
+from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.dialect import Close, Tell, tell, type_of
+from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
+
+_LIFETIME_S = 3 * 3600
+_CLOSE_CODES: Constant[Mapping[str, int]] = MappingProxyType(
+    {"too_many_streams": 3009, "storage": 3005, "internal": 3005, "slow": 3005}
+)
+"""What its clients know our errors as; the others are `_INVALID`."""
+_INVALID = 3006
+
+
+class _Streaming(Query, frozen=True, kw_only=True):
+    sample_rate: int
+    encoding: Literal["pcm_s16le", "pcm_mulaw"] = "pcm_s16le"
+
+
+class AssemblyAI:
+    """An utterance is a turn; its transcript has the words that do not change any more.
+
+    A turn is always formatted: Whisper writes punctuation. The session's name is its id.
+    """
+
+    def __init__(self, query: str) -> None:
+        self._text = query
+        self._n_turns = 0
+
+    def request(self) -> Query:
+        """Feed a session and listen to it; raises `WireError` for what is not supported."""
+        asked = parse_query(self._text, _Streaming)
+        self._audio = ByteStream(asked.encoding, Start(rate=asked.sample_rate))
+        return replace(asked, role=Role.BOTH)
+
+    def opened(self, hello: Hello) -> Iterator[Tell]:
+        """Begin; there is no limit, but clients want one."""
+        began_s = int(hello.started.timestamp()) if hello.started else 0
+        yield tell("Begin", id=hello.session, expires_at=began_s + _LIFETIME_S)
+
+    def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
+        """Take audio or a command."""
+        if isinstance(message, bytes):
+            yield from self._audio.take(message)
+            return
+        match type_of(message):
+            case "Terminate":
+                yield Stop()
+            case "ForceEndpoint":
+                yield Flush()
+            case "KeepAlive":
+                pass
+            case other:  # such as UpdateConfiguration
+                yield tell("Warning", warning_code=_INVALID, warning=f"{other!r} is not supported")
+
+    def say(self, event: SessionEvent) -> Iterator[Tell]:
+        """Send the turn so far, and what belongs to it."""
+        match event:
+            case Vad(speech=True):
+                yield tell("SpeechStarted", timestamp=event.t_ms)
+            case Partial():
+                yield self._turn(event.text[: event.stable], event.words, ends=False)
+            case Final():
+                yield self._turn(event.text, event.words, ends=True)
+                self._n_turns += 1
+            case Fault():
+                yield tell("Warning", warning_code=_INVALID, warning=event.message)
+            case Eos():
+                duration_s = self._audio.heard_ms // 1000
+                durations = ("audio_duration_seconds", "session_duration_seconds")
+                yield tell("Termination", **dict.fromkeys(durations, duration_s))
+            case _:
+                pass
+
+    def fault(self, error: WireError) -> Iterator[Tell | Close]:
+        """Send an ``Error``, whose code is that of the closing."""
+        code = _CLOSE_CODES.get(error.code, _INVALID)
+        yield tell("Error", error_code=code, error=str(error))
+        yield Close(code, error.code)
+
+    def _turn(self, transcript: str, words: tuple[TimedWord, ...], *, ends: bool) -> Tell:
+        return tell(
+            "Turn",
+            turn_order=self._n_turns,
+            turn_is_formatted=ends,
+            end_of_turn=ends,
+            end_of_turn_confidence=float(ends),
+            transcript=transcript,
+            words=[_word(word) for word in words],
+        )
+
+
+def _word(word: TimedWord) -> Mapping[str, object]:
+    times = {"start": word.start_ms, "end": word.end_ms}
+    return {"text": word.text, "confidence": word.prob, "word_is_final": word.final, **times}

@@ -1,0 +1,99 @@
+"""The protocol of vosk-server (https://github.com/alphacep/vosk-server), at ``/``."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from streamd.errors import WireError
+from streamd.events import Eos, Final, Flushed, Partial, SessionEvent, TimedWord
+from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.dialect import Close, Tell, closing
+from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
+
+_DEFAULT_RATE_HZ = 8_000
+
+
+class _Setup(msgspec.Struct):
+    sample_rate: int = _DEFAULT_RATE_HZ
+    words: bool = False
+
+
+class _Spoken(msgspec.Struct):
+    config: _Setup | None = None
+    eof: int = 0
+    reset: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Spoken, strict=False)
+
+
+class Vosk:
+    """Every message with audio has one answer: the next final, or else the partial as it is.
+
+    Finals that wait for one at the end, or at a ``reset``, come together.
+    """
+
+    def __init__(self, query: str) -> None:
+        self._text = query
+        self._has_words = False
+        self._partial = ""
+        self._finals: list[Final] = []
+        self._audio = ByteStream("linear16", Start(rate=_DEFAULT_RATE_HZ))
+
+    def request(self) -> Query:
+        """Feed a session and listen to it; raises `WireError` with `bad_query`."""
+        return msgspec.structs.replace(parse_query(self._text, Query), role=Role.BOTH)
+
+    def opened(self, hello: Hello) -> Iterator[Tell]:
+        """Say nothing: a message is an answer."""
+        yield from ()
+
+    def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
+        """Take the configuration, audio, or the end of it."""
+        if isinstance(message, bytes):
+            yield from self._audio.take(message)
+            if self._finals:
+                yield self._result([self._finals.pop(0)])
+            else:
+                yield Tell({"partial": self._partial})
+            return
+        try:
+            said = _decoder.decode(message)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise WireError("bad_message", f"expected config, eof or reset: {error}") from error
+        if said.config is not None and not self._audio.heard_ms:
+            self._has_words = said.config.words
+            self._audio = ByteStream("linear16", Start(rate=said.config.sample_rate))
+        if said.eof:
+            yield Stop()
+        elif said.reset:
+            yield Flush()
+
+    def say(self, event: SessionEvent) -> Iterator[Tell]:
+        """Remember what the next answer is; give the last one."""
+        match event:
+            case Partial():
+                self._partial = event.text
+            case Final():
+                self._partial = ""
+                self._finals.append(event)
+            case Flushed() | Eos():
+                yield self._result(self._finals)
+                self._finals = []
+            case _:
+                pass
+
+    def fault(self, error: WireError) -> Iterator[Tell | Close]:
+        """Close: the protocol has no message for it."""
+        yield closing(error)
+
+    def _result(self, finals: list[Final]) -> Tell:
+        result: dict[str, object] = {"text": " ".join(final.text for final in finals)}
+        if self._has_words:
+            result["result"] = [_word(word) for final in finals for word in final.words]
+        return Tell(result)
+
+
+def _word(word: TimedWord) -> Mapping[str, object]:
+    times = {"start": word.start_ms / 1000, "end": word.end_ms / 1000}
+    return {"word": word.text, "conf": word.prob, **times}
