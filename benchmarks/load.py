@@ -1,14 +1,16 @@
 """How many streams until steps are late, how many listeners until events are.
 
-    python benchmarks/load.py [--dims base.en] [--streams 1 2 4 8] [--workers 2] [--threads 1]
+    python benchmarks/load.py [--sound FILE] [--streams 1 2 4 8] [--workers 2] [--threads 1]
         [--clock real] [--plot FILE.svg] [NAME=VALUE...]
     python benchmarks/load.py --subscribers 10 100 300
 
-Streams: continuous speech, one engine, as many recognizers and threads as ``serve`` takes, or
-``--workers`` of ``--threads`` each; in real time, or on a clock that other programs disturb less
-(lab/load.py and replay.py). Subscribers: a server here, listeners in another process, two events a
-second; the delay is from publishing to the listener's hand. Each ends with the first count that is
-late. Prints a table and, last, a JSON line.
+Streams: real speech (by default a minute of it, again and again), each stream from another place
+on; one engine, as many recognizers and threads as ``serve`` takes, or ``--workers`` of
+``--threads`` each; in real time, or on a clock that other programs disturb less (lab/load.py and
+replay.py). *CPU* is CPU seconds for each second of a stream: processors that never wait would serve
+so many streams as it fits into them. Subscribers: a server here, listeners in another process, two
+events a second; the delay is from publishing to the listener's hand. Each ends with the first count
+that is late. Prints a table and, last, a JSON line.
 """
 
 import argparse
@@ -17,22 +19,26 @@ import json
 import sys
 import time
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from lab.eventlog import Began
 from lab.load import Load, measure_load, plot
-from lab.random_model import opened
-from streamd.bench.step import ScriptedRecognizer
+from lab.recordings import read_recording
+from sounds import RECORDING
 from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
+from streamd.daemon.opening import open_model
 from streamd.daemon.streams import Streams
 from streamd.events import Partial
 from streamd.processor import machine
 from streamd.server import LIVE
+from streamd.types import ms_from_frames
 
 LATE = 0.01
 """The share of steps that may be late."""
@@ -47,22 +53,30 @@ def streams(args: argparse.Namespace) -> list[Load]:
     given = dict(option.split("=", 1) for option in args.option)
     own = {"model": "tiny.en", "source": "false", "workers": args.workers, "threads": args.threads}
     config = load(own | given, {})
-    model, engine = opened(config, args.dims)
-    tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
+    model, engine = open_model(config, settled=True)
+    recording, new_session = read_recording(args.sound), partial(build.new_session, config)
     n_workers, n_threads = build.workers(config), build.threads(config)
-    recognizers = [ScriptedRecognizer(engine, tokenizer, options) for _ in range(n_workers)]
-    measure_load(recognizers, n_streams=n_workers, seconds=3, clock=args.clock)  # warms up
+    recognizers = [build.recognizer(config, model, engine) for _ in range(n_workers)]
+    began = Began(
+        name=recording.name,
+        model=model.name,
+        clock=args.clock,
+        step_ms=ms_from_frames(config.session.step),
+        audio_ms=args.seconds * 1000,
+    )
+    measure = partial(measure_load, recognizers, new_session, recording, began=began)
+    measure(n_streams=n_workers)  # warms up
     print(f"{model.name}, {n_workers} recognizers, {n_threads} threads each, {args.clock} clock")
-    print(f"{'streams':>8} {'median':>8} {'p95':>8} {'missed':>8} {'apart':>8}", end="")
-    print(f" {'busy':>6} {'window':>8} {'frames':>8} {'encode':>8} {'decode':>8} {'passes':>7}")
+    columns = ("streams", "steps", "median", "p95", "missed", "apart", "busy", "window", "frames")
+    print(" ".join(f"{column:>8}" for column in (*columns, "CPU")))
     rows: list[Load] = []
     for n in args.streams:
-        row = measure_load(recognizers, n_streams=n, seconds=args.seconds, clock=args.clock)
+        row = measure(n_streams=n)
         rows.append(row)
         print(
-            f"{n:8} {row.median_ms:8.0f} {row.p95_ms:8.0f} {row.missed:8.1%} {row.apart_ms:8.0f}"
-            f" {row.busy:6.1%} {row.window_ms:8.1f} {row.frames:8.0f} {row.encode_ms:8.1f}"
-            f" {row.decode_ms:8.1f} {row.passes:7.1f}",
+            f"{n:8} {row.steps:8} {row.median_ms:8.0f} {row.p95_ms:8.0f} {row.missed:8.1%}"
+            f" {row.apart_ms:8.0f} {row.busy:8.1%} {row.window_ms:8.1f} {row.frames:8.0f}"
+            f" {row.cpu:8.3f}",
             flush=True,
         )
         if row.missed > LATE and not args.all:
@@ -129,7 +143,7 @@ async def listen(url: str, n: int) -> None:
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dims", default="", help="random weights of this size")
+    parser.add_argument("--sound", type=Path, default=RECORDING, help="a file of speech")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 6, 8, 10, 12, 16, 20])
     parser.add_argument("--seconds", type=int, default=20, help="of sound in each stream")
     parser.add_argument("--workers", default="0", help="windows at a time; 0: as serve has it")

@@ -1,34 +1,31 @@
-"""How many streams one engine serves: all of them speak without a pause.
+"""How many streams one engine serves: all of them hear real speech.
 
-A partial is in time if it is there within a step of its audio's end and no step was merged into it;
-then a stream that speaks for ever stays live. Streams, recognizers and engine are the daemon's; the
-words are a script's. On the real clock all of it runs as it does in a daemon, on the others the
-work of the event loop is not counted, and each recognizer computes alone.
+A step is in time if its window is transcribed within a step of its audio's end, and none was merged
+into it. Streams, recognizers and engine are the daemon's. On the real clock all of it runs as it
+does in a daemon, on the others the work of the event loop is not counted, and each recognizer
+computes alone.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from lab.eventlog import Began, Decoded, Log, Said
-from lab.replay import Clock, replay
-from streamd.bench.step import Costs, ScriptedRecognizer, noise
-from streamd.config import load
-from streamd.daemon import build
-from streamd.events import Partial
-from streamd.types import FRAME, SAMPLE_RATE
+from lab.eventlog import Began, Decoded, Ended, Log
+from lab.recordings import Recording
+from lab.replay import Recognizer, replay
+from streamd.session import Session
+from streamd.types import FRAME_MS
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What `streams` at once got; times in ms from a partial's last audio to the partial.
+    """What `streams` at once got; times in ms from a step's last audio to its words.
 
-    `missed`: the share of steps without a partial in time. `apart_ms`: how much later, in the mean,
-    the worst stream was served than the best. `busy`: the share of the time in which the
-    recognizers (`workers`) worked. Of a window in the mean: its frames (`frames`), the time
-    in the encoder and in the decoder (real time on every clock), and the decoder's passes.
+    `missed`: the share of steps that were late or merged into a later one. `apart_ms`: how much
+    later, in the mean, the worst stream was served than the best. `busy`: the share of the time in
+    which the recognizers (`workers`) worked. `window_ms` and `frames`: the median time and the mean
+    length of a window. `cpu`: CPU seconds for each second of a stream, of the whole process.
     """
 
     streams: int
@@ -41,80 +38,76 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     busy: float
     window_ms: float
     frames: float
-    encode_ms: float
-    decode_ms: float
-    passes: float
+    cpu: float
 
 
 def measure_load(
-    recognizers: Sequence[ScriptedRecognizer],
+    recognizers: Sequence[Recognizer],
+    new_session: Callable[[], Session],
+    recording: Recording,
     *,
     n_streams: int,
-    seconds: int = 20,
-    step_ms: int = 500,
-    clock: Clock = "real",
+    began: Began,
 ) -> Load:
-    """Run so many streams for so long; each of `recognizers` serves one window at a time."""
-    config = load({"vad": "off", "step": str(step_ms)}, {})
-    frames = noise(seconds * SAMPLE_RATE // FRAME).reshape(-1, FRAME)
-    began = Began(
-        name="noise", model="scripted", clock=clock, step_ms=step_ms, audio_ms=seconds * 1000
-    )
-    new_session = partial(build.new_session, config)
-    costs = [recognizer.engine.reset() for recognizer in recognizers]
-    logs = replay(recognizers, new_session, [frames] * n_streams, began=began)
-    return summary(logs, step_ms, costs)
+    """Run so many streams as `began` says; each of `recognizers` serves one window at a time.
+
+    Each hears the recording from another place on, and its beginning after its end.
+    """
+    frames, n_frames = recording.frames, began.audio_ms // FRAME_MS
+    shift = len(frames) // n_streams
+    heard = [
+        np.resize(np.roll(frames, -n * shift, axis=0), (n_frames, frames.shape[1]))
+        for n in range(n_streams)
+    ]
+    return summary(replay(recognizers, new_session, heard, began=began), len(recognizers))
 
 
-def summary(logs: Sequence[Log], step_ms: int, costs: Sequence[Costs]) -> Load:
-    """What the logs of streams that ran together say; `costs`: of each recognizer, in all."""
-    latencies = [_latencies(log) for log in logs]
+def summary(logs: Sequence[Log], n_workers: int) -> Load:
+    """What the logs of streams that ran together say."""
+    began, ended = logs[0][0], logs[0][-1]
+    assert isinstance(began, Began)
+    assert isinstance(ended, Ended)
+    windows = [_windows(log) for log in logs]
+    latencies = [_latencies(each) for each in windows]
     every = np.array([ms for stream in latencies for ms in stream])
-    n_missed = sum(_missed(log, step_ms) for log in logs)
-    n_merged = sum(_merged(log, step_ms) for log in logs)
-    windows = [entry for log in logs for entry in log if isinstance(entry, Decoded)]
+    n_missed = int((every > began.step_ms).sum())
+    n_merged = sum(_merged(each, began.step_ms) for each in windows)
+    whole = [entry for stream in windows for entry in stream]
     means = [float(np.mean(stream)) for stream in latencies if stream]
-    duration_ms = max(entry.t_ms for entry in windows) - min(entry.begun_ms for entry in windows)
+    duration_ms = max(entry.t_ms for entry in whole) - min(entry.begun_ms for entry in whole)
     return Load(
         streams=len(logs),
-        workers=len(costs),
+        workers=n_workers,
         steps=len(every) + n_merged,
         median_ms=round(float(np.median(every)), 1),
         p95_ms=round(float(np.percentile(every, 95)), 1),
         missed=round((n_missed + n_merged) / (len(every) + n_merged), 4),
         apart_ms=round(max(means) - min(means), 1),
-        busy=round(sum(window.compute_ms for window in windows) / duration_ms / len(costs), 3),
-        window_ms=round(float(np.median([window.compute_ms for window in windows])), 2),
-        frames=round(float(np.mean([window.encoded_frames for window in windows])), 1),
-        encode_ms=round(sum(each.encode_s for each in costs) * 1000 / len(windows), 2),
-        decode_ms=round(sum(each.decode_s for each in costs) * 1000 / len(windows), 2),
-        passes=round(sum(each.passes for each in costs) / len(windows), 1),
+        busy=round(sum(window.compute_ms for window in whole) / duration_ms / n_workers, 3),
+        window_ms=round(float(np.median([window.compute_ms for window in whole])), 2),
+        frames=round(float(np.mean([window.encoded_frames for window in whole])), 1),
+        cpu=round(ended.cpu_ms / began.audio_ms / len(logs), 3),
     )
 
 
-def _partials(log: Log) -> list[tuple[float, Partial]]:
-    return [
-        (entry.t_ms, entry.event)
-        for entry in log
-        if isinstance(entry, Said) and isinstance(entry.event, Partial)
-    ]
+def _windows(log: Log) -> list[Decoded]:
+    return [entry for entry in log if isinstance(entry, Decoded)]
 
 
-def _latencies(log: Log) -> list[float]:
-    return [t_ms - partial.end_ms for t_ms, partial in _partials(log)]
+def _latencies(windows: Sequence[Decoded]) -> list[float]:
+    """Of steps: the last window of an utterance comes when its pause is long enough."""
+    return [window.t_ms - window.end_ms for window in windows if not window.last]
 
 
-def _missed(log: Log, step_ms: int) -> int:
-    return sum(ms > step_ms for ms in _latencies(log))
+def _merged(windows: Sequence[Decoded], step_ms: int) -> int:
+    """Steps that had to share a window with a later one of the same stretch of speech.
 
-
-def _merged(log: Log, step_ms: int) -> int:
-    """Steps that had to share a window with a later one."""
-    partials = [partial for _, partial in _partials(log)]
+    Between utterances, and in a pause, no step is due.
+    """
     return sum(
         max(0, (now.end_ms - before.end_ms) // step_ms - 1)
-        for before, now in pairwise(partials)
-        if now.seg == before.seg
+        for before, now in pairwise(windows)
+        if not (before.last or now.last) and now.start_ms <= before.end_ms
     )
 
 

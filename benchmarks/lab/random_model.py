@@ -5,14 +5,9 @@ Random weights take as long as trained ones. They write noise, so measurements r
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from streamd.config import Config
-from streamd.daemon import build
-from streamd.daemon.opening import open_model
-from streamd.engine import Engine
 from streamd.engine.catalog import dimensions, usual_heads
 from streamd.engine.model import Model, only_language
 from streamd.engine.vocabulary import openai_vocabulary
@@ -46,18 +41,3 @@ def random_model(name: str, seed: int = 0) -> Model:
         alignment_heads=usual_heads(Path(name), dims),
         language=only_language(dims),
     )
-
-
-def opened(config: Config, dims: str = "") -> tuple[Model, Engine[Any]]:
-    """Open the configured model, or random weights of the size `dims`, on the configured engine.
-
-    Raises
-    ------
-    ConfigError : OpenAI has no such model
-    ModelError : there is no such model, or its files are damaged
-    EngineError : the runtime refuses the model
-    """
-    if not dims:
-        return open_model(config, settled=True)
-    model = random_model(dims)
-    return model, build.engine(config, model)

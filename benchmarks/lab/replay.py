@@ -9,7 +9,10 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from itertools import count
+from typing import Any, Literal, Protocol, cast
+
+import msgspec
 
 from lab.clock import VirtualLoop
 from lab.eventlog import Began, Decoded, Ended, Log, Said
@@ -57,8 +60,7 @@ def replay(
 
     Returns
     -------
-    a log for each of the streams, with times of its own; with several streams the windows are all
-    in the log of the first one
+    a log for each of the streams, with times of its own
     """
     stopwatch = _STOPWATCHES[began.clock]
     factory = None if began.clock == "real" else lambda: VirtualLoop(stopwatch)
@@ -75,8 +77,12 @@ async def _replay(
     loop = asyncio.get_running_loop()
     zero_s = loop.time()
     now_ms = lambda: (loop.time() - zero_s) * 1000  # noqa: E731 - one use, one line
-    watched = [_Watched(each, now_ms, _STOPWATCHES[began.clock]) for each in recognizers]
-    streams = Streams(lambda _: new_session(), room=sys.maxsize, max_ingest=0)
+    owners: dict[int, int] = {}
+    stopwatch = _STOPWATCHES[began.clock]
+    watched = [_Watched(each, now_ms, stopwatch, owners) for each in recognizers]
+    numbers = count()
+    noted = lambda _: cast("Session", _Noted(new_session(), next(numbers), owners))  # noqa: E731
+    streams = Streams(noted, room=sys.maxsize, max_ingest=0)
     cpu_s = time.process_time()
     engine = loop.create_task(streams.transcribe(*watched))
     spacing_ms = began.step_ms / len(sounds)
@@ -91,13 +97,37 @@ async def _replay(
         t_ms=_rounded(players[0].now_ms), cpu_ms=_rounded(cpu_ms), peak_rss_mb=peak_rss_mb()
     )
     logs: list[Log] = []
+    windows = [entry for each in watched for entry in each.log]
     for n, player in enumerate(players):
-        # a recognizer does not know whose windows it gets
         entries: list[Said | Decoded] = [*player.log]
-        if n == 0:
-            entries += [entry for each in watched for entry in each.log]
+        entries += [_since(window, n * spacing_ms) for stream, window in windows if stream == n]
         logs.append([began, *sorted(entries, key=lambda entry: entry.t_ms), ended])
     return logs
+
+
+def _since(entry: Decoded, ms: float) -> Decoded:
+    """The same on the clock of a stream that began so much later."""
+    began = {"begun_ms": _rounded(entry.begun_ms - ms), "t_ms": _rounded(entry.t_ms - ms)}
+    return msgspec.structs.replace(entry, **began)
+
+
+class _Noted:
+    """A session that notes which windows are its own: a recognizer does not know whose it gets.
+
+    `owners`: the session's number by the `id` of its window, while that is out.
+    """
+
+    def __init__(self, session: Session, number: int, owners: dict[int, int]) -> None:
+        self._session, self._number, self._owners = session, number, owners
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a session has
+        return getattr(self._session, name)
+
+    def next_window(self) -> Window | None:
+        window = self._session.next_window()
+        if window is not None:
+            self._owners[id(window)] = self._number
+        return window
 
 
 class _Player:
@@ -140,12 +170,14 @@ class _Watched:
         recognizer: Recognizer,
         now_ms: Callable[[], float],
         stopwatch: Callable[[], float],
+        owners: dict[int, int],
     ) -> None:
         self._recognizer, self._now_ms, self._stopwatch = recognizer, now_ms, stopwatch
-        self.log: list[Decoded] = []
+        self._owners = owners
+        self.log: list[tuple[int, Decoded]] = []  # and of which stream
 
     def recognize(self, window: Window) -> Hypothesis:
-        counters = self._recognizer.counters
+        counters, stream = self._recognizer.counters, self._owners.pop(id(window))
         before = (counters.encoded_frames, counters.drafted, counters.accepted)
         begun_ms = self._now_ms()
         begun_s, cpu_s = self._stopwatch(), time.process_time()
@@ -153,20 +185,19 @@ class _Watched:
         compute_ms = (self._stopwatch() - begun_s) * 1000
         after = (counters.encoded_frames, counters.drafted, counters.accepted)
         n_encoded, n_drafted, n_accepted = (b - a for a, b in zip(before, after, strict=True))
-        self.log.append(
-            Decoded(
-                t_ms=_rounded(begun_ms + compute_ms),
-                begun_ms=_rounded(begun_ms),
-                start_ms=ms_from_frames(window.start),
-                end_ms=ms_from_frames(window.end),
-                last=window.last,
-                compute_ms=_rounded(compute_ms),
-                cpu_ms=_rounded((time.process_time() - cpu_s) * 1000),
-                encoded_frames=n_encoded,
-                drafted=n_drafted,
-                accepted=n_accepted,
-            )
+        decoded = Decoded(
+            t_ms=_rounded(begun_ms + compute_ms),
+            begun_ms=_rounded(begun_ms),
+            start_ms=ms_from_frames(window.start),
+            end_ms=ms_from_frames(window.end),
+            last=window.last,
+            compute_ms=_rounded(compute_ms),
+            cpu_ms=_rounded((time.process_time() - cpu_s) * 1000),
+            encoded_frames=n_encoded,
+            drafted=n_drafted,
+            accepted=n_accepted,
         )
+        self.log.append((stream, decoded))
         return hypothesis
 
 

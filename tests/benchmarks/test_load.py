@@ -1,42 +1,53 @@
 """How many streams an engine serves: measured on a simulated clock, and drawn."""
 
+from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from lab.eventlog import Began
 from lab.load import Load, measure_load, plot, summary
 from lab.random_model import random_model
-from streamd.bench.step import Costs, ScriptedRecognizer
+from lab.recordings import read_recording
+from sounds import RECORDING
 from streamd.config import load
 from streamd.daemon import build
 from streamd.engine.store import load_model
-from tests.support.event_logs import BEGAN, ENDED, decoded, partial
+from tests.support.event_logs import BEGAN, ENDED, decoded
 
 
 def test_streams_at_once_miss_nothing_while_computing_is_free():
     config, model = load({"threads": "1"}, {}), load_model("tiny.en")
-    options, tokenizer = build.decoding_options(config, model), build.tokenizer(config, model)
-    recognizer = ScriptedRecognizer(build.engine(config, model), tokenizer, options)
-    load_ = measure_load([recognizer], n_streams=3, seconds=6, clock="free")
-    assert (load_.streams, load_.missed, load_.busy) == (3, 0.0, 0.0)
-    assert load_.steps >= 3 * 9
-    assert load_.p95_ms <= 40
-    assert load_.apart_ms <= 20
-    assert load_.passes > 1
-    assert load_.encode_ms > 0 < load_.decode_ms
+    recognizer = build.recognizer(config, model, build.engine(config, model))
+    began = Began(name="talk", model="", clock="free", step_ms=500, audio_ms=6_000)
+    recording = read_recording(RECORDING)
+    new_session = partial(build.new_session, config)
+    found = measure_load([recognizer], new_session, recording, n_streams=3, began=began)
+    assert (found.streams, found.missed, found.busy) == (3, 0.0, 0.0)
+    assert 3 * 6 <= found.steps <= 3 * 12
+    assert found.p95_ms <= 40
+    assert found.apart_ms <= 20
+    assert found.cpu > 0
 
 
 def test_a_late_or_merged_step_is_missed():
-    work = decoded(0, 0, 500, ms=1_000)
-    in_time = [partial(520, "a", end_ms=500), partial(1_040, "a b", end_ms=1_000)]
-    assert summary([[BEGAN, work, *in_time, ENDED]], 500, [Costs()]).missed == 0
-    late = [partial(520, "a", end_ms=500), partial(1_501, "a b", end_ms=1_000)]
-    assert summary([[BEGAN, work, *late, ENDED]], 500, [Costs()]).missed == 0.5
-    merged = [partial(530, "a", end_ms=500), partial(2_050, "a b", end_ms=2_000)]
-    both = summary([[BEGAN, work, *in_time, ENDED], [BEGAN, *merged, ENDED]], 500, [Costs()])
+    in_time = [decoded(510, 0, 500), decoded(1_010, 0, 1_000)]
+    assert summary([[BEGAN, *in_time, ENDED]], 1).missed == 0
+    late = [decoded(510, 0, 500), decoded(1_451, 0, 1_000)]
+    assert summary([[BEGAN, *late, ENDED]], 1).missed == 0.5
+    merged = [decoded(520, 0, 500), decoded(2_010, 0, 2_000)]
+    both = summary([[BEGAN, *in_time, ENDED], [BEGAN, *merged, ENDED]], 1)
     assert (both.steps, both.missed, both.streams) == (6, pytest.approx(2 / 6, abs=1e-4), 2)
-    assert both.apart_ms == 10
+    assert both.apart_ms == 5
+
+
+def test_no_step_is_due_in_a_pause():
+    paused = [decoded(510, 0, 500), decoded(900, 0, 860, last=True), decoded(3_010, 0, 3_000)]
+    found = summary([[BEGAN, *paused, ENDED]], 1)
+    assert (found.steps, found.missed) == (2, 0)
+    apart = [decoded(510, 0, 500), decoded(3_010, 2_500, 3_000)]
+    assert summary([[BEGAN, *apart, ENDED]], 1).steps == 2
 
 
 def test_the_plot_is_an_image_of_all_rows():
@@ -50,10 +61,8 @@ def test_the_plot_is_an_image_of_all_rows():
         apart_ms=1,
         busy=0.1,
         window_ms=50,
-        frames=384,
-        encode_ms=30,
-        decode_ms=15,
-        passes=4,
+        frames=160,
+        cpu=0.1,
     )
     image = ElementTree.fromstring(plot([row, row]))
     lines = image.findall("{*}polyline")

@@ -118,6 +118,11 @@ def test_streams_begin_spread_over_a_step_and_have_their_own_time():
         [e for e in log if isinstance(e, Said) and isinstance(e.event, Partial)] for log in logs
     ]
     assert [len(partials) for partials in shown] == [len(shown[0])] * 4
+    windows = [
+        [(e.t_ms, e.start_ms, e.end_ms) for e in log if isinstance(e, Decoded)] for log in logs
+    ]
+    assert windows[0]
+    assert windows == [windows[0]] * 4
 
 
 @dataclass
@@ -145,8 +150,9 @@ def test_several_recognizers_work_at_the_same_time():
     logs = replay(both, scripted_session, [frames] * 2, began=began("real", len(frames)))
     windows = [entry for log in logs for entry in log if isinstance(entry, Decoded)]
     assert len(windows) * 384 == sum(each.counters.encoded_frames for each in both)
-    first, second = sorted(windows, key=lambda window: window.begun_ms)[:2]
-    assert second.begun_ms < first.t_ms
+    first, second = (next(w for w in log if isinstance(w, Decoded)) for log in logs)
+    later_ms = 250  # half a step: so much later the second stream began
+    assert second.begun_ms + later_ms < first.t_ms
 
 
 def noise(path, seconds=1.0, rate=16_000, channels=1):
