@@ -5,6 +5,7 @@ is published: the first is a `Head`, the others are `JournalLine`. One process w
 time.
 """
 
+import hashlib
 import logging
 import math
 import os
@@ -23,7 +24,7 @@ import msgspec
 
 from streamd.disk import lock_file, user_folder, write_all
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Eos, Final, Gap
+from streamd.events import Choices, Eos, Final, Gap
 from streamd.options import JournalOptions
 
 AUTO = "auto"
@@ -40,8 +41,24 @@ class JournalError(StreamdError):
     """The journal cannot be read or written; nothing may be published that is not in it."""
 
 
+class Fed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fed"):
+    """The client that feeds a session: its choices, if it made any, and how it is recognised.
+
+    `proof` is what `proof_of` returns for the secret with which the client can resume the session;
+    empty if it cannot.
+    """
+
+    choices: Choices | None = None
+    proof: str = ""
+
+
+def proof_of(secret: str) -> str:
+    """Return what can be kept of a secret: the secret does not follow from it."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="journal"):
-    """The session of a file, and its last numbers and time before this file."""
+    """The session of a file, and its last numbers, time and client before this file."""
 
     session: str
     epoch: str
@@ -49,13 +66,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="jou
     seq: int = 0
     seg: int = 0
     end_ms: int = 0
+    fed: Fed = Fed()
 
 
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event. Audio before `settled_ms`, in the session's time, is no longer needed."""
 
     settled_ms: int = 0
-    event: Head | Final | Gap | Eos | None = None
+    event: Head | Fed | Final | Gap | Eos | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -233,6 +251,7 @@ class Journal:
     ) -> None:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
+        self.fed = head.fed
         self.ended = ""
         """The reason why the session is over; empty while it is not."""
         self.settled_ms = self._written_ms = 0
@@ -277,6 +296,12 @@ class Journal:
         """Write a gap. Raises as `append` does."""
         self._write(gap)
         self.end_ms = max(self.end_ms, gap.t_ms + gap.duration_ms)
+
+    def feed(self, fed: Fed) -> None:
+        """Write who feeds the session now, if that is new. Raises as `append` does."""
+        if fed != self.fed:
+            self._write(fed)
+            self.fed = fed
 
     def mark(self) -> None:
         """Write the settled time if it has moved since the last line. Raises as `append` does."""
@@ -344,6 +369,8 @@ class Journal:
                 self.end_ms = max(self.end_ms, event.end_ms)
             elif isinstance(event, Gap):
                 self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
+            elif isinstance(event, Fed):
+                self.fed = event
             self.ended = event.reason if isinstance(event, Eos) else ""
             self._size = end
         with os_error_as(JournalError, f"{path}: cannot be resumed"):
@@ -369,6 +396,7 @@ class Journal:
             seq=self.seq,
             seg=self.seg,
             end_ms=self.end_ms,
+            fed=self.fed,
         )
         data = _encode(JournalLine(settled_ms=self.settled_ms, event=head)) + b"\n"
         with os_error_as(JournalError, f"{path}: cannot be created"):
@@ -391,7 +419,7 @@ class Journal:
         if self._policy.options.fsync == "always":
             self._sync()
 
-    def _write(self, event: Final | Gap | Eos | None) -> int:
+    def _write(self, event: Fed | Final | Gap | Eos | None) -> int:
         """Write a line, into a new file if this one is full or of yesterday; return its offset."""
         is_of_today = self._day == self._policy.stamp()[:8]
         if self._size >= self._policy.options.rotate_bytes or not is_of_today:
@@ -470,9 +498,15 @@ class Folder:
             raise ConfigError(f"--journal: another streamd writes {path}") from None
         except OSError as error:
             raise ConfigError(f"--journal: cannot write {path}: {error.strerror}") from None
+        self._opened_s = time.monotonic()
         self._index = FileIndex(path)
         self._expires_s = 0.0
         self._expire()
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was opened."""
+        return time.monotonic() - self._opened_s
 
     def open(self, session: str) -> Journal:
         """Return the journal of a session: resumed if its last run did not end, else a new one.

@@ -37,7 +37,7 @@ def storage(config: Config) -> Iterator[SessionStorage]:
         folder = Folder(place(options.folder, os.environ), JournalPolicy(options))
     with folder or nullcontext():
         recordings = Path(options.record).expanduser() if options.record else None
-        yield SessionStorage(folder, recordings)
+        yield SessionStorage(folder, recordings, config.limits.resume_ms / 1000)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ overloaded the steps of all sessions get longer evenly.
 """
 
 import asyncio
+import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from streamd.daemon.wav import WavWriter
 from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import Choices, EndReason, Fault, Gap, GapReason, Lag, SessionEvent, Stats
 from streamd.hub import Hub
-from streamd.journal import Folder, Journal, JournalError, sync
+from streamd.journal import Fed, Folder, Journal, JournalError, proof_of, sync
 from streamd.server import Metrics
 from streamd.session import Session
 from streamd.types import Frames, Hypothesis, Window, ms_from_frames
@@ -42,10 +43,15 @@ Chooser = Callable[[Choices, Mapping[str, object]], Choices]
 
 @dataclass(frozen=True, slots=True)
 class SessionStorage:
-    """The folders for journals and recordings; None: nothing is stored."""
+    """The folders for journals and recordings; None: nothing is stored.
+
+    For `resume_s` after its start, the daemon keeps the sessions of an earlier process for the
+    clients that can resume them.
+    """
 
     journal: Folder | None = None
     recordings: Path | None = None
+    resume_s: float = 0.0
 
     def record(self, session: str) -> WavWriter | None:
         """Begin a recording, if there is a folder for them; raises `ConfigError`."""
@@ -90,7 +96,7 @@ class Stream:
         self._lost_ms = 0  # in all gaps
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
-        self._begun = self._ended = False
+        self._begun = self._ended = self.is_resumed = False
         self._first_seg = 1
         self.began_ms = 0
         """Time of the session at which this process took over from an earlier one."""
@@ -99,18 +105,18 @@ class Stream:
         self.due_since: float | None = None
         """Time of the event loop since which a window of the session is due; None if none is."""
 
-    def begin(self, epoch: str | None = None, recording: WavWriter | None = None) -> None:
+    def begin(self, recording: WavWriter | None = None, *, is_resumed: bool = False) -> None:
         """Prepare for audio, which goes into `recording`, too.
 
-        It is of a client that fed the run `epoch` before. If that is the run in the journal, the
-        audio continues where it was settled; otherwise the time since then is a gap.
+        Audio of a client that fed the session in an earlier process, and so `is_resumed`, continues
+        where it was settled; otherwise the time since then is a gap.
         """
-        self._begun, self._recording = True, recording
+        self._begun, self._recording, self.is_resumed = True, recording, is_resumed
         journal = self.hub.journal
         if journal is None or not journal.seq + journal.settled_ms:
             return
         self.began_ms = journal.settled_ms
-        if epoch != journal.epoch:
+        if not is_resumed:
             since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
             last_ms = max(journal.end_ms, journal.settled_ms)
             self.began_ms = max(since_ms, last_ms)
@@ -120,12 +126,20 @@ class Stream:
         self._first_seg = journal.seg + 2
         self.session.resume(self.began_ms, self._first_seg)
 
-    async def choose(self, chosen: Mapping[str, object]) -> None:
+    async def choose(self, chosen: Mapping[str, object], *, secret: str = "") -> None:
         """Use these choices of the client; see `IngestSession.choose`."""
         choices = await self._choose(self.hub.choices, chosen)
-        if choices != self.hub.choices and not self._ended:
+        if self._ended:
+            return
+        if choices != self.hub.choices:
             self.hub.choices, self.session = choices, self._new_session(choices)
             self.session.resume(self.began_ms, self._first_seg)
+        if (journal := self.hub.journal) is not None:
+            kept = choices if chosen or journal.fed.choices else None
+            try:
+                journal.feed(Fed(choices=kept, proof=proof_of(secret) if secret else ""))
+            except StreamdError as error:
+                self._failed(error)
 
     @property
     def is_fed(self) -> bool:
@@ -321,23 +335,24 @@ class Streams:
         self._own.add(name)
         recording = self._storage.record(name)
         stream = self._add(name)
-        stream.begin(None, recording)
+        stream.begin(recording)
         return stream
 
-    def open(self, session: str, *, epoch: str | None = None) -> Stream:
+    def open(self, session: str, *, epoch: str | None = None, secret: str = "") -> Stream:
         """Begin a session that a client feeds, or resume one of an earlier process.
 
-        `epoch` is the run that the client fed; it sends again what that process had not settled.
-        Raises `WireError`: `session_busy`, `too_many_streams`, `session_over` if that run ended,
-        `storage` if the session cannot be recorded or kept in the journal.
+        `epoch` is the run that the client fed; if the `secret` is right, the client sends again
+        what that process had not settled. Raises `WireError`: `session_busy`, `too_many_streams`,
+        `session_over` if that run ended, `storage` if the session cannot be recorded or kept in the
+        journal.
         """
         try:
-            return self._open(session, epoch)
+            return self._open(session, epoch, secret)
         except (ConfigError, JournalError) as error:
             log.error("session %s: %s", session, error)  # noqa: TRY400 - no bug
             raise WireError("storage", f"the session cannot be stored: {error}") from error
 
-    def _open(self, session: str, epoch: str | None) -> Stream:
+    def _open(self, session: str, epoch: str | None, secret: str) -> Stream:
         journal = self._storage.journal
         if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
@@ -346,6 +361,8 @@ class Streams:
             raise WireError("session_busy", f"another client feeds session {session!r} already")
         if (n_fed := self._n_fed) >= self._max_ingest:
             raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
+        is_resumed = self._admit(session, epoch, secret)
+        stream = self._streams.get(session)
         recording = self._storage.record(session)
         try:
             if stream is None or stream.hub.closed:
@@ -354,8 +371,26 @@ class Streams:
             if recording is not None:
                 recording.discard()
             raise
-        stream.begin(epoch, recording)
+        stream.begin(recording, is_resumed=is_resumed)
         return stream
+
+    def _admit(self, session: str, epoch: str | None, secret: str) -> bool:
+        """Return whether the client fed this session's run in an earlier process.
+
+        Others wait until that client had the time to come back; then the run is over. A client
+        that cannot resume has no such right: whoever feeds its session next continues it.
+        """
+        self.hub(session)  # of the journal
+        stream = self._streams.get(session)
+        journal = stream.hub.journal if stream and not stream.hub.closed else None
+        if stream is None or journal is None or not (proof := journal.fed.proof):
+            return False
+        if epoch == journal.epoch and hmac.compare_digest(proof, proof_of(secret)):
+            return True
+        if self._storage.journal and self._storage.journal.age_s < self._storage.resume_s:
+            raise WireError("session_busy", f"session {session!r} waits for its client to return")
+        stream.end(EndReason.DISCONNECT, resumable=False)
+        return False
 
     def hub(self, session: str) -> Hub | None:
         """Return the hub of a session that can be listened to, or None.
@@ -489,7 +524,7 @@ class Streams:
         if journal is None and self._storage.journal is not None:
             journal = self._storage.journal.open(name)
         hub = Hub(name, _N_RECENT, journal=journal) if journal else Hub(name)
-        hub.choices = self.choices
+        hub.choices = (journal and journal.fed.choices) or self.choices
         calls = StreamCalls(self._wake, self._output_failed, self._choose)
         stream = Stream(self._new_session, hub, calls, metrics=self.metrics, room=self._room)
         self._streams[name] = stream

@@ -113,12 +113,14 @@ class Recognizer(Generic[FeaturesT]):
         tokenizer, options = self._tokenizer, self._quick
         if not tokenizer.multilingual:
             return tokenizer.language, 1.0
-        if window.language and not window.detect:
-            return window.language, 1.0
+        # A session may be older than the model, which may lack its language.
+        before = window.language if window.language in tokenizer.languages else ""
+        if before and not window.detect:
+            return before, 1.0
         if options.language is not None:
             return options.language, 1.0
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
-        language = spoken(probs, window.language, options)
+        language = spoken(probs, before, options)
         return language, probs[language]
 
     def _decode(

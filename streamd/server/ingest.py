@@ -36,10 +36,15 @@ class IngestSession(Protocol):
     def began_ms(self) -> int:
         """Session time at which the client's audio begins: 0 unless an earlier run is resumed."""
 
-    async def choose(self, chosen: Mapping[str, object]) -> None:
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the client fed it in an earlier process, as it proved by its secret."""
+
+    async def choose(self, chosen: Mapping[str, object], *, secret: str) -> None:
         """Use these fields of `Choices` for the session, of which no audio came yet.
 
-        Raises `WireError` with `bad_option`; then nothing has changed.
+        Who knows the `secret` may resume it, even with another process; empty: nobody may. Raises
+        `WireError` with `bad_option`; then nothing has changed.
         """
 
     def feed(self, frames: Frames) -> None:
@@ -80,14 +85,14 @@ class Sessions(Protocol):
     def lag_ms(self) -> int:
         """How far the engine is behind in the session that has waited longest."""
 
-    def open(self, session: str, *, epoch: str | None = None) -> IngestSession:
+    def open(self, session: str, *, epoch: str | None = None, secret: str = "") -> IngestSession:
         """Begin a session that a client feeds, or resume one that another process left.
 
-        `epoch` is the run of the session that the client fed before. If that run is resumed, the
-        client sends again what was not settled.
+        `epoch` is the run of the session that the client fed before, `secret` the one that it was
+        told. If that run is resumed, the client sends again what was not settled.
 
-        Raises `WireError` with `session_busy` if another client feeds it, `too_many_streams`, or
-        `storage` if it cannot be stored.
+        Raises `WireError` with `session_busy` if another client feeds it or may still resume it,
+        `too_many_streams`, or `storage` if it cannot be stored.
         """
 
 
@@ -216,7 +221,8 @@ class Ingest:
         self._has_started = True
         audio = self._audio
         if audio is None:
-            await self.session.choose(start.chosen)
+            secret = "" if start.samples is None else self.epoch.partition(SECRET)[2]
+            await self.session.choose(start.chosen, secret=secret)
             audio = self._audio = _AudioInput(start, self.session.began_ms)
         elif replace(start, samples=audio.start.samples) != audio.start or start.samples is None:
             raise WireError("late_start", "a session must be resumed with the same start")
@@ -285,8 +291,8 @@ class Ingests:
 
     def _open(self, session: str, epoch: str) -> Ingest:
         run, _, secret = epoch.partition(SECRET)
-        opened = self.sessions.open(session, epoch=run if secret else None)
-        if run != opened.hub.epoch or not secret:
+        opened = self.sessions.open(session, epoch=run if secret else None, secret=secret)
+        if not opened.is_resumed:
             secret = secrets.token_hex(8)
         name = f"{opened.hub.epoch}{SECRET}{secret}"
         return Ingest(opened, epoch=name, max_session_ms=self._max_session_ms)

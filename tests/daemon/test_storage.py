@@ -9,23 +9,26 @@ import soundfile
 
 from streamd.daemon.streams import SessionStorage, Stream, Streams
 from streamd.errors import StreamdError, WireError
-from streamd.events import Eos, Fault, Final, Gap, Partial
-from streamd.journal import Folder, transcript
+from streamd.events import Choices, Eos, Fault, Final, Gap, Partial
+from streamd.journal import Folder, JournalPolicy, proof_of, transcript
+from streamd.options import JournalOptions
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.serving import client, serving
 
+SECRET = "5ec4e7"
 SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60
 
 
 class Daemon:
     """One process's sessions, transcribed until `die`."""
 
-    def __init__(self, path, *, recordings=None) -> None:
-        self.folder = Folder(path)
+    def __init__(self, path, *, recordings=None, resume_s=0.0, rotate_bytes=1 << 20) -> None:
+        self.folder = Folder(path, JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes)))
         self.streams = Streams(
             lambda _: scripted_session(),
             room=500,
             max_ingest=8,
-            storage=SessionStorage(self.folder, recordings),
+            storage=SessionStorage(self.folder, recordings, resume_s),
         )
         self.task = asyncio.create_task(self.streams.transcribe(ScriptedRecognizer()))
 
@@ -78,10 +81,11 @@ async def test_who_sends_again_what_was_not_settled_goes_on_without_a_gap(tmp_pa
     stream = first.streams.open("talk")
     await said(stream)
     settled_ms = stream.settle()
+    await stream.choose({}, secret=SECRET)
     stream.feed(scripted_audio([False] * 10 + [True] * 30))  # is lost
     await first.die()
     second = Daemon(tmp_path)
-    again = second.streams.open("talk", epoch=stream.hub.epoch)
+    again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
     assert again.settle() == settled_ms
     finals = await said(again)
     assert finals[1].start_ms - settled_ms == finals[0].start_ms
@@ -199,6 +203,7 @@ async def test_a_full_disk_for_recordings_ends_no_session(tmp_path, caplog):
 async def test_who_listens_before_the_speaker_is_back_waits_for_it(tmp_path):
     first = Daemon(tmp_path)
     stream = first.streams.open("talk")
+    await stream.choose({}, secret=SECRET)
     (before,) = await said(stream)
     await first.die()
     second = Daemon(tmp_path)
@@ -206,7 +211,7 @@ async def test_who_listens_before_the_speaker_is_back_waits_for_it(tmp_path):
     hub = second.streams.hub("talk")
     heard = hub.subscribe(after=0, epoch=stream.hub.epoch)
     assert heard.pop() == before
-    again = second.streams.open("talk", epoch=stream.hub.epoch)
+    again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
     assert again.hub is hub
     await said(again)
     assert [event.seq for event in iter(heard.pop, None) if isinstance(event, Final)] == [2]
@@ -256,3 +261,108 @@ async def test_what_was_said_in_a_session_that_is_over_can_still_be_heard(tmp_pa
     assert (over.value.code, over.value.heard_ms) == ("session_over", len(SPEECH) * 20)
     assert second.streams.open("talk").hub.epoch != stream.hub.epoch
     await second.die()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "secret"), [("", SECRET), ("other", SECRET), ("right", ""), ("right", "guess")]
+)
+async def test_after_a_restart_nobody_but_its_speaker_resumes_a_session(tmp_path, epoch, secret):
+    """Others wait as long as without a restart; then they get a session of their own."""
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    await stream.choose({}, secret=SECRET)
+    (before,) = await said(stream)
+    await first.die()
+
+    run = stream.hub.epoch
+    presented = {"epoch": run if epoch == "right" else epoch or None, "secret": secret}
+    second = Daemon(tmp_path, resume_s=3600.0)
+    with pytest.raises(WireError) as busy:
+        second.streams.open("talk", **presented)
+    assert busy.value.code == "session_busy"
+    again = second.streams.open("talk", epoch=run, secret=SECRET)
+    assert (again.hub.epoch, again.is_resumed, again.hub.seq) == (run, True, 1)
+    await second.die()
+
+    late = Daemon(tmp_path)
+    heard = late.streams.hub("talk").subscribe(after=0)
+    other = late.streams.open("talk", **presented)
+    assert (other.is_resumed, other.hub.seq) == (False, 0)
+    assert other.hub.epoch != run
+    assert [event async for event in heard] == [before, Eos(seq=1, reason="disconnect")]
+    with pytest.raises(WireError) as over:
+        late.streams.open("talk", epoch=run, secret=SECRET)
+    assert (over.value.code, over.value.heard_ms) == ("session_over", stream.session.settled_ms)
+    await late.die()
+
+
+async def test_the_secret_of_hello_holds_over_a_restart(tmp_path):
+    query, start = "role=ingest&session=talk", {"type": "start", "samples": 0, "language": "fr"}
+    first = Daemon(tmp_path)
+    async with serving(first.streams) as server, client(server.port, query) as speaker:
+        told = (await speaker.get())["epoch"]
+        await speaker.say(start)
+        await speaker.until("started")
+        await first.die()
+    second = Daemon(tmp_path, resume_s=3600.0)
+    async with serving(second.streams) as server:
+        async with client(server.port, "session=talk") as listener:
+            hello = await listener.get()
+        for guess in (hello["epoch"], f"{hello['epoch']}.", f"{hello['epoch']}.{SECRET}", ""):
+            async with client(server.port, f"{query}&epoch={guess}") as stranger:
+                assert [message["code"] for message in await stranger.rest()] == ["session_busy"]
+        async with client(server.port, f"{query}&epoch={told}") as speaker:
+            hello = await speaker.get()
+            assert (hello["epoch"], hello["language"]) == (told, "fr")
+            await speaker.say(start)
+            assert await speaker.get() == {"type": "started", "samples": 0}
+    await second.die()
+
+
+async def test_no_secret_can_be_read_in_the_journal(tmp_path):
+    daemon = Daemon(tmp_path)
+    await daemon.streams.open("talk").choose({}, secret=SECRET)
+    await daemon.die()
+    (file,) = tmp_path.glob("*.jsonl")
+    assert proof_of(SECRET) in file.read_text()
+    assert SECRET not in file.read_text()
+
+
+async def test_a_session_whose_speaker_cannot_resume_is_continued_by_the_next(tmp_path):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    await stream.choose({}, secret="")
+    await said(stream)
+    await first.die()
+    second = Daemon(tmp_path, resume_s=3600.0)
+    again = second.streams.open("talk", epoch=stream.hub.epoch, secret="any")
+    assert (again.hub.epoch, again.is_resumed) == (stream.hub.epoch, False)
+    assert isinstance((await said(again) and list(transcript(tmp_path, "talk")))[1], Gap)
+    await second.die()
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+async def test_what_a_speaker_has_chosen_holds_after_a_restart(tmp_path, rotated):
+    chosen = {"language": "fr", "prompt": "Bees.", "endpoint_ms": 400}
+    daemon = Daemon(tmp_path, rotate_bytes=1 if rotated else 1 << 20)
+    stream = daemon.streams.open("talk")
+    await stream.choose(chosen, secret=SECRET)
+    await said(stream)
+    await daemon.die()
+    if rotated:  # only the newest file is left, which begins with them
+        _, *older = sorted(tmp_path.glob("*.jsonl"), reverse=True)
+        assert older
+        for file in older:
+            file.unlink()
+    again = Daemon(tmp_path)
+    again.streams.choices = Choices(language="de", hotwords="of the server")
+    assert again.streams.hub("talk").choices == Choices(**chosen)
+    stream = again.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
+    await stream.choose({"language": "it"}, secret=SECRET)
+    assert stream.hub.choices == Choices(**{**chosen, "language": "it"})
+    other = again.streams.open("other")
+    assert other.hub.choices == again.streams.choices
+    await again.die()
+    last = Daemon(tmp_path)
+    assert last.streams.hub("talk").choices.language == "it"
+    await last.die()

@@ -31,6 +31,7 @@ class CountingIngest:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.began_ms = 0
+        self.is_resumed = False
         self.moved = asyncio.Event()
         self.gaps: list[tuple[int, str]] = []
         self.frames: list[Frames] = []
@@ -57,7 +58,7 @@ class CountingIngest:
     def samples(self) -> np.ndarray:
         return np.concatenate(self.frames).reshape(-1)
 
-    async def choose(self, chosen: Mapping[str, object]) -> None:
+    async def choose(self, chosen: Mapping[str, object], *, secret: str) -> None:
         if "refused" in chosen.values():
             raise WireError("bad_option", f"not allowed: {chosen}")
         self.hub.choices = replace(self.hub.choices, **chosen)
@@ -141,7 +142,7 @@ class CountingStreams:
     def unready(self) -> list[str]:
         return self.reasons
 
-    def open(self, session: str, *, epoch: str | None = None) -> CountingIngest:
+    def open(self, session: str, *, epoch: str | None = None, secret: str = "") -> CountingIngest:
         busy = self.ingests.get(session)
         if session == "live" or (busy is not None and not busy.finished):
             raise WireError("session_busy", f"somebody speaks in {session!r} already")
