@@ -453,6 +453,12 @@ class ServerLimits:
     """How long a session waits for its client to reconnect, if the client counts samples."""
     max_message_bytes: Annotated[int, Meta(ge=1_024, le=1 << 30), "bytes"] = 1 << 20
     """Limit of a message's size."""
+    max_uploads: Annotated[int, Meta(ge=0, le=1_000)] = 8
+    """Recordings that are received and transcribed at a time."""
+    max_upload_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 100 << 20
+    """Limit of the size of a recording that a client sends."""
+    max_upload_ms: DurationMs = 7_200_000
+    """Limit of its duration, which takes 115 MB of memory an hour."""
     max_lag_ms: DurationMs = 5_000
     """Lag of the engine above which `/readyz` reports that the server is not ready."""
     shutdown_ms: DurationMs = 10_000
@@ -477,7 +483,7 @@ class ServerLimits:
     @property
     def max_connections(self) -> int:
         """Clients that may be connected at a time."""
-        return self.max_speakers + self.max_subscribers
+        return self.max_speakers + self.max_subscribers + self.max_uploads
 
     @property
     def pending_limit(self) -> int:

@@ -23,6 +23,7 @@ from streamd.daemon.inference import HangError
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import show
 from streamd.daemon.streams import Stream, Streams
+from streamd.daemon.uploads import Uploads
 from streamd.display import open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason
@@ -69,15 +70,16 @@ async def run(config: Config) -> int:
 async def _live(
     config: Config, sources: Sequence[Source], streams: Streams, control: Control
 ) -> None:
+    uploads = Uploads(config, streams)
     async with asyncio.TaskGroup() as tasks:
-        work = (_engine(config, streams), streams.chores(), serving.watchdog())
+        work = (_engine(config, streams, uploads), streams.chores(), serving.watchdog())
         running = [tasks.create_task(task) for task in work]
         live = streams.add(LIVE) if sources else None
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
             show(config, live.hub, control, tasks, sinks=open_files(config, file))
         async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving.server(config, streams))
+            server = await stack.enter_async_context(serving.server(config, streams, uploads))
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)
                 stack.enter_context(control.on(SIGHUP, reload))
@@ -92,10 +94,11 @@ async def _live(
             task.cancel()
 
 
-async def _engine(config: Config, streams: Streams) -> None:
+async def _engine(config: Config, streams: Streams, uploads: Uploads) -> None:
     """Load the model and supervise the engine; every listener gets a fault if one of them fails."""
     try:
-        model, engine = await asyncio.to_thread(open_model, config)
+        opened = model, engine = await asyncio.to_thread(open_model, config)
+        uploads.opened.set_result(opened)
         recognizers = [
             await asyncio.to_thread(build.recognizer, config, model, engine)
             for _ in range(build.workers(config))

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from streamd.errors import EngineError
 from streamd.types import Hypothesis, Window
@@ -16,6 +16,8 @@ _TICK_S = 1.0
 """The deadline counts in steps of this: a process that was stopped for an hour (SIGSTOP, Ctrl-Z)
 finds that only one of them has passed."""
 _JOIN_S = 10.0
+
+ResultT = TypeVar("ResultT")
 
 
 class HangError(EngineError):
@@ -48,23 +50,33 @@ class InferenceThread(Executor):
     async def recognize(self, window: Window) -> Hypothesis:
         """Transcribe a window in the thread; one call at a time.
 
-        Raises `EngineError`, or `HangError` after the deadline; then the thread is of no more use.
+        Raises `EngineError`, or `HangError` as `run` does.
+        """
+        call = partial(self._recognizer.recognize, window)
+        return (await self.run(call, deadline_s=self._deadline_s)).result()
+
+    async def run(
+        self, call: Callable[[], ResultT], *, deadline_s: float
+    ) -> asyncio.Future[ResultT]:
+        """Call in the thread, and return the finished future; one call at a time.
+
+        Raises `HangError` after the deadline; then the thread is of no more use.
         """
         loop = asyncio.get_running_loop()
-        waiting = loop.run_in_executor(self, self._recognizer.recognize, window)
-        left_s = self._deadline_s or float("inf")
+        waiting = loop.run_in_executor(self, call)
+        left_s = deadline_s or float("inf")
         try:
             while left_s > 0 and not waiting.done():
                 tick_s = min(_TICK_S, left_s)
                 await asyncio.wait({waiting}, timeout=tick_s)
                 left_s -= tick_s
             if waiting.done():
-                return waiting.result()
+                return waiting
         finally:
             waiting.cancel()  # a late result is dropped
         self._is_dead = True
         raise HangError(
-            f"the engine has not finished a window within {self._deadline_s:g} s: it hangs, or "
+            f"the engine has not finished a window within {deadline_s:g} s: it hangs, or "
             "the model is far too slow for this machine (then raise --engine-deadline-ms)"
         )
 

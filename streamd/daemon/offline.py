@@ -107,12 +107,16 @@ class AudioFile:
         """Take all that an open source gives; raises `SourceError` where it is damaged."""
         try:
             async for item in source:
-                if isinstance(item, Lost):
-                    self.gap(item.duration_ms, item.why)
-                else:
-                    self.feed(item)
+                self.take(item)
         finally:
             self.n_padding = aiter(source).n_padding
+
+    def take(self, item: Frames | Lost) -> None:
+        """Take what an open source gives next."""
+        if isinstance(item, Lost):
+            self.gap(item.duration_ms, item.why)
+        else:
+            self.feed(item)
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""

@@ -16,7 +16,7 @@ from streamd.daemon.streams import SessionStorage, Streams
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
 from streamd.options import BindOptions
-from streamd.server import Server, ServerInfo
+from streamd.server import Recordings, Server, ServerInfo
 
 _FIRST_FD = 3
 """The first socket that a service manager passes (sd_listen_fds(3))."""
@@ -41,7 +41,9 @@ def storage(config: Config) -> Iterator[SessionStorage]:
 
 
 @asynccontextmanager
-async def server(config: Config, streams: Streams) -> AsyncIterator[Server | None]:
+async def server(
+    config: Config, streams: Streams, recordings: Recordings | None = None
+) -> AsyncIterator[Server | None]:
     """Run the configured server; None if there is to be none.
 
     Raises `ConfigError` for the token or the certificate, and `BindError` for the address.
@@ -61,7 +63,7 @@ async def server(config: Config, streams: Streams) -> AsyncIterator[Server | Non
             sessions=streams,
             info=info,
             limits=limits,
-            metrics=streams.metrics,
+            recordings=recordings,
             listening=listening,
         ) as running:
             yield running

@@ -9,10 +9,13 @@ overloaded the steps of all sessions get longer evenly.
 import asyncio
 import hmac
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,11 +33,16 @@ _N_RECENT = 100
 """Finals in memory of a session whose journal has them all: minutes, for reconnecting clients."""
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
+_STEP_DEADLINES = 5
+"""Deadlines of a live window that one of a recording may take: it is longer, and is decoded again
+at all temperatures before its words are aligned."""
 _TRIM_S = 300
 """How often a busy process returns free memory; that costs milliseconds, and so does the next
 window."""
 
 log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 
 Chooser = Callable[[Choices, Mapping[str, object]], Choices]
@@ -296,6 +304,14 @@ class Stream:
             await self._moved.wait()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BackgroundStep:
+    """Something to compute when no live window is due, and where its result goes."""
+
+    call: Callable[[], Any]
+    answer: asyncio.Future[Any]
+
+
 class Streams:
     """The sessions by name, and the loop that transcribes them.
 
@@ -329,6 +345,9 @@ class Streams:
         self._ended: dict[str, Hub] = {}
         self._own: set[str] = set()
         self._work = asyncio.Event()
+        self._steps: deque[BackgroundStep] = deque()
+        self._n_steps = 0  # that are being computed
+        self._most_steps = 1
 
     def add(self, name: str) -> Stream:
         """Begin a session of the daemon's own; it does not count as a client's."""
@@ -452,6 +471,7 @@ class Streams:
         self._chooser = chooser or self._chooser
         self._loaded.set()
         await asyncio.to_thread(trim)  # loading the model took a lot
+        self._most_steps = max(1, len(recognizers) - 1)
         threads = [InferenceThread(each, deadline_s=self._deadline_s) for each in recognizers]
         workers = [asyncio.create_task(self._serve(thread)) for thread in threads]
         try:
@@ -467,17 +487,48 @@ class Streams:
             work = self._work
             if self._output_error is not None:
                 raise self._output_error
-            if (due := self._longest_waiting()) is None:
+            begin_s = loop.time()
+            if (due := self._longest_waiting()) is not None:
+                stream, window = due
+                hypothesis = await thread.recognize(window)
+                took_s = loop.time() - begin_s
+                self.metrics.decoded(window, hypothesis, took_s)
+                stream.accept(window, hypothesis)
+            elif self._steps and self._n_steps < self._most_steps:
+                await self._take_step(thread)
+                took_s = loop.time() - begin_s
+            else:
                 await work.wait()
                 continue
-            stream, window = due
-            begin_s = loop.time()
-            hypothesis = await thread.recognize(window)
-            took_s = loop.time() - begin_s
             self._busy_s += took_s
-            self.metrics.decoded(window, hypothesis, took_s)
-            stream.accept(window, hypothesis)
-            self._wake()  # the session may have another window, and another worker may take it
+            self._wake()  # there may be another window or step, and another worker may take it
+
+    async def between(self, call: Callable[..., ResultT], *args: object) -> ResultT:
+        """Call in the thread of a recognizer when no live window is due; return the result.
+
+        All who call this take turns. One recognizer of several is left to live windows.
+        """
+        step = BackgroundStep(partial(call, *args), asyncio.get_running_loop().create_future())
+        self._steps.append(step)
+        self._wake()
+        result: ResultT = await step.answer
+        return result
+
+    async def _take_step(self, thread: InferenceThread) -> None:
+        step = self._steps.popleft()
+        if step.answer.cancelled():
+            return
+        self._n_steps += 1
+        try:
+            done = await thread.run(step.call, deadline_s=_STEP_DEADLINES * self._deadline_s)
+        finally:
+            self._n_steps -= 1
+        if step.answer.cancelled():
+            return
+        if (error := done.exception()) is not None:
+            step.answer.set_exception(error)
+        else:
+            step.answer.set_result(done.result())
 
     async def chores(self) -> None:
         """Publish stats, update metrics, sync journals and return memory, each second."""

@@ -9,6 +9,7 @@ from streamd.server.connection import LIVE, ServerInfo
 from streamd.server.ingest import IngestSession, Sessions
 from streamd.server.listener import Server
 from streamd.server.metrics import Metrics
+from streamd.server.rest import Recording, Recordings, Wanted
 from streamd.server.routes import Invitation
 
 __all__ = [
@@ -16,8 +17,11 @@ __all__ = [
     "IngestSession",
     "Invitation",
     "Metrics",
+    "Recording",
+    "Recordings",
     "Server",
     "ServerInfo",
     "Sessions",
+    "Wanted",
     "is_loopback",
 ]

@@ -19,14 +19,14 @@ from websockets.http11 import Request, Response
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
 from streamd.server.dialects import DIALECTS, requested_role
+from streamd.server.responses import plain, respond
 from streamd.server.routes import (
     HEALTH_PATH,
     PATHS,
     READY_PATH,
     SHARE_PATH,
+    UPLOADS,
     Page,
-    plain,
-    respond,
 )
 from streamd.server.wire import STREAM_PATH, Role
 
@@ -114,7 +114,8 @@ class Auth:
             if self._bind.listen_token is None or not _has(self._bind.listen_token, presented):
                 wanted = {"WWW-Authenticate": "Bearer"}
                 return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
-            if path in DIALECTS and requested_role(request.path) is not Role.LISTEN:
+            asked = requested_role(request.path) if path in DIALECTS else Role.LISTEN
+            if path in UPLOADS or asked is not Role.LISTEN:
                 return plain(403, "this token is for listeners: sending audio needs the other one")
             if path == SHARE_PATH and self._bind.share == "speak":
                 return plain(403, "this token is for listeners: the link has the other one")

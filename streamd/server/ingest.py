@@ -16,6 +16,7 @@ from streamd.audio.framer import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.hub import Hub
+from streamd.server.metrics import Metrics
 from streamd.server.wire import Command, Flush, Start, Stop
 from streamd.types import Frames, ms_from_frames
 
@@ -70,7 +71,9 @@ class IngestSession(Protocol):
 
 
 class Sessions(Protocol):
-    """All sessions of the daemon."""
+    """All sessions of the daemon, and what counts what they do."""
+
+    metrics: Metrics
 
     def hub(self, session: str) -> Hub | None:
         """Return the hub of a session to listen to, or None if there is no such session."""

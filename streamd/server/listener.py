@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from socket import (
     AF_INET6,
@@ -30,10 +31,12 @@ from streamd.options import BindOptions, ServerLimits
 from streamd.server.auth import TOKEN_PROTOCOLS, Auth, load_certificate, tls_context
 from streamd.server.connection import Connection, ServerInfo, StuckError, WebSocket, refuse
 from streamd.server.dialects import DIALECTS, ROOT_PATH, introduced, requested_role
+from streamd.server.exchange import BadRequestError, Exchange, GoneError
 from streamd.server.ingest import Ingests, Sessions
-from streamd.server.metrics import Metrics
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
-from streamd.server.routes import Invitation, load_pages, plain, routes
+from streamd.server.responses import plain
+from streamd.server.rest import Recordings, Rest, as_failure, failure
+from streamd.server.routes import UPLOADS, Invitation, load_pages, routes
 from streamd.server.wire import STREAM_PATH, Limits, Role
 
 _log = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ class Server:
 
     Leaving it takes at most ``limits.shutdown_ms`` for the last finals of the sessions that clients
     feed, and ``limits.send_deadline_ms`` for all clients to read them.
+
+    Without `recordings` clients cannot send any.
 
     `listening` is a bound socket to use instead of the address in `bind`.
 
@@ -58,11 +63,10 @@ class Server:
         sessions: Sessions,
         info: ServerInfo,
         limits: ServerLimits | None = None,
-        metrics: Metrics | None = None,
+        recordings: Recordings | None = None,
         listening: socket | None = None,
     ) -> None:
         limits = limits or ServerLimits()
-        metrics = metrics or Metrics(version="", model=info.model)
         self.port = 0
         """The port that it listens on, also if the options ask for any free one."""
         self.url = self.page = ""
@@ -76,14 +80,14 @@ class Server:
         self._listening = listening
         self._tls = tls_context(bind)
         self._auth = Auth(bind, load_pages(asset("web")))
-        self._metrics = metrics
-        max_lag_ms = limits.max_lag_ms
         self.invitation: Invitation | None = None
         """What the page shows to somebody who wants to let others listen."""
+        self._metrics = metrics = sessions.metrics
         self._routes = routes(
             sessions,
             metrics,
-            max_lag_ms=max_lag_ms,
+            model=info.model,
+            max_lag_ms=limits.max_lag_ms,
             is_full=self._is_full,
             invitation=lambda: self.invitation,
         )
@@ -99,6 +103,10 @@ class Server:
         )
         self._registry = ConnectionRegistry(limits.pending_limit)
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
+        self._rest = Rest(recordings, max_bytes=limits.max_upload_bytes) if recordings else None
+        self._exchanges: set[asyncio.Task[None]] = set()
+        self._n_uploads = 0
+        metrics.uploads.set_function(lambda: self._n_uploads)
         self._connections: dict[asyncio.Task[None] | None, Connection] = {}
 
     def reload(self, bind: BindOptions) -> None:
@@ -128,7 +136,7 @@ class Server:
                 close_timeout=deadline_s,
                 max_size=self._limits.max_message_bytes,
                 write_limit=self._limits.write_buffer_bytes,
-                create_connection=self._registry.connection_type(),
+                create_connection=self._registry.connection_type(self._exchange_begins),
                 logger=_library_logger(),
             )
             for each in bound
@@ -151,6 +159,8 @@ class Server:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
         for opened in self._opened:
             opened.close(close_connections=False)
+        for exchange in self._exchanges:
+            exchange.cancel()
         try:
             async with asyncio.timeout(self._limits.shutdown_ms / 1000):
                 await self._ingests.finish(EndReason.SHUTDOWN)
@@ -158,7 +168,7 @@ class Server:
             _log.warning("the final audio of some clients could not be transcribed in time")
         for connection in self._connections.values():
             connection.end()
-        handlers = [task for task in self._connections if task is not None]
+        handlers = [*self._exchanges, *(task for task in self._connections if task is not None)]
         if handlers:
             await asyncio.wait(handlers, timeout=self._limits.send_deadline_ms / 1000)
         self._registry.abort()
@@ -186,14 +196,60 @@ class Server:
             return answer
         if route := self._routes.get(request.path.partition("?")[0]):
             return route()
-        retry = {"Retry-After": "10"}
         role = requested_role(request.path)
-        if self._is_full(role):
+        return self._authorize(connection.transport, role, is_full=self._is_full(role))
+
+    def _authorize(
+        self, transport: asyncio.WriteTransport, role: Role | None, *, is_full: bool
+    ) -> Response | None:
+        retry = {"Retry-After": "10"}
+        if is_full:
             return plain(503, "too many clients", retry)
-        if 0 < self._limits.max_per_address <= self._registry.n_authorized_from(connection):
+        if 0 < self._limits.max_per_address <= self._registry.n_authorized_from(transport):
             return plain(429, "too many clients from this address", retry)
-        self._registry.authorize(connection, role)
+        self._registry.authorize(transport, role)
         return None
+
+    def _exchange_begins(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: asyncio 3.11 reports the end of its as a bug if it was cancelled.
+        task = asyncio.create_task(self._exchange(reader, writer))
+        self._exchanges.add(task)
+        task.add_done_callback(self._exchanges.discard)
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a request that is neither GET nor HEAD."""
+        deadline_s = self._limits.send_deadline_ms / 1000
+        exchange = Exchange(reader, writer, deadline_s=deadline_s)
+        try:
+            with suppress(GoneError):
+                try:
+                    await self._answer(exchange, await exchange.request(), writer.transport)
+                except BadRequestError as error:
+                    await exchange.respond(failure(400, f"this is not HTTP/1.1: {error}"))
+                await exchange.close()
+        finally:
+            writer.transport.abort()
+            self._registry.remove(writer.transport)
+
+    async def _answer(
+        self, exchange: Exchange, request: Request, transport: asyncio.WriteTransport
+    ) -> None:
+        task = UPLOADS.get(request.path.partition("?")[0])
+        if self._rest is None or task is None or exchange.method != "POST":
+            allowed = "POST" if task else "GET, HEAD"
+            answer = plain(405, f"the methods here are: {allowed}", {"Allow": allowed})
+            await exchange.respond(answer)
+            return
+        is_full = self._n_uploads >= self._limits.max_uploads
+        refusal = self._auth.check(request) or self._authorize(transport, None, is_full=is_full)
+        if refusal is not None:
+            await exchange.respond(as_failure(refusal))
+            return
+        self._n_uploads += 1
+        try:
+            await self._rest.answer(task, request, exchange)
+        finally:
+            self._n_uploads -= 1
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
         socket = WebSocket(accepted, self._limits)

@@ -25,6 +25,7 @@ class Metrics:
         latency = partial(Histogram, namespace="streamd", registry=registry, buckets=_LAGS_S)
         self.listeners = gauge("subscribers", "Connected listeners")
         self.streams = gauge("streams_active", "Sessions in progress")
+        self.uploads = gauge("uploads_active", "Recordings being received or transcribed")
         self.queued = gauge("sub_queue_depth", "Events in the longest queue of a client")
         self.slow = counter("slow_disconnects", "Clients disconnected for reading too slowly")
         self._lag = latency("lag_seconds", "Time from the end of the audio of a final to its text")

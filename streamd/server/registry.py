@@ -1,8 +1,10 @@
 """The open connections, counted from the moment at which they are accepted."""
 
+import asyncio
 import errno
 import re
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from socket import SHUT_RDWR, socket
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 import websockets.asyncio.server as ws
 
 from streamd.server.auth import is_loopback
-from streamd.server.routes import plain
 from streamd.server.wire import Role
+
+HandleOther = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 
 
 class ConnectionRegistry:
@@ -24,23 +27,23 @@ class ConnectionRegistry:
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
         self._pending: dict[int, tuple[socket, str]] = {}  # by descriptor, oldest first
-        self._authorized: dict[ws.ServerConnection, tuple[str, Role]] = {}
+        self._authorized: dict[asyncio.WriteTransport, tuple[str, Role | None]] = {}
 
     def count(self, *roles: Role) -> int:
         """Return how many connections are authorized for one of these roles."""
         return sum(role in roles for _, role in self._authorized.values())
 
-    def n_authorized_from(self, connection: ws.ServerConnection) -> int:
+    def n_authorized_from(self, transport: asyncio.WriteTransport) -> int:
         """How many from its address are authorized; 0 for this machine, where a proxy may run."""
-        host = _host(connection.remote_address)
+        host = _host(transport.get_extra_info("peername"))
         others = [other for other, _ in self._authorized.values()]
         return 0 if is_loopback(host) else others.count(host)
 
-    def authorize(self, connection: ws.ServerConnection, role: Role) -> None:
-        """The request of a pending connection was granted."""
-        descriptor = connection.transport.get_extra_info("socket").fileno()
+    def authorize(self, transport: asyncio.WriteTransport, role: Role | None) -> None:
+        """The request of a pending connection was granted; without a role it uploads something."""
+        descriptor = transport.get_extra_info("socket").fileno()
         if (pending := self._pending.pop(descriptor, None)) is not None:
-            self._authorized[connection] = pending[1], role
+            self._authorized[transport] = pending[1], role
 
     def add(self, accepted: socket, address: object) -> None:
         """A connection was accepted; it is pending."""
@@ -64,46 +67,67 @@ class ConnectionRegistry:
         _hang_up(self._pending.pop(oldest)[0])
         return True
 
-    def remove(self, connection: ws.ServerConnection) -> None:
-        """An authorized connection was lost."""
-        self._authorized.pop(connection, None)
+    def remove(self, transport: asyncio.WriteTransport) -> None:
+        """A connection was lost."""
+        self._authorized.pop(transport, None)
 
     def abort(self) -> None:
         """Drop all connections."""
         for accepted, _ in self._pending.values():
             _hang_up(accepted)
-        for connection in list(self._authorized):
-            connection.transport.abort()
+        for transport in list(self._authorized):
+            transport.abort()
 
-    def connection_type(self) -> type[ws.ServerConnection]:
-        """Return the class of connections that say here when they are lost."""
+    def connection_type(self, other: HandleOther) -> type[ws.ServerConnection]:
+        """Return the class of connections that say here when they are lost.
+
+        `other` handles requests by another method than GET and HEAD, which the library cannot read.
+        """
         registry = self
 
         class RegisteredConnection(HttpConnection):
+            handle_other = staticmethod(other)
+
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
-                registry.remove(self)
+                registry.remove(self.transport)
 
         return RegisteredConnection
 
 
 class HttpConnection(ws.ServerConnection):
-    """Answers HEAD, and refuses other methods, for which the library may close the connection."""
+    """Answers HEAD, and hands connections with other methods over to `handle_other`."""
 
     method = ""
+    handle_other: HandleOther
 
     def data_received(self, data: bytes) -> None:
-        """Handle bytes from the client; those of a request that was refused are ignored."""
-        if not self.method:
-            found = re.match(rb"([A-Z]+) ", data)
-            self.method = found[1].decode() if found else "GET"
-            if self.method == "HEAD":
-                data = b"GET" + data[4:]
-            elif self.method != "GET":
-                refusal = plain(405, "only GET and HEAD are supported", {"Allow": "GET, HEAD"})
-                self.transport.write(refusal.serialize())
-        if self.method in ("GET", "HEAD"):
+        """Handle bytes from the client."""
+        if self.method:
             super().data_received(data)
+            return
+        found = re.match(rb"([A-Z]+) ", data)
+        self.method = found[1].decode() if found else "GET"
+        if self.method == "GET":
+            super().data_received(data)
+        elif self.method == "HEAD":
+            super().data_received(b"GET" + data[4:])
+        else:
+            self._hand_over(data)
+
+    def _hand_over(self, data: bytes) -> None:
+        # To the library, the connection is lost. It then aborts the transport, which it must not.
+        transport, self.transport = self.transport, _DetachedTransport()
+        self.connection_lost(None)
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), self.handle_other)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(data)
+
+
+class _DetachedTransport(asyncio.Transport):
+    def abort(self) -> None:
+        pass
 
 
 class ListeningSocket(socket):

@@ -2,23 +2,28 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
-import msgspec
-from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from streamd.server.ingest import Sessions
 from streamd.server.metrics import Metrics
+from streamd.server.responses import in_json, plain, respond
 
 SESSIONS_PATH = "/v1/sessions"
 HEALTH_PATH = "/healthz"
 READY_PATH = "/readyz"
 METRICS_PATH = "/metrics"
 SHARE_PATH = "/v1/share"
-PATHS = (READY_PATH, SESSIONS_PATH, METRICS_PATH, SHARE_PATH)
+MODELS_PATH = "/v1/models"
+UPLOADS: Mapping[str, Literal["transcribe", "translate"]] = MappingProxyType(
+    {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
+)
+"""Paths to which recordings are sent with POST, and what is then done with them."""
+PATHS = (READY_PATH, SESSIONS_PATH, METRICS_PATH, MODELS_PATH, SHARE_PATH, *UPLOADS)
 """The paths that `Auth` checks, as it does `DIALECTS`; `HEALTH_PATH` and the pages are open."""
 
 _TYPES = {
@@ -29,19 +34,6 @@ _TYPES = {
 }
 _ADDRESSES = {"index.html": "/", "overlay.html": "/overlay"}
 """Files that are served under another name than their own."""
-
-
-def respond(status: int, body: bytes, headers: Mapping[str, str]) -> Response:
-    """Return a response to a request that does not become a websocket."""
-    connection = {"Date": formatdate(usegmt=True), "Connection": "close"}
-    every = {**connection, "Content-Length": str(len(body)), **headers}
-    return Response(status, HTTPStatus(status).phrase, Headers(every), body)
-
-
-def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response of one line of text."""
-    kind = {"Content-Type": "text/plain; charset=utf-8"}
-    return respond(status, f"{text}\n".encode(), {**kind, **(headers or {})})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +88,7 @@ def routes(
     sessions: Sessions,
     metrics: Metrics,
     *,
+    model: str,
     max_lag_ms: int,
     is_full: Callable[[], bool],
     invitation: Callable[[], Invitation | None],
@@ -104,7 +97,7 @@ def routes(
 
     def list_sessions() -> Response:
         names = [{"name": name} for name in sessions.names()]
-        return _json(HTTPStatus.OK, {"sessions": names})
+        return in_json(HTTPStatus.OK, {"sessions": names})
 
     def ready() -> Response:
         reasons = [*sessions.unready()]
@@ -113,7 +106,7 @@ def routes(
         if is_full():
             reasons.append("no room for another client")
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-        return _json(status, {"ready": not reasons, "reasons": reasons})
+        return in_json(status, {"ready": not reasons, "reasons": reasons})
 
     def exposition() -> Response:
         return respond(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
@@ -121,15 +114,20 @@ def routes(
     def share() -> Response:
         if (shared := invitation()) is None:
             return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
-        return _json(HTTPStatus.OK, shared)
+        return in_json(HTTPStatus.OK, shared)
+
+    def list_models() -> Response:
+        entry = {"id": model, "object": "model", "created": 0, "owned_by": "streamd"}
+        return in_json(HTTPStatus.OK, {"object": "list", "data": [entry]})
+
+    def want_post() -> Response:
+        return plain(HTTPStatus.METHOD_NOT_ALLOWED, "send a recording with POST", {"Allow": "POST"})
 
     return {
         SESSIONS_PATH: list_sessions,
         READY_PATH: ready,
         METRICS_PATH: exposition,
         SHARE_PATH: share,
+        MODELS_PATH: list_models,
+        **dict.fromkeys(UPLOADS, want_post),
     }
-
-
-def _json(status: int, value: object) -> Response:
-    return respond(status, msgspec.json.encode(value), {"Content-Type": "application/json"})

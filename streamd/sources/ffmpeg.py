@@ -24,6 +24,10 @@ FIX = "install it (apt-get install ffmpeg, dnf install ffmpeg or brew install ff
 _URL = re.compile(r"(https?|rtmps?|rtsps?)://", re.IGNORECASE)
 _URL_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtmp,rtmps,rtmpt,rtmpts,crypto,data"
 """Protocols that a stream or playlist from the network may use: none reads local files."""
+SELF_CONTAINED = (
+    "aac,aiff,amr,ape,asf,au,avi,caf,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
+)
+"""Formats that refer to no other file; playlists could make a stranger's file read ours."""
 _READ_BYTES = 65_536
 _MAX_COMPLAINTS = 20
 _ERRORS = ("error", "fatal", "panic")
@@ -103,7 +107,8 @@ class Ffmpeg:
     """An ffmpeg process that decodes one input: `open` it, `read` until nothing comes, `close` it.
 
     `name` is for messages. `path` is a file or an address (`is_url`), or empty to write the input
-    into `stdin`, which is as in `subprocess.Popen`. Raises `SourceError` without ffmpeg.
+    into `stdin`, which is as in `subprocess.Popen`. The input must have one of the `formats`, if
+    there are any. Raises `SourceError` without ffmpeg.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class Ffmpeg:
         path: str,
         *,
         stdin: int = subprocess.DEVNULL,
+        formats: str = "",
         rate_hz: int = SAMPLE_RATE,
         channels: int = 1,
     ) -> None:
@@ -131,6 +137,7 @@ class Ffmpeg:
         self._process = subprocess.Popen(
             [
                 *(program, "-hide_banner", "-nostdin", "-nostats", "-loglevel", "level+info"),
+                *(("-format_whitelist", formats) if formats else ()),
                 *("-protocol_whitelist", protocols, "-i", url, "-vn", "-sn", "-dn"),
                 # openai-whisper's own arguments, so that both get the same samples.
                 *("-f", "s16le", "-c:a", "pcm_s16le", "-ac", str(channels), "-ar", str(rate_hz)),

@@ -52,10 +52,10 @@ class Sndfile:
     Raises `UnreadableError` if libsndfile cannot read it, `SourceError` if it has no audio.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, path: str, name: str = "") -> None:
+        self.name = name or path
         try:
-            self._file = _ForwardFile(name)
+            self._file = _ForwardFile(path)
         except soundfile.LibsndfileError:
             raise UnreadableError from None
         self.rate_hz: int = self._file.samplerate
@@ -123,7 +123,8 @@ class FileSource:
 
     With `realtime` each block comes when a microphone would have delivered it, counted from the
     first one asked for. A consumer that was late gets all blocks that are due at once, so nothing
-    drifts. `now_s` and `sleep` are the clock of real time.
+    drifts. `upload` is what a stranger calls the file, for messages; then it may refer to no other
+    file. `now_s` and `sleep` are the clock of real time.
     """
 
     def __init__(
@@ -131,10 +132,12 @@ class FileSource:
         path: str | Path,
         *,
         realtime: bool = False,
+        upload: str = "",
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self.name = str(path)
+        self.name = upload or str(path)
+        self._path, self._formats = str(path), ffmpeg.SELF_CONTAINED if upload else ""
         self.live = realtime
         self.duration_ms: int | None = None
         self._now_s, self._sleep = now_s, sleep
@@ -193,7 +196,7 @@ class FileSource:
 
     def _open(self) -> Block:
         """Choose a decoder and wait for the first sound. Runs in a thread: this may take long."""
-        self._decoder = decoder = _decoder(self.name)
+        self._decoder = decoder = _decoder(self._path, self.name, self._formats)
         if self._stopped:  # while the decoder was being chosen
             decoder.stop()
         decoder.open()
@@ -207,11 +210,11 @@ class FileSource:
         return np.empty((0, decoder.channels), np.float32)
 
 
-def _decoder(name: str) -> Ffmpeg | Sndfile:
-    if ffmpeg.is_url(name):
-        return Ffmpeg(name, name)
+def _decoder(path: str, name: str, formats: str) -> Ffmpeg | Sndfile:
+    if ffmpeg.is_url(path):
+        return Ffmpeg(name, path)
     try:
-        with Path(name).open("rb") as file:
+        with Path(path).open("rb") as file:
             head = file.read(N_HEAD)
     except OSError as error:
         raise SourceError(f"cannot read {name}: {error.strerror}; check the path") from None
@@ -220,9 +223,9 @@ def _decoder(name: str) -> Ffmpeg | Sndfile:
     kind = container(head)
     if kind in SNDFILE or not ffmpeg.has_ffmpeg():
         with suppress(UnreadableError):
-            return Sndfile(name)
+            return Sndfile(path, name)
     if ffmpeg.has_ffmpeg():
-        return Ffmpeg(name, name)
+        return Ffmpeg(name, path, formats=formats)
     if kind in SNDFILE or not kind:
         problem = f"{name} is damaged or can only be read with ffmpeg"
         raise SourceError(f"{problem}: get a complete copy, or {ffmpeg.FIX}")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 import threading
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -124,7 +124,7 @@ class StdinSource:
         if not has_ffmpeg():
             needs = f"{self.name} ({kind}) can only be read with ffmpeg"
             raise SourceError(f"{needs}; {FIX}, or pipe raw PCM")
-        form = {"rate_hz": self._rate_hz, "channels": self._channels}
+        form: Any = {"rate_hz": self._rate_hz, "channels": self._channels}
         if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # ffmpeg may seek in it
             os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
             self._ffmpeg = Ffmpeg(self.name, "/dev/stdin", stdin=self._descriptor, **form)

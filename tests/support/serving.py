@@ -19,7 +19,7 @@ from streamd.errors import WireError
 from streamd.events import Final, Partial, TimedWord
 from streamd.hub import Hub
 from streamd.options import BindOptions, ServerLimits
-from streamd.server import Server, ServerInfo
+from streamd.server import Metrics, Recordings, Server, ServerInfo
 from streamd.types import Frames, ms_from_frames
 
 INFO = ServerInfo(model="fake")
@@ -128,6 +128,7 @@ class CountingStreams:
         self.opened = asyncio.Event()
         self.max_streams = 10
         self.reasons: list[str] = []
+        self.metrics = Metrics(version="", model="fake")
         self.lag_ms = 0
 
     def hub(self, session: str) -> Hub | None:
@@ -200,12 +201,18 @@ async def client(
 
 @asynccontextmanager
 async def serving(
-    streams: CountingStreams, *, port: int = 0, token: str | None = None, **limits: int
+    streams: CountingStreams,
+    *,
+    port: int = 0,
+    token: str | None = None,
+    recordings: Recordings | None = None,
+    **limits: int,
 ) -> AsyncIterator[Server]:
     async with Server(
         BindOptions(port=port, token=token),
         sessions=streams,
         info=INFO,
+        recordings=recordings,
         limits=ServerLimits(**limits),
     ) as server:
         yield server

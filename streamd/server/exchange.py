@@ -1,0 +1,133 @@
+"""One HTTP request with a body, and its response: what the websocket library cannot parse."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import h11
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+READ_BYTES = 65_536
+_MAX_HEAD_BYTES = 16_384
+
+T = TypeVar("T")
+
+
+class GoneError(Exception):
+    """The client has closed the connection, or is too slow: there is nobody to answer."""
+
+
+class BadRequestError(Exception):
+    """The client sends something other than HTTP/1.1; it can still be answered."""
+
+
+class Exchange:
+    """A connection for one request: await `request`, read `body`, then answer.
+
+    The client may take `deadline_s` for each part of the request, and for reading the response.
+    Every method may raise `GoneError`, those that read `BadRequestError`.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, deadline_s: float
+    ) -> None:
+        self._reader, self._writer, self._deadline_s = reader, writer, deadline_s
+        self.method = ""
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+
+    async def request(self) -> Request:
+        """Return the path and the headers."""
+        event = await self._next()
+        if not isinstance(event, h11.Request):
+            raise GoneError
+        headers = Headers()
+        for name, value in event.headers:
+            headers[name.decode()] = value.decode("ascii", "surrogateescape")
+        self.method = event.method.decode()
+        return Request(event.target.decode(), headers)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the parts of the body."""
+        while isinstance(event := await self._next(), h11.Data):
+            yield bytes(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise GoneError
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, and cancel it if the client closes the connection; read the body first."""
+        task, gone = asyncio.create_task(work), asyncio.create_task(self._gone())
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise GoneError
+            return task.result()
+        finally:
+            task.cancel()
+            gone.cancel()
+            await asyncio.wait({task, gone})
+
+    async def respond(self, response: Response) -> None:
+        """Send a whole response."""
+        await self.begin(response)
+        await self.send(bytes(response.body or b""))
+        await self.end()
+
+    async def begin(self, response: Response) -> None:
+        """Send the head of a response; without ``Content-Length`` its body ends with `end`."""
+        head = h11.Response(
+            status_code=response.status_code,
+            reason=response.reason_phrase.encode(),
+            headers=[
+                (name.encode(), value.encode()) for name, value in response.headers.raw_items()
+            ],
+        )
+        await self._write(head)
+
+    async def send(self, data: bytes) -> None:
+        """Send a part of the body."""
+        await self._write(h11.Data(data=data))
+
+    async def end(self) -> None:
+        """End the body."""
+        await self._write(h11.EndOfMessage())
+
+    async def close(self) -> None:
+        """Close the connection when the client has read the response, or after the deadline.
+
+        What the client still sends is read and ignored: otherwise the kernel would reset the
+        connection, and the client would get no response to a request that was refused early.
+        """
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self._deadline_s):
+                if self._writer.can_write_eof():
+                    self._writer.write_eof()
+                await self._gone()
+        self._writer.transport.abort()
+
+    async def _gone(self) -> None:
+        with suppress(OSError):
+            while await self._reader.read(READ_BYTES):
+                pass
+
+    async def _next(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                if self._http.they_are_waiting_for_100_continue:
+                    await self._write(h11.InformationalResponse(status_code=100, headers=[]))
+                async with asyncio.timeout(self._deadline_s):
+                    self._http.receive_data(await self._reader.read(READ_BYTES))
+        except h11.RemoteProtocolError as error:
+            raise BadRequestError(str(error)) from error
+        except (OSError, TimeoutError) as error:
+            raise GoneError from error
+        return event
+
+    async def _write(self, event: h11.Event) -> None:
+        try:
+            self._writer.write(self._http.send(event) or b"")
+            async with asyncio.timeout(self._deadline_s):
+                await self._writer.drain()
+        except (OSError, TimeoutError) as error:
+            raise GoneError from error

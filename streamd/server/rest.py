@@ -1,0 +1,290 @@
+"""OpenAI's REST interface for recordings: a form with a sound file in, its transcript out."""
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from math import ceil
+from tempfile import NamedTemporaryFile
+from typing import IO, Annotated, Any, Literal, Protocol
+
+import msgspec
+from msgspec import Meta
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from streamd.errors import ConfigError, EngineError, SourceError, WireError
+from streamd.events import Final
+from streamd.server.exchange import Exchange
+from streamd.server.responses import in_json, respond
+
+_MAX_FIELDS = 64
+_MAX_FIELD_BYTES = 16_384
+_STATUS: Mapping[str, int] = {
+    "bad_form": HTTPStatus.BAD_REQUEST,
+    "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "storage": HTTPStatus.INSUFFICIENT_STORAGE,
+    "engine": HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+"""Statuses of the error codes."""
+
+_json = msgspec.json.encode
+
+
+Task = Literal["transcribe", "translate"]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """How one recording is to be transcribed; None: as the server is configured."""
+
+    task: Task
+    language: str | None = None
+    prompt: str | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    @property
+    def chosen(self) -> Mapping[str, object]:
+        """What clients of live sessions may choose, too (`Choices`)."""
+        every = {"task": self.task, "language": self.language, "prompt": self.prompt}
+        return {name: value for name, value in every.items() if value is not None}
+
+
+class Recording(Protocol):
+    """A recording that has been read."""
+
+    @property
+    def duration_ms(self) -> int:
+        """Its duration."""
+
+    def finals(self) -> AsyncIterator[Final]:
+        """Transcribe it, window by window; raises `EngineError`."""
+
+
+class Recordings(Protocol):
+    """What the daemon does with recordings."""
+
+    async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
+        """Read a sound file, which the client calls `name`.
+
+        Raises `SourceError` if it cannot be read, `ConfigError` if the model cannot do what is
+        wanted, `WireError` with `too_large` if it is too long.
+        """
+
+    def written(self, finals: Sequence[Final], form: str) -> str:
+        """Return a transcript in a format of files: ``json``, ``srt`` or ``vtt``."""
+
+
+class _Fields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the form besides the file; others are ignored, and so is the model's name."""
+
+    language: str | None = None
+    prompt: str | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    stream: bool = False
+    timestamp_granularities: tuple[Literal["word", "segment"], ...] = ("segment",)
+
+
+class Rest:
+    """Answers requests for the transcript of a recording of at most `max_bytes`."""
+
+    def __init__(self, recordings: Recordings, *, max_bytes: int) -> None:
+        self._recordings, self._max_bytes = recordings, max_bytes
+
+    async def answer(self, task: Task, request: Request, exchange: Exchange) -> None:
+        """Receive the recording, and send its transcript or what is wrong with the request."""
+        try:
+            with NamedTemporaryFile(prefix="streamd-") as file:
+                form = _Form(file)
+                await self._receive(form, request.headers, exchange)
+                file.flush()
+                await exchange.unless_gone(self._transcribe(task, form, exchange))
+        except WireError as error:
+            await exchange.respond(failure(_STATUS[error.code], str(error), error.code))
+        except (ConfigError, SourceError) as error:
+            await exchange.respond(failure(HTTPStatus.BAD_REQUEST, str(error), "bad_form"))
+        except EngineError as error:
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            await exchange.respond(failure(status, str(error), "engine"))
+        except OSError as error:
+            what = f"the recording cannot be stored: {error.strerror}"
+            await exchange.respond(failure(HTTPStatus.INSUFFICIENT_STORAGE, what, "storage"))
+
+    async def _receive(self, form: "_Form", headers: Headers, exchange: Exchange) -> None:
+        kind, options = parse_options_header("".join(headers.get_all("Content-Type")))
+        if kind != "multipart/form-data" or "boundary" not in options:
+            raise WireError("bad_form", "send multipart/form-data with the recording in: file")
+        too_large = WireError("too_large", f"a recording has at most {self._max_bytes} bytes")
+        with suppress(ValueError):
+            if int("".join(headers.get_all("Content-Length"))) > self._max_bytes:
+                raise too_large
+        n_bytes = 0
+        try:
+            parser = PushMultipartParser(options["boundary"], max_segment_count=_MAX_FIELDS)
+            async for data in exchange.body():
+                n_bytes += len(data)
+                if n_bytes > self._max_bytes:
+                    raise too_large
+                for part in parser.parse(data):
+                    form.take(part)
+            parser.close()
+        except MultipartError as error:
+            raise WireError("bad_form", f"the form cannot be read: {error}") from error
+
+    async def _transcribe(self, task: Task, form: "_Form", exchange: Exchange) -> None:
+        fields = form.fields()
+        wanted = Wanted(
+            task=task,
+            language=fields.language,
+            prompt=fields.prompt,
+            temperature=fields.temperature,
+        )
+        recording = await self._recordings.read(form.path, form.name, wanted)
+        if fields.stream:
+            await self._stream(recording, exchange)
+            return
+        finals = [final async for final in recording.finals()]
+        write = self._recordings.written
+        match fields.response_format:
+            case "json":
+                document = {"text": self._text(finals), "usage": _usage(recording)}
+                answer = in_json(HTTPStatus.OK, document)
+            case "verbose_json":
+                answer = in_json(HTTPStatus.OK, self._verbose(task, fields, recording, finals))
+            case "text":
+                answer = _in_text(self._text(finals) + "\n")
+            case form_of_file:
+                answer = _in_text(write(finals, form_of_file))
+        await exchange.respond(answer)
+
+    async def _stream(self, recording: Recording, exchange: Exchange) -> None:
+        """Send each segment when it is there, as server-sent events."""
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        head = respond(HTTPStatus.OK, b"", headers)
+        del head.headers["Content-Length"]
+        await exchange.begin(head)
+        text = ""
+        try:
+            async for final in recording.finals():
+                delta = self._document([final])["text"]
+                delta = delta if text else delta.lstrip()
+                text += delta
+                await exchange.send(_event({"type": "transcript.text.delta", "delta": delta}))
+            last: dict[str, Any] = {"type": "transcript.text.done", "text": text}
+        except EngineError as error:
+            last = _error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "engine")
+        await exchange.send(_event(last))
+        await exchange.end()
+
+    def _document(self, finals: Sequence[Final]) -> Any:  # noqa: ANN401 - openai-whisper's JSON
+        return msgspec.json.decode(self._recordings.written(finals, "json"))
+
+    def _text(self, finals: Sequence[Final]) -> str:
+        text: str = self._document(finals)["text"]
+        return text.strip()
+
+    def _verbose(
+        self, task: Task, fields: _Fields, recording: Recording, finals: Sequence[Final]
+    ) -> dict[str, Any]:
+        document = self._document(finals)
+        words = [word for segment in document["segments"] for word in segment.pop("words")]
+        verbose = {
+            "task": task,
+            "language": document["language"],
+            "duration": recording.duration_ms / 1000,
+            "text": document["text"].strip(),
+            "usage": _usage(recording),
+        }
+        if "segment" in fields.timestamp_granularities:
+            verbose["segments"] = document["segments"]
+        if "word" in fields.timestamp_granularities:
+            verbose["words"] = [
+                {"word": each["word"].strip(), "start": each["start"], "end": each["end"]}
+                for each in words
+            ]
+        return verbose
+
+
+class _Form:
+    """The parts of a form: the file, whose contents go into `file`, and the fields."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.path = file.name
+        self.name = ""
+        """What the client calls the file."""
+        self._values: dict[str, list[str]] = {}
+        self._part = ""
+        self._value = bytearray()
+        self._has_file = False
+
+    def take(self, part: MultipartSegment | bytes | bytearray | None) -> None:
+        """Take the next event of the parser; raises `WireError`, or `OSError` of the file."""
+        if isinstance(part, MultipartSegment):
+            self._part, self._value = part.name or "", bytearray()
+            if self._part == "file":
+                if self._has_file:
+                    raise WireError("bad_form", "send one recording in: file")
+                self._has_file = True
+                self.name = _printable(part.filename or "") or "the recording"
+        elif part is not None and self._part == "file":
+            self._file.write(part)
+        elif part is not None:
+            self._value += part
+            if len(self._value) > _MAX_FIELD_BYTES:
+                raise WireError("bad_form", f"{self._part} has more than {_MAX_FIELD_BYTES} bytes")
+        elif self._part != "file" and self._value:
+            text = self._value.decode(errors="replace")
+            self._values.setdefault(self._part.removesuffix("[]"), []).append(text)
+
+    def fields(self) -> _Fields:
+        """Return the fields; raises `WireError`."""
+        if not self._has_file:
+            raise WireError("bad_form", "the form has no recording: send it in: file")
+        given: dict[str, Any] = {name: values[-1] for name, values in self._values.items()}
+        if "timestamp_granularities" in given:
+            given["timestamp_granularities"] = self._values["timestamp_granularities"]
+        try:
+            return msgspec.convert(given, _Fields, strict=False)
+        except msgspec.ValidationError as error:
+            message = re.sub(r" - at `\$\.(\w+)(\[.*)?`$", r" for \1", str(error))
+            raise WireError("bad_form", message) from error
+
+
+def failure(
+    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response that OpenAI's clients raise as an error of their own."""
+    return in_json(status, _error(status, message, code), headers)
+
+
+def _error(status: int, message: str, code: str | None) -> dict[str, Any]:
+    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def as_failure(answer: Response) -> Response:
+    """Return a refusal in plain text as OpenAI's clients expect it."""
+    kept = {
+        name: answer.headers[name]
+        for name in ("Retry-After", "WWW-Authenticate", "Allow")
+        if name in answer.headers
+    }
+    return failure(answer.status_code, (answer.body or b"").decode().strip(), None, kept)
+
+
+def _usage(recording: Recording) -> dict[str, object]:
+    return {"type": "duration", "seconds": ceil(recording.duration_ms / 1000)}
+
+
+def _event(value: object) -> bytes:
+    return b"data: " + _json(value) + b"\n\n"
+
+
+def _in_text(text: str) -> Response:
+    return respond(HTTPStatus.OK, text.encode(), {"Content-Type": "text/plain; charset=utf-8"})
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "\ufffd" for char in text[:200])

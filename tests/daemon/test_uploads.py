@@ -1,0 +1,200 @@
+"""Recordings of clients, on the engine of live captions: the same text, after all who wait."""
+
+import asyncio
+import shutil
+import threading
+from types import SimpleNamespace
+
+import pytest
+import soundfile
+
+from streamd.config import load
+from streamd.daemon.opening import open_model
+from streamd.daemon.streams import Streams
+from streamd.daemon.uploads import Uploads
+from streamd.errors import ConfigError, EngineError, SourceError, WireError
+from streamd.events import Final
+from streamd.server import Wanted
+from streamd.types import Hypothesis, Window
+from tests.support import recorded
+from tests.support.fakes import ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.loop import turn
+
+TRANSCRIBE = Wanted(task="transcribe")
+
+
+@pytest.fixture(scope="module")
+def opened():
+    return open_model(load({"model": "tiny.en"}, {}))
+
+
+def at_once(**options: str) -> tuple[SimpleNamespace, list[str]]:
+    """Streams without sessions, where nothing has to wait, and what was computed."""
+    called: list[str] = []
+
+    async def between(call, *args):
+        called.append(getattr(call, "__name__", ""))
+        return call(*args)
+
+    return SimpleNamespace(between=between), called
+
+
+async def uploads(opened, **given: str) -> tuple[Uploads, list[str]]:
+    streams, called = at_once()
+    made = Uploads(load({"model": "tiny.en", **given}, {}), streams)
+    made.opened.set_result(opened)
+    return made, called
+
+
+@pytest.fixture(scope="module")
+def wav(tmp_path_factory):
+    path = tmp_path_factory.mktemp("uploads") / "upload"
+    soundfile.write(path, recorded.three_sentences(), 16_000, format="WAV")
+    return str(path)
+
+
+async def test_the_text_is_that_of_transcribe(opened, wav):
+    made, called = await uploads(opened)
+    recording = await made.read(wav, "talk.wav", TRANSCRIBE)
+    finals = [final async for final in recording.finals()]
+    assert " ".join(final.text for final in finals) == " ".join(recorded.SENTENCES)
+    assert abs(recording.duration_ms - len(recorded.three_sentences()) / 16) < 20
+    assert made.written(finals, "vtt").startswith("WEBVTT\n\n00:00:00.")
+    # A second of the file, or a window, at a time.
+    assert called.count("take") >= recording.duration_ms // 1000
+    assert called.count("next") >= 2
+
+
+async def test_what_a_client_asks_for_is_what_the_server_does(opened, wav):
+    made, _ = await uploads(opened, prompt="of the server", language="en")
+    read = made.read(wav, "a.wav", Wanted(task="transcribe", prompt="", temperature=1.0))
+    finals = [final async for final in (await read).finals()]
+    assert {final.details.temperature for final in finals} == {1.0}
+    with pytest.raises(ConfigError, match="knows en only"):
+        await made.read(wav, "a.wav", Wanted(task="transcribe", language="de"))
+    with pytest.raises(ConfigError, match="knows en only"):
+        await made.read(wav, "a.wav", Wanted(task="translate"))
+
+
+async def test_a_recording_has_a_greatest_length(opened, wav):
+    made, _ = await uploads(opened, set="limits.max_upload_ms=3000")
+    with pytest.raises(WireError, match="at most 3000 ms"):
+        await made.read(wav, "a.wav", TRANSCRIBE)
+
+
+async def test_messages_name_the_clients_file(opened, tmp_path):
+    made, _ = await uploads(opened)
+    path = tmp_path / "secret"
+    for junk in (b"", b"no sound" * 1000):
+        path.write_bytes(junk)
+        with pytest.raises(SourceError, match=r"holiday\.mp3") as caught:
+            await made.read(str(path), "holiday.mp3", TRANSCRIBE)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="needs ffmpeg")
+@pytest.mark.parametrize(
+    "playlist",
+    [
+        "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile://{}\n#EXT-X-ENDLIST\n",
+        "ffconcat version 1.0\nfile {}\n",
+    ],
+)
+async def test_a_playlist_cannot_have_files_of_the_server_read(opened, wav, tmp_path, playlist):
+    made, _ = await uploads(opened, set="limits.max_upload_ms=0")
+    path = tmp_path / "upload"
+    path.write_text(playlist.format(wav))
+    with pytest.raises(SourceError, match="not on whitelist"):
+        await made.read(str(path), "a.m3u8", TRANSCRIBE)
+
+
+SPEECH = [False] * 25 + [True] * 200 + [False] * 60
+
+
+class Watching(ScriptedRecognizer):
+    """Notes the windows among the steps."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__()
+        self._order = order
+
+    def recognize(self, window: Window) -> Hypothesis:
+        self._order.append("window")
+        return super().recognize(window)
+
+
+@pytest.fixture
+async def transcribing():
+    tasks = []
+
+    def start(*recognizers) -> Streams:
+        streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8)
+        tasks.append(asyncio.create_task(streams.transcribe(*recognizers)))
+        return streams
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_live_windows_go_first_and_recordings_take_turns(transcribing):
+    order: list[str] = []
+    streams = transcribing(Watching(order))
+    running, go = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def block() -> None:
+        loop.call_soon_threadsafe(running.set)
+        assert go.wait(30)
+
+    async def recording(name: str) -> None:
+        for i in range(3):
+            await streams.between(order.append, f"{name}{i}")
+
+    blocked = asyncio.create_task(streams.between(block))
+    await running.wait()
+    recordings = [asyncio.create_task(recording(name)) for name in "ab"]
+    live = streams.open("live")
+    live.feed(scripted_audio(SPEECH))
+    go.set()
+    await asyncio.gather(blocked, *recordings)
+    await live.finish("stop")
+    assert order[0] == "window"
+    assert [each for each in order if each != "window"] == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+async def test_one_recognizer_of_several_is_left_to_live_windows(transcribing):
+    order: list[str] = []
+    streams = transcribing(Watching(order), Watching(order))
+    running, go = asyncio.Semaphore(0), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def block() -> None:
+        loop.call_soon_threadsafe(running.release)
+        assert go.wait(30)
+
+    steps = [asyncio.create_task(streams.between(block)) for _ in range(3)]
+    await running.acquire()
+    live = streams.open("live")
+    live.feed(scripted_audio(SPEECH))
+    await live.finish("stop")  # though a recording has the other recognizer
+    with live.hub.subscribe(after=0) as events:
+        assert [event async for event in events if isinstance(event, Final)]
+    assert running.locked()
+    go.set()
+    await asyncio.gather(*steps)
+
+
+async def test_what_fails_fails_alone(transcribing):
+    streams = transcribing(ScriptedRecognizer())
+
+    def fail() -> None:
+        raise EngineError("this recording only")
+
+    with pytest.raises(EngineError, match="this recording only"):
+        await streams.between(fail)
+    gone = asyncio.create_task(streams.between(fail))
+    await turn()
+    gone.cancel()
+    assert await streams.between(lambda: 42) == 42

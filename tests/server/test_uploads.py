@@ -1,0 +1,383 @@
+"""Recordings that are sent with POST: what OpenAI's clients send, and what nobody should."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from streamd.errors import ConfigError, EngineError, SourceError, WireError
+from streamd.events import Final, TimedWord
+from streamd.options import BindOptions
+from streamd.server import Server, Wanted
+from tests.support.serving import INFO, CountingStreams, client, serving
+
+PATH = "/v1/audio/transcriptions"
+
+
+class Echo:
+    """Its text is the recording's bytes, one segment for each line; notes what was asked for."""
+
+    duration_ms = 1500
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Wanted]] = []
+        self.paths: list[Path] = []
+        self.may_go = asyncio.Event()
+        self.may_go.set()
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.failure: Exception | None = None
+        self.late_failure: Exception | None = None
+
+    async def read(self, path: str, name: str, wanted: Wanted) -> "Echo":
+        self.asked.append((name, wanted))
+        self.paths.append(Path(path))
+        with open(path) as file:  # noqa: ASYNC230 - a few bytes
+            self._lines = file.read().split("\n")
+        self.started.set()
+        try:
+            await self.may_go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        if self.failure:
+            raise self.failure
+        return self
+
+    async def finals(self) -> AsyncIterator[Final]:
+        for i, line in enumerate(self._lines):
+            word = TimedWord(
+                text=line, start_ms=1000 * i, end_ms=1000 * i + 500, prob=1, final=True
+            )
+            yield Final(
+                seg=i, start_ms=word.start_ms, end_ms=word.end_ms, text=line, language="en",
+                words=(word,),
+            )  # fmt: skip
+            if self.late_failure:
+                raise self.late_failure
+
+    def written(self, finals: Sequence[Final], form: str) -> str:
+        if form != "json":
+            return f"{form}: {len(finals)}"
+        segments = [
+            {"text": f" {each.text}", "words": [{"word": f" {each.text}", "start": 0, "end": 1}]}
+            for each in finals
+        ]
+        text = "".join(segment["text"] for segment in segments)
+        return json.dumps({"segments": segments, "text": text, "language": "en"})
+
+
+def form(*fields: tuple[str, str], file: bytes | None = b"one\ntwo", name: str = "a.wav") -> bytes:
+    parts = [f'form-data; name="{key}"\r\n\r\n{value}'.encode() for key, value in fields]
+    if file is not None:
+        head = f'form-data; name="file"; filename="{name}"\r\nContent-Type: audio/wav\r\n\r\n'
+        parts.append(head.encode() + file)
+    whole = b"".join(b"--x\r\nContent-Disposition: " + part + b"\r\n" for part in parts)
+    return whole + b"--x--\r\n"
+
+
+def head(n_bytes: int | None, *headers: str, path: str = PATH, method: str = "POST") -> bytes:
+    rows = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
+    rows.append("Content-Type: multipart/form-data; boundary=x")
+    if n_bytes is not None:
+        rows.append(f"Content-Length: {n_bytes}")
+    return "\r\n".join((*rows, "", "")).encode()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
+    first, _, headers = (await reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")
+    return int(first.split()[1]), headers, await reader.read()
+
+
+async def post(port: int, body: bytes, *headers: str, **where: str) -> tuple[int, str, bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(len(body), *headers, **where) + body)
+    try:
+        return await answer(reader)
+    finally:
+        writer.close()
+
+
+async def refusal(port: int, body: bytes, *headers: str, **where: str) -> tuple[int, str]:
+    status, _, said = await post(port, body, *headers, **where)
+    return status, json.loads(said)["error"]["message"]
+
+
+async def test_the_form_arrives_and_the_text_comes_back():
+    echo = Echo()
+    async with serving(CountingStreams(), recordings=echo) as server:
+        fields = (
+            ("model", "whisper-1"),
+            ("language", "de"),
+            ("prompt", "Ä"),
+            ("temperature", "0.2"),
+        )
+        status, headers, body = await post(server.port, form(*fields))
+        assert (status, json.loads(body)) == (
+            200,
+            {"text": "one two", "usage": {"type": "duration", "seconds": 2}},
+        )
+        assert "Connection: close" in headers
+        wanted = Wanted(task="transcribe", language="de", prompt="Ä", temperature=0.2)
+        assert echo.asked == [("a.wav", wanted)]
+        await post(server.port, form(), path="/v1/audio/translations")
+        assert echo.asked[1] == ("a.wav", Wanted(task="translate"))
+    assert not any(path.exists() for path in echo.paths)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "body"),
+    [
+        ("text", "text/plain", b"one two\n"),
+        ("srt", "text/plain", b"srt: 2"),
+        ("vtt", "text", b"vtt: 2"),
+    ],
+)
+async def test_other_formats(shape, kind, body):
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        status, headers, got = await post(server.port, form(("response_format", shape)))
+    assert (status, got) == (200, body)
+    assert f"Content-Type: {kind}" in headers
+
+
+@pytest.mark.parametrize(
+    ("granularities", "has_words", "has_segments"),
+    [((), False, True), (("word",), True, False), (("word", "segment"), True, True)],
+)
+async def test_segments_and_words_with_times(granularities, has_words, has_segments):
+    fields = [("timestamp_granularities[]", each) for each in granularities]
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        sent = form(("response_format", "verbose_json"), *fields)
+        _, _, body = await post(server.port, sent)
+    got = json.loads(body)
+    assert (got["text"], got["duration"], got["task"]) == ("one two", 1.5, "transcribe")
+    assert got.get("words") == (
+        [{"word": "one", "start": 0, "end": 1}, {"word": "two", "start": 0, "end": 1}]
+        if has_words
+        else None
+    )
+    assert got.get("segments") == ([{"text": " one"}, {"text": " two"}] if has_segments else None)
+
+
+async def test_the_text_as_server_sent_events():
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        status, headers, body = await post(server.port, form(("stream", "true")), "Accept: */*")
+    assert (status, "text/event-stream" in headers) == (200, True)
+    events = [json.loads(line[6:]) for line in body.decode().split("\r\n") if "data: " in line]
+    assert events == [
+        {"type": "transcript.text.delta", "delta": "one"},
+        {"type": "transcript.text.delta", "delta": " two"},
+        {"type": "transcript.text.done", "text": "one two"},
+    ]
+
+
+async def test_a_stream_that_fails_ends_with_an_error():
+    echo = Echo()
+    echo.late_failure = EngineError("broke")
+    async with serving(CountingStreams(), recordings=echo) as server:
+        _, _, body = await post(server.port, form(("stream", "1")))
+    assert b'"delta":"one"' in body
+    assert b'data: {"error":{"message":"broke","type":"server_error"' in body
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (SourceError("no sound"), 400),
+        (ConfigError("no such language"), 400),
+        (WireError("too_large", "too long"), 413),
+        (EngineError("broke"), 500),
+        (OSError(28, "No space left on device"), 507),
+    ],
+)
+async def test_what_goes_wrong_has_a_status(failure, status):
+    echo = Echo()
+    echo.failure = failure
+    async with serving(CountingStreams(), recordings=echo) as server:
+        got, message = await refusal(server.port, form())
+    assert got == status
+    assert (failure.strerror if isinstance(failure, OSError) else str(failure)) in message
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (form(("model", "x"), file=None), "has no recording"),
+        (form(("temperature", "7")), "<= 1.0 for temperature"),
+        (form(("response_format", "xml")), "'xml' for response_format"),
+        (form(("timestamp_granularities[]", "day")), "'day' for timestamp_granularities"),
+        (form(("stream", "maybe")), "for stream"),
+        (form(("prompt", "x" * 20_000)), "prompt has more than 16384 bytes"),
+        (form(*[("a", "b")] * 70), "cannot be read"),
+        (form()[:-8], "cannot be read"),
+        (form() .replace(b"--x--\r\n", form()), "send one recording"),
+        (b"", "cannot be read"),
+        (b"junk", "cannot be read"),
+    ],
+)  # fmt: skip
+async def test_a_bad_form_is_refused(body, says):
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        status, message = await refusal(server.port, body)
+        assert (status, says in message) == (400, True), message
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data", ""])
+async def test_only_forms_are_read(kind):
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        sent = head(4).replace(b"multipart/form-data; boundary=x", kind.encode())
+        writer.write(sent + b"junk")
+        status, _, body = await answer(reader)
+        writer.close()
+    assert (status, b"send multipart/form-data" in body) == (400, True)
+
+
+async def test_a_body_in_chunks_by_a_client_that_waits_to_be_told_to_go_on():
+    body = form()
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head(None, "Transfer-Encoding: chunked", "Expect: 100-continue"))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        for at in range(0, len(body), 7):
+            piece = body[at : at + 7]
+            writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        status, _, got = await answer(reader)
+        writer.close()
+    assert (status, json.loads(got)["text"]) == (200, "one two")
+
+
+@pytest.mark.parametrize("says_its_size", [True, False])
+async def test_a_recording_that_is_too_large_is_refused_while_it_is_sent(says_its_size):
+    """The client reads its answer only after it has sent everything."""
+    body = form(file=b"x" * (1 << 22))
+    async with serving(CountingStreams(), recordings=Echo(), max_upload_bytes=1 << 20) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        if says_its_size:
+            writer.write(head(len(body)) + body)
+        else:
+            writer.write(head(None, "Transfer-Encoding: chunked"))
+            writer.write(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
+        await writer.drain()
+        status, _, got = await answer(reader)
+        writer.close()
+    assert (status, b"at most 1048576 bytes" in got) == (413, True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ((), 401),
+        (("Authorization: Bearer wrong",), 401),
+        (("Authorization: Bearer listen",), 403),
+        (("Authorization: Bearer secret",), 200),
+        (("Authorization: Bearer secret", "Origin: http://evil.example"), 403),
+    ],
+)
+async def test_tokens_and_origins_hold(headers, status):
+    bind = BindOptions(port=0, token="secret", listen_token="listen")
+    async with Server(bind, sessions=CountingStreams(), info=INFO, recordings=Echo()) as server:
+        got, _, body = await post(server.port, form(), *headers)
+        assert got == status
+        assert "error" in json.loads(body) or status == 200
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await answer(reader))[0] == 401
+        writer.close()
+
+
+async def test_a_foreign_host_is_refused():
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head(0).replace(b"Host: localhost", b"Host: evil.example"))
+        assert (await answer(reader))[0] == 403
+        writer.close()
+
+
+async def test_as_many_as_allowed_are_received_at_a_time():
+    echo = Echo()
+    echo.may_go.clear()
+    async with serving(CountingStreams(), recordings=echo, max_uploads=1) as server:
+        first = asyncio.create_task(post(server.port, form()))
+        await echo.started.wait()
+        status, headers, _ = await post(server.port, form())
+        assert (status, "Retry-After: 10" in headers) == (503, True)
+        echo.may_go.set()
+        assert (await first)[0] == 200
+        while (await post(server.port, form()))[0] != 200:
+            pass
+
+
+async def test_nothing_is_transcribed_for_a_client_that_has_gone():
+    echo = Echo()
+    echo.may_go.clear()
+    async with serving(CountingStreams(), recordings=echo) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        body = form()
+        writer.write(head(len(body)) + body)
+        await echo.started.wait()
+        assert echo.paths[0].exists()
+        writer.transport.abort()
+        await echo.cancelled.wait()
+    assert not echo.paths[0].exists()
+
+
+async def test_a_client_that_stops_sending_is_dropped():
+    async with serving(CountingStreams(), recordings=Echo(), send_deadline_ms=50) as server:
+        for sent in (b"POST /v1", head(100), head(100) + b"--x\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(sent)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+
+
+async def test_the_server_ends_while_recordings_are_transcribed():
+    echo = Echo()
+    echo.may_go.clear()
+    async with serving(CountingStreams(), recordings=echo) as server:
+        waiting = asyncio.create_task(post(server.port, form()))
+        await echo.started.wait()
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+        await waiting
+    assert not echo.paths[0].exists()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"POST \r\n\r\n",
+        b"POST / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: strange\r\n\r\n",
+        b"DELETE \xff\xff\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_told_so_and_disturbs_nobody(junk, caplog):
+    async with (
+        serving(CountingStreams(), recordings=Echo()) as server,
+        client(server.port) as listener,
+    ):
+        await listener.get()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(junk)
+        assert (await answer(reader))[0] in (400, 405, 501)
+        writer.close()
+        await (await listener.connection.ping())
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_the_model_is_listed():
+    async with serving(CountingStreams()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        _, _, body = await answer(reader)
+        writer.close()
+        assert [each["id"] for each in json.loads(body)["data"]] == ["fake"]
+        assert (await post(server.port, form()))[0] == 405  # nobody transcribes recordings here
