@@ -34,7 +34,7 @@ def write(folder: Path, speech: Sequence[Path], seconds: int = SECONDS) -> list[
         "typing": lambda n, rng: _level(_typing(n, rng), -24),
         "cough": lambda n, rng: _level(_cough(n, rng), -24),
         "breathing": lambda n, rng: _level(_breathing(n, rng), -30),
-        "music": lambda n, rng: _level(_music(n, rng), -26),
+        "music": lambda n, rng: _level(music(n, rng), -26),
         "mumble": lambda n, rng: _level(_vowels(n, rng), -26),
         "babble": lambda n, rng: _level(np.sum([_vowels(n, rng) for _ in range(8)], axis=0), -28),
         "crowd": lambda n, rng: _level(
@@ -123,7 +123,7 @@ def _breathing(n: int, rng: np.random.Generator) -> Sound:
     return sound
 
 
-def _music(n: int, rng: np.random.Generator) -> Sound:
+def music(n: int, rng: np.random.Generator) -> Sound:
     """Four chords, a melody of plucked tones, a drum."""
     sound, beat = np.zeros(n), int(0.4 * SAMPLE_RATE)
     chords = ((0, 4, 7), (5, 9, 12), (7, 11, 14), (9, 12, 16))

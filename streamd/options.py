@@ -124,9 +124,10 @@ class AlignAttOptions:
 class VadOptions:
     """The voice detector."""
 
-    detector: Literal["webrtc", "energy", "off"] = "webrtc"
+    detector: Literal["silero", "webrtc", "energy", "off"] = "silero"
+    """silero is a second opinion about what webrtc takes for speech."""
     aggressiveness: Annotated[int, Meta(ge=0, le=3)] = 1
-    """How eagerly webrtc rejects noise: 0 lets most sound through, 3 least."""
+    """How eagerly the webrtc detector rejects noise: 0 lets most sound through, 3 least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,8 @@ class GateOptions:
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
     """Quieter frames are never voiced."""
     steady_db: Annotated[float, Meta(ge=0.0, le=60.0), "dB"] = 3.0
-    """Sound whose level varied by less within two seconds is noise; 0 disables the check."""
+    """Sound whose level varied by less within two seconds is noise; 0 disables the check. With
+    silero there is none."""
 
     @property
     def close_share(self) -> float:

@@ -18,6 +18,7 @@ from streamd.engine.model import Model
 from streamd.engine.prepared import open_in_memory
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
+from streamd.engine.silero import Silero
 from streamd.errors import ConfigError
 from streamd.events import Choices
 from streamd.options import DecodingOptions, EndpointOptions
@@ -105,8 +106,12 @@ def gate(config: Config) -> Gate:
     options = config.gate
     if config.vad.detector == "off":
         options = replace(options, floor_db=-math.inf, steady_db=0.0)
-    webrtc = config.vad.detector == "webrtc"
-    return Gate(WebRtcVad(config.vad.aggressiveness) if webrtc else any_sound, options)
+    webrtc = config.vad.detector in ("silero", "webrtc")
+    return Gate(
+        WebRtcVad(config.vad.aggressiveness) if webrtc else any_sound,
+        options,
+        second=Silero() if config.vad.detector == "silero" else None,
+    )
 
 
 def _policy(config: Config) -> CommitPolicy:

@@ -106,7 +106,8 @@ class Session:
         lost = self._ring.append(frames)
         for frame in frames:
             level = level_db(frame)
-            events += self._segmenter.push(self._gate.update(frame, level), level)
+            silence = self._gate.update(frame, level)
+            events += self._segmenter.push(silence, level, self._gate.late)
             events += self._settle()
         if lost:
             events.append(self._lose(lost))

@@ -1,8 +1,9 @@
 """Voice activity: detectors that decide frame by frame, and the gate over their decisions.
 
 A detector alone takes loud steady noise for speech, so a frame counts as voiced only if it is also
-louder than an absolute floor and the level varied recently. `streamd.vad.segmenter` cuts the stream
-into utterances. Another detector is another `VoiceDetector`.
+louder than an absolute floor and the level varied recently, or a second detector agrees.
+`streamd.vad.segmenter` cuts the stream into utterances. Another detector is another
+`VoiceDetector`.
 """
 
 from collections import deque
@@ -15,6 +16,8 @@ from streamd.types import FRAME, SAMPLE_RATE, Samples
 
 VoiceDetector = Callable[[Samples], bool]
 """Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
+SecondOpinion = Callable[[Samples, bool], bool]
+"""The same, given what the first detector and the level say. `streamd.engine.silero` has one."""
 
 
 class WebRtcVad:
@@ -85,12 +88,18 @@ def any_sound(frame: Samples) -> bool:
 class Gate:
     """Opens when enough of the last frames are voiced, and closes when few are."""
 
-    def __init__(self, vad: VoiceDetector, options: GateOptions | None = None) -> None:
-        self._vad, self._options = vad, options or GateOptions()
-        self._steadiness = Steadiness() if self._options.steady_db else None
-        self._voiced: deque[bool] = deque(maxlen=self._options.attack)
-        self._since_voiced = 0
-        self._open = False
+    def __init__(
+        self,
+        vad: VoiceDetector,
+        options: GateOptions | None = None,
+        *,
+        second: SecondOpinion | None = None,
+    ) -> None:
+        """`second` decides about the frames that `vad` and the level let through."""
+        self._vad, self._second, self._options = vad, second, options or GateOptions()
+        self._steadiness = Steadiness() if self._options.steady_db and not second else None
+        self._heard, self._believed = Opening(self._options), Opening(self._options)
+        self._late = 0
 
     def update(self, frame: Samples, level: float | None = None) -> int:
         """Take the next frame, (320,) float32, and its `level_db` if the caller has it.
@@ -98,10 +107,45 @@ class Gate:
         Returns 0 while the gate is open, else how many frames ago the last voiced frame was (>= 1).
         """
         options, level = self._options, level_db(frame) if level is None else level
-        # Both have state, so both must see every frame.
-        speech = self._vad(frame)
-        moved = self._steadiness.range_db(frame) if self._steadiness else 0.0
-        voiced = speech and level >= options.floor_db and moved >= options.steady_db
+        # All have state, so all must see every frame.
+        voiced = self._vad(frame) and level >= options.floor_db
+        if self._steadiness:
+            voiced = self._steadiness.range_db(frame) >= options.steady_db and voiced
+        if self._second is None:
+            return self._believed.update(voiced)
+        self._late = self._late + 1 if self._heard.update(voiced) == 0 else 0
+        return self._believed.update(self._second(frame, voiced) and voiced)
+
+    @property
+    def late(self) -> int:
+        """For how many frames the sound has lasted for which the second opinion was needed.
+
+        When the gate opens, a word may have begun so many frames earlier than without it.
+        """
+        return min(self._late, LATEST)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the gate is closed, but the latest frames may be the start of a word."""
+        return self._believed.doubtful
+
+
+LATEST = 30
+"""Frames that a second opinion may take at most; the longest seen was 28, in rumbling noise."""
+
+
+class Opening:
+    """Whether a gate is open, from the decisions about its frames."""
+
+    def __init__(self, options: GateOptions) -> None:
+        self._options = options
+        self._voiced: deque[bool] = deque(maxlen=options.attack)
+        self._since_voiced = 0
+        self._open = False
+
+    def update(self, voiced: bool) -> int:
+        """Take the decision about the next frame; returns what `Gate.update` does."""
+        options = self._options
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1
         share = sum(self._voiced) / options.attack
@@ -114,7 +158,7 @@ class Gate:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the gate is closed, but the latest frames may be the start of a word."""
+        """See `Gate.doubtful`."""
         return (
             not self._open and sum(self._voiced) >= self._options.close_share * self._options.attack
         )

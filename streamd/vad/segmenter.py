@@ -48,7 +48,9 @@ class Segmenter:
         self.cursor = 0
         """The next frame to be read; everything before it is decided."""
         self._base = 0  # frame number of the first entry of the track
-        self._track: list[tuple[int, float]] = []  # per frame: silence as Gate.update says, level
+        # per frame: silence as Gate.update says, level, Gate.late
+        self._track: list[tuple[int, float, int]] = []
+        self._late = 0  # that of the last frame that was read
         self._open: Utterance | None = None
         self._floor = 0  # the next utterance begins here at the earliest
         self._flush_at: int | None = None
@@ -62,12 +64,12 @@ class Segmenter:
     @property
     def oldest(self) -> int:
         """Frame before which no utterance begins, not even one that is still to come."""
-        to_come = max(self.cursor - self.options.pre_roll, self._floor)
+        to_come = max(self.cursor - self.options.pre_roll - self._late, self._floor)
         return min(to_come, self.utterances[0].start) if self.utterances else to_come
 
-    def push(self, silence: int, level: float) -> list[Vad]:
-        """Take in the gate's decision about the next frame and its level in dB."""
-        self._track.append((silence, level))
+    def push(self, silence: int, level: float, late: int = 0) -> list[Vad]:
+        """Take in the gate's decision about the next frame, its level in dB, and `Gate.late`."""
+        self._track.append((silence, level, late))
         return self._advance()
 
     def asked(self) -> Utterance | None:
@@ -106,14 +108,14 @@ class Segmenter:
 
         def loudness(boundary: int) -> tuple[float, int]:
             around = self._track[max(0, boundary - 2 - self._base) : boundary + 3 - self._base]
-            return sum(level for _, level in around) / max(1, len(around)), abs(boundary - near)
+            return sum(level for _, level, _ in around) / max(1, len(around)), abs(boundary - near)
 
         return min(range(start, end + 1), key=loudness)
 
     def voiced_share(self, start: int, end: int) -> float:
         """The share of frames `start` to `end` in which the gate was open; see `forget`."""
         track = self._track[max(0, start - self._base) : max(0, end - self._base)]
-        return sum(silence == 0 for silence, _ in track) / max(1, end - start)
+        return sum(silence == 0 for silence, *_ in track) / max(1, end - start)
 
     def _advance(self) -> list[Vad]:
         """Read the track up to its end, or to the frame where an answer is missing."""
@@ -129,7 +131,7 @@ class Segmenter:
                     events += self._close(self._open)
             if self.cursor == self.end:
                 return events
-            silence = self._track[self.cursor - self._base][0]
+            silence, _, self._late = self._track[self.cursor - self._base]
             if self._open is not None:
                 self._follow(self._open, silence)
                 if not self._is_decided(self._open):
@@ -178,7 +180,8 @@ class Segmenter:
         return utterance.ending_pause
 
     def _begin(self) -> list[Vad]:
-        start = max(self.cursor - 1 - self.options.pre_roll, self._floor)
+        late = max(0, self._late - 1)  # at once is not late
+        start = max(self.cursor - 1 - self.options.pre_roll - late, self._floor)
         self._open = Utterance(start)
         self.utterances.append(self._open)
         return [Vad(speech=True, t_ms=ms_from_frames(start))]

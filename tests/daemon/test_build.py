@@ -17,6 +17,7 @@ from streamd.events import Choices
 from streamd.search.tokenizer import LANGUAGES
 from streamd.session import Session
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
+from tests.support import recorded
 
 
 @dataclass
@@ -161,9 +162,7 @@ def test_a_client_chooses_for_its_session_only():
 
 def said(session: Session) -> Window:
     """A window of some speech."""
-    rng = np.random.default_rng(1)
-    loud = np.where(np.arange(100) % 10 < 7, 0.3, 0.01)[:, None]
-    session.feed((rng.standard_normal((100, FRAME)) * loud).astype(np.float32))
+    session.feed(recorded.frames(recorded.samples())[:100])
     session.flush()
     window = session.next_window()
     assert window is not None
@@ -224,15 +223,25 @@ def windows(session: Session, frames: np.ndarray) -> list[Window]:
     return wanted
 
 
+@pytest.mark.parametrize("vad", ["silero", "webrtc"])
 @pytest.mark.parametrize("kind", ["silence", "hum", "white", "pink", "brown"])
-def test_silence_and_steady_noise_ask_the_engine_for_nothing(kind):
-    assert windows(build.new_session(load({}, {})), sound(kind, 1500)) == []
+def test_silence_and_steady_noise_ask_the_engine_for_nothing(kind, vad):
+    assert windows(build.new_session(load({"vad": vad}, {})), sound(kind, 1500)) == []
 
 
-def test_noise_that_is_switched_on_occupies_the_engine_for_some_seconds_only():
-    session = build.new_session(load({}, {}))
+def switched_on() -> np.ndarray:
     noise = sound("pink", 1500)
     noise[:200] *= np.float32(0.01)
+    return noise
+
+
+def test_noise_that_is_switched_on_asks_the_engine_for_nothing():
+    assert windows(build.new_session(load({}, {})), switched_on()) == []
+
+
+def test_without_a_second_opinion_it_occupies_the_engine_for_some_seconds_only():
+    session = build.new_session(load({"vad": "webrtc"}, {}))
+    noise = switched_on()
     heard = windows(session, noise)
     assert 0 < len(heard) < 12
     assert heard[-1].end < 200 + 300
@@ -240,7 +249,7 @@ def test_noise_that_is_switched_on_occupies_the_engine_for_some_seconds_only():
 
 
 def test_memory_stays_flat_in_speech_without_an_end():
-    session = build.new_session(load({}, {}))
+    session = build.new_session(load({"vad": "webrtc"}, {}))
     speech = np.concatenate([sound("pink", 8) * np.float32(g) for g in (1.0, 0.05)] * 400)
     sizes, n_windows = [], 0
     tracemalloc.start()

@@ -14,6 +14,7 @@ from streamd.daemon.streams import Stream, StreamCalls
 from streamd.hub import Hub
 from streamd.server import Metrics
 from streamd.types import FRAME, Frames
+from tests.support import recorded
 
 CONFIG = load({"model": "tiny.en", "threads": "1"}, {})
 
@@ -46,9 +47,7 @@ async def test_nobody_is_woken_before_a_window_is_due():
     for frame in silence(10, 1e-3):
         stream.feed(frame[None])
     assert (woken, stream.due_since) == ([], None)
-    t = np.arange(3 * 50 * FRAME) / 16_000
-    syllables = 0.1 * np.sign(np.sin(2 * np.pi * 120 * t)) * np.maximum(0, np.sin(5 * np.pi * t))
-    for frame in syllables.astype(np.float32).reshape(-1, FRAME):
+    for frame in recorded.frames(recorded.samples())[:150]:
         stream.feed(frame[None])
     assert woken
     assert stream.next_window() is not None

@@ -113,3 +113,24 @@ def test_the_start_of_a_word_is_doubtful():
         gate.update(np.zeros(FRAME, np.float32))
         doubtful.append(gate.doubtful)
     assert doubtful == [False] * 12 + [True] * 3 + [False]
+
+
+def test_a_second_opinion_opens_the_gate_later_and_says_by_how_much():
+    first, second = [True] * 40, [False] * 15 + [True] * 25
+    frames, judged = iter(first), iter(second)
+    gate = Gate(
+        lambda _: next(frames), GateOptions(floor_db=-200.0), second=lambda *_: next(judged)
+    )
+    seen, late = [], []
+    for _ in first:
+        seen.append(gate.update(np.zeros(FRAME, np.float32)))
+        late.append(gate.late)
+    assert seen.index(0) == 15 + 5
+    assert late[4:7] == [0, 1, 2], "from the frame where the first would have opened it"
+    assert late[20] == 16
+    assert max(late) == 30, "there is a limit"
+
+
+def test_a_second_opinion_counts_only_where_the_first_hears_something():
+    gate = Gate(lambda _: False, second=lambda *_: True)
+    assert 0 not in silences(gate, np.ones(100 * FRAME, np.float32))

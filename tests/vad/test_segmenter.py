@@ -215,3 +215,26 @@ def test_the_start_of_a_word_before_a_flush_is_kept_while_a_question_is_open():
     segmenter.flush(doubtful=True)
     segmenter.answer(segmenter.asked(), words("and"))
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (74, 100)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), min_size=1, max_size=8))
+def test_an_utterance_begins_where_the_sound_began_that_was_judged_late(stretches):
+    """And never before what was said to be the oldest frame that is needed."""
+    segmenter, since, late = Segmenter(), 0, 0
+    for speech, n in stretches:
+        for i in range(n):
+            late = min(late + 1, 30) if speech else 0
+            # the first detector hears it at once, the second 10 frames later
+            since = 0 if speech and i >= 10 else since + 1
+            oldest, n_before = segmenter.oldest, len(segmenter.utterances)
+            segmenter.push(since, LOUD, late)
+            for begun in list(segmenter.utterances)[n_before:]:
+                assert begun.start >= oldest
+                assert begun.start == max(0, segmenter.cursor - 25 - late) or n_before
+
+
+def test_an_utterance_that_is_judged_at_once_begins_with_its_pre_roll():
+    segmenter = Segmenter()
+    for silence, late in [(1, 0)] * 100 + [(0, 1)]:
+        segmenter.push(silence, LOUD, late)
+    assert segmenter.utterances[0].start == 100 - 25

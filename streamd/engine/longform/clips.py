@@ -55,7 +55,7 @@ class SpeechClips:
             level = level_db(frame)
             silence = self._gate.update(frame, level)
             self._voiced.append(silence == 0)
-            self._segmenter.push(silence, level)
+            self._segmenter.push(silence, level, self._gate.late)
             self._segmenter.forget(self._segmenter.cursor - self._segmenter.options.tail - 2)
 
     @property
