@@ -1,3 +1,56 @@
-"""Live captions from a Whisper model that runs on your own machine."""
+r"""Live captions from a Whisper model that runs on your own machine.
+
+As a library, streamd is these names (docs/library.md)::
+
+    from streamd import Captioner, Microphone, transcribe
+
+    with Captioner("base.en") as captions:
+        for event in captions.listen(Microphone()):
+            print(event.text, end="\n" if event.is_final else "\r")
+
+    for segment in transcribe("talk.m4a").segments:
+        print(segment.start, segment.text)
+
+They are imported when they are first used: ``import streamd`` alone loads neither numpy nor the
+inference runtime.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamd.captioner import Captioner as Captioner
+    from streamd.captioner import CaptionSession as CaptionSession
+    from streamd.captioner import Transcript as Transcript
+    from streamd.captioner import transcribe as transcribe
+    from streamd.errors import ConfigError as ConfigError
+    from streamd.errors import EngineError as EngineError
+    from streamd.errors import ModelError as ModelError
+    from streamd.errors import SourceError as SourceError
+    from streamd.errors import StreamdError as StreamdError
+    from streamd.events import Final as Final
+    from streamd.events import Partial as Partial
+    from streamd.events import TimedWord as TimedWord
+    from streamd.sources.microphone import Microphone as Microphone
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "errors": ("ConfigError", "EngineError", "ModelError", "SourceError", "StreamdError"),
+    "events": ("Final", "Partial", "TimedWord"),
+    "captioner": ("CaptionSession", "Captioner", "Transcript", "transcribe"),
+    "sources.microphone": ("Microphone",),
+}
+_HOME = {name: f"streamd.{module}" for module, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'streamd' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,6 +6,7 @@ milliseconds since the stream began.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 
@@ -78,7 +79,25 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base of all events."""
 
 
-class TimedWord(msgspec.Struct, frozen=True, kw_only=True):
+class _InSeconds:
+    """Times in seconds, as users of the library want them; on the wire they are milliseconds."""
+
+    __slots__ = ()
+    start_ms: int
+    end_ms: int
+
+    @property
+    def start(self) -> float:
+        """Beginning, in seconds since the stream began."""
+        return self.start_ms / 1000
+
+    @property
+    def end(self) -> float:
+        """End, in seconds since the stream began."""
+        return self.end_ms / 1000
+
+
+class TimedWord(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
     """One word on the wire: `text` without leading blank, `prob` 0..1, `final`: never changes."""
 
     text: str
@@ -102,12 +121,14 @@ def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
     )
 
 
-class Partial(Event, frozen=True, kw_only=True, tag="partial"):
+class Partial(Event, _InSeconds, frozen=True, kw_only=True, tag="partial"):
     """The text of segment `seg` so far; replaces the segment's earlier partials.
 
     The first `stable` characters of `text` are committed: they never change. `rev` counts up within
     the segment. `lag_ms` is the audio that arrived while this was being transcribed.
     """
+
+    is_final: ClassVar = False
 
     seg: int
     rev: int
@@ -143,11 +164,13 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     compression_ratio: float
 
 
-class Final(Event, frozen=True, kw_only=True, tag="final"):
+class Final(Event, _InSeconds, frozen=True, kw_only=True, tag="final"):
     """Segment `seg` is complete; this text is never changed, doubled or withdrawn.
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
     """
+
+    is_final: ClassVar = True
 
     seq: int = 0
     seg: int

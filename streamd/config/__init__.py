@@ -3,7 +3,7 @@
 The daemon hands each part its own dataclass of the `Config`; no part sees the whole.
 """
 
-from streamd.config.load import SET, as_toml, load, read_token, value_of
+from streamd.config.load import SET, as_toml, load, of_options, read_token, value_of
 from streamd.config.option import Option, suggestion
 from streamd.config.table import COMMON, OPTIONS, SECTIONS, SETTINGS, Config, successor
 
@@ -17,6 +17,7 @@ __all__ = [
     "Option",
     "as_toml",
     "load",
+    "of_options",
     "read_token",
     "successor",
     "suggestion",

@@ -5,7 +5,7 @@ The command line takes precedence over the environment, and the environment over
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain
@@ -54,9 +54,34 @@ def load(
     """
     path = config_file or environ.get(CONFIG_VARIABLE, "")
     of_file = _from_file(path, "--config" if config_file else CONFIG_VARIABLE) if path else ()
-    config, culprits = Config(), {}
     # Later ones take precedence.
-    for found in chain(of_file, _from_environment(environ), _from_command_line(given)):
+    return _merged(chain(of_file, _from_environment(environ), _from_command_line(given)))
+
+
+def of_options(options: Mapping[str, object]) -> Config:
+    """Return the configuration of a program that uses streamd as a library.
+
+    `options` has values by the long names of options or the names of settings, typed as in a TOML
+    file. Raises `ConfigError` about the first name or value that is not allowed.
+    """
+    return _merged(_from_program(name, value) for name, value in options.items())
+
+
+def _from_program(name: str, value: object) -> _Value:
+    culprit = f"option {name}"
+    if "." in name:
+        return _set(name, value, culprit)
+    option = OPTIONS.get(name.replace("_", "-"))
+    if option is None:
+        now = successor(name)
+        hint = f"; it is now {now}" if now else suggestion(name, OPTIONS)
+        raise ConfigError(f"unknown {culprit}{hint}")
+    return _Value(option, value, culprit, typed=True)
+
+
+def _merged(values: Iterable[_Value]) -> Config:
+    config, culprits = Config(), {}
+    for found in values:
         field, culprit = found.field, found.culprit
         value = field.read(found.value, culprit, typed=found.typed)
         part = replace(getattr(config, field.part), **{field.attribute: value})

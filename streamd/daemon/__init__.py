@@ -19,10 +19,10 @@ from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, serving
 from streamd.daemon.control import Control, until_first_error
-from streamd.daemon.inference import HangError
-from streamd.daemon.opening import open_model
+from streamd.daemon.inference import HangError, WindowRecognizer
+from streamd.daemon.opening import Recognizers, open_model, recognizers
 from streamd.daemon.screen import show
-from streamd.daemon.streams import Stream, Streams
+from streamd.daemon.streams import Chooser, Stream, Streams
 from streamd.daemon.uploads import Uploads
 from streamd.display import open_files
 from streamd.errors import SourceError
@@ -70,9 +70,15 @@ async def run(config: Config) -> int:
 async def _live(
     config: Config, sources: Sequence[Source], streams: Streams, control: Control
 ) -> None:
-    uploads = Uploads(config, streams)
+    uploads, loop = Uploads(config, streams), asyncio.get_running_loop()
+
+    def open_engine() -> Recognizers:
+        opened = open_model(config)
+        loop.call_soon_threadsafe(uploads.opened.set_result, opened)
+        return recognizers(config, *opened)
+
     async with asyncio.TaskGroup() as tasks:
-        work = (_engine(config, streams, uploads), streams.chores(), serving.watchdog())
+        work = (supervise(streams, open_engine), streams.chores(), serving.watchdog())
         running = [tasks.create_task(task) for task in work]
         live = streams.add(LIVE) if sources else None
         if live is not None:
@@ -89,22 +95,21 @@ async def _live(
             else:
                 opened = partial(serving.announce, server)
                 reopen = None if config.input.files else partial(build.microphone, config)
-                await _caption(sources, live, control, opened=opened, reopen=reopen)
+                await caption(sources, live, control, opened=opened, reopen=reopen)
         for task in running:
             task.cancel()
 
 
-async def _engine(config: Config, streams: Streams, uploads: Uploads) -> None:
-    """Load the model and supervise the engine; every listener gets a fault if one of them fails."""
+async def supervise(
+    streams: Streams, open_engine: Callable[[], tuple[Sequence[WindowRecognizer], Chooser]]
+) -> None:
+    """Open the engine in a thread and serve the sessions until cancelled.
+
+    Every listener gets a fault if one of them fails.
+    """
     try:
-        opened = model, engine = await asyncio.to_thread(open_model, config)
-        uploads.opened.set_result(opened)
-        recognizers = [
-            await asyncio.to_thread(build.recognizer, config, model, engine)
-            for _ in range(build.workers(config))
-        ]
-        chooser = await asyncio.to_thread(build.chooser, config, model)
-        await streams.transcribe(*recognizers, chooser=chooser)
+        workers, chooser = await asyncio.to_thread(open_engine)
+        await streams.transcribe(*workers, chooser=chooser)
     except Exception as error:
         streams.fail(error)
         if isinstance(error, HangError):
@@ -113,12 +118,12 @@ async def _engine(config: Config, streams: Streams, uploads: Uploads) -> None:
         raise
 
 
-async def _caption(
+async def caption(
     sources: Sequence[Source],
     live: Stream,
     control: Control,
     *,
-    opened: Callable[[], None],
+    opened: Callable[[], None] = lambda: None,
     reopen: Callable[..., Source] | None = None,
 ) -> None:
     """Caption one source after the other, then end the session.

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
 from streamd.daemon import build
+from streamd.daemon.streams import Chooser
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.prepared import open_engine
+from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
 from streamd.errors import ConfigError, ModelError
 
@@ -70,6 +72,16 @@ def open_model(
         return opened.model, opened.engine
     engine = _with_core_ml(config, opened.engine, built, core_ml=core_ml, settled=settled)
     return opened.model, engine
+
+
+Recognizers = tuple[list[Recognizer[Any]], Chooser]
+"""A recognizer for each worker, and what checks the choices of sessions."""
+
+
+def recognizers(config: Config, model: Model, engine: Engine[Any]) -> Recognizers:
+    """Return recognizers on one engine. Raises `ConfigError`."""
+    workers = [build.recognizer(config, model, engine) for _ in range(build.workers(config))]
+    return workers, build.chooser(config, model)
 
 
 def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":

@@ -1,0 +1,81 @@
+"""Samples that the calling program has in memory, as numpy arrays."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+
+from streamd.audio.framer import Block, Framer
+from streamd.sources import Background, FrameStream
+from streamd.types import SAMPLE_RATE
+
+_TYPES = ("float32", "float64", "int16", "int32", "uint8")
+
+
+class ArraySource:
+    """The arrays of an iterable, or those that are `put`, until `stop`.
+
+    The iterable is read in a thread, as fast as the audio is transcribed. Each array is (n,), or
+    (n, channels), of float32 or float64 (-1 to 1), int16, int32 or uint8, at `rate_hz`. Raises
+    `SourceError` for a rate that cannot be converted.
+    """
+
+    def __init__(
+        self,
+        blocks: Iterable[Block] | None = None,
+        *,
+        rate_hz: int = SAMPLE_RATE,
+        channels: int = 1,
+    ) -> None:
+        self.name = "the samples"
+        self.live = False
+        self.duration_ms: int | None = None
+        self._channels = channels
+        self._blocks = None if blocks is None else iter(blocks)
+        self._put: asyncio.Queue[Block | None] = asyncio.Queue()
+        self._reading: Background[Block | None] = Background()
+        self._stopped = False
+        self._frames = FrameStream(Framer(rate_hz, channels), self._next_block, name=self.name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._reading.join()
+
+    def __aiter__(self) -> FrameStream:
+        return self._frames
+
+    def put(self, block: Block) -> None:
+        """Take an array that `checked` returned."""
+        self._put.put_nowait(block)
+
+    def checked(self, samples: Any) -> Block:  # noqa: ANN401  # whatever numpy can convert
+        """Return a copy of the caller's samples.
+
+        Raises `TypeError` or `ValueError` if they have another type or shape than described above.
+        """
+        block = np.array(samples)
+        if block.dtype.name not in _TYPES:
+            raise TypeError(f"samples must be {', '.join(_TYPES)}, got {block.dtype.name}")
+        shape = (block.shape[0], 1) if block.ndim == 1 else block.shape
+        if len(shape) != 2 or shape[1] != self._channels:
+            wanted = "(n,)" if self._channels == 1 else f"(n, {self._channels})"
+            raise ValueError(f"samples must have the shape {wanted}, got {block.shape}")
+        return block
+
+    def stop(self) -> None:
+        """End after what was put or read by now."""
+        self._stopped = True
+        self._put.put_nowait(None)
+
+    async def _next_block(self) -> Block | None:
+        if self._blocks is None:
+            return await self._put.get()
+        return None if self._stopped else await self._reading.run(self._read)
+
+    def _read(self) -> Block | None:
+        for block in self._blocks or ():
+            return self.checked(block)
+        return None
