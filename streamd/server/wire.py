@@ -186,13 +186,15 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
 
 
-def parse_query(query: str, kind: type[QueryT]) -> QueryT:
+def parse_query(query: str, kind: type[QueryT], *, max_fields: int = 20) -> QueryT:
     """Parse the query; the last value of a repeated name counts, unknown names are ignored.
 
-    Raises `WireError` with `bad_query`.
+    All values count for a field that is a tuple. Raises `WireError` with `bad_query`.
     """
+    lists = {field.name for field in msgspec.structs.fields(kind) if field.type == tuple[str, ...]}
     try:
-        pairs = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
+        found = parse_qs(query, max_num_fields=max_fields).items()
+        pairs = {name: values if name in lists else values[-1] for name, values in found}
         return msgspec.convert(pairs, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".

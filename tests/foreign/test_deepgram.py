@@ -117,4 +117,9 @@ def test_errors_are_the_ones_of_the_client(server, came_back):
         connection._send("nonsense")
         thread.join(60)
     assert got[0].variant == "bad_message"
-    came_back("deepgram-sdk", "wrong key; opus", "401; ListenV1Error, close code 1008")
+    with listening(server, language="de") as (connection, got, thread):
+        connection.send_media(bytes(3200))
+        thread.join(60)
+    assert (got[0].variant, got[1].rcvd.code) == ("bad_option", 1008)
+    assert "knows en only" in got[0].description
+    came_back("deepgram-sdk", "wrong key; opus; German", "401; ListenV1Error, close code 1008")

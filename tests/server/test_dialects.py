@@ -315,7 +315,7 @@ def test_vosk_in_full():
     word = {"word": "Turn", "conf": 1.0, "start": 0.5, "end": 1.0}
     assert converse(
         Vosk(""),
-        '{ "config" : { "sample_rate" : 16000.0, "words" : 1, "phrase_list": ["on"] } }',
+        '{ "config" : { "sample_rate" : 16000.0, "words" : 1, "phrase_list": ["on", "[unk]"] } }',
         bytes(320),
         partial("Turn", 500),
         bytes(320),
@@ -331,7 +331,7 @@ def test_vosk_in_full():
         '{"eof" : 1}',
         Eos(seq=1, reason="stop"),
     ) == [
-        Start(rate=16000),
+        Start(rate=16000, hotwords="on"),
         bytes(320),
         {"partial": ""},
         bytes(320),
@@ -422,6 +422,68 @@ def test_the_first_message_tells_who_is_at_the_root():
     assert isinstance(introduced("", '{"uid":"me"}'), WhisperLive)
     for message in (b'{"uid":"me"}', '{"config":{}}', '{"uid":1}', "nonsense", "[" * 100_000):
         assert isinstance(introduced("", message), Vosk)
+
+
+# What a client chooses for its session
+def started(dialect: Dialect, *said: str) -> Start:
+    """The `Start` of a client that sends audio after what it `said`."""
+    (start,) = [act for act in converse(dialect, *said, bytes(4)) if isinstance(act, Start)]
+    return start
+
+
+@pytest.mark.parametrize(
+    ("dialect", "said", "start"),
+    [
+        (Deepgram(LISTEN), (), Start(rate=8000)),
+        (
+            Deepgram(f"{LISTEN}&language=en-US&endpointing=10&keyterm=Ada&keyterm=Mary%20S"),
+            (),
+            Start(rate=8000, language="en", endpoint_ms=200, hotwords="Ada, Mary S"),
+        ),
+        (
+            Deepgram(f"{LISTEN}&language=multi&endpointing=false&keywords=Ada:2"),
+            (),
+            Start(rate=8000, language="auto", hotwords="Ada"),
+        ),
+        (Deepgram(f"{LISTEN}&endpointing=500"), (), Start(rate=8000, endpoint_ms=500)),
+        (Deepgram(f"{LISTEN}&endpointing=0"), (), Start(rate=8000, endpoint_ms=200)),
+        (
+            Deepgram("&".join([LISTEN, *["keyterm=a"] * 100])),
+            (),
+            Start(rate=8000, hotwords=", ".join("a" * 100)),
+        ),
+        (
+            AssemblyAI(
+                f"{WS}&language_code=de&prompt=Bees.&min_turn_silence=400"
+                "&keyterms_prompt=%5B%22Apis%22%2C%20%22mellifera%22%5D"
+            ),
+            (),
+            Start(
+                rate=8000,
+                language="de",
+                prompt="Bees.",
+                hotwords="Apis, mellifera",
+                endpoint_ms=400,
+            ),
+        ),
+        (
+            WhisperLive("", "me"),
+            (
+                '{"uid":"me","language":"de","task":"translate","hotwords":"Apis",'
+                '"initial_prompt":"Bees."}',
+            ),
+            Start(
+                encoding=Encoding.F32,
+                language="de",
+                task="translate",
+                prompt="Bees.",
+                hotwords="Apis",
+            ),
+        ),
+    ],
+)
+def test_what_a_client_chooses_reaches_its_session(dialect, said, start):
+    assert started(dialect, *said) == start
 
 
 # Audio

@@ -5,12 +5,12 @@ from types import MappingProxyType
 from typing import Final as Constant
 from typing import Literal
 
-from msgspec.structs import replace
+import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, Vad
 from streamd.server.dialects.audio import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, tell, type_of
+from streamd.server.dialects.dialect import Close, Tell, endpoint_ms, language, tell, type_of
 from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
 
 _LIFETIME_S = 3 * 3600
@@ -24,6 +24,13 @@ _INVALID = 3006
 class _Streaming(Query, frozen=True, kw_only=True):
     sample_rate: int
     encoding: Literal["pcm_s16le", "pcm_mulaw"] = "pcm_s16le"
+    language_code: str | None = None
+    prompt: str | None = None
+    keyterms_prompt: str = "[]"
+    min_turn_silence: int | None = None
+
+
+_terms_decoder = msgspec.json.Decoder(list[str])
 
 
 class AssemblyAI:
@@ -39,8 +46,19 @@ class AssemblyAI:
     def request(self) -> Query:
         """Feed a session and listen to it; raises `WireError` for what is not supported."""
         asked = parse_query(self._text, _Streaming)
-        self._audio = ByteStream(asked.encoding, Start(rate=asked.sample_rate))
-        return replace(asked, role=Role.BOTH)
+        try:
+            terms = _terms_decoder.decode(asked.keyterms_prompt)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise WireError("bad_query", f"keyterms_prompt: {error}") from error
+        start = Start(
+            rate=asked.sample_rate,
+            language=language(asked.language_code),
+            prompt=asked.prompt,
+            hotwords=", ".join(terms) or None,
+            endpoint_ms=endpoint_ms(asked.min_turn_silence),
+        )
+        self._audio = ByteStream(asked.encoding, start)
+        return msgspec.structs.replace(asked, role=Role.BOTH)
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """Begin; there is no limit, but clients want one."""
@@ -78,8 +96,6 @@ class AssemblyAI:
                 duration_s = self._audio.heard_ms // 1000
                 durations = ("audio_duration_seconds", "session_duration_seconds")
                 yield tell("Termination", **dict.fromkeys(durations, duration_s))
-            case _:
-                pass
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``Error``, whose code is that of the closing."""

@@ -9,14 +9,28 @@ from msgspec.structs import replace
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Flushed, Partial, SessionEvent, TimedWord, Vad
 from streamd.server.dialects.audio import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, closing, tell, type_of
+from streamd.server.dialects.dialect import (
+    Close,
+    Tell,
+    closing,
+    endpoint_ms,
+    language,
+    tell,
+    type_of,
+)
 from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
+
+_MAX_FIELDS = 200
+"""Of the query: a client may name 100 key terms."""
 
 
 class _Listening(Query, frozen=True, kw_only=True):
     encoding: Literal["linear16", "linear32", "mulaw", "alaw"]
     sample_rate: int
     channels: int = 1
+    language: str | None = None
+    keyterm: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
     interim_results: bool = False
     vad_events: bool = False
     endpointing: int | bool = True
@@ -38,10 +52,18 @@ class Deepgram:
 
     def request(self) -> Query:
         """Feed a session and listen to it; raises `WireError` for what is not supported."""
-        asked = self._asked = parse_query(self._text, _Listening)
+        asked = self._asked = parse_query(self._text, _Listening, max_fields=_MAX_FIELDS)
         if asked.callback or asked.multichannel:
             raise WireError("bad_query", "neither callback nor multichannel is supported")
-        start = Start(rate=asked.sample_rate, channels=asked.channels)
+        terms = [*asked.keyterm, *(word.partition(":")[0] for word in asked.keywords)]
+        pause_ms = None if isinstance(asked.endpointing, bool) else asked.endpointing
+        start = Start(
+            rate=asked.sample_rate,
+            channels=asked.channels,
+            language=language(asked.language),
+            hotwords=", ".join(terms) or None,
+            endpoint_ms=endpoint_ms(pause_ms),
+        )
         self._audio = ByteStream(asked.encoding, start)
         return replace(asked, role=Role.BOTH, partials=asked.interim_results)
 
@@ -89,8 +111,6 @@ class Deepgram:
                 yield tell("Error", variant=event.code, description=event.message)
             case Eos():
                 yield self._metadata()
-            case _:
-                pass
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``Error``."""

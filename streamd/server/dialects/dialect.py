@@ -10,6 +10,8 @@ from streamd.errors import WireError
 from streamd.events import SessionEvent
 from streamd.server.wire import Command, Hello, Query, close_code
 
+_MIN_ENDPOINT_MS = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Tell:
@@ -76,6 +78,16 @@ def type_of(message: str) -> str:
         return _typed_decoder.decode(message).type
     except (msgspec.DecodeError, RecursionError) as error:
         raise WireError("bad_message", f"expected JSON with a type: {error}") from error
+
+
+def language(tag: str | None) -> str | None:
+    """Return our code for a language tag such as ``en-US``; several languages are ``auto``."""
+    return "auto" if tag == "multi" else tag and tag.partition("-")[0].lower()
+
+
+def endpoint_ms(pause_ms: int | None) -> int | None:
+    """Return the pause that ends an utterance; clients ask for 10 ms, but Whisper needs phrases."""
+    return None if pause_ms is None else max(_MIN_ENDPOINT_MS, pause_ms)
 
 
 def tell(kind: str, **fields: object) -> Tell:

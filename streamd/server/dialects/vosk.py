@@ -16,6 +16,7 @@ _DEFAULT_RATE_HZ = 8_000
 class _Setup(msgspec.Struct):
     sample_rate: int = _DEFAULT_RATE_HZ
     words: bool = False
+    phrase_list: list[str] = []
 
 
 class _Spoken(msgspec.Struct):
@@ -63,7 +64,9 @@ class Vosk:
             raise WireError("bad_message", f"expected config, eof or reset: {error}") from error
         if said.config is not None and not self._audio.heard_ms:
             self._has_words = said.config.words
-            self._audio = ByteStream("linear16", Start(rate=said.config.sample_rate))
+            phrases = [phrase for phrase in said.config.phrase_list if phrase != "[unk]"]
+            start = Start(rate=said.config.sample_rate, hotwords=", ".join(phrases) or None)
+            self._audio = ByteStream("linear16", start)
         if said.eof:
             yield Stop()
         elif said.reset:
@@ -80,8 +83,6 @@ class Vosk:
             case Flushed() | Eos():
                 yield self._result(self._finals)
                 self._finals = []
-            case _:
-                pass
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Close: the protocol has no message for it."""

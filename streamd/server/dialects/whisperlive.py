@@ -21,6 +21,10 @@ class _Options(msgspec.Struct):
     send_last_n_segments: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 10
     word_timestamps: bool = False
     audio_format: Literal["float32", "int16"] = "float32"
+    language: str | None = None
+    task: str | None = None
+    initial_prompt: str | None = None
+    hotwords: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Options)
@@ -53,7 +57,13 @@ class WhisperLive:
                 options = _decoder.decode(message)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise WireError("bad_message", f"expected options: {error}") from error
-            self._audio = ByteStream(options.audio_format, Start())
+            start = Start(
+                language=options.language,
+                task=options.task,
+                prompt=options.initial_prompt,
+                hotwords=options.hotwords,
+            )
+            self._audio = ByteStream(options.audio_format, start)
             self._has_words = options.word_timestamps
             self._completed = deque(maxlen=options.send_last_n_segments)
             # Clients keep completed segments of this backend only.
@@ -73,8 +83,6 @@ class WhisperLive:
                 yield self._tell(segments=[*self._completed])
             case Fault():
                 yield self._tell(status="WARNING", message=event.message)
-            case _:
-                pass
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Let the client wait, or send an error."""
