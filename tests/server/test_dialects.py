@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 import soundfile
 from hypothesis import given
@@ -21,14 +20,12 @@ from streamd.events import (
     Lag,
     Missed,
     Partial,
-    SessionEvent,
     Started,
     Stats,
     TimedWord,
     Vad,
-    encode,
 )
-from streamd.server.dialects import DIALECTS, Close, Dialect, Tell, introduced
+from streamd.server.dialects import DIALECTS, Close, Dialect, introduced
 from streamd.server.dialects.assemblyai import AssemblyAI
 from streamd.server.dialects.audio import ByteStream
 from streamd.server.dialects.deepgram import Deepgram
@@ -38,78 +35,13 @@ from streamd.server.wire import (
     STREAM_PATH,
     Encoding,
     Flush,
-    Hello,
-    Limits,
     Role,
     Start,
     Stop,
     close_code,
 )
+from tests.support.dialects import check, converse, final, partial, refused, words
 from tests.support.serving import CountingStreams, client, serving
-
-HELLO = Hello(
-    proto="streamd.v1",
-    session="talk",
-    epoch="e1.secret",
-    seq=0,
-    model="tiny.en",
-    language="en",
-    rate=16000,
-    limits=Limits(max_message_bytes=1 << 20),
-)
-
-
-def words(text: str, start_ms: int, n_final: int = 99) -> tuple[TimedWord, ...]:
-    """A word every 500 ms, each a little less certain."""
-    return tuple(
-        TimedWord(
-            text=word,
-            start_ms=start_ms + 500 * i,
-            end_ms=start_ms + 500 * (i + 1),
-            prob=1 - i / 10,
-            final=i < n_final,
-        )
-        for i, word in enumerate(text.split())
-    )
-
-
-def partial(text: str, start_ms: int = 0, *, seg: int = 0, n_final: int = 0) -> Partial:
-    stable = len(" ".join(text.split()[:n_final]))
-    spoken = words(text, start_ms, n_final)
-    end_ms = start_ms + 500 * len(spoken)
-    return Partial(
-        seg=seg, rev=1, start_ms=start_ms, end_ms=end_ms, text=text, stable=stable, words=spoken
-    )
-
-
-def final(text: str, start_ms: int = 0, *, seg: int = 0) -> Final:
-    spoken = words(text, start_ms)
-    end_ms = start_ms + 500 * len(spoken)
-    return Final(
-        seq=seg + 1,
-        seg=seg,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        text=text,
-        language="en",
-        words=spoken,
-    )
-
-
-def converse(dialect: Dialect, *steps: str | bytes | SessionEvent) -> list[object]:
-    """What the dialect does at each step: a message of the client, or an event."""
-    dialect.request()
-    acts = [*dialect.opened(HELLO)]
-    for step in steps:
-        acts += dialect.hear(step) if isinstance(step, str | bytes) else dialect.say(step)
-    return [json.loads(encode(act.message)) if isinstance(act, Tell) else act for act in acts]
-
-
-def refused(dialect: Dialect, error: WireError) -> tuple[list[object], Close]:
-    *told, close = dialect.fault(error)
-    assert isinstance(close, Close)
-    return [json.loads(encode(tell.message)) for tell in told], close
-
 
 # Deepgram
 LISTEN = "model=nova-3&encoding=linear16&sample_rate=8000"
@@ -358,6 +290,17 @@ def test_vosk_without_a_configuration():
     ]
 
 
+def test_vosk_is_configured_before_any_audio():
+    answer = {"partial": ""}
+    setup = '{"config":{"sample_rate":16000}}'
+    assert converse(Vosk(""), b"", setup, bytes(2)) == [
+        Start(rate=8000),
+        answer,
+        bytes(2),
+        answer,
+    ]
+
+
 def test_vosk_can_be_told_of_an_error_by_the_close_code_only():
     for message in (
         "nonsense",
@@ -560,34 +503,7 @@ queries = st.sampled_from(["", WS, LISTEN, f"{LISTEN}&utterance_end_ms=0"]) | st
 @given(st.sampled_from(FOREIGN), queries, st.lists(messages | events), st.booleans())
 def test_anything_may_come_in_any_order(dialect_type, query, steps, ends):
     """The client sees JSON, the session whole samples after their format, and nobody a bug."""
-    dialect = dialect_type(query)
-    told: list[Tell] = []
-    format_ = Start()
-    n_starts = has_audio = 0
-    try:
-        dialect.request()
-        told += dialect.opened(HELLO)
-        for step in [*steps, *[Eos(seq=0, reason="stop")] * ends]:
-            acts = dialect.hear(step) if isinstance(step, str | bytes) else dialect.say(step)
-            for act in acts:
-                match act:
-                    case Tell():
-                        told.append(act)
-                    case Start():
-                        assert not has_audio
-                        n_starts, format_ = n_starts + 1, act
-                    case bytes():
-                        has_audio = True
-                        assert len(act) % (format_.encoding.n_bytes * format_.channels) == 0
-                    case _:
-                        assert isinstance(act, Flush | Stop)
-        assert n_starts <= 1
-    except WireError as error:
-        fault, close = refused(dialect, error)
-        assert all(isinstance(message, dict) for message in fault)
-        assert 1000 <= close.code <= 4999
-        assert len(close.reason.encode()) <= 123
-    assert all(isinstance(msgspec.json.decode(encode(each.message)), dict) for each in told)
+    check(dialect_type(query), [*steps, *[Eos(seq=0, reason="stop")] * ends])
 
 
 # On the port

@@ -50,7 +50,7 @@ class ByteStream:
         samples, self._law = _FORMATS[encoding]
         self._start = replace(start, encoding=samples)
         self._sample_bytes = start.channels * (1 if self._law else samples.n_bytes)
-        self._has_begun = False
+        self.has_begun = False
         self._rest = b""
         self._n_samples = 0
 
@@ -61,8 +61,8 @@ class ByteStream:
 
     def take(self, audio: bytes) -> Iterator[Start | bytes]:
         """Take audio of any length; the bytes of a sample that is not complete wait."""
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             yield self._start
         audio = self._rest + audio
         n_samples = len(audio) // self._sample_bytes

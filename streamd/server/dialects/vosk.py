@@ -62,7 +62,7 @@ class Vosk:
             said = _decoder.decode(message)
         except (msgspec.DecodeError, RecursionError) as error:
             raise WireError("bad_message", f"expected config, eof or reset: {error}") from error
-        if said.config is not None and not self._audio.heard_ms:
+        if said.config is not None and not self._audio.has_begun:
             self._has_words = said.config.words
             phrases = [phrase for phrase in said.config.phrase_list if phrase != "[unk]"]
             start = Start(rate=said.config.sample_rate, hotwords=", ".join(phrases) or None)
