@@ -1,6 +1,7 @@
 """`kill -9` of the daemon at any moment: no final is lost, doubled or altered.
 
-A real daemon, a speaker and listeners that come back. STREAMD_KILLS says how often it is killed.
+A real daemon, speakers of three protocols, and listeners, who all come back. STREAMD_KILLS says how
+often it is killed.
 """
 
 import asyncio
@@ -11,10 +12,12 @@ import random
 import signal
 import socket
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from streamd.client import watch
 from streamd.events import Eos, Event, Final, Missed
@@ -53,24 +56,70 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     await process.communicate()
 
 
-async def listen(url: str, heard: list[Final], news: asyncio.Queue[Event]) -> None:
-    async with aclosing(watch(f"{url}/v1/stream?session=talk", after=0, retry_ms=50)) as events:
+class Foreign:
+    """A speaker of another protocol, which says everything again and again.
+
+    What it had sent before the daemon died is lost: its protocol has no way to resume.
+    """
+
+    def __init__(self, session: str, path: str, *, first: str = "", last: str) -> None:
+        self.session, self._path, self._first, self._last = session, path, first, last
+        self.answered, self.enough = asyncio.Event(), asyncio.Event()
+
+    async def say(self, url: str, pcm: bytes, is_up: asyncio.Event) -> None:
+        while True:
+            await is_up.wait()
+            with suppress(OSError, ConnectionClosed):
+                async with connect(f"{url}{self._path}", proxy=None, ping_timeout=None) as line:
+                    answers = asyncio.create_task(self._hear(line))
+                    try:
+                        await self._send(line, pcm)
+                    finally:
+                        await answers
+                    return
+
+    async def _send(self, line: ClientConnection, pcm: bytes) -> None:
+        if self._first:
+            await line.send(self._first)
+        for at in itertools.cycle(range(0, len(pcm), 16_000)):
+            if self.enough.is_set():
+                break
+            await line.send(pcm[at : at + 16_000])
+        await line.send(self._last)
+
+    async def _hear(self, line: ClientConnection) -> None:
+        with suppress(ConnectionClosed):
+            while True:
+                await line.recv()
+                self.answered.set()
+
+
+async def listen(
+    url: str, session: str, heard: list[Final], news: asyncio.Queue[Event] | None = None
+) -> None:
+    address = f"{url}/v1/stream?session={session}"
+    async with aclosing(watch(address, after=0, retry_ms=50)) as events:
         async for event in events:
             assert not isinstance(event, Missed)
-            news.put_nowait(event)
+            if news is not None:
+                news.put_nowait(event)
             if isinstance(event, Final):
                 heard.append(event)
             if isinstance(event, Eos) and event.reason == "stop":
                 return
 
 
-def check(first: list[Final], second: list[Final], journal: Path, n_rounds: int) -> None:
+def check(first: list[Final], second: list[Final], journal: Path, session: str) -> None:
+    assert first
     assert [final.seq for final in first] == list(range(1, len(first) + 1))
     assert first == second
-    kept = [event for event in transcript(journal, "talk") if isinstance(event, Final)]
+    kept = [event for event in transcript(journal, session) if isinstance(event, Final)]
     assert kept == first
     assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
-    texts = [final.text for final in first]
+
+
+def check_words(finals: list[Final], n_rounds: int) -> None:
+    texts = [final.text for final in finals]
     n_per_round, rest = divmod(len(texts), n_rounds)
     assert rest == 0, texts
     # The same words each time, but for those of which the model is not sure.
@@ -91,18 +140,30 @@ async def at_random(news: asyncio.Queue[Event], rng: random.Random) -> None:
 
 
 async def test_no_final_is_lost_doubled_or_altered(tmp_path):
-    rng = random.Random(7)
+    rng = random.Random(N_KILLS)
     sound = np.pad(recorded.samples("sense_0880", "arctic_a0245"), (0, 2 * SAMPLE_RATE))
     pcm, n_rounds, enough = (sound * 32767).astype("<i2").tobytes(), 0, False
     port = free_port()
     url = f"ws://127.0.0.1:{port}"
     process = await start(port, tmp_path)
-    heard: list[list[Final]] = [[], []]
     news: asyncio.Queue[Event] = asyncio.Queue()
-    begun = asyncio.Event()
+    begun, is_up = asyncio.Event(), asyncio.Event()
+    is_up.set()
+    deepgram = "/v1/listen?session=deepgram&encoding=linear16&sample_rate=16000"
+    others = (
+        Foreign("deepgram", deepgram, last='{"type":"CloseStream"}'),
+        Foreign(
+            "vosk", "/?session=vosk", first='{"config":{"sample_rate":16000}}', last='{"eof":1}'
+        ),
+    )
+    heard: dict[str, list[list[Final]]] = {
+        name: [[], []] for name in ("talk", *(other.session for other in others))
+    }
     async with speak.Speaker(url, "talk", on_message=lambda message: begun.set()) as speaker:
         await begun.wait()
-        listeners = [asyncio.create_task(listen(url, finals, news)) for finals in heard]
+        listeners = [
+            asyncio.create_task(listen(url, "talk", finals, news)) for finals in heard["talk"]
+        ]
 
         async def say() -> None:
             nonlocal n_rounds
@@ -112,16 +173,29 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
                     await speaker.send(pcm[at : at + 32_000])
             await speaker.stop()
 
-        speaking = asyncio.create_task(say())
+        speaking = [asyncio.create_task(say())]
+        for other in others:
+            speaking.append(asyncio.create_task(other.say(url, pcm, is_up)))
+            await other.answered.wait()
+            listeners += [
+                asyncio.create_task(listen(url, other.session, finals))
+                for finals in heard[other.session]
+            ]
         for _ in range(N_KILLS):
             await at_random(news, rng)
+            is_up.clear()
             await kill(process)
             process = await start(port, tmp_path)
+            is_up.set()
         enough = True
-        await speaking
+        for other in others:
+            other.enough.set()
+        await asyncio.gather(*speaking)
         await asyncio.gather(*listeners)
     process.send_signal(signal.SIGTERM)
     _, complaints = await process.communicate()
     assert (process.returncode, b"Traceback" in complaints) == (0, False)
 
-    check(*heard, tmp_path, n_rounds)
+    for session, (first, second) in heard.items():
+        check(first, second, tmp_path, session)
+    check_words(heard["talk"][0], n_rounds)
