@@ -575,6 +575,8 @@ class Streams:
         if journal is None and self._storage.journal is not None:
             journal = self._storage.journal.open(name)
         hub = Hub(name, _N_RECENT, journal=journal) if journal else Hub(name)
+        if journal is not None and name in self._own:
+            journal.feed(Fed())  # a client may have fed it in an earlier process
         hub.choices = (journal and journal.fed.choices) or self.choices
         calls = StreamCalls(self._wake, self._output_failed, self._choose)
         stream = Stream(self._new_session, hub, calls, metrics=self.metrics, room=self._room)

@@ -341,6 +341,23 @@ async def test_a_session_whose_speaker_cannot_resume_is_continued_by_the_next(tm
     await second.die()
 
 
+async def test_the_daemons_own_session_has_the_choices_of_no_client(tmp_path):
+    """Nor can the client resume it, which fed one of that name in an earlier process."""
+    first = Daemon(tmp_path)
+    stream = first.streams.open("live")
+    await stream.choose({"language": "fr"}, secret=SECRET)
+    await said(stream)
+    await first.die()
+    second = Daemon(tmp_path)
+    live = second.streams.add("live")
+    assert (live.hub.seq, live.hub.choices) == (1, second.streams.choices)
+    await second.die()
+    third = Daemon(tmp_path)
+    again = third.streams.open("live", epoch=stream.hub.epoch, secret=SECRET)
+    assert (again.is_resumed, again.hub.choices) == (False, third.streams.choices)
+    await third.die()
+
+
 @pytest.mark.parametrize("rotated", [False, True])
 async def test_what_a_speaker_has_chosen_holds_after_a_restart(tmp_path, rotated):
     chosen = {"language": "fr", "prompt": "Bees.", "endpoint_ms": 400}
