@@ -39,7 +39,8 @@ async def watch(
     lost or repeated. Close it early with `contextlib.aclosing`.
 
     In `url`, ``ws://HOST:PORT``, the scheme may also be ``wss``, ``http``, ``https`` or missing,
-    and the query may have ``session=`` and the other options of docs/protocol.md. The finals
+    and the query may have ``session=`` and the other options of docs/protocol.md. A `token` may
+    also be in the fragment, as in a link to the page (``http://HOST:PORT/#token=``). The finals
     after `after` are replayed first. `retry_ms` is the pause before the first attempt to
     reconnect; it doubles up to 5 s.
 
@@ -47,6 +48,7 @@ async def watch(
     fails or the server is not streamd, `WireError` if it refuses (such as `no_such_session`).
     """
     position = _Position(url, after)
+    token = token or position.token
     connection = await _connect_first(position, token)
     while True:
         async with connection:
@@ -77,6 +79,7 @@ class _Position:
         self.origin = f"{_SCHEMES[parts.scheme]}://{parts.netloc}"
         self._path = parts.path if parts.path.strip("/") else STREAM_PATH
         self._query = dict(parse_qsl(parts.query))
+        self.token = dict(parse_qsl(parts.fragment)).get("token")
         if after is not None:
             self._query["after"] = str(after)
         self._greeted = False

@@ -221,7 +221,8 @@ async def test_with_the_token_one_may_watch():
     streams.live.close("stop")
     async with serving(streams, token="secret") as server:
         events = await everything(f"127.0.0.1:{server.port}", token="secret")
-    assert events == [Eos(seq=0, reason="stop")]
+        link = f"http://127.0.0.1:{server.port}/#token=secret"  # as `--share` prints it
+        assert events == await everything(link) == [Eos(seq=0, reason="stop")]
 
 
 async def test_an_unknown_session_is_an_error_with_its_code():

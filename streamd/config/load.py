@@ -240,7 +240,7 @@ def read_token(
     Raises `ConfigError` if the file cannot be read or others can read it, or the token is too
     short.
     """
-    culprit, remedy = f"{option}: {path}", "put a long random token into it"
+    culprit, remedy, mode = f"{option}: {path}", "put a long random token into it", 0
     if path:
         try:
             with Path(path).open(encoding="utf-8") as file:
@@ -249,8 +249,6 @@ def read_token(
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigError(f"{option}: cannot read {path}: {reason}") from None
-        if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise ConfigError(f"{culprit} is open to every user of this machine: chmod 600 {path}")
     elif not (token := environ.get(TOKEN_VARIABLE, "").strip()):
         return None
     else:
@@ -260,4 +258,6 @@ def read_token(
     if len(token) < _SHORTEST_TOKEN:
         least = f"a token needs at least {_SHORTEST_TOKEN} characters"
         raise ConfigError(f"{culprit} is too short: {least}; {remedy}")
+    if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise ConfigError(f"{culprit} is open to every user of this machine: chmod 600 {path}")
     return token

@@ -71,9 +71,10 @@ async def test_reader_that_leaves_ends_it(streams):
 
 
 async def test_token_is_shown_to_the_server(streams, capsys, tmp_path):
-    (tmp_path / "token").write_text("open sesame\n")
+    (tmp_path / "token").write_text("open sesame, please\n")
+    (tmp_path / "token").chmod(0o600)
     streams.live.close("done")
-    async with serving(streams, token="open sesame") as server:
+    async with serving(streams, token="open sesame, please") as server:
         address = f"127.0.0.1:{server.port}?after=1"
         await show(Config(bind=BindOptions(token_file=str(tmp_path / "token"))), address)
         assert capsys.readouterr().out == "Two.\n"

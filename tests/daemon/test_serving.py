@@ -70,7 +70,7 @@ async def test_all_who_are_in_and_all_who_come_may_be_connected(monkeypatch):
     config = load({"server": "true", **given}, {})
     streams = Streams(lambda _: pytest.fail("nobody speaks"), room=1, max_ingest=8)
     async with serving.server(config, streams):
-        assert asked == [2 * (1000 + 2 * 8)]
+        assert asked == [2 * (1000 + 2 * 8 + config.limits.max_uploads)]
 
 
 def test_sockets_for_others_are_left_alone():
