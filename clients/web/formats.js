@@ -1,4 +1,6 @@
-// The transcript as files. Pure: lists of finals in, text out.
+// The transcript as files, as `-o` writes them. Pure: lists of finals in, text out.
+
+import { clean, cues } from "./cues.js";
 
 const time = (ms, point) => {
   const two = (n) => String(n).padStart(2, "0");
@@ -8,58 +10,28 @@ const time = (ms, point) => {
 };
 
 // Escaping ">" also removes "-->", which a cue may not contain.
-const escaped = (text) =>
-  text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const forVtt = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-/** Cut a final into cues of at most 84 characters and 7 s; without words it is one cue. */
-export function cues(final) {
-  const found = [];
-  let cue = null;
-  for (const word of final.words) {
-    const text = cue === null ? word.text : `${cue.text} ${word.text}`;
-    if (cue !== null && text.length <= 84 && word.end_ms - cue.start_ms <= 7000) {
-      cue.text = text;
-      cue.end_ms = Math.max(cue.end_ms, word.end_ms);
-    } else {
-      cue = { start_ms: word.start_ms, end_ms: word.end_ms, text: word.text };
-      found.push(cue);
-    }
-  }
-  const joined = found.map((c) => c.text).join(" ");
-  // If the words do not add up to the text (languages without blanks), it is not cut.
-  if (joined !== final.text) return [{ start_ms: final.start_ms, end_ms: final.end_ms, text: final.text }];
-  return found;
-}
+// SubRip has no escapes: a word joiner breaks what a player would take for a tag, and braces, whose
+// inside players hide, become parentheses.
+const forSrt = (text) =>
+  text.replaceAll("{", "(").replaceAll("}", ")").replace(/<(?=[a-z/!?]|\s|$)/gi, "<\u2060").replace(/--+>/g, "->");
 
-/** All cues, at least one millisecond long and without overlap. */
-function timed(finals) {
-  let end = 0;
-  return finals.flatMap(cues).map((cue) => {
-    const start_ms = Math.max(cue.start_ms, end);
-    end = Math.max(cue.end_ms, start_ms + 1);
-    return { start_ms, end_ms: end, text: cue.text };
-  });
-}
+const block = ({ start_ms, end_ms, lines }, point, escaped) =>
+  `${time(start_ms, point)} --> ${time(end_ms, point)}\n${lines.map(escaped).join("\n")}\n\n`;
 
 export const FORMATS = {
   txt: {
     mime: "text/plain",
-    text: (finals) => finals.map((final) => `${final.text}\n`).join(""),
+    text: (finals) => finals.map((final) => `${clean(final.text)}\n`).join(""),
   },
   srt: {
     mime: "application/x-subrip",
-    text: (finals) =>
-      timed(finals)
-        .map((c, i) => `${i + 1}\n${time(c.start_ms, ",")} --> ${time(c.end_ms, ",")}\n${c.text}\n\n`)
-        .join(""),
+    text: (finals) => cues(finals).map((cue, i) => `${i + 1}\n${block(cue, ",", forSrt)}`).join(""),
   },
   vtt: {
     mime: "text/vtt",
-    text: (finals) =>
-      "WEBVTT\n\n" +
-      timed(finals)
-        .map((c) => `${time(c.start_ms, ".")} --> ${time(c.end_ms, ".")}\n${escaped(c.text)}\n\n`)
-        .join(""),
+    text: (finals) => `WEBVTT\n\n${cues(finals).map((cue) => block(cue, ".", forVtt)).join("")}`,
   },
   jsonl: {
     mime: "application/jsonl",

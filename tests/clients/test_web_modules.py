@@ -4,8 +4,15 @@ import json
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from playwright._impl._driver import compute_driver_executable
+
+from streamd.events import Final, TimedWord
+from streamd.options import CueLayout
+from streamd.sinks.formats import FORMATS
 
 WEB = Path(__file__).parents[2] / "clients" / "web"
 
@@ -26,8 +33,10 @@ const hello = { type: "hello", session: "talk", epoch: "e", seq: 0 };
 
 def node(program: str) -> object:
     path = compute_driver_executable()[0]
-    command = [path, "--input-type=module", "-e", WORLD + program]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [path, "--input-type=module"]
+    done = subprocess.run(
+        command, input=WORLD + program, check=True, stdout=subprocess.PIPE, text=True
+    )
     return json.loads(done.stdout)
 
 
@@ -104,3 +113,47 @@ def test_a_tone_comes_out_as_it_went_in():
     """)
     assert worst < 1e-4
     assert alias < 1e-3
+
+
+WORDS = st.sampled_from(
+    ["a", "of", "times.", "despair,", "said", "(so)", "—", "<b>", "{x}", "-->", "天気", "です。",
+     "Donaudampfschifffahrtsgesellschaftskapitänsmützen", "e\u0301t\u00e9",
+     "\U0001f469\u200d\U0001f469\u200d\U0001f467", "I'll", "\x1b[2J"]
+)  # fmt: skip
+
+
+@st.composite
+def finals(draw: st.DrawFn) -> list[Final]:
+    """Finals in order, whose words have gaps, no length, or no blanks between them."""
+    made, t_ms = [], 0
+    for seg in range(draw(st.integers(1, 4))):
+        start_ms, said = t_ms, []
+        for text in draw(st.lists(WORDS, min_size=1, max_size=40)):
+            t_ms += draw(st.sampled_from([0, 0, 40, 700]))
+            end_ms = t_ms + draw(st.integers(0, 900))
+            timed = TimedWord(text=text, start_ms=t_ms, end_ms=end_ms, prob=1.0, final=True)
+            said.append(timed)
+            t_ms = end_ms
+        text = draw(st.sampled_from([" ", " ", ""])).join(word.text for word in said)
+        cover = draw(st.sampled_from([len(said), len(said), len(said) // 2]))
+        words = tuple(said[:cover])
+        made.append(
+            Final(seg=seg, start_ms=start_ms, end_ms=t_ms, text=text, language="en", words=words)
+        )
+    return made
+
+
+# Without shrinking, which would start Node a thousand times.
+@settings(max_examples=3, deadline=None, phases=(Phase.generate,))
+@given(st.lists(finals(), min_size=60, max_size=60))
+def test_the_page_cuts_cues_as_the_files_do(transcripts):
+    made = node(f"""
+    const {{ FORMATS }} = await import("{WEB / "formats.js"}");
+    const transcripts = {msgspec.json.encode(transcripts).decode()};
+    const written = (finals) => ["txt", "srt", "vtt"].map((name) => FORMATS[name].text(finals));
+    console.log(JSON.stringify(transcripts.map(written)));
+    """)
+    for transcript, files in zip(transcripts, made, strict=True):
+        for name, text in zip(("txt", "srt", "vtt"), files, strict=True):
+            writer = FORMATS[name](CueLayout())
+            assert text == writer.header + "".join(writer.append(final) for final in transcript)
