@@ -57,8 +57,8 @@ export function open(query) {
  * Listens to a session until `stop`.
  *
  * `transcript` receives the messages and knows where to resume. `changed(kind, message)` is called
- * after each message, `status(text)` with "connecting", "live", "lost", "ended" or "refused". An
- * error that would only repeat ends it; after any other it reconnects, with growing pauses.
+ * after each message, `status(text)` with "connecting", "live", "lost", "ended", "refused" or "absent" (the
+ * server has no such session). An error that would only repeat ends it; after any other it reconnects, with growing pauses.
  */
 export class Listening {
   #stopped = false;
@@ -101,7 +101,8 @@ export class Listening {
       if (this.#stopped) return;
       this.#socket = null;
       if (refused?.code === "bad_query") return this.status("refused", refused.message);
-      this.status(this.transcript.ended === null ? "lost" : "ended", refused?.message);
+      if (refused?.code === "no_such_session") this.status("absent");
+      else this.status(this.transcript.ended === null ? "lost" : "ended", refused?.message);
       // Also after the end: a session may begin again under the same name. That is not urgent,
       // unless the server is being restarted.
       if (![null, "shutdown"].includes(this.transcript.ended)) this.#waitMs = MAX_WAIT_MS;

@@ -84,11 +84,12 @@ export class Microphone {
       this.#release();
       return this.callbacks.failed(explained(error, source));
     }
-    const [track] = this.#stream.getAudioTracks();
-    track.onended = () => {
-      this.callbacks.failed(source === "screen" ? "Sharing has ended." : "The microphone was unplugged.");
-      this.stop();
-    };
+    for (const track of this.#stream.getTracks()) {
+      track.onended = () => {
+        this.callbacks.failed(source === "screen" ? "Sharing has ended." : "The microphone was unplugged.");
+        this.stop();
+      };
+    }
     this.#sending = new Sending(this.callbacks, () => this.stop(), { session: session || sessionName(sourceName(source)), choices });
     this.#capture = new AudioWorkletNode(this.#context, "streamd-capture", { numberOfOutputs: 0 });
     this.#capture.port.onmessage = ({ data }) => this.#heard(data, source);

@@ -75,18 +75,27 @@ function unkept(error) {
   toast(`This browser does not keep the transcript: ${error.message}`, 8000);
 }
 
-function changed(kind, { type }) {
+function changed(kind, message) {
+  if (message.type === "hello") describe(message);
   if (kind === "item") {
     // A screen reader reads new finals aloud, but not a replay of hours.
     $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
     view.append(transcript.items.at(-1));
     keep(transcript.items.length - 1);
-  } else if (type === "hello") {
+  } else if (message.type === "hello") {
     keep();
   }
   view.showPartial(transcript.partial);
   showLag(transcript.partial === null ? null : transcript.lagMs);
   view.scrollToEnd();
+}
+
+const languageNames = new Intl.DisplayNames(undefined, { type: "language" });
+
+/** Say what transcribes the session, and in which language. */
+function describe({ model, language, task }) {
+  const spoken = ["", "auto"].includes(language) ? "language detected" : languageNames.of(language);
+  $("model").textContent = `Model: ${model}, ${spoken}${task === "translate" ? ", translated into English" : ""}`;
 }
 
 function showLag(ms) {
@@ -101,20 +110,29 @@ const STATES = {
   lost: "connection lost, reconnecting",
   ended: "session ended",
   refused: "refused",
+  absent: "waiting for this session",
   idle: "not started",
 };
+const QUIET = ["lost", "ended", "absent"]; // trying again is no news
+let nStates = 0;
 
 async function status(state, why = "") {
-  // "connecting" again and again would hide what is wrong.
-  if (state === "connecting" && $("status").dataset.state === "lost") return;
-  $("status").dataset.state = state;
-  $("status").textContent = why ? `${STATES[state]}: ${why}` : STATES[state];
-  keepAwake(state === "live");
-  if (state !== "lost" && state !== "ended") return;
+  const before = $("status").dataset.state;
+  if (state === "connecting" && QUIET.includes(before)) return;
+  const n = ++nStates;
+  if (state === "live" && before === "ended") {
+    await new Promise((resolve) => setTimeout(resolve, 300)); // the server may only say again that it has ended
+    if (n !== nStates) return;
+  }
+  const told = state === "absent" && transcript.items.length > 0 ? "ended" : state; // only this browser has it
+  $("status").dataset.state = told;
+  $("status").textContent = why ? `${STATES[told]}: ${why}` : STATES[told];
+  keepAwake(told === "live");
+  if (!QUIET.includes(told)) return;
   view.showPartial(null);
   sessions();
   const cause = await unreachable();
-  if (cause && $("status").dataset.state === state) $("status").textContent = cause;
+  if (cause && n === nStates) $("status").textContent = cause;
 }
 
 // -- the list of sessions -------------------------------------------------------------------------
@@ -195,8 +213,7 @@ addEventListener("beforeunload", (event) => {
 });
 
 function choices() {
-  const names = new Intl.DisplayNames(undefined, { type: "language" });
-  const options = LANGUAGES.split(" ").map((code) => new Option(names.of(code === "jw" ? "jv" : code), code));
+  const options = LANGUAGES.split(" ").map((code) => new Option(languageNames.of(code === "jw" ? "jv" : code), code));
   options.sort((a, b) => a.text.localeCompare(b.text));
   $("language").append(...options);
   if (!navigator.mediaDevices?.getDisplayMedia) $("source").querySelector("[value=screen]").remove();

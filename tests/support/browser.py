@@ -21,8 +21,11 @@ QUIET = [
     "--disable-sync",
     "--use-fake-ui-for-media-stream",
     "--use-fake-device-for-media-stream",
+    "--auto-select-tab-capture-source-by-title=tone",
+    "--autoplay-policy=no-user-gesture-required",
 ]
-"""No sandbox, no traffic of its own, and a microphone that beeps without asking."""
+"""No sandbox, no traffic of its own, a microphone that beeps, and no questions: it may be used, and
+so may the sound of the tab "tone"."""
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and not os.environ.get("STREAMD_REQUIRE_SYSTEM"),
