@@ -36,15 +36,17 @@ async def main() -> None:
             await page.goto(ADDRESS + path)
             return page
 
+        async def press(page: Page, button: str) -> None:
+            await page.evaluate(f"document.getElementById('{button}').click()")
+
         await asyncio.sleep(MOMENT_S)
         dark = await visit("/", 1280, 720)
         light = await visit("/", 1280, 720, scheme="light")
-        await light.click("#confidence")
+        await press(light, "confidence")
         phone = await visit("/", 390, 780)
         contrast = await visit("/", 1280, 720)
-        await contrast.click("#contrast")
-        for _ in range(2):
-            await contrast.click("#larger")
+        for button in ("contrast", "larger", "larger"):
+            await press(contrast, button)
         overlay = await visit("/overlay?bg=%2335566b&size=44", 1280, 360)
         pictures = {
             "dark": dark,

@@ -444,6 +444,29 @@ async def test_keys_work_unless_somebody_types_or_has_switched_them_off(context)
         assert await page.evaluate(size) == before
 
 
+async def test_the_screen_stays_on_while_there_are_captions(context):
+    await context.add_init_script(
+        """navigator.wakeLock.request = async () => {
+          document.title = "awake";
+          return { release: () => (document.title = "asleep") };
+        };"""
+    )
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page).to_have_title("awake")
+        await page.keyboard.press("f")
+        await expect(page.get_by_role("button", name="Full screen")).to_have_attribute(
+            "aria-pressed", "true"
+        )
+        await page.keyboard.press("f")
+        await expect(page.get_by_role("button", name="Full screen")).to_have_attribute(
+            "aria-pressed", "false"
+        )
+        streams.live.close("end")
+        await expect(page).to_have_title("asleep")
+
+
 async def test_a_phone_reads_the_link_from_the_page(context):
     link = "http://192.0.2.7:8765/#token=0123456789abcdefABCDEF"
     async with serving(CountingStreams()) as server:
