@@ -21,7 +21,7 @@ ONE = np.float16(1)
 
 def good(x):
     """A block of everything that is allowed."""
-    y = mb.layer_norm(x=x, axes=[1], epsilon=np.float16(1e-5))
+    y = mb.layer_norm(x=mb.mul(x=x, y=np.float16(4)), axes=[1], epsilon=np.float16(1.6e-4))
     y = mb.gelu(x=mb.conv(x=y, weight=WEIGHT), mode="EXACT")
     y = mb.einsum(values=(mb.transpose(x=y, perm=[0, 3, 2, 1]), x), equation="nchw,nwhu->nchu")
     y = mb.softmax(x=mb.add(x=y, y=np.float16(-40_000)), axis=1)
@@ -64,6 +64,24 @@ def pieces(x):
     return mb.mul(x=z, y=mb.rsqrt(x=variance, epsilon=np.float16(1e-5)))
 
 
+def unscaled(x):
+    return mb.layer_norm(x=x, axes=[1], epsilon=np.float16(1.6e-4))
+
+
+def scaled_by_three(x):
+    return unscaled(mb.mul(x=x, y=np.float16(3)))
+
+
+def subnormal(x):
+    return mb.layer_norm(x=mb.mul(x=x, y=ONE), axes=[1], epsilon=np.float16(1e-5))
+
+
+def cleared(x, kept):
+    y = mb.mul(x=mb.read_state(input=kept), y=np.float16(0))
+    mb.coreml_update_state(state=kept, value=y)
+    return x
+
+
 def other_axes(x):
     return mb.layer_norm(x=x, axes=[3], epsilon=np.float16(1e-5))
 
@@ -104,6 +122,10 @@ BROKEN = [
     ("finite masks", infinite, X, {}),
     ("layer norm", pieces, X, {}),
     ("layer norm", other_axes, X, {}),
+    ("bounded squares", unscaled, X, {}),
+    ("bounded squares", scaled_by_three, X, {}),
+    ("no subnormal constants", subnormal, X, {}),
+    ("cleared states", cleared, X, KEPT),
     ("operations", gathered, X, {}),
     ("read-only cache", read_and_written, X, KEPT),
     ("constant indices", updated_slice, X, KEPT),
@@ -152,6 +174,17 @@ def test_six_axes_are_seen(tmp_path):
 def test_who_runs_on_the_gpu_may_write_states(tmp_path):
     package = saved(tmp_path, read_and_written, X, KEPT)
     assert rules(package, writes_states=True) == set()
+
+
+def test_an_output_that_is_written_to_a_state_is_seen(tmp_path):
+    changed = Changed(saved(tmp_path, read_and_written, X, KEPT), tmp_path / "changed")
+    function = changed.model.mlProgram.functions["main"]
+    operations = function.block_specializations[function.opset].operations
+    (write,) = changed.operations("main", "write_state")
+    write.inputs["data"].arguments[0].name = "y"
+    operations.add().CopyFrom(write)
+    operations.remove(write)
+    assert rules(changed.write(), writes_states=True) == {"states are no outputs"}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +238,7 @@ def test_compression_that_does_not_run_there_is_seen(rule, tmp_path):
 
 def test_every_rule_has_a_package_that_breaks_it():
     apart = {"at most 5 axes", "static shapes", "package size", "file size", "number of operations"}
+    apart |= {"states are no outputs"}
     assert {rule.name for rule in RULES} == {rule for rule, *_ in BROKEN} | {*COMPRESSED} - {
         ""
     } | apart

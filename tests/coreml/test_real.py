@@ -1,17 +1,31 @@
 """OpenAI's weights: tiny.en, which is in the box, and base, if ``make test-real`` has got it."""
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
 
 from streamd.engine.check import FLOAT16_MAX, clips, mel_of
 from streamd.engine.store import load_model
 from tests.coreml.check import wrong_tables
 from tests.coreml.lint import lint_built
+from tests.coreml.reading import (
+    Said,
+    error_rate,
+    evaluated,
+    read_on_core_ml,
+    read_on_cpu,
+    said,
+)
 from tests.coreml.verify import verify
 
 pytestmark = [pytest.mark.coreml, pytest.mark.timeout(1200)]
 
 
-@pytest.mark.parametrize("name", ["tiny.en", "base"])
+NAMES = ["tiny.en", "base"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_function_computes_what_the_reference_does(name, real, weights, table):
     built, model = real(name), load_model(weights(name))
     mel = mel_of(model, clips()[0].samples, model.dims.n_audio_ctx)
@@ -27,3 +41,43 @@ def test_every_function_computes_what_the_reference_does(name, real, weights, ta
         )
     assert [found for found in findings if not found.right] == []
     assert max(found.peak.value for found in findings) < FLOAT16_MAX
+
+
+@pytest.fixture(scope="module")
+def heard(real, weights):
+    """What a model writes of a set of sounds on the CPU, in float32."""
+
+    @cache
+    def texts(name: str, which: str) -> tuple[list[Said], list[str]]:
+        model = replace(load_model(weights(name)), bank=real(name).bank)
+        sounds = [*said(), *evaluated()[:10]] if which == "demo" else evaluated()[:20] or said()
+        return sounds, read_on_cpu(model, weights(name), sounds)
+
+    return texts
+
+
+@pytest.mark.parametrize("mode", ["flush", "statistics", "sums"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_stays_in_the_worst_arithmetic(name, mode, real, weights, heard, table):
+    sounds, expected = heard(name, "demo")
+    built, model = real(name), load_model(weights(name))
+    found = read_on_core_ml(built, model, weights(name), sounds, form="mix", modes=f"half,{mode}")
+    same = sum(one == other for one, other in zip(found, expected, strict=True))
+    title = "2. texts as on the CPU, if a unit computes all in half precision and also ..."
+    table(title, name, mode, f"{same} of {len(sounds)}")
+    assert found == expected
+
+
+@pytest.mark.parametrize("bits", ["16", "8", "6"])
+@pytest.mark.parametrize("name", NAMES)
+def test_word_error_rate(name, bits, real, weights, heard, table):
+    sounds, expected = heard(name, "evaluated")
+    built, model = real(name, bits), load_model(weights(name))
+    found = read_on_core_ml(built, model, weights(name), sounds, form="state", modes="half")
+    wrong, on_cpu = (error_rate(sounds, texts) for texts in (found, expected))
+    same = sum(one == other for one, other in zip(found, expected, strict=True))
+    cells = (f"{wrong:.1f} %", f"on the CPU {on_cpu:.1f} %", f"{same} texts the same")
+    table(
+        "8. word error rate in half precision", name, f"{bits} bits", f"{len(sounds)} clips", *cells
+    )
+    assert wrong < on_cpu + 10

@@ -45,14 +45,21 @@ class Faults:
     folder: Path
 
     def add(self, what: str, **where) -> None:
-        """`what`: "kill", "hang", "fail", "lie" or "delay".
+        """`what`: "kill", "hang", "fail", "delay", "lie" (by a tenth) or "nan".
 
         `at`: "predict", "load", "compile" or "plan"; `unit`: of ComputeUnit; `function`: how its
-        name begins; `after`: so many such calls in the process go well; `once`: in one process.
+        name begins, or all of it with `whole`; `package`: its name without ending; `after`: so many
+        such calls in the process go well; `once`: in one process.
         """
-        rule = {"what": what, "at": "predict", "unit": "", "function": "", "after": 0, "once": True}
+        rule = {"what": what, "at": "predict", "unit": "", "package": "", "function": ""}
+        rule |= {"whole": False, "after": 0, "once": True} | where
         n = len(list(self.folder.glob("fault-*")))
-        (self.folder / f"fault-{n}").write_text(json.dumps(rule | where))
+        (self.folder / f"fault-{n}").write_text(json.dumps(rule))
+
+    def clear(self) -> None:
+        """Let everything go well from now on."""
+        for file in self.folder.glob("fault-*"):
+            file.unlink()
 
     def done(self) -> list[list[str]]:
         """Of each call of Core ML: "load" or "predict", compute unit, function."""
@@ -69,7 +76,7 @@ def _folder() -> Path | None:
 _calls: dict[Path, int] = {}
 
 
-def _happens(at: str, unit: str, function: str) -> str:
+def _happens(at: str, unit: str, function: str, package: str = "") -> str:
     """Write the call down; the name of the fault that is due, if any."""
     if _folder() is None:
         return ""
@@ -82,7 +89,9 @@ def _happens(at: str, unit: str, function: str) -> str:
             continue  # another process had it
         if (rule["at"], rule["unit"] or unit) != (at, unit):
             continue
-        if not function.startswith(rule["function"]):
+        if not function.startswith(rule["function"]) or rule["package"] not in ("", package):
+            continue
+        if rule["whole"] and function != rule["function"]:
             continue
         _calls[file] = _calls.get(file, 0) + 1
         if _calls[file] <= rule["after"]:
@@ -136,13 +145,13 @@ class CompiledMLModel:
         self._inputs = {tensor.name: tensor.shape for tensor in signature.inputs}
         self._states = {tensor.name: tensor.shape for tensor in signature.states}
         self._given: list[weakref.ref] = []
-        _suffer(_happens("load", self._unit, self._function))
+        _suffer(_happens("load", self._unit, self._function, Path(path).stem))
 
     def make_state(self) -> MLState:
         return MLState(self._path, self._function)
 
     def predict(self, data: dict[str, np.ndarray], state: MLState | None = None) -> dict:
-        fault = _happens("predict", self._unit, self._function)
+        fault = _happens("predict", self._unit, self._function, Path(self._path).stem)
         _suffer(fault)
         if any(array() is None for array in self._given):
             os.kill(os.getpid(), signal.SIGSEGV)  # as apple/coremltools #2827
@@ -155,8 +164,11 @@ class CompiledMLModel:
             assert state.path == self._path, "a state of another package"
         values = None if state is None else state.values
         found = self._interpreter.run(self._function, data, values, half=bool(_HALF))
-        if fault == "lie":
-            found = {name: array * 1.1 for name, array in found.items()}
+        if fault in ("lie", "nan"):
+            factor = np.float32(1.1 if fault == "lie" else np.nan)
+            found = {name: array * factor for name, array in found.items()}
+            if values is not None:
+                values |= {name: array * factor for name, array in values.items()}
         return found
 
 

@@ -23,6 +23,7 @@ from streamd.engine.model import Model
 from streamd.engine.padding import MARGIN
 from streamd.errors import ModelError
 from streamd.search import Alignment, Logits
+from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Mel
 
 GOLDEN_TOLERANCE = 0.02
@@ -154,8 +155,9 @@ def _passes(meta: Meta) -> tuple[Pass, ...]:
     return tuple(found)
 
 
-def golden_tokens(model: Model, n: int) -> NDArray[np.int64]:
-    """Return start-of-transcript and n - 1 tokens of text."""
+def golden_tokens(model: Model) -> NDArray[np.int64]:
+    """Return a transcript, as long as the text context: the special tokens it starts with, text."""
+    start = [*model_tokenizer(model).sot_sequence, model_tokenizer(model).notimestamps]
     said = " ".join(clip.text for clip in clips()).encode()
     found = []
     while said:
@@ -164,7 +166,16 @@ def golden_tokens(model: Model, n: int) -> NDArray[np.int64]:
         if size:
             found.append(model.vocabulary[said[:size]])
         said = said[max(1, size) :]
-    return np.array([len(model.vocabulary) + 1, *np.resize(found or [0], n - 1)], np.int64)
+    n = model.dims.n_text_ctx - len(start)
+    return np.concatenate([start, np.resize(found or [0], n)], dtype=np.int64)
+
+
+def model_tokenizer(model: Model) -> Tokenizer:
+    """Return a model's vocabulary, for English if it has a choice."""
+    language, n_vocab = model.language, model.dims.n_vocab
+    return Tokenizer(
+        model.vocabulary, n_vocab, multilingual=language is None, language=language or "en"
+    )
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ which half precision may not hold, and epsilon, which it may take for zero, chan
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streamd.engine import Engine, Weights
+from streamd.engine import Weights
+from streamd.engine.coreml.golden import GoldenWindow, model_tokenizer, run_window
 from streamd.engine.coreml.package import Meta, NormScale
 from streamd.engine.coreml.palettes import weights_held
 from streamd.engine.model import Model
@@ -20,14 +21,21 @@ from streamd.engine.reference import Array, Notice, ReferenceEngine, layer_norm
 _MOST = 2.0**14
 """The largest sum of squares of a scaled input, a quarter of what float16 holds: other speech than
 what was measured may be louder."""
+_NTH = 8
+"""Logits of so few special tokens are computed: those of all take much memory."""
 _LARGEST = 16.0
 """The largest scale; more helps nobody."""
 _SMALLEST_NORMAL = 2.0**-14
 _EPSILON = 1e-5
 
 
-def norm_scales(model: Model, run: Callable[[Engine[Any]], object]) -> dict[str, NormScale]:
-    """Return the scale of each layer norm that `run` uses, which runs speech through an engine."""
+def norm_scales(
+    model: Model, windows: Sequence[GoldenWindow], tokens: NDArray[np.int64]
+) -> dict[str, NormScale]:
+    """Return the scale of each layer norm, from its inputs in the golden windows.
+
+    All special tokens are measured, too: some have values a hundred times as large as text.
+    """
     sums: dict[str, float] = {}
 
     def measured(x: Array, weights: Weights, name: str) -> Array:
@@ -39,8 +47,25 @@ def norm_scales(model: Model, run: Callable[[Engine[Any]], object]) -> dict[str,
     heads = model.alignment_heads
     engine = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
     engine.norm = measured
-    run(engine)
+    for window in windows:
+        list(run_window(engine, window, tokens))
+    _run_special(engine, model, windows[0], tokens)
     return {name: _scale(largest) for name, largest in sums.items()}
+
+
+def _run_special(
+    engine: ReferenceEngine, model: Model, window: GoldenWindow, tokens: NDArray[np.int64]
+) -> None:
+    """Run each special token at the beginning, and behind the start of a transcript."""
+    special = np.arange(len(model.vocabulary), model.dims.n_vocab)
+    features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
+    for before in (tokens[:0], tokens[: len(model_tokenizer(model).sot_sequence)]):
+        n, every = len(before), np.concatenate([before, special])
+        order = np.arange(len(every))
+        visible = np.eye(len(every), dtype=np.bool_)
+        visible[:, :n] = np.arange(n) <= order[:, None]
+        want = order[::_NTH]
+        engine.decoder(features, len(every)).step(every, np.minimum(order, n), order, visible, want)
 
 
 def _scale(largest: float) -> NormScale:

@@ -17,7 +17,7 @@ import numpy as np
 from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
 from streamd.engine import Weights
 from streamd.engine.coreml.built import BuiltModel, open_built, sha256
-from streamd.engine.coreml.golden import golden_tokens, golden_windows, run_window, save_golden
+from streamd.engine.coreml.golden import golden_tokens, golden_windows, save_golden
 from streamd.engine.coreml.norms import held_reference, norm_scales
 from streamd.engine.coreml.package import (
     EMBEDDING,
@@ -136,12 +136,8 @@ def write(
     n_steps = len(packages) + 2
     on_progress(0, n_steps, "states of silence and layer norms")
     model = with_bank(model, threads=2, precision="float32")
-    windows, tokens = golden_windows(meta, model), golden_tokens(model, model.dims.n_text_ctx)
-    norms = norm_scales(
-        model,
-        lambda engine: [list(run_window(engine, window, tokens)) for window in windows],
-    )
-    meta = msgspec.structs.replace(meta, norms=norms)
+    windows, tokens = golden_windows(meta, model), golden_tokens(model)
+    meta = msgspec.structs.replace(meta, norms=norm_scales(model, windows, tokens))
     for done, (name, of) in enumerate(packages, 1):
         on_progress(done, n_steps, name)
         save_package(folder / name, of, meta, model.weights, model.bank)

@@ -49,6 +49,34 @@ def other_layer_norm(program: Program, function: Function) -> Iterator[Place]:
                 yield label(each), f"normalises axes {axes}"
 
 
+def unscaled_layer_norm(program: Program, function: Function) -> Iterator[Place]:
+    """A layer norm of something that was not multiplied by a power of two."""
+    made = {output.name: each for each in function.operations for output in each.outputs}
+    for each in running(function):
+        if each.kind == "layer_norm":
+            before = made.get(each.inputs["x"][0])
+            scale = parameter(function, before, "y", 0) if before and before.kind == "mul" else 0
+            if np.size(scale) != 1 or np.frexp(float(scale))[0] != 0.5:
+                yield label(each), "takes its input as it is"
+
+
+def cleared_by_zero(program: Program, function: Function) -> Iterator[Place]:
+    """A state that is multiplied by zero: a NaN in it stays."""
+    read = {t.name for e in running(function) if e.kind == "read_state" for t in e.outputs}
+    for each in running(function):
+        factors = [parameter(function, each, name, 1) for name in "xy" if each.kind == "mul"]
+        of_state = read & {name for names in each.inputs.values() for name in names}
+        if of_state and any(not np.any(factor) for factor in factors):
+            yield label(each), "multiplies a state by zero"
+
+
+def written_and_returned(program: Program, function: Function) -> Iterator[Place]:
+    """An output that is written to a state, too."""
+    for each in running(function):
+        if each.kind == "write_state" and each.inputs["data"][0] in function.outputs:
+            yield label(each), "writes an output of the function"
+
+
 def unknown(program: Program, function: Function) -> Iterator[Place]:
     """Operations that do not run there."""
     for each in running(function):

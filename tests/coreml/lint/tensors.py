@@ -9,6 +9,7 @@ from tests.coreml.interpreter.saved import DYNAMIC, Function, Program
 from tests.coreml.lint.places import Place, label, tensors
 
 _MOST_AXES = 5
+_SMALLEST_NORMAL = 2.0**-14
 _WIDTH = 32
 """float16 numbers in 64 bytes."""
 
@@ -75,6 +76,15 @@ def odd_state(program: Program, function: Function) -> Iterator[Place]:
     for tensor in function.states:
         if tensor.shape and tensor.shape[-1] % _WIDTH:
             yield f"state {tensor.name}", f"has a last axis of {tensor.shape[-1]}"
+
+
+def subnormal(program: Program, function: Function) -> Iterator[Place]:
+    """Single constants below the normal range; among many, those are nearly zero."""
+    for name, value in function.constants.items():
+        if isinstance(value, str) or value.dtype != np.float16 or value.size != 1:
+            continue
+        if 0 < abs(float(value.ravel()[0])) < _SMALLEST_NORMAL:
+            yield f"constant {name}", f"is subnormal, {float(value.ravel()[0]):.2g}"
 
 
 def not_finite(program: Program, function: Function) -> Iterator[Place]:

@@ -1,0 +1,93 @@
+"""What a built model writes of recorded speech, on the stand-in for Core ML and on the CPU."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import soundfile
+
+from streamd.bench.wer import n_edits, spoken
+from streamd.config import load
+from streamd.daemon import build
+from streamd.engine import Engine
+from streamd.engine.check import clips
+from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.package import Form
+from streamd.engine.model import Model
+from streamd.engine.onnx import build as on_onnx
+from streamd.engine.recognizer import Recognizer
+from streamd.types import FRAME, Window, text_of
+from tests.support.coreml_runs import arithmetic, core_ml
+
+ROOT = Path(__file__).resolve().parents[2]
+_EVAL = ROOT / "../shared/data/eval"
+_MARGIN_MS = 200
+_LONGEST_S = 16.0
+"""A longer one would be several windows of a stream."""
+
+Said = tuple[Window, str]
+"""A sound and what is said in it."""
+
+
+def said() -> list[Said]:
+    """The clips of the demo recording, and the golden clips."""
+    samples, _ = soundfile.read(ROOT / "tests/speech/recording.flac", dtype="float32")
+    marks = json.loads((ROOT / "tests/speech/recording.json").read_text())["clips"]
+    places = [(mark["start_ms"] - _MARGIN_MS, mark["end_ms"] + _MARGIN_MS) for mark in marks]
+    sounds = [samples[start * 16 : end * 16] for start, end in places]
+    found = [_whole(sound, mark["text"]) for sound, mark in zip(sounds, marks, strict=True)]
+    return [*found, *(_whole(clip.samples, clip.text) for clip in clips())]
+
+
+def evaluated() -> list[Said]:
+    """The English clips beside the repository of at most 16 s, by length, if there are any."""
+    manifest = _EVAL / "manifest.jsonl"
+    if not manifest.exists():
+        return []
+    rows = [json.loads(line) for line in manifest.read_text().splitlines()]
+    english = [row for row in rows if row["lang"] == "en" and row["duration_s"] <= _LONGEST_S]
+    english.sort(key=lambda row: row["duration_s"])
+    sounds = (soundfile.read(_EVAL / row["path"], dtype="float32")[0] for row in english)
+    return [_whole(sound, row["text"]) for sound, row in zip(sounds, english, strict=True)]
+
+
+def _whole(sound: np.ndarray, text: str) -> Said:
+    n = -(-len(sound) // FRAME)
+    return Window(0, n, np.pad(sound, (0, n * FRAME - len(sound))), last=True), text
+
+
+def _read(model: Model, engine: Engine, name: str, sounds: list[Said]) -> list[str]:
+    """Greedy and without fallbacks, since chance is no property of an engine."""
+    config = load({"model": name, "language": "en"}, {})
+    options = build.decoding_options(config, model)
+    options = replace(options, beam_size=1, temperatures=(0.0,))
+    reads = Recognizer(engine, build.tokenizer(config, model), options)
+    return [text_of(reads.recognize(window).words) for window, _ in sounds]
+
+
+def read_on_cpu(model: Model, name: str, sounds: list[Said]) -> list[str]:
+    """In float32."""
+    engine = on_onnx(
+        model.dims, model.weights, alignment_heads=model.alignment_heads, bank=model.bank
+    )
+    return _read(model, engine, name, sounds)
+
+
+def read_on_core_ml(
+    built: BuiltModel, model: Model, name: str, sounds: list[Said], *, form: Form, modes: str
+) -> list[str]:
+    """By the code that ships, on the stand-in; `modes` as in `coreml_stand_in.ARITHMETIC`."""
+    with (
+        TemporaryDirectory() as folder,
+        arithmetic(modes),
+        core_ml(built, Path(folder), form) as engine,
+    ):
+        return _read(model, engine, name, sounds)
+
+
+def error_rate(sounds: list[Said], texts: list[str]) -> float:
+    """Wrong words in percent of those that were said."""
+    pairs = [(spoken(said), spoken(text)) for (_, said), text in zip(sounds, texts, strict=True)]
+    return 100 * sum(n_edits(*pair) for pair in pairs) / sum(len(words) for words, _ in pairs)
