@@ -1,8 +1,11 @@
 # Two commands: `make demo` shows live captions, `make test` passes the tests. They need nothing but
 # python3 (3.11 or newer); where uv is, it is used and faster. PYTHON=python3.13 names another Python.
 
-PYTHON ?= python3
+# coremltools has no wheels for Python 3.14, and without it a Mac's GPU and Neural Engine are not used.
+MAC := $(filter Darwin,$(shell uname -s))
+PYTHON ?= $(if $(MAC),$(or $(firstword $(foreach p,python3.13 python3.12 python3.11,$(shell command -v $(p)))),python3),python3)
 VENV := .venv
+comma := ,
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
@@ -93,7 +96,7 @@ $(INSTALLED): pyproject.toml
 define MAKE_WITH_UV
 set -e; \
 echo "Making the environment $(VENV) with uv ..."; \
-test -x $(BIN)/python || uv venv --quiet --python '>=3.11' $(VENV); \
+test -x $(BIN)/python || uv venv --quiet --python '>=3.11$(if $(MAC),$(comma)<3.14)' $(VENV); \
 uv pip install --quiet --python $(BIN)/python --editable . --group dev
 endef
 
@@ -105,6 +108,9 @@ elif ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
 	echo "streamd: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; \
 elif ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
 	echo "streamd: $(PYTHON) has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
+fi; \
+if [ -n "$(MAC)" ] && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 14))'; then \
+	echo "streamd: $$($(PYTHON) --version) has no coremltools, so models run on the CPU; install Python 3.13 for the GPU and the Neural Engine"; \
 fi; \
 echo "Making the environment $(VENV) ..."; \
 test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \

@@ -17,7 +17,7 @@ from streamd.assets import asset
 from streamd.cli.models import best_here
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
-from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml
+from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml, unavailable
 from streamd.disk import CACHE_VARIABLE, cache_folder, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import dimensions
@@ -168,7 +168,8 @@ def _core_ml(config: Config) -> Iterator[Finding]:
     decoding = replace(config.decoding, model=name)
     built = built_for_core_ml(replace(config, decoding=decoding), CoreML())
     if built is None:
-        fix = f"streamd models build {name} --engine coreml, and no --compute cpu"
+        build = f"streamd models build {name} --engine coreml, and no --compute cpu"
+        fix = unavailable() or f"{build} (a minute or two, 0.2 to 4 GB of disk)"
         yield Finding("--", f"{name} runs on the CPU", fix)
         return
     from streamd.cli.packages import functions, trials  # only a Mac needs it

@@ -46,7 +46,12 @@ def with_model(config: Config) -> Config:
         if repository is None:
             raise store.not_here(name)
         _download(name, repository, here, config.output, ask=_can_ask(config.output))
-    return replace(config, decoding=replace(config.decoding, model=name))
+    config = replace(config, decoding=replace(config.decoding, model=name))
+    if sys.platform == "darwin" and _can_ask(config.output):
+        from streamd.cli.packages import offer  # only a Mac needs it
+
+        offer(config, _agreed)
+    return config
 
 
 def best_here(config: Config, here: StorePaths) -> str | None:

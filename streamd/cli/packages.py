@@ -1,15 +1,17 @@
 """Core ML packages on the command line: build them, check them, show where they run."""
 
 import logging
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from threading import Thread
 
 from streamd.cli.model_check import line
 from streamd.config import Config
-from streamd.daemon.opening import LIBRARY
+from streamd.daemon.opening import LIBRARY, unavailable
 from streamd.disk import expanded, megabytes
 from streamd.engine.coreml.built import BuiltModel, check_files, open_built
 from streamd.engine.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
@@ -62,6 +64,31 @@ def build(config: Config, name: str) -> None:
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
 
 
+def offer(config: Config, ask: Callable[[str], bool]) -> None:
+    """Offer to build the configured model where it would help, and do so while captions run.
+
+    On a Mac that can use the packages; `ask` puts a question to whoever is at the terminal. The
+    log shows the progress; the next start uses what was built.
+    """
+    o, name = config.decoding, config.decoding.model
+    wanted = o.engine in ("auto", "coreml") and o.compute != "cpu"
+    if not wanted or unavailable() or built_model(name):
+        return
+    if ask(f"streamd: build {name} for the GPU and the Neural Engine meanwhile (a minute or two)?"):
+        run = "import sys; from streamd.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", run, "models", "build", name, "--engine", "coreml"]
+        Thread(target=_build_beside, args=(command,), name="build", daemon=True).start()
+
+
+def _build_beside(command: Sequence[str]) -> None:
+    """Build in a process of its own, which computes for a minute; its log is ours."""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        for text in process.stderr or ():
+            log.info("%s", text.strip().removeprefix("streamd: "))
+    if not process.returncode:
+        log.info("the next start uses the GPU and the Neural Engine")
+
+
 def report(config: Config) -> Iterator[str]:
     """Compare what Core ML computes with the golden vectors, on each placement of the model.
 
@@ -70,10 +97,8 @@ def report(config: Config) -> Iterator[str]:
     on every placement.
     """
     name = config.decoding.model
-    if sys.platform != "darwin":
-        raise ConfigError(
-            f"Core ML exists only on macOS; drop --engine coreml to check {name} on this machine"
-        )
+    if why := unavailable():
+        raise ConfigError(f"{why}; drop --engine coreml to check {name} on the CPU")
     built = open_packages(name)
     yield from facts(built)
     check_files(built)
@@ -90,7 +115,7 @@ def compared(built: BuiltModel, library: str) -> Iterator[str]:
         compiled = make_compiled_folder(built)
     except OSError as error:
         raise ModelError(f"{built.folder.parent} cannot be written ({error})") from error
-    for placement in (ON_GPU, *ON_NEURAL_ENGINE):
+    for placement in (*ON_GPU, *ON_NEURAL_ENGINE):
         log.info("%s: loading, %s", built.meta.name, placement)
         engine = CoreMLEngine(Job(built, compiled, placement, library), TRIAL_LIMITS)
         try:
@@ -146,13 +171,13 @@ def trials(built: BuiltModel) -> tuple[Placement, list[str]]:
     """Return where the model runs best, and what is known of every placement, in lines."""
     known = load_outcome(compiled_folder(built))
     if known is None:
-        return ON_GPU, ["the Neural Engine has not been tried yet; the next start tries it"]
+        return ON_GPU[0], ["the Neural Engine has not been tried yet; the next start tries it"]
     where = "the CPU is the fastest here" if known.best is None else str(known.best)
     outcomes = (
         f"{trial.placement or 'CPU alone'}: {trial.wrong or f'{trial.window_ms:.0f} ms a window'}"
         for trial in known.trials
     )
-    return known.best or ON_GPU, [where, *outcomes]
+    return known.best or ON_GPU[0], [where, *outcomes]
 
 
 def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator[str]:

@@ -50,11 +50,11 @@ SECTIONS: Mapping[str, str] = {
 }
 """The sections of the help and of the TOML file, with their titles."""
 _COMMON = """
-    device realtime step length vad endpoint-ms model language task beam-size prompt hotwords
-    threads without-timestamps word-timestamps condition-on-previous-text carry-initial-prompt
-    clip-timestamps-ms hallucination-silence-threshold-ms audio-contexts build-to output
-    output-dir output-format confidence timestamps quiet verbose server host port sharing token-file
-    journal record
+    device realtime step length vad endpoint-ms model compute language task beam-size prompt
+    hotwords threads without-timestamps word-timestamps condition-on-previous-text
+    carry-initial-prompt clip-timestamps-ms hallucination-silence-threshold-ms audio-contexts
+    build-to output output-dir output-format confidence timestamps quiet verbose server host port
+    sharing token-file journal record
 """
 COMMON = frozenset(_COMMON.split())
 """The options that ``--help`` lists; the others are in ``--help-all``."""
@@ -153,7 +153,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
     "building": (
         Opt(
             "build.audio_contexts",
-            "encoder contexts to build besides the full one, instead of 256 and 512",
+            "encoder contexts to build besides the full one",
         ),
         Opt(
             "build.folder",

@@ -9,6 +9,7 @@ import platform
 import sys
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,10 @@ LIBRARY = "coremltools"
 """As in `engine.coreml.package`, which is not imported on other machines."""
 _OLDEST_MACOS = 15
 """The first with states, which the packages use."""
+_NEWEST_PYTHON = (3, 14)
+"""The first without wheels of coremltools 9."""
+_OLDEST_LIBRARY = 9
+"""The first with ``MLState.write_state``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
         return None
     if sys.platform != "darwin" and core_ml.library == LIBRARY:
         if asked:
-            raise ConfigError(f"Core ML exists only on macOS; drop {asked}")
+            raise ConfigError(f"{unavailable()}; drop {asked}")
         return None
     found = _find(o.model, core_ml.library)
     if not isinstance(found, str):
@@ -107,13 +112,26 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
     return None
 
 
-def _find(model: str, library: str) -> "BuiltModel | str":
-    """Return the built model, or say what is missing."""
+def unavailable(library: str = LIBRARY) -> str:
+    """Say in a line why Core ML cannot run models here, and what to do; empty if it can."""
+    if sys.platform != "darwin" and library == LIBRARY:
+        return "Core ML exists only on macOS"
     release = platform.mac_ver()[0]
     if release and int(release.partition(".")[0]) < _OLDEST_MACOS:
-        return f"Core ML models need macOS {_OLDEST_MACOS}; this is macOS {release}"
+        return f"Core ML models need macOS {_OLDEST_MACOS} or later; this is macOS {release}"
+    if find_spec(library) is None and sys.version_info >= _NEWEST_PYTHON:
+        return f"{library} does not exist for Python {platform.python_version()}: use 3.11 to 3.13"
     if find_spec(library) is None:
         return f"{library} is not installed: pip install {library}"
+    if library == LIBRARY and int(version(library).partition(".")[0]) < _OLDEST_LIBRARY:
+        return f"{library} {version(library)} is too old: pip install '{library}>=9.0'"
+    return ""
+
+
+def _find(model: str, library: str) -> "BuiltModel | str":
+    """Return the built model, or say what is missing."""
+    if why := unavailable(library):
+        return why
     from streamd.engine.coreml.package_builder import built_model
 
     command = f"streamd models build {model} --engine coreml"
@@ -153,7 +171,7 @@ def _with_core_ml(
         return engine
     switching = SwitchingEngine(engine)
     limits = WorkerLimits(answer_s=core_ml.answer_s)
-    job = Job(built, compiled, ON_GPU, core_ml.library)
+    job = Job(built, compiled, ON_GPU[0], core_ml.library)
     compute = config.decoding.compute
     wanted = compute if compute in ("ane", "gpu") else "auto"
     takeover = Takeover(switching, job, wanted, limits=limits)

@@ -45,7 +45,7 @@ class Faults:
     folder: Path
 
     def add(self, what: str, **where) -> None:
-        """`what`: "kill", "hang", "fail", "delay", "lie" (by a tenth) or "nan".
+        """`what`: "kill", "hang", "fail", "odd" (an exception), "delay", "lie" or "nan".
 
         `at`: "predict", "load", "compile" or "plan"; `unit`: of ComputeUnit; `function`: how its
         name begins, or all of it with `whole`; `package`: its name without ending; `after`: so many
@@ -62,7 +62,7 @@ class Faults:
             file.unlink()
 
     def done(self) -> list[list[str]]:
-        """Of each call of Core ML: "load" or "predict", compute unit, function."""
+        """Of each call of Core ML: "load", "free" or "predict", compute unit, function."""
         log = self.folder / "log"
         return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
@@ -109,6 +109,8 @@ def _suffer(fault: str) -> None:
         Event().wait()
     elif fault == "delay":
         Event().wait(0.02)
+    elif fault == "odd":
+        raise Exception("Unable to load any compiled models")  # as coremltools does
     elif fault == "fail":
         raise RuntimeError("Unable to compute the prediction using a neural network model.")
 
@@ -146,6 +148,7 @@ class CompiledMLModel:
         self._states = {tensor.name: tensor.shape for tensor in signature.states}
         self._given: list[weakref.ref] = []
         _suffer(_happens("load", self._unit, self._function, Path(path).stem))
+        weakref.finalize(self, _happens, "free", self._unit, self._function)
 
     def make_state(self) -> MLState:
         return MLState(self._path, self._function)
@@ -184,6 +187,7 @@ def _check(expected: dict[str, tuple[int, ...]], given: dict[str, np.ndarray]) -
 def _compile_model(model: str, destination_path: str) -> None:
     assert model.endswith(".mlpackage")
     assert destination_path.endswith(".mlmodelc")
+    os.write(1, b"coremlcompiler: 0 errors, and this line below Python\n")
     _suffer(_happens("compile", "any", Path(model).stem))
     shutil.copytree(model, destination_path, copy_function=_link)
 
@@ -208,6 +212,7 @@ class MLComputePlan:
 
     @classmethod
     def load_from_path(cls, path: str, compute_units: ComputeUnit = ComputeUnit.ALL):
+        os.write(1, b"E5RT: a line below Python\n")
         _suffer(_happens("plan", compute_units.name, Path(path).stem))
         plan = cls()
         functions = _interpreter(path).program.functions

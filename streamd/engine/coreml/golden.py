@@ -23,7 +23,6 @@ from streamd.engine.model import Model
 from streamd.engine.padding import MARGIN
 from streamd.errors import ModelError
 from streamd.search import Alignment, Logits
-from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Mel
 
 GOLDEN_TOLERANCE = 0.02
@@ -35,6 +34,7 @@ _SILENT = 2
 """Frames of silence at the end of each window."""
 _PASSES = ((25, False), (20, True), (6, True), (1, True))
 """Tokens of a pass, fewer than its function takes, and whether it returns logits."""
+_N_TIMESTAMPS = 1501
 _Result = tuple[Logits, Alignment]
 
 
@@ -63,6 +63,10 @@ class Golden:
     tokens: NDArray[np.int64]
     windows: tuple[GoldenWindow, ...]
     results: tuple[tuple[_Result, ...], ...]
+
+    def shortest(self) -> "Golden":
+        """Return the window of the shortest context alone."""
+        return Golden(self.tokens, self.windows[:1], self.results[:1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ def _passes(meta: Meta) -> tuple[Pass, ...]:
 
 def golden_tokens(model: Model) -> NDArray[np.int64]:
     """Return a transcript, as long as the text context: the special tokens it starts with, text."""
-    start = [*model_tokenizer(model).sot_sequence, model_tokenizer(model).notimestamps]
+    start = start_of(model)
     said = " ".join(clip.text for clip in clips()).encode()
     found = []
     while said:
@@ -170,12 +174,11 @@ def golden_tokens(model: Model) -> NDArray[np.int64]:
     return np.concatenate([start, np.resize(found or [0], n)], dtype=np.int64)
 
 
-def model_tokenizer(model: Model) -> Tokenizer:
-    """Return a model's vocabulary, for English if it has a choice."""
-    language, n_vocab = model.language, model.dims.n_vocab
-    return Tokenizer(
-        model.vocabulary, n_vocab, multilingual=language is None, language=language or "en"
-    )
+def start_of(model: Model) -> list[int]:
+    """Return the special tokens that a transcript starts with, in English if there is a choice."""
+    sot, timestamp_begin = len(model.vocabulary) + 1, model.dims.n_vocab - _N_TIMESTAMPS
+    notimestamps, transcribe = timestamp_begin - 1, timestamp_begin - 5
+    return [sot, notimestamps] if model.language else [sot, sot + 1, transcribe, notimestamps]
 
 
 # -- files ----------------------------------------------------------------------------------------

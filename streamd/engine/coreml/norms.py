@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import Weights
-from streamd.engine.coreml.golden import GoldenWindow, model_tokenizer, run_window
+from streamd.engine.coreml.golden import GoldenWindow, run_window, start_of
 from streamd.engine.coreml.package import Meta, NormScale
 from streamd.engine.coreml.palettes import weights_held
 from streamd.engine.model import Model
@@ -59,7 +59,7 @@ def _run_special(
     """Run each special token at the beginning, and behind the start of a transcript."""
     special = np.arange(len(model.vocabulary), model.dims.n_vocab)
     features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
-    for before in (tokens[:0], tokens[: len(model_tokenizer(model).sot_sequence)]):
+    for before in (tokens[:0], tokens[: len(start_of(model)) - 1]):
         n, every = len(before), np.concatenate([before, special])
         order = np.arange(len(every))
         visible = np.eye(len(every), dtype=np.bool_)
@@ -69,6 +69,8 @@ def _run_special(
 
 
 def _scale(largest: float) -> NormScale:
+    if not 0 < largest < math.inf:
+        return NormScale(1.0, 0.0)  # float16 cannot hold the weights, as the builder will say
     scale = min(_LARGEST, 2.0 ** math.floor(math.log2(_MOST / largest) / 2))
     epsilon = float(np.float16(_EPSILON * scale**2))
     # Where it would be subnormal the input is so large that epsilon means nothing: the smallest

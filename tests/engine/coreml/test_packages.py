@@ -1,12 +1,15 @@
 """What ``streamd doctor`` and ``streamd models check`` say of a model on a Mac."""
 
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
 
 from streamd.cli import main
-from streamd.cli.packages import compared, functions, trials
+from streamd.cli.packages import compared, functions, offer, trials
+from streamd.config import load
+from streamd.daemon import opening
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.takeover import (
     Outcome,
@@ -16,6 +19,7 @@ from streamd.engine.coreml.runtime.takeover import (
 )
 from streamd.errors import ModelError
 from tests.support import coreml_stand_in
+from tests.support.checkpoints import checkpoint, huggingface
 from tests.support.coreml_runs import core_ml, faulty
 
 MIXED = Placement("ane", "gpu", "state")
@@ -69,8 +73,9 @@ def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here,
 def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):
     with faulty(tmp_path / "faults") as faults:
         faults.add("lie", unit="CPU_AND_NE", function="ctx", once=False)
-        right, *wrong = compared(here, coreml_stand_in.__name__)
+        right, stateless, *wrong = compared(here, coreml_stand_in.__name__)
     assert "encoder on the GPU, decoder on the GPU: logits " in right
+    assert "encoder on the GPU, decoder on the GPU without states: logits " in stateless
     assert right.endswith("(at most 0.02), same token at 100%")
     assert [": ! logits " in line for line in wrong] == [True, True]
 
@@ -80,7 +85,7 @@ def test_a_model_that_is_wrong_everywhere_fails_its_check(here, tmp_path):
     with faulty(tmp_path / "faults") as faults:
         faults.add("fail", at="load", once=False)
         lines = compared(here, coreml_stand_in.__name__)
-        assert [": ! Unable to compute" in next(lines) for _ in range(3)] == [True] * 3
+        assert [": ! Unable to compute" in next(lines) for _ in range(4)] == [True] * 4
         with pytest.raises(ModelError, match="writes fails its check on Core ML"):
             next(lines)
 
@@ -90,4 +95,45 @@ def test_without_a_mac_the_check_is_refused_in_a_line(monkeypatch, capsys):
     assert main(["models", "check", "tiny.en", "--engine", "coreml"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "Core ML exists only on macOS; drop --engine coreml to check tiny.en" in err
+    assert "Core ML exists only on macOS; drop --engine coreml to check tiny.en on the CPU" in err
+
+
+@pytest.mark.parametrize(
+    ("release", "python", "library", "told"),
+    [
+        ("14.6.1", (3, 13), "9.0", "Core ML models need macOS 15 or later; this is macOS 14.6.1"),
+        ("15.1", (3, 14), "", "does not exist for Python"),
+        ("15.1", (3, 13), "", "coremltools is not installed: pip install coremltools"),
+        ("15.1", (3, 13), "8.3.0", "coremltools 8.3.0 is too old: pip install 'coremltools>=9.0'"),
+        ("26.0", (3, 13), "9.0", ""),
+    ],
+)
+def test_why_a_mac_cannot_use_core_ml_is_said_in_a_line(
+    monkeypatch, release, python, library, told
+):
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("sys.version_info", python)
+    monkeypatch.setattr("platform.mac_ver", lambda: (release, ("", "", ""), "arm64"))
+    monkeypatch.setattr(opening, "find_spec", lambda name: library or None)
+    monkeypatch.setattr(opening, "version", lambda name: library)
+    assert told in opening.unavailable()
+    assert bool(told) == bool(opening.unavailable())
+
+
+def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
+    config = load({"model": str(huggingface.write(checkpoint("few"), tmp_path))}, {})
+    asked = []
+    offer(config, lambda question: asked.append(question) or True)
+    assert asked == [], "there is no Core ML here"
+    monkeypatch.setattr("streamd.cli.packages.unavailable", str)
+    offer(load({"model": config.decoding.model, "compute": "cpu"}, {}), asked.append)
+    offer(config, lambda question: asked.append(question) or True)
+    (build,) = (thread for thread in threading.enumerate() if thread.name == "build")
+    build.join()
+    assert len(asked) == 1
+    assert "decoder_mix.mlpackage, 5 of 6" in caplog.text
+    assert caplog.messages[-1] == "the next start uses the GPU and the Neural Engine"
+    offer(config, asked.append)
+    assert len(asked) == 1, "it is built"

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
+from streamd.engine.coreml.runtime.engine import CoreMLEngine
+from streamd.engine.coreml.runtime.library import (
+    ON_GPU,
+    ON_NEURAL_ENGINE,
+    Placement,
+    at_first,
+)
 from streamd.engine.coreml.runtime.takeover import (
     OUTCOME,
     Outcome,
@@ -26,7 +32,7 @@ from tests.support.coreml_runs import PATIENT, faulty, on_cpu
 
 pytestmark = pytest.mark.timeout(400)
 
-GPU = ON_GPU
+GPU, STATELESS = ON_GPU
 MIXED, ANE = ON_NEURAL_ENGINE
 
 
@@ -50,9 +56,12 @@ class Recorded(SwitchingEngine):
         super().__init__(on_cpu())
         self.placements: list[Placement] = []
 
-    def switch_to(self, engine):
-        self.placements.append(engine.placement)
-        super().switch_to(engine)
+        self.at_first: list[Placement] = []
+
+    def switch_to(self, engine, *, fits=None):
+        if isinstance(engine, CoreMLEngine):
+            (self.at_first if fits else self.placements).append(engine.placement)
+        super().switch_to(engine, fits=fits)
 
 
 def bring_up(job: Job, wanted: str = "auto", *, encodes: bool = False, **times: float) -> Recorded:
@@ -61,7 +70,7 @@ def bring_up(job: Job, wanted: str = "auto", *, encodes: bool = False, **times: 
     `encodes`: in the trial of times, windows are really encoded, at least.
     """
     switching = Recorded()
-    by_placement = {GPU: "gpu", MIXED: "mixed", ANE: "ane"}
+    by_placement = {GPU: "gpu", STATELESS: "stateless", MIXED: "mixed", ANE: "ane"}
 
     def window_ms(engine) -> float:
         if encodes:
@@ -104,7 +113,7 @@ def test_the_fastest_placement_takes_over_and_comes_first_next_time(job, faults,
     assert n_workers() == 0
     n_calls = len(faults.done())
     again = bring_up(job)  # without a trial of times
-    assert again.placements == [GPU, MIXED]
+    assert again.placements == again.at_first == [GPU, MIXED]
     functions = [function for what, _, function in faults.done()[n_calls:] if what == "load"]
     assert "step1_t128" not in functions, "the other way to use the Neural Engine is not loaded"
     assert "compile" not in {what for what, *_ in faults.done()[n_calls:]}
@@ -114,12 +123,13 @@ def test_a_placement_that_is_wrong_or_dies_in_its_trial_is_rejected(job, faults,
     faults.add("lie", unit="CPU_AND_NE", function="ctx")
     faults.add("kill", at="load", unit="CPU_AND_NE", function="step8")
     switching = bring_up(job, cpu=100, gpu=50, mixed=20, ane=20)
-    assert switching.placements == [GPU]
+    assert switching.placements == [GPU, GPU], "it went back"
     outcome = load_outcome(job.compiled)
     assert outcome.best == GPU
     wrong = {trial.placement: trial.wrong for trial in outcome.trials}
     assert "off" in wrong[MIXED]
     assert "ended by SIGKILL" in wrong[ANE]
+    assert switching.at_first == [GPU, ANE], "the lie was seen at once, the death later"
     assert [record.levelno for record in caplog.records if "not encoder" in record.message] == [
         logging.WARNING,
         logging.WARNING,
@@ -211,3 +221,55 @@ def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monke
     new = make_compiled_folder(here)
     assert new != old
     assert [path.name for path in tmp_path.glob("compiled-*")] == [new.name]
+
+
+def test_the_gpu_is_tried_without_states_if_states_are_refused(job, faults):
+    faults.add("odd", at="load", unit="CPU_AND_GPU", function="load", once=False)
+    switching = bring_up(job, "gpu", cpu=1, stateless=50)
+    assert switching.placements == [STATELESS]
+    assert_right(switching, job)
+
+
+def test_what_takes_too_long_is_no_verdict(job, monkeypatch):
+    """The next start goes on where this one stopped."""
+    monkeypatch.setattr(
+        "streamd.engine.coreml.runtime.takeover.TRIAL_LIMITS",
+        replace(PATIENT, start_s=0.0, deaths=1),
+    )
+    assert bring_up(job, cpu=100).placements == []
+    assert load_outcome(job.compiled) is None
+
+
+def test_functions_are_compiled_one_at_a_time_and_short_windows_move_first(job, faults):
+    """Of the Neural Engine: what is in memory while it compiles is one function."""
+    switching = bring_up(job, "ane", cpu=1, gpu=2, mixed=50, ane=60)
+    assert switching.at_first == switching.placements == [GPU, MIXED]
+    calls = [(what, name) for what, unit, name in faults.done() if unit == "CPU_AND_NE"]
+    n_loaded = most = 0
+    for what, _ in calls[: calls.index(("predict", "ctx384"))]:
+        n_loaded += {"load": 1, "free": -1}.get(what, 0)
+        most = max(most, n_loaded)
+    assert most == 1, "the encoder was compiled, given back, and loaded to serve"
+    encoders = [name for what, name in calls if what == "load"]
+    n = 6  # of the first way to use the Neural Engine
+    assert encoders[:n] == ["ctx384", "ctx384", "ctx640", "ctx1500", "ctx640", "ctx1500"]
+
+
+def test_a_long_window_stays_where_it_was_until_all_is_loaded(job):
+    engine = CoreMLEngine(replace(job, functions=at_first(job.built, "state")), PATIENT)
+    short, long = (np.zeros((80, 2 * n), np.float32) for n in (200, 1200))
+    assert engine.fits(short, 0)
+    assert not engine.fits(long, 0)
+    assert not engine.fits(short, 1400)
+    switching = Recorded()
+    before = switching.current
+    switching.switch_to(engine, fits=engine.fits)
+    assert switching.encode(long)[0] is before
+    engine.close()
+
+
+def test_any_exception_of_core_ml_is_a_refusal_with_its_message(job, faults):
+    faults.add("odd", at="load", once=False)
+    assert bring_up(job, cpu=100).placements == []
+    why = {trial.wrong for trial in load_outcome(job.compiled).trials}
+    assert why == {"Exception: Unable to load any compiled models"}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.package import MAX_TOKENS, padded
+from streamd.engine.coreml.package import MAX_TOKENS, Function, padded
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.programs import Step
 from streamd.engine.coreml.runtime.worker import (
@@ -83,6 +83,16 @@ class CoreMLEngine:
         """Set limits and fallbacks as `Supervisor.configure` does."""
         with self._lock:
             self._supervisor.configure(limits, *fallbacks)
+
+    def fits(self, mel: Mel, audio_ctx: int) -> bool:
+        """Return whether the functions that are loaded can run this window."""
+        context = self._built.context(self._built.extend(mel, audio_ctx)[1].n)
+        return any(f.n_ctx == context for f in self._supervisor.functions)
+
+    def load(self, function: Function) -> None:
+        """Load one more function, between two windows. Raises `EngineError` as `encode`."""
+        with self._lock:
+            self.with_worker(lambda worker: self._supervisor.load(function))
 
     def close(self) -> None:
         """End the worker; the engine cannot be used any more."""

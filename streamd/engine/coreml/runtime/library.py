@@ -6,9 +6,10 @@ compiled once, and stay under a path that does not change. Source: coremltools' 
 Prediction".
 """
 
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 
 from streamd.disk import put_folder
 from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import LIBRARY, Form, Function, coremltools
+from streamd.engine.coreml.package import LIBRARY, MAX_TOKENS, Form, Function, coremltools
+from streamd.errors import StreamdError
 
 Array = NDArray[np.float32]
 State = Any
@@ -32,6 +34,8 @@ State = Any
 Unit = Literal["ane", "gpu"]
 """The Neural Engine, or the graphics processor."""
 
+_USUAL = (RuntimeError, OSError, StreamdError)
+"""Errors whose text says enough."""
 _UNITS: dict[Unit, str] = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
 """Their names in ``coremltools.ComputeUnit``; the CPU runs what the other one cannot."""
 _UNIT_NAMES: dict[Unit, str] = {"ane": "Neural Engine", "gpu": "GPU"}
@@ -40,6 +44,7 @@ _DEVICES = {
     "MLGPUComputeDevice": "GPU",
     "MLNeuralEngineComputeDevice": "Neural Engine",
 }
+_FIRST_STEPS = (1, MAX_TOKENS)
 _PLAN_S = 120.0
 """How long Core ML may take to plan a package."""
 
@@ -58,14 +63,34 @@ class Placement:
 
     def __str__(self) -> str:
         encoder, decoder = _UNIT_NAMES[self.encoder], _UNIT_NAMES[self.decoder]
-        return f"encoder on the {encoder}, decoder on the {decoder}"
+        without = " without states" if (self.encoder, self.form) == ("gpu", "mix") else ""
+        return f"encoder on the {encoder}, decoder on the {decoder}{without}"
 
 
-ON_GPU = Placement("gpu", "gpu", "state")
-"""All on the GPU; it loads within seconds."""
+ON_GPU = (Placement("gpu", "gpu", "state"), Placement("gpu", "gpu", "mix"))
+"""All on the GPU, which loads within seconds; the second only if the first is refused, since states
+that a graph writes fail on some systems in ways that nobody sees (coremltools #2325, #2553)."""
 ON_NEURAL_ENGINE = (Placement("ane", "gpu", "state"), Placement("ane", "ane", "mix"))
 """The ways to use the Neural Engine that are worth a trial. Short passes of the decoder are often
 faster on the GPU, and some versions of macOS reject graphs with states on the Neural Engine."""
+
+
+def at_first(built: BuiltModel, form: Form) -> tuple[Function, ...]:
+    """Return the functions that suffice for short windows: one context, and steps of one and 32.
+
+    The others are loaded while these serve.
+    """
+    n_ctx, n_slots = built.meta.contexts[0], built.meta.slots(form)[0]
+    return tuple(
+        f
+        for f in of_form(built, form)
+        if f.n_ctx == n_ctx or (f.kind == "step" and f.k in _FIRST_STEPS and f.n_slots == n_slots)
+    )
+
+
+def of_form(built: BuiltModel, form: Form) -> tuple[Function, ...]:
+    """Return the functions that a placement of this form needs."""
+    return tuple(f for f in built.functions if form in f.forms)
 
 
 class Loaded(Protocol):
@@ -103,9 +128,9 @@ class Library:
         self._compiled = compiled
 
     def compile(
-        self, built: BuiltModel, functions: list[Function], on_progress: Callable[[str], None]
+        self, built: BuiltModel, functions: Iterable[Function], on_progress: Callable[[str], None]
     ) -> None:
-        """Compile what is not compiled yet. Raises `OSError`, or `RuntimeError` from Core ML."""
+        """Compile what is not compiled yet. Raises `OSError`, or whatever Core ML raises."""
         packages = sorted({built.path(function) for function in functions})
         missing = [path for path in packages if not self._compiled_path(path).is_dir()]
         for n, path in enumerate(missing, 1):
@@ -113,7 +138,7 @@ class Library:
             put_folder(self._compiled_path(path), partial(self._compile, path))
 
     def load(self, package: Path, function: str, unit: Unit) -> Loaded:
-        """Load a function of a compiled package. Raises `RuntimeError` if Core ML rejects it."""
+        """Load a function of a compiled package. Raises whatever Core ML raises."""
         loaded: Loaded = self._module.models.CompiledMLModel(
             str(self._compiled_path(package)),
             compute_units=self._module.ComputeUnit[_UNITS[unit]],
@@ -193,7 +218,34 @@ def _planned(package: Path, unit: Unit, library: str, compiled: Path) -> dict[st
 def _send_plan(
     connection: Connection, package: Path, unit: Unit, library: str, compiled: Path
 ) -> None:
-    try:
+    redirect_stdout()
+    with Telling(lambda error: connection.send({})):
         connection.send(Library(library, compiled).plan(package, unit))
-    except (RuntimeError, OSError):
-        connection.send({})
+
+
+def redirect_stdout() -> None:
+    """Send what this process writes to stdout to stderr, from below Python, too.
+
+    Core ML's compiler is verbose, and stdout has captions. coremltools silences the compiler in
+    some calls, not in ``compile_model`` (coremltools 9.0, CoreMLPython.mm).
+    """
+    os.dup2(2, 1)
+
+
+class Telling:
+    """Tells of an error that ends a block, whatever it is: coremltools raises bare exceptions."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
+        """Swallow the error, unless it means that somebody ends the process."""
+        if not isinstance(error, Exception):
+            return False
+        text = " ".join(str(error).split()) or "no message"
+        self._tell(text if isinstance(error, _USUAL) else f"{type(error).__name__}: {text}")
+        return True

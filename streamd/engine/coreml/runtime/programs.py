@@ -4,7 +4,7 @@ A *cache slot* holds the caches of one window's decoder, in Core ML's memory or 
 decoder's tokens lie in numbered *columns* of its self-attention cache.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,21 +45,30 @@ class Programs:
         library: Library,
         on_progress: Callable[[str], None],
     ) -> None:
-        """Load everything that the placement needs; `on_progress` gets a line for each long step.
-
-        Raises `OSError` if files cannot be read or written, `RuntimeError` if Core ML rejects one.
-        """
-        self._built, self._form = built, placement.form
-        functions = [f for f in built.functions if placement.form in f.forms]
-        library.compile(built, functions, on_progress)
+        """Load functions with `load` next; `on_progress` gets a line for each long step."""
+        self._built, self._form, self._placement = built, placement.form, placement
+        self._library, self._on_progress = library, on_progress
         self._loaded: dict[Function, Loaded] = {}
-        for function in functions:
-            on_progress(f"loading {function.package}, {function.name}")
-            unit = placement.unit(function)
-            self._loaded[function] = library.load(built.path(function), function.name, unit)
-        self._inputs = {function: new_inputs(function) for function in functions}
-        self._passes = tuple(f for f in functions if f.kind in ("step", "align"))
+        self._inputs: dict[Function, dict[str, Array]] = {}
         self._caches: dict[int, WindowCaches] = {}
+
+    def load(self, functions: Iterable[Function], *, keep: bool) -> None:
+        """Compile and load functions, one after the other.
+
+        Without `keep` each is dropped before the next: what Core ML has prepared for a unit it
+        finds again, and the peak is the memory of one. Raises whatever Core ML raises, or
+        `OSError` if files cannot be read or written.
+        """
+        functions = list(functions)
+        self._library.compile(self._built, functions, self._on_progress)
+        for n, function in enumerate(functions, 1):
+            name = f"{function.package}, {function.name} ({n} of {len(functions)})"
+            self._on_progress(f"loading {name}")
+            unit = self._placement.unit(function)
+            loaded = self._library.load(self._built.path(function), function.name, unit)
+            if keep:
+                self._loaded[function], self._inputs[function] = loaded, new_inputs(function)
+            del loaded
 
     def encode(self, cache_slot: int, mel: Array, extent: Extent) -> None:
         """Encode (n_mels, 2 * extent.n) log-mel into a cache slot, whose old window is dropped."""
@@ -78,14 +87,14 @@ class Programs:
         inputs = self._inputs[function]
         inputs["encoded"][...] = x
         if cache_slot not in self._caches:
-            decoder = self._loaded[self._passes[0]]
+            decoder = self._loaded[self._passes()[0]]
             self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
         caches = self._caches[cache_slot]
         caches.load(added, lambda state: self._call(function, inputs, state))
 
     def step(self, step: Step) -> tuple[Array, Array]:
         """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_keys)."""
-        caches, function = self._caches[step.cache_slot], choose(self._passes, step)
+        caches, function = self._caches[step.cache_slot], choose(self._passes(), step)
         inputs = self._inputs[function]
         x = self._built.embedding[step.tokens].astype(np.float32)
         fill(inputs, function, step, x + self._built.positions[step.positions])
@@ -98,6 +107,9 @@ class Programs:
             return np.zeros((0, n_vocab), np.float32), alignment
         chunks = [found[name][0, :, 0] for name in function.logits]
         return np.concatenate(chunks, axis=-1)[step.want, :n_vocab], alignment
+
+    def _passes(self) -> tuple[Function, ...]:
+        return tuple(f for f in self._loaded if f.kind in ("step", "align"))
 
     def _call(
         self, function: Function, inputs: Mapping[str, Array], state: State = None
@@ -182,16 +194,16 @@ def new_inputs(function: Function) -> dict[str, Array]:
     }
 
 
-def choose(built: tuple[Function, ...], step: Step) -> Function:
+def choose(loaded: tuple[Function, ...], step: Step) -> Function:
     """Return the smallest function that runs the pass: few tokens, a short cache, logits if wanted.
 
-    `built` are the "step" and "align" functions of the decoder's form.
+    `loaded` are "step" and "align" functions of the decoder's form.
     """
     k, seen = len(step.tokens), np.flatnonzero(step.visible.any(axis=0))
     n_columns = 1 + int(max(step.columns.max(), seen.max(initial=0)))
     fitting = [
         f
-        for f in built
+        for f in loaded
         if f.k >= k and f.n_slots >= n_columns and (f.kind == "step" or not len(step.want))
     ]
     return min(fitting, key=lambda f: (f.k, f.n_slots, f.kind == "step"))

@@ -2,9 +2,10 @@
 
 Compiling for the Neural Engine takes minutes, and only then is it known whether it is right, and
 faster. So each placement is loaded beside the engine that serves, compared with the golden
-vectors, and then with the time of the current engine. Only then are windows switched to it. The
-outcome is kept for the next start. It holds for one built model, one build of macOS and one chip:
-another system may compile differently, or reject what the last one accepted.
+vectors, and then with the time of the current engine. Only then are windows switched to it: the
+short ones at first, all when the rest of its functions is loaded and compared, too. The outcome is
+kept for the next start. It holds for one built model, one build of macOS and one chip: another
+system may compile differently, or reject what the last one accepted.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ import logging
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -24,13 +25,19 @@ import msgspec
 from streamd.disk import discard, put_file
 from streamd.engine import Engine
 from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.package import META
+from streamd.engine.coreml.golden import Golden, against_golden, golden_vectors
+from streamd.engine.coreml.package import META, Function
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Placement
-from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
+from streamd.engine.coreml.runtime.library import (
+    ON_GPU,
+    ON_NEURAL_ENGINE,
+    Placement,
+    at_first,
+    of_form,
+)
+from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLimits, WorkerLostError
 from streamd.engine.prepared import fastest_ms, window_ms
-from streamd.engine.switching import SwitchingEngine
+from streamd.engine.switching import Fits, SwitchingEngine
 from streamd.errors import EngineError
 from streamd.processor import processor_name
 
@@ -106,6 +113,10 @@ def machine() -> tuple[str, str]:
     return processor_name(), done.stdout.strip()
 
 
+class _RefusedError(Exception):
+    """A placement cannot be used, for the reason that the text gives."""
+
+
 class Takeover:
     """Switches an engine to the best placement of a built model."""
 
@@ -126,7 +137,8 @@ class Takeover:
         self._limits, self._measure = limits, measure
         self._trials: list[Trial] = []
         self._best: Placement | None = None
-        self._stopped = False
+        self._gpu: Placement | None = None
+        self._stopped = self._timed_out = False
 
     def stop(self) -> None:
         """Note that the program ends, and its workers with it, which is no outcome of a trial."""
@@ -143,53 +155,97 @@ class Takeover:
         if known is not None:
             self._repeat(known)
             return
-        for placement in (ON_GPU, *(ON_NEURAL_ENGINE if self._wanted != "gpu" else ())):
-            if not self._stopped:
+        for placement in (*ON_GPU, *(ON_NEURAL_ENGINE if self._wanted != "gpu" else ())):
+            if not self._stopped and not (placement in ON_GPU and self._gpu):
                 self._try(placement)
-        if self._wanted == "auto" and not self._stopped:
+        # What took too long goes on at the next start, where Core ML finds what it has compiled.
+        if self._wanted == "auto" and not self._stopped and not self._timed_out:
             save_outcome(compiled, Outcome(best=self._best, trials=tuple(self._trials)))
 
     def _repeat(self, known: Outcome) -> None:
         """Load what was best before; the GPU serves until it is loaded."""
         if known.best is None:
             return
-        for placement in dict.fromkeys((ON_GPU, known.best)):
-            engine = self._load(placement)
-            if engine is None:
-                if not self._stopped:
+        right = [trial.placement for trial in known.trials if not trial.wrong]
+        gpu = [placement for placement in ON_GPU if placement in right]
+        for placement in dict.fromkeys((*gpu, known.best)):
+            self._try(placement, timed=False)
+            if self._best != placement:
+                if not self._stopped and not self._timed_out:
                     # The next start repeats the trials.
                     (self._job.compiled / OUTCOME).unlink(missing_ok=True)
                 return
-            self._activate(engine)
-            log.info("Core ML: %s", placement)
 
-    def _activate(self, engine: CoreMLEngine) -> None:
+    def _try(self, placement: Placement, *, timed: bool = True) -> None:
+        """Load a placement, and switch to it if it is right and, if it is `timed`, faster.
+
+        What short windows need comes first, and serves them while the rest is loaded.
+        """
+        built, golden = self._job.built, golden_vectors(self._job.built)
+        first = at_first(built, placement.form)
+        rest = [f for f in of_form(built, placement.form) if f not in first]
+        before = self._switching.current
+        job = replace(self._job, placement=placement, functions=first)
+        engine = CoreMLEngine(job, TRIAL_LIMITS)
+        try:
+            self._prepare(job, first)
+            _compare(engine, golden.shortest())
+            own_ms = self._faster(placement, engine) if timed else None
+            self._activate(engine, fits=engine.fits)
+            self._prepare(job, rest)
+            for function in rest:
+                engine.load(function)
+            _compare(engine, golden)
+            if engine.placement != placement:
+                raise _RefusedError("too many workers were lost")
+        except (EngineError, WorkerLostError, _RefusedError) as error:
+            if self._switching.current is engine:
+                self._switching.switch_to(before)  # the engine ends with its last window
+            else:
+                engine.close()
+            self._reject(placement, error)
+            return
+        self._activate(engine)
+        self._best = placement
+        if own_ms is not None:
+            self._trials.append(Trial(placement=placement, window_ms=own_ms))
+        log.info("Core ML: %s", placement)
+
+    def _prepare(self, job: Job, functions: Iterable[Function]) -> None:
+        """Have Core ML compile functions for the Neural Engine, one at a time, in the background.
+
+        Each takes seconds to minutes, and memory for the compiler and the model. A worker that
+        loads them afterwards finds them compiled. Raises `WorkerLostError`.
+        """
+        if job.placement.encoder != "ane":
+            return
+        log.info("Core ML: compiling for the Neural Engine while captions continue")
+        worker = Worker(replace(job, functions=tuple(functions), serve=False))
+        worker.wait(TRIAL_LIMITS.start_s)
+        worker.close()
+
+    def _faster(self, placement: Placement, engine: CoreMLEngine) -> float:
+        """Return the time of a window in ms. Raises `_RefusedError` if another engine is faster."""
+        if placement in ON_GPU:
+            self._gpu = placement  # it is right, and so it can replace the Neural Engine
+        own_ms, other_ms = fastest_ms((engine, self._switching.current), self._measure)
+        if not self._trials or all(trial.wrong for trial in self._trials):  # this was the CPU
+            self._trials.append(Trial(placement=None, window_ms=other_ms))
+        if own_ms >= other_ms and not self._required(placement):
+            self._trials.append(Trial(placement=placement, window_ms=own_ms))
+            raise _RefusedError(f"{own_ms:.0f} ms a window, not {other_ms:.0f}")
+        log.info("Core ML: %s: %.0f ms a window instead of %.0f", placement, own_ms, other_ms)
+        return own_ms
+
+    def _activate(self, engine: CoreMLEngine, *, fits: Fits | None = None) -> None:
         """Switch to an engine; the Neural Engine is abandoned sooner, for the GPU."""
-        if engine.placement == ON_GPU:
+        if engine.placement in ON_GPU:
+            self._gpu = engine.placement
             engine.configure(self._limits)
         else:
-            engine.configure(replace(self._limits, deaths=_NEURAL_ENGINE_DEATHS), ON_GPU)
-        self._switching.switch_to(engine)
-
-    def _try(self, placement: Placement) -> None:
-        engine = self._load(placement)
-        if engine is None:
-            return
-        try:
-            own_ms, other_ms = fastest_ms((engine, self._switching.current), self._measure)
-        except EngineError as error:
-            self._reject(placement, engine, str(error.__cause__ or error))
-            return
-        if all(trial.placement for trial in self._trials):  # no trial of the CPU yet: this was it
-            self._trials.append(Trial(placement=None, window_ms=other_ms))
-        self._trials.append(Trial(placement=placement, window_ms=own_ms))
-        if own_ms < other_ms or self._required(placement):
-            self._best = placement
-            self._activate(engine)
-            log.info("Core ML: %s: %.0f ms a window instead of %.0f", placement, own_ms, other_ms)
-        else:
-            engine.close()
-            log.info("Core ML: not %s: %.0f ms a window, not %.0f", placement, own_ms, other_ms)
+            fallbacks = [self._gpu] if self._gpu else []
+            engine.configure(replace(self._limits, deaths=_NEURAL_ENGINE_DEATHS), *fallbacks)
+        self._switching.switch_to(engine, fits=fits)
 
     def _required(self, placement: Placement) -> bool:
         """Whether the user asked for this placement: the first correct one on the wanted unit."""
@@ -197,26 +253,26 @@ class Takeover:
             return False
         return self._best is None or (self._best.encoder != placement.encoder == self._wanted)
 
-    def _load(self, placement: Placement) -> CoreMLEngine | None:
-        """Load an engine and compare it with the golden vectors; None if it fails."""
-        on_ane = placement.encoder == "ane"
-        job = replace(self._job, placement=placement, background=on_ane)
-        engine = CoreMLEngine(job, TRIAL_LIMITS)
-        if on_ane:
-            log.info("Core ML: compiling for the Neural Engine while captions continue")
-        try:
-            off = against_golden(engine, golden_vectors(job.built))
-        except EngineError as error:
-            self._reject(placement, engine, str(error.__cause__ or error))
-            return None
-        if not off.acceptable:
-            what = f"logits {off.logits:.2g} off, alignment {off.alignment:.2g}, at {off.where}"
-            self._reject(placement, engine, what)
-            return None
-        return engine
+    def _reject(self, placement: Placement, error: Exception) -> None:
+        if self._stopped:
+            return
+        cause = error.__cause__ if isinstance(error, EngineError) else error
+        if isinstance(cause, WorkerLostError) and cause.timed_out:
+            self._timed_out = True
+        why = str(cause or error)
+        if any(trial.placement == placement for trial in self._trials):  # right, but not faster
+            log.info("Core ML: not %s: %s", placement, why)
+            return
+        if placement == self._gpu:
+            self._gpu = None
+        log.warning("Core ML: not %s: %s", placement, why)
+        self._trials.append(Trial(placement=placement, wrong=why))
 
-    def _reject(self, placement: Placement, engine: CoreMLEngine, why: str) -> None:
-        engine.close()
-        if not self._stopped:
-            log.warning("Core ML: not %s: %s", placement, why)
-            self._trials.append(Trial(placement=placement, wrong=why))
+
+def _compare(engine: CoreMLEngine, golden: Golden) -> None:
+    """Raise `_RefusedError` if an engine is too far from the golden vectors."""
+    off = against_golden(engine, golden)
+    if not off.acceptable:
+        raise _RefusedError(
+            f"logits {off.logits:.2g} off, alignment {off.alignment:.2g}, at {off.where}"
+        )

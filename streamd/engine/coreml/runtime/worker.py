@@ -14,8 +14,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
@@ -26,11 +26,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import MAX_TOKENS, Meta
-from streamd.engine.coreml.runtime.library import Array, Library, Placement
+from streamd.engine.coreml.package import MAX_TOKENS, Function, Meta
+from streamd.engine.coreml.runtime.library import (
+    Array,
+    Library,
+    Placement,
+    Telling,
+    of_form,
+    redirect_stdout,
+)
 from streamd.engine.coreml.runtime.programs import Programs, Step
 from streamd.engine.padding import Extent
-from streamd.errors import EngineError, StreamdError
+from streamd.errors import EngineError
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 
@@ -40,7 +47,7 @@ _NAME = "streamd-coreml"
 _REPORT_S = 20.0
 """How often the log says that loading goes on."""
 _PRIO_DARWIN_PROCESS, _PRIO_DARWIN_BG = 4, 0x1000
-"""From macOS's <sys/resource.h>. Unlike niceness, background priority can be given up again."""
+"""From macOS's <sys/resource.h>."""
 
 Memory = Any
 """A shared array of ctypes; `multiprocessing` has no public name for its type."""
@@ -54,15 +61,17 @@ class Job:
     """What a worker is to run.
 
     `compiled` is the folder for the compiled packages; `library` is the module to import for Core
-    ML: coremltools, or in tests a replacement. With `background` the worker loads at background
-    priority.
+    ML: coremltools, or in tests a replacement. `functions` are loaded at the start, none meaning
+    all that the placement needs; without `serve` one by one, to have Core ML prepare them, and at
+    background priority. Then the worker is done.
     """
 
     built: BuiltModel
     compiled: Path
     placement: Placement
     library: str
-    background: bool = False
+    functions: tuple[Function, ...] = ()
+    serve: bool = True
 
 
 class Encode(NamedTuple):
@@ -70,6 +79,12 @@ class Encode(NamedTuple):
 
     cache_slot: int
     extent: Extent
+
+
+class Load(NamedTuple):
+    """Load one more function."""
+
+    function: Function
 
 
 Reply = tuple[Literal["progress", "done", "failed"], str]
@@ -111,25 +126,30 @@ def main(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    try:
+    redirect_stdout()
+    # Nobody reads the pipe any more when the supervisor is gone.
+    with (
+        suppress(EOFError, BrokenPipeError, ConnectionResetError),
+        Telling(lambda error: connection.send(("failed", error))),
+    ):
         _serve(job, connection, memory)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the supervisor is gone
-    except (RuntimeError, OSError, StreamdError) as error:
-        connection.send(("failed", str(error).strip() or repr(error)))
 
 
 def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
     shared = shared_arrays(memory, job.built.meta)
-    with _in_background() if job.background else nullcontext():
-        library = Library(job.library, job.compiled)
-        programs = Programs(
-            job.built, job.placement, library, lambda text: connection.send(("progress", text))
-        )
+    if not job.serve:
+        _lower_priority()
+    library = Library(job.library, job.compiled)
+    programs = Programs(
+        job.built, job.placement, library, lambda text: connection.send(("progress", text))
+    )
+    programs.load(job.functions, keep=job.serve)
     connection.send(("done", ""))
-    while True:
-        request: Encode | Step = connection.recv()
-        if isinstance(request, Encode):
+    while job.serve:
+        request: Encode | Step | Load = connection.recv()
+        if isinstance(request, Load):
+            programs.load([request.function], keep=True)
+        elif isinstance(request, Encode):
             mel = shared.mel[:, : 2 * request.extent.n]
             programs.encode(request.cache_slot, mel, request.extent)
         else:
@@ -139,23 +159,25 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
         connection.send(("done", ""))
 
 
-@contextmanager
-def _in_background() -> Iterator[None]:
-    """Lower the priority of this process inside the block; elsewhere than on a Mac it stays."""
-    on_mac = sys.platform == "darwin"
-    if on_mac:
+def _lower_priority() -> None:
+    """Give this process background priority on a Mac; elsewhere its priority stays."""
+    if sys.platform == "darwin":
         with suppress(OSError):  # then it loads at normal priority
             os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
-    yield
-    if on_mac:
-        os.setpriority(_PRIO_DARWIN_PROCESS, 0, 0)
 
 
 # -- in the program -------------------------------------------------------------------------------
 
 
 class WorkerLostError(Exception):
-    """The worker has ended, with all that it held; another one can replace it."""
+    """The worker has ended, with all that it held; another one can replace it.
+
+    `timed_out`: it was ended because it took too long, which says nothing of what it can do.
+    """
+
+    def __init__(self, why: str = "", *, timed_out: bool = False) -> None:
+        super().__init__(why)
+        self.timed_out = timed_out
 
 
 class Worker:
@@ -186,7 +208,7 @@ class Worker:
         while True:
             spent_s = time.monotonic() - begun_s
             if spent_s >= start_s:
-                raise self._lost(f"was not ready within {start_s:g} s")
+                raise self._lost(f"was not ready within {start_s:g} s", timed_out=True)
             if not self._connection.poll(min(_REPORT_S, start_s - spent_s)):
                 spent_s = time.monotonic() - begun_s
                 log.info("Core ML, %s: %s, for %.0f s so far", self._placement, state, spent_s)
@@ -213,20 +235,27 @@ class Worker:
         alignment = self._shared.alignment[: len(step.tokens), :, :n_keys]
         return self._shared.logits[: len(step.want)].copy(), alignment.copy()
 
+    def load(self, function: Function, start_s: float) -> None:
+        """Load one more function within this time. Raises `WorkerLostError` as `encode`."""
+        self._request(Load(function), start_s)
+
     def close(self) -> None:
         """Kill the process; nothing that it holds is needed any more."""
         self._process.kill()
         self._process.join()
         self._connection.close()
 
-    def _request(self, request: Encode | Step) -> None:
+    def _request(self, request: Encode | Step | Load, within_s: float | None = None) -> None:
+        within_s = self.answer_s if within_s is None else within_s
         try:
             self._connection.send(request)
         except OSError as error:
             raise self._lost(self._exit()) from error
-        if not self._connection.poll(self.answer_s):
-            raise self._lost(f"did not answer within {self.answer_s:g} s")
-        self._receive()
+        while True:
+            if not self._connection.poll(within_s):
+                raise self._lost(f"did not answer within {within_s:g} s", timed_out=True)
+            if self._receive()[0] == "done":
+                return
 
     def _receive(self) -> Reply:
         try:
@@ -237,9 +266,9 @@ class Worker:
             raise self._lost(reply[1])
         return reply
 
-    def _lost(self, why: str) -> WorkerLostError:
+    def _lost(self, why: str, *, timed_out: bool = False) -> WorkerLostError:
         self.close()
-        return WorkerLostError(why)
+        return WorkerLostError(why, timed_out=timed_out)
 
     def _exit(self) -> str:
         """Say how the process ended."""
@@ -270,7 +299,8 @@ class Supervisor:
 
     def __init__(self, job: Job, limits: WorkerLimits) -> None:
         """The worker is started when it is first needed."""
-        self._job, self._limits = job, limits
+        needed = job.functions or of_form(job.built, job.placement.form)
+        self._job, self._limits = replace(job, functions=needed), limits
         self._fallbacks: list[Placement] = []
         self._worker: Worker | None = None
         self._n_windows = 0
@@ -281,9 +311,26 @@ class Supervisor:
         """Where the model runs now."""
         return self._job.placement
 
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What each worker loads."""
+        return self._job.functions
+
     def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
         """Set new limits, and the placements to try when the current one is abandoned."""
         self._limits, self._fallbacks = limits, list(fallbacks)
+
+    def load(self, function: Function) -> None:
+        """Load one more function, now and in each worker from now on.
+
+        Raises `WorkerLostError` or `EngineError` as `worker` does.
+        """
+        worker = self.worker()
+        # Another placement, to which this one may have fallen back, has functions of its own.
+        needed = of_form(self._job.built, self.placement.form)
+        if function in needed and function not in self.functions:
+            worker.load(function, self._limits.start_s)
+            self._job = replace(self._job, functions=(*self.functions, function))
 
     def new_window(self) -> None:
         """Count a window, and forget workers that were lost too many windows ago."""
@@ -316,7 +363,9 @@ class Supervisor:
                 f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
             ) from error
         abandoned, self._deaths = self.placement, []
-        self._job = replace(self._job, placement=self._fallbacks.pop(0), background=False)
+        placement = self._fallbacks.pop(0)
+        needed = of_form(self._job.built, placement.form)
+        self._job = replace(self._job, placement=placement, functions=needed)
         log.warning("Core ML, %s: the worker %s; changing to %s", abandoned, error, self.placement)
 
     def close(self) -> None:
