@@ -182,7 +182,11 @@ def trials(built: BuiltModel) -> tuple[Placement, list[str]]:
 
 def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator[str]:
     """Yield a line for each function: where Core ML runs it, and what it runs elsewhere."""
-    for found in devices(built, compiled_folder(built), placement, library):
+    compiled = compiled_folder(built)
+    if not compiled.is_dir():
+        yield "nothing is compiled yet; the first start does it"
+        return
+    for found in devices(built, compiled, placement, library):
         yield f"{found.package.removesuffix('.mlpackage')} {found.function}: {_shown(found)}"
 
 
