@@ -27,8 +27,9 @@ export async function showInvitation(toast) {
   }
   $("copy-link").onclick = async () => {
     $("link").select();
+    // Pages without https have no clipboard.
     await navigator.clipboard?.writeText(link);
-    toast("Copied the link");
+    toast(navigator.clipboard ? "Copied the link" : "Selected: copy it with the keyboard or the menu");
   };
   $("invitation").showPopover();
 }

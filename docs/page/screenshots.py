@@ -13,7 +13,7 @@ from playwright.async_api import Page, async_playwright
 HERE = Path(__file__).parent
 STREAMD = Path(sys.executable).with_name("streamd")
 RECORDING = HERE.parents[1] / "tests" / "speech" / "recording.flac"
-MOMENT_S = 17
+MOMENT_S = 36
 ADDRESS = "http://127.0.0.1:8790"
 
 
@@ -55,8 +55,7 @@ async def main() -> None:
             "contrast": contrast,
             "overlay": overlay,
         }
-        await overlay.locator("#lines:not(.silent)").wait_for(timeout=30_000)
-        await asyncio.sleep(1)
+        await overlay.locator("#lines p").nth(1).wait_for(timeout=30_000)
         for name, page in pictures.items():
             await page.screenshot(path=HERE / f"{name}.png")
         await browser.close()
