@@ -30,7 +30,7 @@ export class Archive {
     return archive;
   }
 
-  /** All transcripts: [{name, isOwn, state, changed}]; `isOwn`: said into this browser. */
+  /** All transcripts: [{name, isOwn, state, nItems, changed}]; `isOwn`: said into this browser. */
   list() {
     return done(this.#store("transcripts", "readonly").getAll());
   }
@@ -46,7 +46,7 @@ export class Archive {
   /** Keep the state of a transcript, and of its items those from number `from` on. */
   save(name, { isOwn, state, items }, from) {
     const transaction = this.#database.transaction(["transcripts", "items"], "readwrite");
-    transaction.objectStore("transcripts").put({ name, isOwn, state, changed: Date.now() });
+    transaction.objectStore("transcripts").put({ name, isOwn, state, nItems: items.length, changed: Date.now() });
     const store = transaction.objectStore("items");
     if (items.length <= from) store.delete(range(name, items.length));
     items.slice(from).forEach((item, i) => store.put({ name, n: from + i, item }));

@@ -29,6 +29,7 @@ function toast(text, ms = 2500) {
 let archive = null;
 let shown = { name: "", isOwn: false }; // the session; whether it is of this page's microphone
 let transcript = new Transcript();
+let nShown = 0; // items of it
 let listening = null;
 
 /** Show a session: what this browser has of it, and then what is said. */
@@ -42,6 +43,7 @@ async function show(name, { isOwn = false } = {}) {
   transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
   view.clear();
   for (const item of kept.items) view.append(item);
+  nShown = kept.items.length;
   listen();
 }
 
@@ -57,10 +59,12 @@ function listen() {
 
 /** Show nothing until the microphone begins a session. */
 function showNew() {
+  microphone.stop();
   listening?.stop();
   listening = null;
   shown = { name: "", isOwn: true };
   transcript = new Transcript();
+  nShown = 0;
   view.clear("Start the microphone.");
   status("idle");
 }
@@ -80,8 +84,9 @@ function changed(kind, message) {
   if (kind === "item") {
     // A screen reader reads new finals aloud, but not a replay of hours.
     $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
-    view.append(transcript.items.at(-1));
-    keep(transcript.items.length - 1);
+    for (const item of transcript.items.slice(nShown)) view.append(item);
+    keep(nShown);
+    nShown = transcript.items.length;
   } else if (message.type === "hello") {
     keep();
   }
@@ -155,7 +160,7 @@ async function sessions() {
   if (answer.status === 401) return $("ask").open || $("ask").showModal();
   if (!answer.ok) return;
   const known = (await answer.json()).sessions.map(({ name }) => name);
-  const kept = ((await archive?.list()) ?? []).map(({ name }) => name);
+  const kept = ((await archive?.list()) ?? []).filter(({ nItems }) => nItems > 0).map(({ name }) => name);
   const asked = new URLSearchParams(location.search).get("session");
   const now = shown.name || (shown.isOwn ? "" : asked);
   const options = [...new Set([...known, ...kept])].map((name) => new Option(label(name), name));
@@ -250,6 +255,7 @@ for (const button of document.querySelectorAll("[data-format]")) {
 
 $("clear").onclick = () => {
   transcript.items = [];
+  nShown = 0;
   view.clear("Cleared. New text will appear here.");
   keep();
 };

@@ -11,6 +11,7 @@ const NOTHING = {
   offsetMs: 0, // the session's time 0 in the transcript
   epoch: null,
   seq: 0, // of the last final
+  divider: null, // to be added before the next item: the session began again
 };
 
 export class Transcript {
@@ -27,8 +28,8 @@ export class Transcript {
 
   /** What another transcript needs to go on, besides the items. */
   get state() {
-    const { origin, offsetMs, epoch, seq } = this;
-    return { origin, offsetMs, epoch, seq };
+    const { origin, offsetMs, epoch, seq, divider } = this;
+    return { origin, offsetMs, epoch, seq, divider };
   }
 
   /** The query parameters with which the next connection resumes. */
@@ -37,7 +38,7 @@ export class Transcript {
     return { after: String(this.seq), epoch: this.epoch };
   }
 
-  /** Apply one message; returns what changed: "item", "partial", "state" or "nothing". */
+  /** Apply one message; returns what changed: "item" (one or two), "partial", "state" or "nothing". */
   apply(message) {
     switch (message.type) {
       case "hello":
@@ -77,13 +78,14 @@ export class Transcript {
     if (isAgain) {
       this.seq = 0;
       this.offsetMs = Math.max(began - this.origin, this.finals.at(-1)?.end_ms ?? 0);
+      if (this.items.length > 0) this.divider = { type: "divider", at: hello.started };
     }
     this.origin ??= began;
     this.caughtUpAt = hello.seq;
     this.epoch = hello.epoch;
     this.ended = null;
     this.partial = null; // the server sends it again
-    return isAgain ? this.#add({ type: "divider", at: hello.started }) : "state";
+    return "state";
   }
 
   #final(final) {
@@ -100,6 +102,8 @@ export class Transcript {
   }
 
   #add(item) {
+    if (this.divider !== null) this.items.push(this.divider);
+    this.divider = null;
     this.items.push(item);
     return "item";
   }
