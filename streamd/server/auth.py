@@ -98,8 +98,7 @@ class Auth:
             return plain(403, "unknown host: allow this name with --allow-host")
         if path == HEALTH_PATH:
             return plain(200, "ok")
-        is_websocket = path in DIALECTS and request.headers.get_all("Upgrade")
-        if not is_websocket and (page := self._pages.get(path)):
+        if not (path in DIALECTS and _is_websocket(request)) and (page := self._pages.get(path)):
             return respond(200, page.body, page.headers(hosts[0]))
         if path not in PATHS and path not in DIALECTS:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
@@ -119,7 +118,7 @@ class Auth:
                 return plain(403, "this token is for listeners: sending audio needs the other one")
             if path == SHARE_PATH and self._bind.share == "speak":
                 return plain(403, "this token is for listeners: the link has the other one")
-        if path in DIALECTS and not request.headers.get_all("Upgrade"):
+        if path in DIALECTS and not _is_websocket(request):
             return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
         return None
 
@@ -160,6 +159,14 @@ def _presented_tokens(request: Request) -> Iterator[str]:
                 yield name.removeprefix(BEARER_PROTOCOL)
             elif name in TOKEN_PROTOCOLS:
                 yield following
+
+
+def _is_websocket(request: Request) -> bool:
+    # Clients that could speak HTTP/2 offer that: "Upgrade: h2c".
+    return (
+        "websocket"
+        in " ".join(request.headers.get_all("Upgrade")).lower().replace(",", " ").split()
+    )
 
 
 def _host_name(url: str) -> str | None:

@@ -311,6 +311,8 @@ async def test_the_page_and_a_websocket_share_an_address():
     async with serving(CountingStreams()) as server:
         page = await http(server.port, "GET / HTTP/1.1\nHost: localhost\n\n")
         assert "<html" in page
+        upgrade = "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABk"
+        assert "<html" in await http(server.port, f"GET / HTTP/1.1\nHost: localhost\n{upgrade}\n\n")
         async with client(server.port, path="/") as speaker:
             await speaker.say('{"config":{}}')
             await speaker.say(b"")
