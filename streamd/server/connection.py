@@ -9,7 +9,7 @@ from struct import pack
 
 import msgspec
 from websockets.asyncio.server import ServerConnection, broadcast
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConcurrencyError, ConnectionClosed
 
 from streamd.errors import WireError
 from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
@@ -85,9 +85,18 @@ class WebSocket:
         """Close the connection; returns when it is closed, whatever the client does."""
         try:
             async with asyncio.timeout(self._deadline_s):
-                await self._connection.close(code, reason)
+                # While messages wait to be received nothing more is read, not even the client's
+                # part of the closing handshake.
+                await asyncio.gather(self._connection.close(code, reason), self._discard())
         except TimeoutError:
             self._reset("does not close")
+
+    async def _discard(self) -> None:
+        with suppress(
+            ConnectionClosed, ConcurrencyError
+        ):  # who receives them already may have them
+            while True:
+                await self._connection.recv()
 
     def _reset(self, why: str) -> StuckError:
         _log.info("client %s disconnected: it %s", self._connection.remote_address, why)

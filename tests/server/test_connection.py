@@ -81,6 +81,19 @@ async def test_who_falls_too_far_behind_is_told_and_misses_nothing_when_it_comes
             assert [(await listener.get())["seq"] for _ in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
+async def test_who_has_sent_much_after_a_mistake_need_not_wait_for_the_end(caplog):
+    caplog.set_level("INFO")
+    async with (
+        serving(CountingStreams(), send_deadline_ms=1000) as server,
+        client(server.port, "role=both") as speaker,
+    ):
+        for message in ("nonsense", *[bytes(640)] * 100):  # more than the library's queue holds
+            await speaker.say(message)
+        *_, error = await speaker.rest()
+        assert (error["code"], speaker.close_code) == ("bad_message", 1007)
+    assert "does not close" not in caplog.text
+
+
 async def test_a_bug_of_ours_ends_one_stream_and_is_reported(monkeypatch, caplog):
     streams = CountingStreams()
     async with (
