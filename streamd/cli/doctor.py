@@ -1,5 +1,7 @@
 """``streamd doctor``: checks this machine, and says how to fix what is wrong."""
 
+import asyncio
+import math
 import platform
 import shutil
 import socket
@@ -10,6 +12,8 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 import streamd
 from streamd import stdio
@@ -27,11 +31,15 @@ from streamd.engine.store import cache, imports
 from streamd.engine.store.cache import places
 from streamd.errors import StreamdError
 from streamd.processor import machine
-from streamd.sources.microphone import list_devices
+from streamd.sources import Lost
+from streamd.sources.microphone import Microphone, list_devices, silence_fix
+from streamd.types import FRAME_MS
 
 _PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")
 _USUAL = "base.en"
 """The model that doctor recommends, and whose precision it reports."""
+_LISTEN_S = 2
+"""How long the microphone is recorded."""
 _FAST = {"avx2", "asimddp", "avx512_vnni", "avx_vnni", "i8mm"}
 
 
@@ -183,10 +191,30 @@ def _microphone(config: Config) -> Iterator[Finding]:
     if not config.input.source:
         yield Finding("ok", "not needed")
     elif devices := list_devices():
-        default = next((device for device in devices if device.default), devices[0])
-        yield Finding("ok", f"{len(devices)} found, {default} is used")
+        microphone = build.microphone(config)
+        loudest = asyncio.run(_loudest(microphone))
+        used = f"{len(devices)} found, {microphone.name!r} is used"
+        if loudest:
+            level = 20 * math.log10(loudest)
+            yield Finding("ok", f"{used}; the loudest of {_LISTEN_S} s is {level:.0f} dB")
+        else:
+            yield Finding("!!", f"{used} and gives only silence", silence_fix())
     else:
         yield Finding("!!", "none found", "connect one; files and clients need none")
+
+
+async def _loudest(microphone: Microphone) -> float:
+    """Record for a while; return the largest sample. Raises `SourceError`."""
+    largest, n_left = 0.0, _LISTEN_S * 1000 // FRAME_MS
+    async with microphone:
+        async for item in microphone:
+            if isinstance(item, Lost):
+                continue
+            largest = max(largest, float(np.abs(item).max()))
+            n_left -= len(item)
+            if n_left <= 0:
+                break
+    return largest
 
 
 def _port(config: Config) -> Iterator[Finding]:

@@ -83,7 +83,9 @@ async def _live(
         live = streams.add(LIVE) if sources else None
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
-            show(config, live.hub, control, tasks, sinks=open_files(config, file))
+            screen = show(config, live.hub, control, tasks, sinks=open_files(config, file))
+            if not config.input.files:
+                live.heard = screen.heard
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving.server(config, streams, uploads))
             if server is not None and not is_terminal(sys.stdout, os.environ):

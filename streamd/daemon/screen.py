@@ -8,12 +8,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from signal import SIGWINCH
 from typing import Any
+
+import numpy as np
 
 from streamd.config import Config
 from streamd.daemon.control import Control
@@ -24,6 +26,10 @@ from streamd.hub import Hub
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.progress import ProgressBar
 from streamd.stdio import lines_inside
+from streamd.types import Frames
+
+_METER_FRAMES = 10
+"""Frames between two levels: 200 ms."""
 
 
 async def stored(hub: Hub, sink: Sink) -> None:
@@ -40,6 +46,18 @@ class Screen:
         self._above_progress = nullcontext if progress is None else progress.above
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="captions")
         self._ended = False
+        self._peak, self._n_heard = 0.0, 0
+        self._metering: Future[None] | None = None
+
+    def heard(self, frames: Frames) -> None:
+        """Show how loud the frames of a microphone are, a few times a second."""
+        self._peak = max(self._peak, float(np.abs(frames).max()))
+        self._n_heard += len(frames)
+        # A terminal may be stopped (Ctrl-S): then one level waits for it, not all.
+        if self._ended or self._n_heard < _METER_FRAMES or not _is_done(self._metering):
+            return
+        self._metering = self._thread.submit(self._meter, self._peak)
+        self._peak, self._n_heard = 0.0, 0
 
     def redraw(self) -> None:
         """Draw the captions again, because the terminal was resized."""
@@ -72,6 +90,10 @@ class Screen:
             self._progress.close()
         self._captions.close()
 
+    def _meter(self, peak: float) -> None:
+        with self._above_progress():
+            self._captions.meter(peak)
+
     def _redraw(self) -> None:
         with self._above_progress():
             self._captions.redraw()
@@ -80,6 +102,10 @@ class Screen:
     def _above(self) -> Iterator[None]:
         with self._above_progress(), self._captions.above():
             yield
+
+
+def _is_done(future: Future[None] | None) -> bool:
+    return future is None or future.done()
 
 
 def show(

@@ -110,6 +110,8 @@ class Stream:
         """Time of the session at which this process took over from an earlier one."""
         self.has_source = True
         """False while a device that feeds the session is unplugged."""
+        self.heard: Callable[[Frames], None] | None = None
+        """Gets the frames, too, to show how loud they are."""
         self.due_since: float | None = None
         """Time of the event loop since which a window of the session is due; None if none is."""
 
@@ -164,6 +166,8 @@ class Stream:
         self._metrics.received(ms_from_frames(len(frames)))
         if self._recording is not None:
             self._recording.write(frames)
+        if self.heard is not None:
+            self.heard(frames)
         self._publish(self.session.feed(frames))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:

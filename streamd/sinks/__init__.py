@@ -27,6 +27,10 @@ class CaptionSink(Sink, Protocol):
         """Draw the present captions again: call it when the terminal was resized."""
         return
 
+    def meter(self, peak: float) -> None:
+        """Show the level of the microphone, 0 to 1, while there are no captions."""
+        return
+
     def above(self) -> AbstractContextManager[None]:
         """Let other output, such as a log line, appear above the captions."""
         return nullcontext()

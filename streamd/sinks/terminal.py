@@ -5,6 +5,7 @@ itself, so it is copied as one line and wraps again when the window is resized. 
 below it, laid out as that line will be, so that nothing jumps when it becomes final.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,12 @@ and saves what stood there, every outdated partial, in its scrollback.
 """
 _WRAP_OFF, _WRAP_ON = "\x1b[?7l", "\x1b[?7h"
 _CURSOR_OFF, _CURSOR_ON = "\x1b[?25l", "\x1b[?25h"
+
+
+_MIC = "microphone"
+_METER_CELLS = 10
+_FLOOR_DB = -60
+"""Level at which the meter shows nothing: that of a quiet room."""
 
 
 class Region:
@@ -75,6 +82,7 @@ class TerminalSink:
         self._region = Region()
         self._partial: Partial | None = None
         self._behind_s = 0
+        self._meter = ""
 
     def write(self, event: Event) -> None:
         """Show `event` at once."""
@@ -103,10 +111,19 @@ class TerminalSink:
             spans = caption(self._partial, self._look)
         if self._behind_s:
             spans.append(Span(f" [{self._behind_s} s behind]", FAINT))
+        if not spans and self._meter:
+            spans.append(Span(self._meter, FAINT))
         columns, lines = self._size()
         # Only the end of a partial that would fill more than half of the screen: when a window is
         # made half as wide, rows that wrap must not push the region's first one off the screen.
         return _laid_out(spans, columns)[-max(1, lines // 2) :]
+
+    def meter(self, peak: float) -> None:
+        """Show how loud the microphone is, 0 to 1, while there are no captions."""
+        level_db = 20 * math.log10(max(peak, 1e-6))
+        n_lit = round(_METER_CELLS * min(1.0, max(0.0, 1 - level_db / _FLOOR_DB)))
+        self._meter = f"{_MIC} {'█' * n_lit}{'░' * (_METER_CELLS - n_lit)}"
+        self._put(self._region.draw(self._rows()))
 
     def redraw(self) -> None:
         """Fit the partial to the terminal's present size: call it on SIGWINCH."""
@@ -123,7 +140,8 @@ class TerminalSink:
 
     def close(self) -> None:
         """Leave the cursor, visible, below everything; words that never became final stay."""
-        self._put(self._region.leave())
+        self._meter = ""
+        self._put(self._region.draw(self._rows()) + self._region.leave())
 
     def _put(self, text: str) -> None:
         if text:

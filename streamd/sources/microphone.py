@@ -6,8 +6,11 @@ nothing is lost while nobody takes the audio: it waits in memory.
 
 import asyncio
 import contextlib
+import logging
+import os
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import ModuleType
@@ -27,8 +30,18 @@ _DRIVER_BUFFER_S = 0.1
 """The callback needs Python's interpreter lock; it may be late by this much without a loss."""
 TIMEOUT_MS = 10_000
 """A device that delivers nothing for this long is gone: a working one delivers silence, too."""
+MONITOR = "monitor"
+"""The name of what the computer plays."""
+_PULSE = "pulse"
+"""ALSA's way to PulseAudio and PipeWire; the variable names the source that it opens."""
+_PULSE_SOURCE = "PULSE_SOURCE"
+_DEAD_S = 3
+"""Digital silence for this long is no quiet room: even a good converter has noise."""
 _N_BEFORE = 50
 """Blocks (1 s) from which `OverflowMeter` knows when the stream began."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,7 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
     """Return the device that the user means; raises `SourceError` unless exactly one matches.
 
     `wanted` is its number, its name or a part of the name in any case, or None for the default.
+    "monitor" is what the computer plays, through PulseAudio if no device is called so.
     """
     if not devices:
         raise SourceError("no microphone found: plug one in, or name a sound file")
@@ -96,6 +110,10 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
     elif isinstance(wanted, int) or wanted.isdecimal():
         matches = [device for device in devices if device.index == int(wanted)]
         problem = f"no input device has the number {wanted}"
+    elif wanted == MONITOR and not _by_name(devices, wanted):
+        matches = [device for device in devices if device.name == _PULSE]
+        if not matches:
+            raise SourceError(f"no device has what the computer plays: {_no_monitor()}")
     else:
         matches = _by_name(devices, wanted)
         match = "several input devices match" if matches else "no input device matches"
@@ -104,6 +122,28 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
         return matches[0]
     listed = ", ".join(map(str, matches or devices))
     raise SourceError(f"{problem}: choose one by its number: {listed}")
+
+
+def _no_monitor() -> str:
+    if sys.platform == "darwin":
+        return "install BlackHole and use --device BlackHole (docs/recipes.md)"
+    return "ALSA's plugin for PulseAudio is missing: apt install libasound2-plugins"
+
+
+@contextlib.contextmanager
+def _recording_from(device: Device, wanted: int | str | None) -> Iterator[None]:
+    """Let PulseAudio open the monitor of its default output inside, if that is wanted."""
+    if wanted != MONITOR or device.name != _PULSE:
+        yield
+        return
+    before = os.environ.get(_PULSE_SOURCE)
+    os.environ[_PULSE_SOURCE] = "@DEFAULT_MONITOR@"
+    try:
+        yield
+    finally:
+        os.environ.pop(_PULSE_SOURCE)
+        if before is not None:
+            os.environ[_PULSE_SOURCE] = before
 
 
 def _by_name(devices: Sequence[Device], wanted: str) -> list[Device]:
@@ -177,27 +217,32 @@ class Microphone:
             portaudio._terminate()
             portaudio._initialize()
         device = choose(list_devices(), self._wanted)
-        self.name = device.name
+        self.name = MONITOR if self._wanted == MONITOR else device.name
         try:
-            rate_hz, channels = _settings(portaudio, device)
+            with _recording_from(device, self._wanted):
+                rate_hz, channels = _settings(portaudio, device)
+            # What the computer plays may be silent.
+            self._silence = SilenceWatch(rate_hz, self.name) if self.name != MONITOR else None
             self._meter = OverflowMeter(rate_hz)
             self._rate_hz = rate_hz
             framer = Framer(rate_hz, channels)
             self._frames = FrameStream(framer, self._next_block, name=self.name)
-            self._stream = portaudio.InputStream(
-                device=device.index,
-                samplerate=rate_hz,
-                channels=channels,
-                dtype="float32",
-                blocksize=rate_hz // _BLOCKS_PER_S,
-                latency=_DRIVER_BUFFER_S,
-                callback=self._callback,
-                finished_callback=self._finished_callback,
-            )
-            self._stream.start()
+            with _recording_from(device, self._wanted):
+                self._stream = portaudio.InputStream(
+                    device=device.index,
+                    samplerate=rate_hz,
+                    channels=channels,
+                    dtype="float32",
+                    blocksize=rate_hz // _BLOCKS_PER_S,
+                    latency=_DRIVER_BUFFER_S,
+                    callback=self._callback,
+                    finished_callback=self._finished_callback,
+                )
+                self._stream.start()
         except portaudio.PortAudioError as error:
             fix = "close other programs that use it, or choose another device"
             raise SourceError(f"cannot record from {device}: {error.args[0]}; {fix}") from None
+        log.info("microphone: %s, %d Hz", self.name, rate_hz)
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -223,6 +268,8 @@ class Microphone:
         if n_lost:
             duration_ms = max(1, round(n_lost * 1000 / self._rate_hz))
             self._items.put_nowait(Lost(duration_ms, GapReason.OVERRUN))
+        if self._silence is not None:
+            self._silence.heard(block)
         self._items.put_nowait(block)
 
     def _finished(self) -> None:
@@ -244,6 +291,32 @@ def _settings(portaudio: ModuleType, device: Device) -> tuple[int, int]:
                 portaudio.check_input_settings(device.index, channels, "float32", None, rate_hz)
                 return rate_hz, channels
     return device.rate_hz, device.channels
+
+
+class SilenceWatch:
+    """Warns, once, of a device that gives nothing but zeros, as muted and forbidden ones do."""
+
+    def __init__(self, rate_hz: int, name: str) -> None:
+        self._n_left, self._name = _DEAD_S * rate_hz, name
+
+    def heard(self, block: Block) -> None:
+        """Take the next samples of any device, (n, channels)."""
+        if self._n_left <= 0:
+            return
+        if block.any():
+            self._n_left = 0  # it works
+            return
+        self._n_left -= len(block)
+        if self._n_left <= 0:
+            log.warning("%s gives only silence: %s", self._name, silence_fix())
+
+
+def silence_fix() -> str:
+    """Say why a device may give only zeros on this system, and what to do."""
+    if sys.platform == "darwin":
+        allow = "System Settings, Privacy & Security, Microphone"
+        return f"it is muted, or this application may not use it; allow it in {allow}"
+    return "it is muted or the wrong one; see pavucontrol or alsamixer, and streamd devices"
 
 
 class OverflowMeter:

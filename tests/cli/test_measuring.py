@@ -13,11 +13,13 @@ import pytest
 
 from streamd.bench.step import StepBench, StepTimes
 from streamd.cli import main
-from streamd.cli.doctor import examine
+from streamd.cli.doctor import _microphone, examine
 from streamd.cli.model_check import judged
 from streamd.config import load
 from streamd.engine.check import Compared, GoldenClip, Numerics, Peak
 from streamd.errors import ModelError
+from streamd.sources.arrays import ArraySource
+from streamd.sources.microphone import Device
 from tests.support.checkpoints import checkpoint, huggingface
 
 BUNDLED = Path(__file__).parents[2] / "models" / "tiny.en"
@@ -156,6 +158,24 @@ def test_the_doctor_finds_nothing_wrong_where_nothing_is():
     assert "port 0" in found["options"].text
     assert "tiny.en loaded and compared with numpy" in found["engine"].text
     assert "nats apart" in found["engine"].text
+
+
+@pytest.mark.parametrize(
+    ("level", "state", "said"),
+    [
+        (0.1, "ok", "'Desk' is used; the loudest of 2 s is -20 dB"),
+        (0.0, "!!", "gives only silence"),
+    ],
+)
+def test_the_doctor_listens_to_the_microphone(monkeypatch, level, state, said):
+    source = ArraySource([np.full(64_000, level, np.float32)])
+    source.name = "Desk"
+    device = Device(0, "Desk", "ALSA", channels=1, rate_hz=16_000, default=True)
+    monkeypatch.setattr("streamd.cli.doctor.list_devices", lambda: [device])
+    monkeypatch.setattr("streamd.daemon.build.microphone", lambda config: source)
+    (finding,) = _microphone(load({}, {}))
+    assert finding.state == state
+    assert said in finding.text
 
 
 def test_the_doctor_names_what_is_wrong_and_how_to_fix_it(monkeypatch, tmp_path):

@@ -339,3 +339,18 @@ def test_an_accent_on_the_last_character_of_a_row_begins_no_other_row():
     sink.write(final(said))
     sink.write(partial("b"))
     assert len(emulator.rows()) == 2
+
+
+def test_the_meter_shows_a_microphone_until_there_are_words():
+    emulator, sink = terminal(60, 6)
+    sink.meter(0.001)
+    assert emulator.rows() == ["microphone ░░░░░░░░░░"]
+    sink.meter(0.1)
+    assert emulator.rows() == ["microphone ███████░░░"]
+    sink.write(partial("hello"))
+    sink.meter(1.0)
+    assert emulator.rows() == ["hello"]
+    sink.write(final("hello"))
+    assert emulator.rows() == ["hello", "microphone ██████████"]
+    sink.close()
+    assert emulator.rows() == ["hello"]

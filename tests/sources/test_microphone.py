@@ -1,4 +1,5 @@
 import asyncio
+import os
 import sys
 
 import numpy as np
@@ -207,3 +208,48 @@ def test_an_overflow_that_is_reported_two_blocks_late():
     for k in range(100, 102):
         meter.lost(320, k * 0.02, False)
     assert meter.lost(320, 102 * 0.02, True) == 50 * 320
+
+
+async def test_it_says_what_it_is(fake, caplog):
+    caplog.set_level("INFO")
+    async with Microphone():
+        assert "microphone: Mic, 16000 Hz" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        ([0.0] * 149, ""),
+        ([0.0] * 400, "Mic gives only silence: it is muted"),
+        ([0.0] * 149 + [1e-6] + [0.0] * 400, ""),
+    ],
+)
+async def test_a_dead_microphone_is_named_once_after_three_seconds(fake, caplog, blocks, said):
+    async with Microphone() as microphone:
+        for level in blocks:
+            fake.streams[0].deliver(np.full(320, level))
+        await drain(microphone)
+    assert [said in record.message for record in caplog.records] == [True] * bool(said)
+
+
+async def test_the_monitor_is_what_pulseaudio_plays_which_may_be_silent(monkeypatch, caplog):
+    fake = FakePortAudio(("Mic", 2, 48_000), ("pulse", 32, 44_100))
+    monkeypatch.setitem(sys.modules, "sounddevice", fake)
+    opened = []
+    fake.accepts = lambda *_: opened.append(os.environ["PULSE_SOURCE"]) or True
+    async with Microphone("monitor") as microphone:
+        assert fake.streams[0].settings["device"] == 1
+        assert "PULSE_SOURCE" not in os.environ
+        for _ in range(200):
+            fake.streams[0].deliver(np.zeros(320))
+        await drain(microphone)
+    assert {*opened} == {"@DEFAULT_MONITOR@"}
+    assert not caplog.records
+    assert microphone.name == "monitor"
+
+
+@pytest.mark.parametrize(("platform", "said"), [("linux", "apt install"), ("darwin", "BlackHole")])
+async def test_a_machine_without_a_monitor_says_what_to_install(fake, monkeypatch, platform, said):
+    monkeypatch.setattr(sys, "platform", platform)
+    with pytest.raises(SourceError, match=said):
+        await Microphone("monitor").__aenter__()

@@ -83,6 +83,14 @@ def assert_is_ramp(captured):
     assert np.array_equal(between, RAMP)
 
 
+async def test_the_monitor_is_what_the_default_output_plays(null_sink, recording):
+    async with Microphone("monitor") as microphone:
+        playing = asyncio.create_task(asyncio.to_thread(null_sink.play, recording))
+        captured = await capture(microphone, work=fast, playing=playing)
+        await playing
+    assert np.abs(captured).max() == pytest.approx(RAMP[-1], rel=0.05)
+
+
 async def test_the_device_is_listed_and_found_by_a_part_of_its_name(null_sink):
     names = [device.name for device in list_devices()]
     assert DEVICE in names

@@ -24,6 +24,7 @@ _ALSA = """
 pcm_type.pulse {{ lib "libasound_module_pcm_pulse.so" }}
 pcm.{device} {{ type pulse server "unix:{socket}" device "{sink}.monitor" fallback ""
   hint {{ show on description "null sink" }} }}
+pcm.pulse {{ type pulse server "unix:{socket}" hint {{ show on description "any source" }} }}
 pcm.!default {device}
 """
 
