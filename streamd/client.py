@@ -3,8 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from ssl import SSLCertVerificationError, SSLError
 from typing import get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.request import Request as URLRequest
+from urllib.request import urlopen
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -13,6 +17,7 @@ from websockets.typing import Subprotocol
 
 from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import PROTOCOL, Eos, Fault, Final, SessionEvent
+from streamd.server.routes import SESSIONS_PATH
 from streamd.server.wire import CLOSE_CODES, STREAM_PATH, Hello
 
 _MAX_RETRY_S = 5.0
@@ -24,6 +29,14 @@ _decoder: msgspec.json.Decoder[Hello | SessionEvent] = msgspec.json.Decoder(Hell
 
 class _Tagged(msgspec.Struct, frozen=True):
     type: str
+
+
+class _SessionName(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _SessionList(msgspec.Struct, frozen=True):
+    sessions: list[_SessionName]
 
 
 _tag_decoder: msgspec.json.Decoder[_Tagged] = msgspec.json.Decoder(_Tagged)
@@ -39,8 +52,9 @@ async def watch(
     lost or repeated. Close it early with `contextlib.aclosing`.
 
     In `url`, ``ws://HOST:PORT``, the scheme may also be ``wss``, ``http``, ``https`` or missing,
-    and the query may have ``session=`` and the other options of docs/protocol.md. A `token` may
-    also be in the fragment, as in a link to the page (``http://HOST:PORT/#token=``). The finals
+    and the query may have ``session=`` (by default the server's own microphone, or else the newest
+    session, for which it waits) and the other options of docs/protocol.md. A `token` may also be in
+    the fragment, as in a link to the page (``http://HOST:PORT/#token=``). The finals
     after `after` are replayed first. `retry_ms` is the pause before the first attempt to
     reconnect; it doubles up to 5 s.
 
@@ -61,6 +75,12 @@ async def watch(
                         return
             except ConnectionClosed as error:
                 _log.debug("the connection ended: %s", error)
+            except WireError as error:
+                if error.code != "no_such_session" or position.session:
+                    raise
+                await _find_session(position, token, retry_ms / 1000)
+                connection = await _connect_first(position, token)
+                continue
         _log.warning("lost the connection to %s: reconnecting", position.origin)
         connection = await _reconnect(position, token, retry_ms / 1000)
 
@@ -83,6 +103,17 @@ class _Position:
         if after is not None:
             self._query["after"] = str(after)
         self._greeted = False
+
+    @property
+    def session(self) -> str:
+        """The session that was asked for; empty: that of the server's own microphone."""
+        return self._query.get("session", "")
+
+    def choose(self, session: str, *, whole: bool) -> None:
+        """Ask for a session: for all of it, or what comes from now on."""
+        self._query["session"] = session
+        if whole:
+            self._query.setdefault("after", "0")
 
     @property
     def url(self) -> str:
@@ -135,13 +166,40 @@ async def _connect_first(position: _Position, token: str | None) -> ClientConnec
     except InvalidURI as error:
         raise ConfigError(f"{error}; expected ws://HOST:PORT") from error
     except InvalidStatus as error:
-        raise _refused(position, error) from error
+        raise _refused(position, error, token) from error
     except InvalidHandshake as error:
-        raise StreamdError(f"{position.origin} is not a streamd server: {error}") from error
+        hint = "" if position.origin.startswith("wss:") else "; with TLS its address is wss://..."
+        raise StreamdError(f"{position.origin} is not a streamd server: {error}{hint}") from error
+    except SSLCertVerificationError as error:
+        fix = "trust its issuer with SSL_CERT_FILE"
+        raise StreamdError(f"{position.origin}: {error.verify_message}; {fix}") from error
+    except (SSLError, ConnectionResetError) as error:
+        fix = f"without TLS its address is {position.origin.replace('wss:', 'ws:')}"
+        raise StreamdError(f"{position.origin} does not speak TLS: {fix}") from error
     except OSError as error:  # TimeoutError is one too
         raise StreamdError(
             f"cannot connect to {position.origin} ({error or 'timed out'}): is streamd running?"
         ) from error
+
+
+async def _find_session(position: _Position, token: str | None, pause_s: float) -> None:
+    """Choose the newest session of a server without a microphone; wait until there is one."""
+    address = f"{position.origin.replace('ws', 'http', 1)}{SESSIONS_PATH}"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    is_told = False
+    while True:
+        try:
+            with await asyncio.to_thread(urlopen, URLRequest(address, headers=headers)) as answer:
+                found = msgspec.json.decode(answer.read(), type=_SessionList).sessions
+        except (OSError, msgspec.DecodeError) as error:
+            raise StreamdError(f"{address} cannot be read: {error}") from error
+        if found:
+            position.choose(found[-1].name, whole=is_told)
+            return
+        if not is_told:
+            _log.info("nobody speaks at %s yet; waiting", position.origin)
+        is_told = True
+        await asyncio.sleep(pause_s)
 
 
 async def _reconnect(position: _Position, token: str | None, pause_s: float) -> ClientConnection:
@@ -152,12 +210,15 @@ async def _reconnect(position: _Position, token: str | None, pause_s: float) -> 
             return await _connect(position, token)
         except InvalidStatus as error:
             if error.response.status_code < 500:
-                raise _refused(position, error) from error
+                raise _refused(position, error, token) from error
         except (InvalidHandshake, OSError) as error:
             _log.debug("%s is still unreachable: %s", position.origin, error)
 
 
-def _refused(position: _Position, error: InvalidStatus) -> StreamdError:
+def _refused(position: _Position, error: InvalidStatus, token: str | None) -> StreamdError:
     answer = error.response
     text = answer.body.decode(errors="replace").strip().partition("\n")[0] if answer.body else ""
+    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+        fix = "the token is wrong" if token else "it needs a token: --token-file or STREAMD_TOKEN"
+        return StreamdError(f"{position.origin} refuses: {fix}")
     return StreamdError(f"{position.origin} refuses: {answer.status_code} {text[:200]}")

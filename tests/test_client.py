@@ -208,12 +208,51 @@ async def test_a_server_that_is_no_websocket():
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("/elsewhere", "refuses: 404 .*/v1/stream"), ("", "refuses: 401 token required")],
+    [("/elsewhere", "refuses: 404 .*/v1/stream"), ("", "refuses: it needs a token: --token-file")],
 )
 async def test_a_refusal_says_why(path, message):
     async with serving(CountingStreams(), token="secret") as server:
         with pytest.raises(StreamdError, match=message):
             await everything(f"127.0.0.1:{server.port}{path}")
+
+
+async def test_a_wrong_token_is_told_from_a_missing_one():
+    async with serving(CountingStreams(), token="secret") as server:
+        with pytest.raises(StreamdError, match="refuses: the token is wrong"):
+            await everything(f"127.0.0.1:{server.port}", token="another")
+
+
+async def test_a_server_without_tls_is_named_by_its_address():
+    async with serving(CountingStreams()) as server:
+        address = f"127.0.0.1:{server.port}"
+        with pytest.raises(StreamdError, match=f"does not speak TLS: .* ws://{address}"):
+            await everything(f"wss://{address}")
+
+
+class OnlyClients(CountingStreams):
+    """A server without a microphone of its own."""
+
+    def hub(self, session):
+        return None if session == "live" else super().hub(session)
+
+    def names(self):
+        return super().names()[1:]
+
+
+async def test_without_a_microphone_there_it_waits_for_a_speaker_and_shows_all(caplog):
+    caplog.set_level("INFO")
+    streams = OnlyClients()
+    waits = asyncio.Event()
+    names = streams.names
+    streams.names = lambda: waits.set() or names()
+    async with serving(streams) as server:
+        watching = asyncio.create_task(everything(f"127.0.0.1:{server.port}", retry_ms=1))
+        await waits.wait()
+        speaker = streams.open("desk")
+        speaker.hub.publish(final("hello"))
+        speaker.hub.close("stop")
+        *_, said, end = await watching
+    assert (said.text, end.reason) == ("hello", "stop")
 
 
 async def test_with_the_token_one_may_watch():

@@ -103,6 +103,9 @@ def _command(
     argv: Sequence[str], default: Command, named: Mapping[str, Command]
 ) -> tuple[Command, Sequence[str]]:
     """Return the command, and the words after its name."""
+    if argv and argv[0] == "help":
+        explained, rest = _command(argv[1:], default, named)
+        return explained, ["--help", *rest]
     for n_words in (2, 1):
         if command := named.get(" ".join(argv[:n_words])):
             return command, argv[n_words:]
@@ -176,7 +179,7 @@ def _check_count(command: Command, operands: Sequence[str]) -> None:
     if wanted and not operands and not command.operand.startswith("["):
         raise ConfigError(f"{command.name} needs {command.operand}")
     if len(operands) > len(wanted) and "..." not in command.operand:
-        raise ConfigError(f"{command.name} cannot use {operands[len(wanted)]}")
+        raise ConfigError(f"{command.name} has no use for {operands[len(wanted)]}")
 
 
 def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:
@@ -184,7 +187,7 @@ def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:
     for word in words:
         if word != "-" and not Path(word).suffix and "/" not in word and not Path(word).exists():
             if word in names:
-                raise ConfigError(f"command {word} must be the first word")
+                raise ConfigError(f"put the command first: streamd {word} ...")
             raise ConfigError(f"{word}: no such command or file{suggestion(word, names)}")
 
 

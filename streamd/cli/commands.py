@@ -81,7 +81,7 @@ def device_table(devices: "Sequence[Device]") -> Iterator[str]:
 
 def _models(config: Config, operands: tuple[str, ...]) -> None:
     """Refuse a word that names no command of the group."""
-    (word,) = operands
+    word, *_ = operands
     hint = suggestion(word, [command.name.split()[1] for command in MODELS])
     raise ConfigError(f"models {word}: no such command{hint}")
 
@@ -217,7 +217,7 @@ COMMANDS = (
         "models",
         "list, download, check and remove models",
         _models,
-        "|".join(command.name.split()[1] for command in MODELS),
+        f"{'|'.join(command.name.split()[1] for command in MODELS)} ...",
     ),
     *MODELS,
 )

@@ -1,6 +1,7 @@
 """The models on this machine: which is used, and ``streamd models``.
 
-Before audio is captured a missing model is downloaded; only a user at a terminal is asked first.
+Before audio is captured a user at a terminal is asked whether to download a missing model; nothing
+else is downloaded unless `get` is called.
 """
 
 import logging
@@ -40,18 +41,25 @@ def with_model(config: Config) -> Config:
     name = config.decoding.model
     if not name:
         name = _automatic(config, here)
-    elif store.find(name, here) is None:
+    elif store.find(name, here) is None or store.is_bundled(name, here):
         _refuse_wrong_language(name, config)
-        repository = repository_of(name)
-        if repository is None:
-            raise store.not_here(name)
-        _download(name, repository, here, config.output, ask=_can_ask(config.output))
+        _ask_for(name, config, here)
     config = replace(config, decoding=replace(config.decoding, model=name))
     if sys.platform == "darwin" and _can_ask(config.output):
         from streamd.cli.packages import offer  # only a Mac needs it
 
         offer(config, _agreed)
     return config
+
+
+def _ask_for(name: str, config: Config, here: StorePaths) -> None:
+    """Download a model that is not here if the user agrees. Raises `ModelError`."""
+    if store.find(name, here) is not None:
+        return
+    repository = repository_of(name)
+    if repository is None or not _can_ask(config.output):
+        raise store.not_here(name)
+    _download(name, repository, here, config.output, ask=True)
 
 
 def best_here(config: Config, here: StorePaths) -> str | None:
@@ -87,8 +95,8 @@ def _automatic(config: Config, here: StorePaths) -> str:
             _download(better, Repository(usual.repository), here, config.output)
             return better
         imports.decline(here.imported)
-    hint = f"streamd models get {better} downloads a better model"
-    log.info("using %s, which ships with streamd; %s", bundled, hint)
+    hint = f"many words will be wrong; streamd models get {better} downloads a better model"
+    log.warning("using %s, which ships with streamd: %s", bundled, hint)
     return bundled
 
 

@@ -1,6 +1,7 @@
 """``streamd watch`` and ``streamd export``: captions from another streamd, or from the journal."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from streamd.display import open_display, open_files
 from streamd.journal import AUTO, place, runs, transcript
 from streamd.sinks import Sink
 from streamd.stdio import lines_inside
+
+log = logging.getLogger(__name__)
 
 
 async def show(config: Config, url: str) -> None:
@@ -64,6 +67,8 @@ def export(config: Config, session: str = "") -> Iterable[str]:
     """
     folder = place(config.journal.folder or AUTO, os.environ)
     known = runs(folder)
+    if not session and not known:
+        log.warning("%s holds no session: streamd --journal keeps them", folder)
     if not session:
         return [
             f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}"

@@ -33,6 +33,7 @@ class Opt:
     allowed: str = ""  # what values are allowed, where the type cannot say it
     metavar: str = "TEXT"  # stands for a text in the help
     positional: bool = False  # it has no flag
+    synonyms: Mapping[str, str] = field(default_factory=dict)  # in lower case -> value
 
 
 NO_OPTION = Opt("", "")
@@ -96,11 +97,15 @@ class Field:
         if found == NONE and self.is_optional:
             return None
         raw, is_text = found, isinstance(found, str) and not typed
+        if isinstance(found, str):
+            raw = self.opt.synonyms.get(found.casefold(), found)
         if is_text and isinstance(self.type, inspect.VarTupleType):
             raw = str(found).split(",") if found else []
         try:
             value = msgspec.convert(raw, self.annotation, strict=not is_text)
         except msgspec.ValidationError:
+            if isinstance(found, list) and len(found) == 1:
+                (found,) = found
             plain = isinstance(found, str) and found.isprintable() and found.strip() == found != ""
             shown = found if plain else json.dumps(found, ensure_ascii=False, default=str)
             raise ConfigError(f"{culprit} must be {self.allowed}, got {shown}") from None

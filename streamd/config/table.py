@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import get_type_hints
 
 from streamd import options
+from streamd.config.languages import CODE_OF
 from streamd.config.option import Field, Opt, Option, as_written
 
 
@@ -50,7 +51,7 @@ SECTIONS: Mapping[str, str] = {
 }
 """The sections of the help and of the TOML file, with their titles."""
 _COMMON = """
-    device realtime step length vad endpoint-ms model compute language task beam-size prompt
+    device realtime step length vad endpoint-ms model compute language task prompt
     hotwords threads without-timestamps word-timestamps condition-on-previous-text
     carry-initial-prompt clip-timestamps-ms hallucination-silence-threshold-ms audio-contexts
     build-to output output-dir output-format confidence timestamps quiet verbose server host port
@@ -108,7 +109,8 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
             "spoken language, or auto",
             flags="-l",
             metavar="CODE",
-            allowed="auto or a code like en, de, yue",
+            allowed="auto or a language: german, de",
+            synonyms=CODE_OF,
         ),
         Opt("decoding.task", "translate: into English", short_for={"translate": "-tr --translate"}),
         Opt("search.beam_size", "beam size for finals; 1: greedy", flags="-bs"),

@@ -217,7 +217,8 @@ def _decoder(path: str, name: str, formats: str) -> Ffmpeg | Sndfile:
         with Path(path).open("rb") as file:
             head = file.read(N_HEAD)
     except OSError as error:
-        raise SourceError(f"cannot read {name}: {error.strerror}; check the path") from None
+        fix = "name the files in it" if isinstance(error, IsADirectoryError) else "check the path"
+        raise SourceError(f"cannot read {name}: {error.strerror}; {fix}") from None
     if not head:
         raise SourceError(f"{name} is empty: record it again")
     kind = container(head)

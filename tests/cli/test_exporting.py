@@ -48,3 +48,8 @@ def test_without_a_name_the_sessions_are_listed(tmp_path, capsys, monkeypatch):
 def test_a_session_that_is_not_there_is_named(tmp_path, capsys):
     assert main(["export", "nobody", "--journal", str(tmp_path)]) == 1
     assert "no session 'nobody'" in capsys.readouterr().err
+
+
+def test_a_journal_without_sessions_says_how_to_keep_them(tmp_path, capsys):
+    assert main(["export", "--journal", str(tmp_path)]) == 0
+    assert "holds no session: streamd --journal keeps them" in capsys.readouterr().err

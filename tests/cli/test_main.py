@@ -15,7 +15,9 @@ import streamd
 from streamd.cli import main
 from streamd.cli.commands import COMMANDS
 from streamd.config import OPTIONS, Config, as_toml
+from streamd.config.languages import CODE_OF
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
+from streamd.search.tokenizer import LANGUAGES
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.name for command in COMMANDS]
@@ -166,6 +168,30 @@ def test_no_such_command_in_the_group(word, hint, capsys):
     assert capsys.readouterr().err == f"streamd: models {word}: no such command{hint}\n"
 
 
+def test_a_mistyped_command_of_a_group_may_have_operands(capsys):
+    assert main(["models", "gett", "base"]) == 2
+    assert "no such command; did you mean get?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", "transcribe", "models get"])
+def test_help_is_a_command_too(command, capsys):
+    assert main(["help", *command.split()]) == 0
+    shown = capsys.readouterr().out
+    assert main([*command.split(), "--help"]) == 0
+    assert shown == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "code"), [("german", "de"), ("Haitian Creole", "ht"), ("de", "de")]
+)
+def test_languages_have_names(word, code, run):
+    assert config_of(run, "-l", word).decoding.language == code
+
+
+def test_every_language_of_whisper_has_a_name():
+    assert {*CODE_OF.values()} == {*LANGUAGES}
+
+
 def test_transcribe_is_fast(run):
     config = config_of(run, "transcribe", "a.wav", "b.wav", command="transcribe")
     assert config.input.files == ("a.wav", "b.wav")
@@ -190,14 +216,15 @@ def test_file_named_like_a_command(run, tmp_path):
         ("-bs 0", "--beam-size must be a whole number from 1 to 32, got 0"),
         ("--fast=yes", "--fast: ignored explicit argument 'yes'"),
         ("transcibe a.wav", "transcibe: no such command or file; did you mean transcribe?"),
-        ("--step 0 transcribe a.wav", "command transcribe must be the first word"),
+        ("--step 0 transcribe a.wav", "put the command first: streamd transcribe ..."),
         ("speech", "speech: no such command or file"),
+        ("-l klingon", "--language must be auto or a language: german, de, got klingon"),
         ("transcribe", "transcribe needs FILE..."),
-        ("models", "models needs list|get|import|check|build|remove"),
+        ("models", "models needs list|get|import|check|build|remove ..."),
         ("models get", "models get needs NAME"),
-        ("models import a b c", "models import cannot use c"),
+        ("models import a b c", "models import has no use for c"),
         ("models list --step 500", "models list has no option --step"),
-        ("-q models list", "command models must be the first word"),
+        ("-q models list", "put the command first: streamd models ..."),
         ("transcribe --device 1 a.wav", "transcribe has no option --device"),
         (
             "--without-timestamps a.wav",
@@ -216,7 +243,7 @@ def test_file_named_like_a_command(run, tmp_path):
             "--set gate.atack_ms=1",
             "--set gate.atack_ms: no such setting; did you mean gate.attack_ms?",
         ),
-        ("serve a.wav", "serve cannot use a.wav"),
+        ("serve a.wav", "serve has no use for a.wav"),
         ("serve --no-server", "serve has no option --no-server"),
         ("--no-server --no-source", "--server: without a server and a source there is no audio"),
         ("--config", "--config: expected one argument"),
@@ -397,3 +424,7 @@ def test_the_function_that_a_command_names_is_there_and_takes_its_operands(name)
     words = [word for word in command.operand.split() if "..." not in word]  # FILE... is an option
     for operands in words, [word for word in words if not word.startswith("[")]:
         signature(getattr(import_module(module), function)).bind(Config(), *operands)
+
+
+def test_a_wrong_file_name_is_shown_as_it_was_written(run, capsys):
+    assert complaint(run, capsys, "-o", "a.docx").endswith(".html or .mp4, got a.docx")

@@ -15,7 +15,7 @@ from streamd.cli.models import with_model
 from streamd.config import load
 from streamd.disk import locked, megabytes
 from streamd.engine.catalog import CATALOG
-from streamd.engine.store import find, imports, load_model
+from streamd.engine.store import find, imports, load_model, not_here
 from streamd.engine.store.cache import places
 from tests.support.checkpoints import checkpoint, ggml, huggingface
 from tests.support.hub import hub, repo_of
@@ -366,18 +366,30 @@ def test_a_downloaded_model_is_no_bundled_one_of_the_same_name(serving, capsys):
     assert "using tiny.en, the best model here" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_here_is_downloaded_and_used(serving, folder):
-    first = run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback")
-    assert first.returncode == 0
+def test_without_a_terminal_nothing_is_downloaded(serving):
+    done = run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback")
+    assert (done.returncode, done.stdout) == (4, "")
+    how = "run: streamd models get some/tiny"
+    assert done.stderr == f"streamd: model some/tiny is not downloaded; {how}\n"
+    assert not serving.seen, "nobody was asked"
+
+
+def test_a_downloaded_model_writes_what_its_folder_does(serving, folder):
+    got = run("models", "get", "some/tiny")
     host, cache = serving.endpoint.removeprefix("http://"), places().cache
-    announced, *lines = first.stderr.splitlines()
+    announced, *lines = got.stderr.splitlines()
     assert announced == f"streamd: downloading some/tiny, 0.5 MB, from {host} to {cache}"
     assert "streamd: some/tiny: 100 % of 0.5 MB" in lines
-    second = run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback")
+    used = run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback")
     own = run("transcribe", "-m", str(folder), str(SOUND), "--no-fallback")
-    assert second.returncode == own.returncode == 0
-    assert "downloading" not in second.stderr
-    assert first.stdout == second.stdout == own.stdout
+    assert used.returncode == own.returncode == 0
+    assert "downloading" not in used.stderr
+    assert used.stdout == own.stdout
+
+
+@pytest.mark.parametrize(("name", "hint"), [("tinny", "tiny"), ("bsae.en", "base.en")])
+def test_a_mistyped_model_is_suggested(name, hint):
+    assert str(not_here(name)) == f"model {name!r} not found; did you mean {hint}?"
 
 
 def test_got_in_one_process_used_in_the_next(serving):
@@ -403,7 +415,7 @@ def test_without_the_hub_a_missing_model_is_one_line(serving, monkeypatch):
     done = run("-m", "base.en")
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.count("\n") == 1
-    assert "streamd models get openai/whisper-base.en" in done.stderr
+    assert "streamd models get base.en" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -420,10 +432,9 @@ def test_a_model_that_lacks_the_language_is_not_downloaded(words, asked, serving
 def test_no_model_at_all_is_the_bundled_one_and_says_so(serving):
     done = run("transcribe", str(SOUND))
     assert done.returncode == 0
-    hint = "streamd models get base.en downloads a better model"
-    assert (
-        done.stderr.splitlines()[0] == f"streamd: using tiny.en, which ships with streamd; {hint}"
-    )
+    hint = "many words will be wrong; streamd models get base.en downloads a better model"
+    using = "streamd: warning: using tiny.en, which ships with streamd"
+    assert done.stderr.splitlines()[0] == f"{using}: {hint}"
     assert not serving.seen, "nobody was asked"
 
 
@@ -465,8 +476,8 @@ def test_who_is_quiet_is_not_asked(serving):
     code, shown = at_terminal("", "models", "get", "-q", "some/tiny")
     assert (code, shown) == (0, "")
     code, shown = at_terminal("", "transcribe", "-q", "-m", "base.en", str(SOUND))
-    assert code == 0
-    assert "base.en" not in shown
+    assert code == 4
+    assert "base.en is not downloaded" in shown
 
 
 QUESTION = "no suitable model is here yet. Download base.en (293 MB) from "

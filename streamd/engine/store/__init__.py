@@ -7,6 +7,7 @@ the bundled one, in this order. `layouts` chooses the reader; `download` downloa
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 from operator import itemgetter
 from pathlib import Path
 
@@ -44,6 +45,9 @@ def not_here(name: str) -> ModelError:
     """Return the error for a name that no model on this machine has."""
     if repository_of(name):
         return ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
+    known = (each.name for each in CATALOG)
+    if close := get_close_matches(name, known, n=1):
+        return ModelError(f"model {name!r} not found; did you mean {close[0]}?")
     return ModelError(
         f"model {name!r} not found: name a model's folder or file, owner/name on the hub, or one "
         "that streamd models list shows"
