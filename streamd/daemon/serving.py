@@ -110,7 +110,8 @@ def announce(running: Server | None) -> None:
         shares, page = running.bind.share != "off", running.page
         if shares and read_token(running.bind.token_file, os.environ) is None:
             page += fragment(running.bind.token)  # it was made here, so nobody else can tell it
-        log.info("listening on %s and %s", running.url, page)
+        log.info("listening on %s", running.url)
+        log.info("captions in a browser: %s", page)  # alone in its line, to be clicked or copied
         if shares:
             log.info("%s", invite(running))
         notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")

@@ -1,8 +1,8 @@
 """Live captions on standard output.
 
-On a terminal a final becomes an ordinary line that is never touched again: the terminal wraps it
-itself, so it is copied as one line and wraps again when the window is resized. The partial stands
-below it, laid out as that line will be, so that nothing jumps when it becomes final.
+On a terminal finals are paragraphs, which break at blanks and end in pauses. A full row becomes an
+ordinary line that is never touched again; the last row of the paragraph and the partial stand below
+it, laid out as they will be, so that nothing jumps when the partial becomes final.
 """
 
 import math
@@ -12,7 +12,18 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
-from streamd.sinks.text import FAINT, Look, Span, caption, chunks, clean, gap_notice, paint, width
+from streamd.sinks.text import (
+    FAINT,
+    PARAGRAPH_PAUSE_MS,
+    Look,
+    Span,
+    blank_between,
+    caption,
+    clean,
+    gap_notice,
+    paint,
+    wrapped,
+)
 from streamd.stdio import put
 
 Size = Callable[[], tuple[int, int]]
@@ -83,6 +94,8 @@ class TerminalSink:
         self._partial: Partial | None = None
         self._behind_s = 0
         self._meter = ""
+        self._line: list[Span] = []  # the last row of the finals, which may go on
+        self._end_ms = 0
 
     def write(self, event: Event) -> None:
         """Show `event` at once."""
@@ -95,28 +108,55 @@ class TerminalSink:
             if self._partial is not None and self._partial.seg <= event.seg:
                 self._partial = None
             self._behind_s = 0
-            above = paint(caption(event, self._look)) + "\r\n" if event.text else ""
+            above = self._append(event) if event.text else ""
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Gap):
-            above = gap_notice(event.duration_ms, event.why) + "\r\n"
+            above = self._end_paragraph() + gap_notice(event.duration_ms, event.why) + "\r\n"
         elif isinstance(event, Fault):
-            above = f"[{clean(event.message)}]\r\n"
+            above = self._end_paragraph() + f"[{clean(event.message)}]\r\n"
         self._put(self._region.draw(self._rows(), above))
 
+    def _append(self, final: Final) -> str:
+        """Add a final to the paragraph, or begin another; return the lines that are complete."""
+        above = "" if self._continues(final) else self._end_paragraph()
+        rows = wrapped(self._joined(final), self._size()[0])
+        self._line, self._end_ms = rows.pop(), final.end_ms
+        return above + "".join(f"{paint(row)}\r\n" for row in rows)
+
+    def _end_paragraph(self) -> str:
+        ended, self._line = self._line, []
+        return f"{paint(ended)}\r\n" if ended else ""
+
+    def _continues(self, event: Partial | Final) -> bool:
+        """Whether a caption belongs to the paragraph of the last final; a stamp begins a line."""
+        is_soon = event.start_ms - self._end_ms < PARAGRAPH_PAUSE_MS
+        return bool(self._line) and is_soon and not self._look.stamp(event.start_ms)
+
+    def _joined(self, event: Partial | Final) -> list[Span]:
+        """Return the last row of the finals and the caption after it."""
+        spans = caption(event, self._look)
+        if not self._line:
+            return spans
+        return [*self._line, Span(blank_between(self._line[-1].text, event.text)), *spans]
+
     def _rows(self) -> list[str]:
-        """Return the rows of the partial, with the lag if the engine is behind."""
-        spans: list[Span] = []
-        if self._partial is not None and self._partial.text:
-            spans = caption(self._partial, self._look)
-        if self._behind_s:
-            spans.append(Span(f" [{self._behind_s} s behind]", FAINT))
-        if not spans and self._meter:
-            spans.append(Span(self._meter, FAINT))
+        """Return what may still change: the last row of the finals, the partial, lag or level."""
         columns, lines = self._size()
+        rows, spans = [], self._line
+        if self._partial is not None and self._partial.text:
+            if self._continues(self._partial):
+                spans = self._joined(self._partial)
+            else:
+                rows, spans = wrapped(self._line, columns), caption(self._partial, self._look)
+        if self._behind_s:
+            spans = [*spans, Span(f" [{self._behind_s} s behind]", FAINT)]
+        elif spans is self._line and self._meter:
+            rows, spans = wrapped(self._line, columns), [Span(self._meter, FAINT)]
+        rows += wrapped(spans, columns)
         # Only the end of a partial that would fill more than half of the screen: when a window is
         # made half as wide, rows that wrap must not push the region's first one off the screen.
-        return _laid_out(spans, columns)[-max(1, lines // 2) :]
+        return [paint(row) for row in rows[-max(1, lines // 2) :]]
 
     def meter(self, peak: float) -> None:
         """Show how loud the microphone is, 0 to 1, while there are no captions."""
@@ -146,20 +186,6 @@ class TerminalSink:
     def _put(self, text: str) -> None:
         if text:
             put(self._stream, text)
-
-
-def _laid_out(spans: list[Span], columns: int) -> list[str]:
-    """Return rows of at most `columns` cells, each with its own styles."""
-    rows: list[list[Span]] = [[]]
-    used = 0
-    for span in spans:
-        for i, chunk in enumerate(chunks(span.text, columns, used)):
-            if i:
-                rows.append([])
-                used = 0
-            rows[-1].append(Span(chunk, span.sgr))
-            used += width(chunk)
-    return [paint(row) for row in rows] if spans else []
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Literal, NamedTuple
 
 from wcwidth import iter_graphemes, wcswidth, wcwidth
@@ -98,6 +98,56 @@ class Span(NamedTuple):
 
     text: str
     sgr: str = ""
+
+
+PARAGRAPH_PAUSE_MS = 2000
+"""A silence after which a reader expects a new paragraph, as on the caption page."""
+_NO_START = frozenset("、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…")
+"""No row begins with these (JIS X 4051)."""
+
+
+def wrapped(spans: Sequence[Span], columns: int) -> list[list[Span]]:
+    """Return the rows of a paragraph, none wider than `columns`.
+
+    They break at blanks, which vanish there, and between wide characters; a word that is longer
+    than a row is cut.
+    """
+    marks = [Span(mark, sgr) for text, sgr in spans for mark in iter_graphemes(text)]
+    rows: list[list[Span]] = []
+    begin = 0
+    while begin < len(marks):
+        end, used = begin, 0
+        while end < len(marks) and (end == begin or used + cells(marks[end].text) <= columns):
+            used += cells(marks[end].text)
+            end += 1
+        if end < len(marks):
+            end = next((at for at in range(end, begin, -1) if _may_break(marks, at)), end)
+        row = marks[begin:end]
+        while end < len(marks) and row and row[-1].text == " ":
+            row.pop()
+        rows.append([Span("".join(m.text for m in run), sgr) for sgr, run in groupby(row, _style)])
+        while rows and end < len(marks) and marks[end].text == " ":
+            end += 1
+        begin = end
+    return rows
+
+
+def _may_break(marks: Sequence[Span], at: int) -> bool:
+    before, after = marks[at - 1].text, marks[at].text
+    if " " in (before, after):
+        return True
+    return (cells(before) == 2 or cells(after) == 2) and after not in _NO_START
+
+
+def _style(span: Span) -> str:
+    return span.sgr
+
+
+def blank_between(before: str, after: str) -> str:
+    """Return what stands between two texts of a paragraph: nothing next to wide letters."""
+    if not before or not after or cells(before[-1]) == 2 or cells(after[0]) == 2:
+        return ""
+    return " "
 
 
 @dataclass(frozen=True, slots=True)

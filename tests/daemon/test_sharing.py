@@ -59,7 +59,7 @@ def test_the_terminal_shows_the_link_and_its_code():
     shown = " ".join(terminal.screen.display)
     assert re.fullmatch(rf"http://{re.escape(ADDRESS)}:\d+/#token=[\w-]{{22}}", link)
     assert f"others can listen at {link} " in shown
-    assert re.search(r"listening on ws://127.0.0.1:\S+ and http://127.0.0.1:\d+/#token=", shown)
+    assert re.search(r"captions in a browser: http://127.0.0.1:\d+/#token=", shown)
     assert "0.0.0.0" not in shown
 
 

@@ -1,7 +1,8 @@
 import io
 from datetime import UTC, datetime
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
 from streamd.options import OutputOptions
 from streamd.sinks.formats import StreamSink
 from streamd.sinks.terminal import TerminalSink
-from streamd.sinks.text import Look, confidence_ramp
+from streamd.sinks.text import Look, Span, blank_between, confidence_ramp, width, wrapped
 from tests.support.emulator import Emulator, plain_rows
 
 WIDTHS = (30, 60, 80, 120)
@@ -63,11 +64,16 @@ SHOWN = {"gap": "[1.2 s of audio lost: paused]", "error": "[engine restarted]"}
 
 
 class Model:
-    """What a reader should see: every final, once, in order, and below them the partial, once."""
+    """What a reader should see: finals once, in order, as one paragraph, then the partial, once.
 
-    def __init__(self):
+    With a `pause` before each of them, each is a paragraph.
+    """
+
+    def __init__(self, columns=80, *, pause=False):
+        self.columns, self.pause = columns, pause
         self.seg = 1
         self.lines = []
+        self.open = ""
         self.text = ""
         self.lag = ""
 
@@ -75,22 +81,46 @@ class Model:
         kind, value = step
         if kind == "partial":
             self.text, self.lag = value, ""
-            return partial(value, stable=len(value) // 2, seg=self.seg)
+            return self.timed(partial(value, stable=len(value) // 2, seg=self.seg))
         if kind == "final":
             self.seg += 1
             self.text = self.lag = ""
             if value:
-                self.lines.append(value)
-            return final(value, seg=self.seg - 1)
+                if self.pause and self.open:
+                    self.lines.append(self.open)
+                before = "" if self.pause else self.open
+                *full, self.open = rows_of(joined(before, value), self.columns)
+                self.lines += full
+            return self.timed(final(value, seg=self.seg - 1))
         if isinstance(value, Lag):
             self.lag = f" [{value.lag_ms // 1000} s behind]" if value.lag_ms else ""
         if (line := SHOWN.get(value.__struct_config__.tag)) is not None:
-            self.lines.append(line)
+            self.lines += [self.open, line] if self.open else [line]
+            self.open = ""
         return value
 
     def rows(self, columns, lines):
         above = [row for line in self.lines for row in plain_rows(line, columns)]
-        return above + plain_rows(self.text + self.lag, columns)[-(lines // 2) :]
+        if self.pause and self.text:
+            below = [*rows_of(self.open, columns), *rows_of(self.text + self.lag, columns)]
+        else:
+            now = joined(self.open, self.text) if self.text else self.open
+            below = rows_of(now + self.lag, columns)
+        return above + below[-(lines // 2) :]
+
+    def timed(self, event):
+        at_ms = 10_000 * event.seg if self.pause else 0
+        return msgspec.structs.replace(event, start_ms=at_ms, end_ms=at_ms)
+
+
+def joined(before, after):
+    return before + blank_between(before, after) + after
+
+
+def rows_of(text, columns):
+    """What a reader sees of a paragraph."""
+    rows = ("".join(span.text for span in row) for row in wrapped([Span(text)], columns))
+    return [shown for row in rows for shown in plain_rows(row, columns)]
 
 
 steps = st.lists(
@@ -104,7 +134,7 @@ steps = st.lists(
 @given(steps, st.sampled_from(WIDTHS), st.sampled_from([6, 24]))
 def test_finals_once_and_in_order_and_below_them_the_partial_once(steps, columns, lines):
     emulator, sink = terminal(columns, lines)
-    model = Model()
+    model = Model(columns)
     for step in steps:
         sink.write(model.event(step))
         assert emulator.rows() == model.rows(columns, lines)
@@ -124,7 +154,7 @@ resizes = st.tuples(st.just("resize"), st.sampled_from(WIDTHS))
 )
 def test_no_stale_rows_after_a_resize(steps):
     emulator, sink = terminal(80, 40)
-    model = Model()
+    model = Model(pause=True)
     for step in steps:
         if step[0] == "resize":
             emulator.resize(step[1])
@@ -153,7 +183,7 @@ def test_a_growing_and_shrinking_partial_leaves_nothing_behind(columns):
     grown = list(accumulate("the quick brown fox jumps over the lazy dog again " * 4))
     for text in [*grown, *reversed(grown)]:
         sink.write(partial(text))
-        assert emulator.rows() == plain_rows(text, columns)
+        assert emulator.rows() == rows_of(text, columns)
 
 
 @pytest.mark.parametrize("columns", [*WIDTHS, 31, 7])
@@ -170,9 +200,9 @@ def test_the_screen_that_is_too_small_shows_the_end_of_the_partial():
     emulator, sink = terminal(30, 4)
     sink.write(final("before"))
     sink.write(partial("word " * 40 + "last"))
-    assert emulator.rows() == ["before", *plain_rows("word " * 40 + "last", 30)[-2:]]
+    assert emulator.rows() == rows_of("before " + "word " * 40 + "last", 30)[-2:]
     sink.write(final("word " * 40 + "last"))
-    assert emulator.rows() == ["before", *plain_rows("word " * 40 + "last", 30)]
+    assert emulator.rows() == rows_of("before " + "word " * 40 + "last", 30)
 
 
 def test_only_what_changes_is_written():
@@ -236,16 +266,16 @@ def test_a_resize_finds_the_region_without_counting_rows():
     emulator, sink = terminal(80)
     sink.write(final("first"))
     sink.write(partial("word " * 60))
-    assert (emulator.screen.cursor.y, emulator.screen.cursor.x) == (1, 0)
+    assert (emulator.screen.cursor.y, emulator.screen.cursor.x) == (0, 0)
 
 
-def test_the_cursor_is_hidden_only_while_a_partial_is_shown():
+def test_the_cursor_is_hidden_only_while_the_last_row_may_go_on():
     emulator, sink = terminal()
     assert not emulator.screen.cursor.hidden
     sink.write(partial("hello"))
     assert emulator.screen.cursor.hidden
     sink.write(final("hello"))
-    assert not emulator.screen.cursor.hidden
+    assert emulator.screen.cursor.hidden
     sink.write(Gap(t_ms=5000, duration_ms=1200, why="paused"))
     assert not emulator.screen.cursor.hidden
     sink.write(partial("again", seg=2))
@@ -258,7 +288,7 @@ def test_closing_leaves_words_that_never_became_final():
     sink.write(partial("word " * 10 + "end"))
     sink.close()
     emulator.write("$ ")
-    assert emulator.rows() == [*plain_rows("word " * 10 + "end", 30), "$"]
+    assert emulator.rows() == [*rows_of("word " * 10 + "end", 30), "$"]
 
 
 def opened(stream, *, form="text", environ=None):
@@ -354,3 +384,40 @@ def test_the_meter_shows_a_microphone_until_there_are_words():
     assert emulator.rows() == ["hello", "microphone ██████████"]
     sink.close()
     assert emulator.rows() == ["hello"]
+
+
+@given(texts, st.sampled_from([7, *WIDTHS]))
+def test_rows_fit_break_at_blanks_and_lose_nothing_else(text, columns):
+    rows = ["".join(span.text for span in row) for row in wrapped([Span(text)], columns)]
+    assert "".join(rows).replace(" ", "") == text.replace(" ", "")
+    for row, after in pairwise(rows):
+        assert 0 < width(row) <= columns
+        if row.isascii() and after.isascii() and row[-1] != " ":
+            longest = max(map(width, text.split()))
+            assert f"{row} {after}" in text or longest > columns
+    again = wrapped([Span(text, "2")], columns)
+    assert ["".join(span.text for span in row) for row in again] == rows
+
+
+def test_finals_go_on_in_their_line_until_a_pause():
+    emulator, sink = terminal(30, 8)
+    times = [("one two", 0, 1000), ("three four", 2500, 3000), ("Five", 5000, 6000)]
+    for text, start_ms, end_ms in times:
+        sink.write(Final(seg=1, start_ms=start_ms, end_ms=end_ms, text=text, language="en"))
+    later = {"rev": 1, "text": "six", "stable": 0}
+    sink.write(Partial(seg=2, start_ms=7999, end_ms=9000, **later))
+    assert emulator.rows() == ["one two three four", "Five six"]
+    sink.write(Partial(seg=2, start_ms=8000, end_ms=9000, **later))
+    assert emulator.rows() == ["one two three four", "Five", "six"]
+
+
+def test_what_has_a_time_stamp_begins_a_line():
+    emulator, sink = terminal(look=Look(stamp=lambda t_ms: f"[{t_ms}] "))
+    sink.write(final("one"))
+    sink.write(final("two", seg=2))
+    assert emulator.rows() == ["[0] one", "[0] two"]
+
+
+def test_a_row_of_japanese_begins_with_no_comma():
+    rows = [row[0].text for row in wrapped([Span("今日は雨、明日は晴れ")], 8)]
+    assert rows == ["今日は", "雨、明日", "は晴れ"]

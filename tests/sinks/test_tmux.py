@@ -34,16 +34,18 @@ def drawn():
 
 def say(seg, text):
     for end in range(1, len(text), 7):
-        captions.write(Partial(seg=seg, rev=end, start_ms=0, end_ms=0, text=text[:end], stable=0))
+        at = 5000 * seg  # each is a paragraph
+        captions.write(Partial(seg=seg, rev=end, start_ms=at, end_ms=at, text=text[:end], stable=0))
 
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
 for seg, text in enumerate({FINALS!r}):
     say(seg, text)
-    captions.write(Final(seg=seg, start_ms=0, end_ms=0, text=text, language="en"))
+    captions.write(Final(seg=seg, start_ms=5000 * seg, end_ms=5000 * seg, text=text, language="en"))
 say(99, {PARTIAL!r} + "gone again")
 with captions.above():
     print("a log line", file=sys.stderr)
-captions.write(Partial(seg=99, rev=999, start_ms=0, end_ms=0, text={PARTIAL!r}, stable=10))
+at = 5000 * 99
+captions.write(Partial(seg=99, rev=999, start_ms=at, end_ms=at, text={PARTIAL!r}, stable=10))
 drawn()
 while True:
     signal.sigwait([signal.SIGWINCH])
@@ -86,7 +88,8 @@ def test_resizing_a_real_terminal_leaves_no_stale_row(tmux, tmp_path):
             tmux("resize-window", "-x", str(columns), "-y", str(lines))
             tmux("wait-for", "drawn")
         partial = [PARTIAL[i : i + columns] for i in range(0, len(PARTIAL), columns)]
-        above = "".join([*FINALS, "a log line"])
+        # The last final stands below the log line, since it might have gone on.
+        above = "".join([*FINALS[:-1], "a log line", FINALS[-1]])
         # Blanks go, because capture-pane leaves them out at the end of a row.
         assert "".join(rows()[: -len(partial)]).replace(" ", "") == above.replace(" ", "")
         assert rows()[-len(partial) :] == partial
