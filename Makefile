@@ -8,6 +8,8 @@ VENV := .venv
 comma := ,
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# What `make demo` needs: streamd alone, without the developers' tools; or the environment with them.
+RUNTIME := $(or $(wildcard $(INSTALLED)),$(VENV)/.runtime)
 UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
 WEBSOCKETS := build/websockets-15
 # What only `make test-foreign` needs: other people's clients.
@@ -22,12 +24,12 @@ SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
+.PHONY: help demo dist test test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(INSTALLED) ## live captions of 64 s of recorded speech
+demo: $(RUNTIME) ## live captions of 64 s of recorded speech
 	$(BIN)/streamd --model tiny.en --step 500 --length 5000 tests/speech/recording.flac
 
 test: $(INSTALLED) ## all tests that need no system package
@@ -84,12 +86,21 @@ test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone; MODEL=ba
 docs: $(INSTALLED) ## write docs/options.md and the JSON schemas from the code
 	$(BIN)/python docs/make.py
 
+dist: ## build the wheel and the sdist, check them, print their checksums; nothing is uploaded
+	rm -rf dist
+	test -d build/packaging || $(PYTHON) -m venv build/packaging
+	build/packaging/bin/pip install --quiet --disable-pip-version-check build twine
+	build/packaging/bin/python -m build --outdir dist .
+	build/packaging/bin/twine check --strict dist/*
+	cd dist && sha256sum *
+
 clean: ## remove everything that was made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment is made anew in place whenever pyproject.toml is newer than it.
-$(INSTALLED): pyproject.toml
+$(INSTALLED): GROUPS := --group dev
+$(INSTALLED) $(VENV)/.runtime: pyproject.toml
 	@$(if $(UV),$(MAKE_WITH_UV),$(MAKE_WITH_PIP))
 	@touch $@
 
@@ -97,7 +108,7 @@ define MAKE_WITH_UV
 set -e; \
 echo "Making the environment $(VENV) with uv ..."; \
 test -x $(BIN)/python || uv venv --quiet --python '>=3.11$(if $(MAC),$(comma)<3.14)' $(VENV); \
-uv pip install --quiet --python $(BIN)/python --editable . --group dev
+uv pip install --quiet --python $(BIN)/python --editable . $(GROUPS)
 endef
 
 define MAKE_WITH_PIP
@@ -115,7 +126,7 @@ fi; \
 echo "Making the environment $(VENV) ..."; \
 test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'; \
-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . $(GROUPS)
 endef
 
 define SYSTEM_INSTALL

@@ -51,7 +51,7 @@ SECTIONS: Mapping[str, str] = {
 }
 """The sections of the help and of the TOML file, with their titles."""
 _COMMON = """
-    device realtime step length vad endpoint-ms model compute language task prompt
+    device realtime step vad endpoint-ms model compute language task
     hotwords threads without-timestamps word-timestamps condition-on-previous-text
     carry-initial-prompt clip-timestamps-ms hallucination-silence-threshold-ms audio-contexts
     build-to output output-dir output-format confidence timestamps quiet verbose server host port
