@@ -46,11 +46,12 @@ def recognize_in_turns(self, window):
     return recognize(self, window)
 
 
-def switch_and_tell(self, engine):
+def switch_and_tell(self, engine, *, fits=None):
     global n_switched
-    switch_to(self, engine)
-    came[n_switched].set()
-    n_switched += 1
+    switch_to(self, engine, fits=fits)
+    if not fits:  # for all windows
+        came[n_switched].set()
+        n_switched += 1
 
 
 if __name__ == "__main__":

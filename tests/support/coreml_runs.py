@@ -19,7 +19,7 @@ from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, build
-from streamd.engine.prepared import with_bank
+from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.engine.weights import parameter_shapes
 from tests.golden.shapes import Shape, shaped_weights
@@ -78,6 +78,7 @@ def model() -> Model:
         vocabulary={token: i for token, i in gpt2.items() if i < shape.n_text_tokens},
         alignment_heads=((1, 1), (2, 0), (2, 1)),
         language="en",
+        bank=Bank(np.random.default_rng(3).standard_normal(bank_shape(DIMS)).astype(np.float16)),
     )
 
 
@@ -111,9 +112,8 @@ def core_ml(
 
 def on_cpu() -> OnnxEngine:
     """The model as the CPU runs it, in float32."""
-    made = with_bank(model(), threads=1, precision="float32")
-    heads = made.alignment_heads
-    return build(made.dims, made.weights, alignment_heads=heads, bank=made.bank, threads=1)
+    heads = model().alignment_heads
+    return build(model().dims, model().weights, alignment_heads=heads, bank=model().bank, threads=1)
 
 
 @contextmanager

@@ -98,7 +98,7 @@ SEARCHES = {
     "a wrong draft": (clip("cards", draft=(6, 6, 9, 6, 4, 6)), {"audio_ctx": 1500}),
     "prompt and prefix": (
         clip("cards", prompt=(736, 286, 817, 681) * 20, prefix=(433, 334)),
-        {},
+        {"audio_ctx": 1500},
     ),
     **{
         f"beam {size}": (clip("cards", last=True), {"beam_size": size, "audio_ctx": 1500})
@@ -109,7 +109,7 @@ SEARCHES = {
         clip("cards", 100, last=True),
         {"temperatures": (0.0, 1.0), "final_logprob_threshold": 0.0, "best_of": 1},
     ),
-    "chance": (clip("cards", 90, last=True), {"temperatures": (0.8,)}),
+    "chance": (clip("cards", 90, last=True), {"temperatures": (0.8,), "audio_ctx": 1500}),
 }
 
 

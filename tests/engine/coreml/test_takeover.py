@@ -223,6 +223,7 @@ def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monke
     assert [path.name for path in tmp_path.glob("compiled-*")] == [new.name]
 
 
+@pytest.mark.coreml
 def test_the_gpu_is_tried_without_states_if_states_are_refused(job, faults):
     faults.add("odd", at="load", unit="CPU_AND_GPU", function="load", once=False)
     switching = bring_up(job, "gpu", cpu=1, stateless=50)
@@ -240,6 +241,7 @@ def test_what_takes_too_long_is_no_verdict(job, monkeypatch):
     assert load_outcome(job.compiled) is None
 
 
+@pytest.mark.coreml
 def test_functions_are_compiled_one_at_a_time_and_short_windows_move_first(job, faults):
     """Of the Neural Engine: what is in memory while it compiles is one function."""
     switching = bring_up(job, "ane", cpu=1, gpu=2, mixed=50, ane=60)
@@ -268,6 +270,7 @@ def test_a_long_window_stays_where_it_was_until_all_is_loaded(job):
     engine.close()
 
 
+@pytest.mark.coreml
 def test_any_exception_of_core_ml_is_a_refusal_with_its_message(job, faults):
     faults.add("odd", at="load", once=False)
     assert bring_up(job, cpu=100).placements == []
