@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from streamd.client import watch
 from streamd.events import Eos, Event, Final, Missed
@@ -69,7 +69,7 @@ class Foreign:
     async def say(self, url: str, pcm: bytes, is_up: asyncio.Event) -> None:
         while True:
             await is_up.wait()
-            with suppress(OSError, ConnectionClosed):
+            with suppress(OSError, ConnectionClosed, InvalidMessage):
                 async with connect(f"{url}{self._path}", proxy=None, ping_timeout=None) as line:
                     answers = asyncio.create_task(self._hear(line))
                     try:
@@ -94,19 +94,30 @@ class Foreign:
                 self.answered.set()
 
 
-async def listen(
-    url: str, session: str, heard: list[Final], news: asyncio.Queue[Event] | None = None
-) -> None:
+async def listen(url: str, session: str, heard: list[Final], news: asyncio.Queue[Event]) -> None:
     address = f"{url}/v1/stream?session={session}"
     async with aclosing(watch(address, after=0, retry_ms=50)) as events:
         async for event in events:
             assert not isinstance(event, Missed)
-            if news is not None:
-                news.put_nowait(event)
+            news.put_nowait(event)
             if isinstance(event, Final):
                 heard.append(event)
             if isinstance(event, Eos) and event.reason == "stop":
                 return
+
+
+async def attended(
+    url: str, session: str, heard: list[list[Final]]
+) -> tuple[list[asyncio.Task[None]], asyncio.Queue[Event]]:
+    """Listen to a session; return once all listeners are connected: before, none comes back."""
+    queues: list[asyncio.Queue[Event]] = [asyncio.Queue() for _ in heard]
+    tasks = [
+        asyncio.create_task(listen(url, session, finals, queue))
+        for finals, queue in zip(heard, queues, strict=True)
+    ]
+    for queue in queues:
+        await queue.get()
+    return tasks, queues[0]
 
 
 def check(first: list[Final], second: list[Final], journal: Path, session: str) -> None:
@@ -146,7 +157,6 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
     port = free_port()
     url = f"ws://127.0.0.1:{port}"
     process = await start(port, tmp_path)
-    news: asyncio.Queue[Event] = asyncio.Queue()
     begun, is_up = asyncio.Event(), asyncio.Event()
     is_up.set()
     deepgram = "/v1/listen?session=deepgram&encoding=linear16&sample_rate=16000"
@@ -161,9 +171,6 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
     }
     async with speak.Speaker(url, "talk", on_message=lambda message: begun.set()) as speaker:
         await begun.wait()
-        listeners = [
-            asyncio.create_task(listen(url, "talk", finals, news)) for finals in heard["talk"]
-        ]
 
         async def say() -> None:
             nonlocal n_rounds
@@ -174,13 +181,12 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
             await speaker.stop()
 
         speaking = [asyncio.create_task(say())]
+        listeners, news = await attended(url, "talk", heard["talk"])
         for other in others:
             speaking.append(asyncio.create_task(other.say(url, pcm, is_up)))
             await other.answered.wait()
-            listeners += [
-                asyncio.create_task(listen(url, other.session, finals))
-                for finals in heard[other.session]
-            ]
+            more, _ = await attended(url, other.session, heard[other.session])
+            listeners += more
         for _ in range(N_KILLS):
             await at_random(news, rng)
             is_up.clear()
