@@ -14,7 +14,6 @@ import streamd.options
 from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config
 from streamd.config.load import CONFIG_VARIABLE, SET_VARIABLE
 from streamd.config.option import Field, Option
-from streamd.errors import StreamdError
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
 from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment
@@ -60,7 +59,7 @@ def options_page() -> str:
         _section(name, [option for option in OPTIONS.values() if option.group == name])
         for name in SECTIONS
     )
-    return "\n".join((_HEAD, *sections, _settings(), _exit_codes()))
+    return "\n".join((_HEAD, *sections, _settings()))
 
 
 def _section(name: str, options: list[Option]) -> str:
@@ -121,19 +120,6 @@ def _allowed(field: Field) -> str:
 def _shown(field: Field) -> str:
     """The default, in TOML's form."""
     return msgspec.json.encode(field.written(field.default)).decode()
-
-
-def _exit_codes() -> str:
-    kinds = [kind for kind in StreamdError.__subclasses__() if kind.exit_code != 1]
-    rows = [
-        (0, "Success."),
-        (1, "The engine failed, the output cannot be written, or `watch` found no server."),
-        *((kind.exit_code, (kind.__doc__ or "").splitlines()[0]) for kind in kinds),
-        (130, "Interrupted twice, or before anything ran."),
-        (141, "The output pipe was closed."),
-    ]
-    table = "".join(f"| {code} | {meaning} |\n" for code, meaning in rows)
-    return f"## Exit codes\n\n| code | meaning |\n|---|---|\n{table}"
 
 
 class Result(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code (docs/options.md).
+    """Run the program and return its exit code (docs/troubleshooting.md).
 
     `argv` are the words after the program's name. An error is reported on standard error, in one
     line.

@@ -66,7 +66,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         Opt("input.source", "take audio only from the network"),
         Opt(
             "input.device",
-            "microphone: its number or part of its name",
+            "number or part of a name; monitor: what plays",
             flags="-d -c --capture",
             metavar="ID|NAME",
         ),
