@@ -84,7 +84,7 @@ async def _live(
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
             screen = show(config, live.hub, control, tasks, sinks=open_files(config, file))
-            if not config.input.files:
+            if not config.input.files and is_terminal(sys.stdout, os.environ):
                 live.heard = screen.heard
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving.server(config, streams, uploads))
