@@ -231,7 +231,12 @@ def test_assemblyai_in_full():
 
 
 @pytest.mark.parametrize(
-    ("query", "culprit"), [("", "sample_rate"), (f"{WS}&encoding=opus", "encoding")]
+    ("query", "culprit"),
+    [
+        ("", "sample_rate"),
+        (f"{WS}&encoding=opus", "encoding"),
+        (f"{WS}&keyterms_prompt=Ada", "got Ada"),
+    ],
 )
 def test_assemblyai_names_what_is_wrong(query, culprit):
     with pytest.raises(WireError, match=culprit) as error:
@@ -397,7 +402,7 @@ def started(dialect: Dialect, *said: str) -> Start:
         ),
         (
             AssemblyAI(
-                f"{WS}&language_code=de&prompt=Bees.&min_turn_silence=400"
+                f"{WS}&language_codes=%5B%22de%22%5D&prompt=Bees.&min_turn_silence=400"
                 "&keyterms_prompt=%5B%22Apis%22%2C%20%22mellifera%22%5D"
             ),
             (),
@@ -408,6 +413,12 @@ def started(dialect: Dialect, *said: str) -> Start:
                 hotwords="Apis, mellifera",
                 endpoint_ms=400,
             ),
+        ),
+        (AssemblyAI(f"{WS}&language_code=de"), (), Start(rate=8000, language="de")),
+        (
+            AssemblyAI(f"{WS}&language_codes=%5B%22de%22%2C%22en%22%5D"),
+            (),
+            Start(rate=8000, language="auto"),
         ),
         (
             WhisperLive("", "me"),

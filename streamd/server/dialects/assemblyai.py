@@ -24,13 +24,14 @@ _INVALID = 3006
 class _Streaming(Query, frozen=True, kw_only=True):
     sample_rate: int
     encoding: Literal["pcm_s16le", "pcm_mulaw"] = "pcm_s16le"
-    language_code: str | None = None
+    language_code: str | None = None  # in older versions
+    language_codes: str = "[]"
     prompt: str | None = None
     keyterms_prompt: str = "[]"
     min_turn_silence: int | None = None
 
 
-_terms_decoder = msgspec.json.Decoder(list[str])
+_texts_decoder = msgspec.json.Decoder(list[str])
 
 
 class AssemblyAI:
@@ -46,15 +47,14 @@ class AssemblyAI:
     def request(self) -> Query:
         """Feed a session and listen to it; raises `WireError` for what is not supported."""
         asked = parse_query(self._text, _Streaming)
-        try:
-            terms = _terms_decoder.decode(asked.keyterms_prompt)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise WireError("bad_query", f"keyterms_prompt: {error}") from error
+        codes = _texts(asked.language_codes)
         start = Start(
             rate=asked.sample_rate,
-            language=language(asked.language_code),
+            language=language(
+                "multi" if len(codes) > 1 else next(iter(codes), asked.language_code)
+            ),
             prompt=asked.prompt,
-            hotwords=", ".join(terms) or None,
+            hotwords=", ".join(_texts(asked.keyterms_prompt)) or None,
             endpoint_ms=endpoint_ms(asked.min_turn_silence),
         )
         self._audio = ByteStream(asked.encoding, start)
@@ -113,6 +113,13 @@ class AssemblyAI:
             transcript=transcript,
             words=[_word(word) for word in words],
         )
+
+
+def _texts(encoded: str) -> list[str]:
+    try:
+        return _texts_decoder.decode(encoded)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError("bad_query", f"expected a list of texts, got {encoded}: {error}") from error
 
 
 def _word(word: TimedWord) -> Mapping[str, object]:
