@@ -14,6 +14,7 @@ from streamd.server.dialects.assemblyai import AssemblyAI
 from streamd.server.dialects.deepgram import Deepgram
 from streamd.server.dialects.dialect import Close, Dialect, Tell
 from streamd.server.dialects.native import Native
+from streamd.server.dialects.openai_realtime import OpenAIRealtime
 from streamd.server.dialects.vosk import Vosk
 from streamd.server.dialects.whisperlive import WhisperLive
 from streamd.server.wire import STREAM_PATH, Role
@@ -23,7 +24,13 @@ __all__ = ["DIALECTS", "ROOT_PATH", "Close", "Dialect", "Tell", "introduced", "r
 ROOT_PATH = "/"
 
 DIALECTS: Mapping[str, type[Dialect]] = MappingProxyType(
-    {STREAM_PATH: Native, "/v1/listen": Deepgram, "/v3/ws": AssemblyAI, ROOT_PATH: Vosk}
+    {
+        STREAM_PATH: Native,
+        "/v1/realtime": OpenAIRealtime,
+        "/v1/listen": Deepgram,
+        "/v3/ws": AssemblyAI,
+        ROOT_PATH: Vosk,
+    }
 )
 """The dialects by path."""
 

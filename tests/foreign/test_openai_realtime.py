@@ -1,0 +1,86 @@
+"""OpenAI's own SDK, unmodified, against the port: live transcription."""
+
+import asyncio
+from base64 import b64encode
+from collections import Counter
+
+import numpy as np
+import openai
+import pytest
+import soxr
+
+from tests.foreign.conftest import assert_same_words
+
+
+@pytest.fixture
+async def sdk(server):
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.http}/v1",
+        websocket_base_url=f"{server.ws}/v1",
+        api_key=server.token,
+        max_retries=0,
+    ) as client:
+        yield client
+
+
+def asking(turn_detection: dict[str, object] | None) -> dict[str, object]:
+    form = {"type": "audio/pcm", "rate": 24_000}
+    transcription = {"model": "whisper-1", "language": "en"}
+    given = {"format": form, "transcription": transcription, "turn_detection": turn_detection}
+    return {"type": "transcription", "audio": {"input": given}}
+
+
+async def listen(sdk, speech: np.ndarray, turn_detection) -> list:
+    """All events until the audio and a commit after it have been transcribed."""
+    audio = soxr.resample(speech, 16_000, 24_000).astype("<i2").tobytes()
+    events = []
+    async with sdk.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+        await connection.session.update(session=asking(turn_detection))
+
+        async def send() -> None:
+            for begin in range(0, len(audio), 9600):
+                piece = b64encode(audio[begin : begin + 9600]).decode()
+                await connection.input_audio_buffer.append(audio=piece)
+            await connection.input_audio_buffer.commit()
+            await connection.input_audio_buffer.commit()  # which is answered after the first
+
+        sending = asyncio.create_task(send())
+        n_wanted = 3 if turn_detection else 1
+        async for event in connection:
+            events.append(event)
+            n_items = sum(each.type.endswith(".completed") for each in events)
+            if n_items >= n_wanted and any(each.type == "error" for each in events):
+                break
+        await sending
+    return events
+
+
+@pytest.mark.parametrize("turn_detection", [{"type": "server_vad"}, None])
+async def test_a_recording(sdk, speech, native, came_back, turn_detection):
+    events = await listen(sdk, speech, turn_detection)
+    kinds = Counter(event.type.rpartition(".")[2] for event in events)
+    assert [event.type for event in events[:2]] == ["session.created", "session.updated"]
+    items = [event for event in events if event.type.endswith("transcription.completed")]
+    assert_same_words(" ".join(item.transcript for item in items), native)
+    for item in items:
+        deltas = [
+            e.delta for e in events if e.type.endswith(".delta") and e.item_id == item.item_id
+        ]
+        assert "".join(deltas) == item.transcript
+        assert item.usage.seconds >= 1
+    (error,) = [event.error for event in events if event.type == "error"]
+    assert error.code == "input_audio_buffer_commit_empty"
+    mode = "turn detection" if turn_detection else "one commit"
+    came_back(
+        "openai",
+        f"realtime transcription, {mode}",
+        f"{len(items)} items, {kinds['delta']} deltas, which join to the transcripts",
+    )
+
+
+async def test_strangers_are_refused(sdk, came_back):
+    stranger = sdk.with_options(api_key="wrong")
+    with pytest.raises(Exception, match="401") as caught:
+        async with stranger.realtime.connect(extra_query={"intent": "transcription"}):
+            pass
+    came_back("openai", "realtime transcription, a wrong token", type(caught.value).__name__)

@@ -1,0 +1,209 @@
+"""What OpenAI's Realtime API makes of messages and events, without a server."""
+
+import json
+from base64 import b64encode
+
+import pytest
+
+from streamd.errors import WireError
+from streamd.events import Fault, Flushed
+from streamd.server.dialects import Close
+from streamd.server.dialects.openai_realtime import OpenAIRealtime
+from streamd.server.wire import Flush, Start
+from tests.server.test_dialects import converse, final, partial
+
+SECOND = bytes(48_000)
+
+
+def say(kind: str, **fields: object) -> str:
+    return json.dumps({"type": kind, **fields})
+
+
+def append(audio: bytes = SECOND) -> str:
+    return say("input_audio_buffer.append", audio=b64encode(audio).decode())
+
+
+def update(**given: object) -> str:
+    return say("session.update", session={"type": "transcription", "audio": {"input": given}})
+
+
+COMMIT, CLEAR = say("input_audio_buffer.commit"), say("input_audio_buffer.clear")
+
+
+def told(*steps: object) -> list[dict[str, object]]:
+    """The events that the client gets after the session was created, and what the session gets."""
+    created, *others = converse(OpenAIRealtime("intent=transcription"), *steps)
+    assert created["type"] == "session.created"
+    return others
+
+
+def short(acts: list[object]) -> list[object]:
+    """Only what tells events from each other."""
+    facts = ("item_id", "delta", "transcript", "previous_item_id", "usage")
+    return [
+        (act["type"].rpartition(".")[2], *(act[fact] for fact in facts if fact in act))
+        if isinstance(act, dict)
+        else act
+        for act in acts
+    ]
+
+
+def test_the_session_is_described():
+    (created,) = converse(OpenAIRealtime("intent=transcription&model=x"))
+    assert created == {
+        "type": "session.created",
+        "event_id": "event_1",
+        "session": {
+            "type": "transcription",
+            "object": "realtime.transcription_session",
+            "id": "sess_talk",
+            "audio": {
+                "input": {
+                    "format": {"type": "audio/pcm", "rate": 24000},
+                    "transcription": {"model": "whisper-1"},
+                    "turn_detection": {"type": "server_vad"},
+                    "noise_reduction": None,
+                }
+            },
+        },
+    }
+    with pytest.raises(WireError, match="intent"):
+        OpenAIRealtime("intent=conversation").request()
+
+
+def test_deltas_only_append_and_join_to_the_transcript():
+    usage = {"type": "duration", "seconds": 2}
+    acts = told(
+        append(),
+        partial("turn on", 1000),
+        partial("turn on the", 1000, n_final=2),
+        partial("turn on the light", 1000, n_final=2),
+        final("turn on the lights", 1000),
+        final("now", 4000, seg=1),
+    )
+    assert acts[:2] == [Start(rate=24_000), SECOND]
+    assert short(acts[2:]) == [
+        ("speech_started", "item_talk_1"),
+        ("delta", "item_talk_1", "turn on"),
+        ("speech_stopped", "item_talk_1"),
+        ("committed", "item_talk_1", None),
+        ("delta", "item_talk_1", " the lights"),
+        ("completed", "item_talk_1", "turn on the lights", usage),
+        ("speech_started", "item_talk_2"),
+        ("speech_stopped", "item_talk_2"),
+        ("committed", "item_talk_2", "item_talk_1"),
+        ("delta", "item_talk_2", "now"),
+        ("completed", "item_talk_2", "now", {"type": "duration", "seconds": 1}),
+    ]
+    assert [acts[i]["event_id"] for i in (2, 3)] == ["event_2", "event_3"]
+    assert (acts[2]["audio_start_ms"], acts[4]["audio_end_ms"]) == (1000, 3000)
+
+
+def test_without_turn_detection_a_commit_makes_one_item():
+    _, *acts = told(
+        update(turn_detection=None),
+        append(),
+        partial("one", n_final=1),
+        final("one"),
+        final("two", 2000, seg=1),
+        COMMIT,
+        Flushed(id="1000", seq=2),
+        append(),
+        COMMIT,
+        Flushed(id="1000", seq=2),
+    )
+    usage = {"type": "duration", "seconds": 1}
+    assert short(acts) == [
+        Start(rate=24_000),
+        SECOND,
+        Flush(id="1000"),
+        ("committed", "item_talk_1", None),
+        ("delta", "item_talk_1", "one two"),
+        ("completed", "item_talk_1", "one two", usage),
+        SECOND,
+        Flush(id="1000"),
+        ("committed", "item_talk_2", "item_talk_1"),
+        ("completed", "item_talk_2", "", usage),
+    ]
+
+
+def test_what_is_cleared_is_in_no_item():
+    _, *acts = told(
+        update(turn_detection=None),
+        append(),
+        CLEAR,
+        final("gone"),
+        Flushed(id="clear", seq=1),
+        COMMIT,
+    )
+    kinds = [act["type"] for act in acts if isinstance(act, dict)]
+    assert kinds == ["input_audio_buffer.cleared", "error"]
+    assert acts[-1]["error"]["code"] == "input_audio_buffer_commit_empty"
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ({"format": {"type": "audio/pcm", "rate": 16000}}, Start(rate=16_000)),
+        ({"format": {"type": "audio/pcmu"}}, Start(rate=8_000)),
+        (
+            {"transcription": {"model": "x", "language": "de", "prompt": "Ä"}},
+            Start(rate=24_000, language="de", prompt="Ä"),
+        ),
+        (
+            {
+                "turn_detection": {
+                    "type": "server_vad",
+                    "silence_duration_ms": 300,
+                    "threshold": 0.5,
+                }
+            },
+            Start(rate=24_000, endpoint_ms=300),
+        ),
+    ],
+)
+def test_the_session_is_as_the_client_wants_it(given, start):
+    updated, begun, *_ = told(update(**given), append())
+    (name,) = given
+    assert updated["type"] == "session.updated"
+    assert updated["session"]["audio"]["input"][name] == given[name]
+    assert begun == start
+
+
+def test_a_session_with_audio_does_not_change():
+    acts = told(append(), update(), update(transcription={"language": "de"}))
+    assert [act["type"] for act in acts[2:]] == ["session.updated", "error"]
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("{", "invalid_json"),
+        ("[]", "invalid_json"),
+        (b"\xff", "invalid_json"),
+        ("[" * 100_000, "invalid_json"),
+        (say("response.create", event_id="mine"), "unknown_event"),
+        (say("input_audio_buffer.append", audio="?"), "invalid_value"),
+        (update(format={"type": "audio/ogg"}), "invalid_value"),
+        (update(format={"rate": 1}), "invalid_value"),
+        (update(turn_detection=1), "invalid_value"),
+        (say("session.update", session={"audio": 1}), "invalid_value"),
+        (COMMIT, "input_audio_buffer_commit_empty"),
+    ],
+)
+def test_what_is_wrong_is_an_error_and_the_session_goes_on(message, code):
+    error, start, _ = told(message, append())
+    assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
+    assert error["error"]["code"] == code
+    assert error["error"]["message"]
+    if "mine" in str(message):
+        assert error["error"]["event_id"] == "mine"
+    assert start == Start(rate=24_000)
+
+
+def test_failures_are_told():
+    (fault,) = told(Fault(code="engine", message="broke", fatal=True))
+    assert fault["error"]["type"] == "server_error"
+    dialect = OpenAIRealtime("")
+    *_, close = dialect.fault(WireError("too_many_streams", "full"))
+    assert close == Close(1013, "too_many_streams")
