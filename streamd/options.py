@@ -421,6 +421,8 @@ class BindOptions:
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8765
     """0 takes a free port."""
+    wyoming: str = ""
+    """Home Assistant's port, as ``[HOST:]PORT``; empty for none. It knows no tokens."""
     token_file: str = ""
     """File with the token; empty for ``STREAMD_TOKEN``."""
     listen_token_file: str = ""
@@ -456,11 +458,11 @@ class ServerLimits:
     max_message_bytes: Annotated[int, Meta(ge=1_024, le=1 << 30), "bytes"] = 1 << 20
     """Limit of a message's size."""
     max_uploads: Annotated[int, Meta(ge=0, le=1_000)] = 8
-    """Recordings that are received and transcribed at a time."""
+    """Uploaded recordings at a time."""
     max_upload_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 100 << 20
-    """Limit of the size of a recording that a client sends."""
+    """Limit of their size."""
     max_upload_ms: DurationMs = 7_200_000
-    """Limit of its duration, which takes 115 MB of memory an hour."""
+    """Limit of their duration; an hour takes 115 MB of memory."""
     max_lag_ms: DurationMs = 5_000
     """Lag of the engine above which `/readyz` reports that the server is not ready."""
     shutdown_ms: DurationMs = 10_000

@@ -213,6 +213,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         Opt("bind.enabled", "open no websocket", name="server"),
         Opt("bind.host", "address to listen on", metavar="ADDRESS"),
         Opt("bind.port", "port to listen on; 0: any"),
+        Opt("bind.wyoming", "another port, for Home Assistant (10300)", metavar="[HOST:]PORT"),
         Opt(
             "bind.share",
             "give others a link and QR code to listen or speak",
@@ -231,7 +232,6 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         Opt("limits.max_streams", "most clients that send audio"),
         Opt("limits.max_subscribers", "most clients that receive captions"),
         Opt("limits.max_session_ms", "audio after which a client's session ends; 0: never"),
-        Opt("limits.resume_ms", "how long a session waits for its client to return"),
     ),
     "journal": (
         Opt(

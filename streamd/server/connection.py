@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
+from typing import Protocol
 
 import msgspec
 from websockets.asyncio.server import ServerConnection, broadcast
@@ -24,6 +25,20 @@ LIVE = "live"
 """The session of the daemon's own source, the default for listeners."""
 
 _log = logging.getLogger(__name__)
+
+
+class Socket(Protocol):
+    """What `Connection` needs of a connection; `WebSocket` says what the methods do."""
+
+    def has_room(self, n_chars: int) -> bool: ...  # noqa: D102
+
+    def send_at_once(self, text: str) -> None: ...  # noqa: D102
+
+    async def send(self, text: str) -> None: ...  # noqa: D102
+
+    async def receive(self) -> str | bytes: ...  # noqa: D102
+
+    async def close(self, code: int, reason: str) -> None: ...  # noqa: D102
 
 
 class StuckError(Exception):
@@ -125,7 +140,7 @@ class Connection:
 
     def __init__(
         self,
-        socket: WebSocket,
+        socket: Socket,
         dialect: Dialect,
         *,
         ingests: Ingests,
@@ -268,7 +283,7 @@ class Connection:
         return encode(tell.message)
 
 
-async def refuse(socket: WebSocket, dialect: Dialect, error: WireError) -> None:
+async def refuse(socket: Socket, dialect: Dialect, error: WireError) -> None:
     """Report the error to the client and close the connection."""
     with suppress(ConnectionClosed, StuckError):
         for act in dialect.fault(error):

@@ -25,12 +25,13 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from streamd.assets import asset
-from streamd.errors import BindError, WireError
+from streamd.errors import BindError, ConfigError, WireError
 from streamd.events import PROTOCOL, EndReason
 from streamd.options import BindOptions, ServerLimits
-from streamd.server.auth import TOKEN_PROTOCOLS, Auth, load_certificate, tls_context
-from streamd.server.connection import Connection, ServerInfo, StuckError, WebSocket, refuse
-from streamd.server.dialects import DIALECTS, ROOT_PATH, introduced, requested_role
+from streamd.server.auth import TOKEN_PROTOCOLS, Auth, is_loopback, load_certificate, tls_context
+from streamd.server.connection import Connection, ServerInfo, Socket, StuckError, WebSocket, refuse
+from streamd.server.dialects import DIALECTS, ROOT_PATH, Dialect, introduced, requested_role
+from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.exchange import BadRequestError, Exchange, GoneError
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
@@ -38,6 +39,7 @@ from streamd.server.responses import plain
 from streamd.server.rest import Recordings, Rest, as_failure, failure
 from streamd.server.routes import UPLOADS, Invitation, load_pages, routes
 from streamd.server.wire import STREAM_PATH, Limits, Role
+from streamd.server.wyoming_socket import WyomingSocket, parse_address
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Server:
         listening: socket | None = None,
     ) -> None:
         limits = limits or ServerLimits()
+        self.wyoming_port = 0
         self.port = 0
         """The port that it listens on, also if the options ask for any free one."""
         self.url = self.page = ""
@@ -105,6 +108,7 @@ class Server:
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, max_bytes=limits.max_upload_bytes) if recordings else None
         self._exchanges: set[asyncio.Task[None]] = set()
+        self._wyoming_tasks: set[asyncio.Task[None]] = set()
         self._n_uploads = 0
         metrics.uploads.set_function(lambda: self._n_uploads)
         self._connections: dict[asyncio.Task[None] | None, Connection] = {}
@@ -123,6 +127,12 @@ class Server:
     async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000
         bound = [self._listening] if self._listening else await _bound(self.bind)
+        try:
+            self._wyoming = await self._open_wyoming() if self.bind.wyoming else None
+        except (BindError, ConfigError):
+            for each in bound:
+                each.close()
+            raise
         self._opened = [
             await ws.serve(
                 self._handle,
@@ -159,6 +169,8 @@ class Server:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
         for opened in self._opened:
             opened.close(close_connections=False)
+        if self._wyoming is not None:
+            self._wyoming.close()
         for exchange in self._exchanges:
             exchange.cancel()
         try:
@@ -176,6 +188,19 @@ class Server:
             handler.cancel()
         for opened in self._opened:
             await opened.wait_closed()
+
+    async def _open_wyoming(self) -> asyncio.Server:
+        host, port = parse_address(self.bind.wyoming)
+        n_most = self._limits.max_message_bytes
+        try:
+            opened = await asyncio.start_server(self._wyoming_begins, host, port, limit=n_most)
+        except OSError as error:
+            raise BindError(f"cannot listen on --wyoming {self.bind.wyoming}: {error}") from error
+        self.wyoming_port = opened.sockets[0].getsockname()[1]
+        _log.info("listening for Wyoming on %s, port %d", host, self.wyoming_port)
+        if not is_loopback(host):
+            _log.warning("--wyoming: whoever reaches %s can send audio without a token", host)
+        return opened
 
     def _is_full(self, role: Role = Role.LISTEN) -> bool:
         if role is Role.LISTEN:
@@ -260,6 +285,36 @@ class Server:
             if path == ROOT_PATH:
                 first = await socket.receive()
                 dialect = introduced(query, first)
+        except (ConnectionClosed, StuckError):
+            return
+        await self._converse(socket, dialect, first)
+
+    def _wyoming_begins(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._speak_wyoming(reader, writer))
+        for tasks in (self._wyoming_tasks, self._exchanges):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _speak_wyoming(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        socket = WyomingSocket(reader, writer, model=self._info.model, limits=self._limits)
+        dialect = Wyoming()
+        try:
+            if len(self._wyoming_tasks) <= self._limits.max_speakers:
+                first = await socket.receive()
+                # From here on it is ended as other connections are.
+                self._exchanges -= {task for task in (asyncio.current_task(),) if task}
+                await self._converse(socket, dialect, first)
+        except WireError as error:
+            await refuse(socket, dialect, error)
+        except (ConnectionClosed, StuckError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _converse(self, socket: Socket, dialect: Dialect, first: str | bytes | None) -> None:
+        try:
             connection = Connection(
                 socket,
                 dialect,
@@ -269,8 +324,6 @@ class Server:
             )
         except WireError as error:
             await refuse(socket, dialect, error)
-            return
-        except (ConnectionClosed, StuckError):
             return
         task = asyncio.current_task()
         self._connections[task] = connection

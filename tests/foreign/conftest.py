@@ -24,6 +24,7 @@ _ROWS: pytest.StashKey[list[tuple[str, str, str]]] = pytest.StashKey()
 @dataclass(frozen=True)
 class Address:
     host: str  # with the port
+    wyoming_port: int
     token: str = TOKEN
 
     @property
@@ -52,7 +53,7 @@ def serving(settings: dict[str, str]) -> Iterator[Address]:
     # Without the clients' versions of the libraries that both use.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.Popen(
-        [program, "serve", "--port", "0"],
+        [program, "serve", "--port", "0", "--wyoming", "0"],
         env=environment | settings,
         stderr=subprocess.PIPE,
         text=True,
@@ -62,13 +63,20 @@ def serving(settings: dict[str, str]) -> Iterator[Address]:
         for line in process.stderr:
             said.append(line)
             if found := re.search(r"ws://([^/]+)/", line):
-                yield Address(found[1])
+                wyoming = re.search(r"Wyoming on 127\.0\.0\.1, port (\d+)", "".join(said))
+                yield Address(found[1], int(wyoming[1]))
                 break
         else:
             pytest.fail("".join(said))
         process.terminate()
         assert "Traceback" not in "".join((*said, *process.stderr))
     assert process.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def wyoming_port(server: Address) -> int:
+    """The port for Home Assistant, which wants no token."""
+    return server.wyoming_port
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from streamd.server.wire import Start
 _ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
 
 
-class _Format(msgspec.Struct):
+class _InputFormat(msgspec.Struct):
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: Annotated[int, msgspec.Meta(ge=4_000, le=192_000)] | None = None
 
@@ -26,7 +26,7 @@ class _Turns(msgspec.Struct):
 
 
 class _Input(msgspec.Struct):
-    format: _Format = msgspec.field(default_factory=_Format)
+    format: _InputFormat = msgspec.field(default_factory=_InputFormat)
     transcription: _Transcription | None = None
     turn_detection: _Turns | None = None
 

@@ -1,0 +1,129 @@
+"""Home Assistant's Wyoming protocol (https://github.com/OHF-Voice/wyoming), but for its framing."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from streamd.errors import WireError
+from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
+from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.dialect import Close, Tell, closing, language
+from streamd.server.wire import Command, Flush, Hello, Query, Role, Start
+
+
+class _Data(msgspec.Struct):
+    rate: int = 16_000
+    width: int = 2
+    channels: int = 1
+    language: str | None = None
+    transcript_names: tuple[str, ...] | None = None
+    transcript_terms: tuple[str, ...] | None = None
+
+
+class _Heard(msgspec.Struct):
+    type: str
+    data: _Data = msgspec.field(default_factory=_Data)
+
+
+_decoder = msgspec.json.Decoder(_Heard)
+
+
+class Wyoming:
+    """From ``audio-start`` to ``audio-stop`` is one transcript, whose chunks come as it is made."""
+
+    def __init__(self, query: str = "") -> None:
+        self._query = query
+        self._chosen = self._format = _Data()
+        self._stream: ByteStream | None = None
+        self._texts: list[str] = []
+        self._has_begun = False
+        self._sent = ""
+
+    def request(self) -> Query:
+        """Feed a session and listen to it."""
+        return Query(role=Role.BOTH)
+
+    def opened(self, hello: Hello) -> Iterator[Tell]:
+        """Send nothing."""
+        yield from ()
+
+    def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
+        """Take an event, or the samples of an ``audio-chunk``; raises `WireError`."""
+        if isinstance(message, bytes):
+            self._stream = self._stream or self._begin()
+            yield from self._stream.take(message)
+            return
+        try:
+            event = _decoder.decode(message)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise WireError("bad_message", f"not a Wyoming event: {error}") from error
+        match event.type:
+            case "transcribe":
+                self._chosen = event.data
+            case "audio-start":
+                data = event.data
+                wanted = (data.rate, data.width, data.channels)
+                if self._stream and wanted != _shape(self._format):
+                    raise WireError("late_start", "all audio of a connection has one format")
+                self._format = data
+            case "audio-stop":
+                yield Flush()
+            case _:
+                pass
+
+    def _begin(self) -> ByteStream:
+        rate, width, channels = _shape(self._format)
+        if width != 2:
+            raise WireError("bad_message", f"samples must have 2 bytes, got {width}")
+        words = *(self._chosen.transcript_names or ()), *(self._chosen.transcript_terms or ())
+        start = Start(
+            rate=rate,
+            channels=channels,
+            language=language(self._chosen.language),
+            hotwords=", ".join(words) or None,
+        )
+        return ByteStream("pcm_s16le", start)
+
+    def say(self, event: SessionEvent) -> Iterator[Tell]:
+        """Send what is new of the text, and all of it at the end."""
+        match event:
+            case Partial():
+                yield from self._grow(event.text[: event.stable])
+            case Final():
+                yield from self._grow(event.text)
+                self._texts.append(event.text)
+                self._sent = ""
+            case Flushed():
+                yield from self._start()
+                yield _event("transcript", text=" ".join(self._texts))
+                yield _event("transcript-stop")
+                self._texts, self._has_begun = [], False
+            case Fault():
+                yield _event("error", text=event.message, code=event.code)
+            case _:
+                pass
+
+    def fault(self, error: WireError) -> Iterator[Tell | Close]:
+        """Send an ``error``."""
+        yield _event("error", text=str(error), code=error.code)
+        yield closing(error)
+
+    def _grow(self, text: str) -> Iterator[Tell]:
+        if text.startswith(self._sent) and (added := text[len(self._sent) :]):
+            yield from self._start()
+            blank = " " if self._texts and not self._sent else ""
+            yield _event("transcript-chunk", text=blank + added)
+            self._sent = text
+
+    def _start(self) -> Iterator[Tell]:
+        if not self._has_begun:
+            self._has_begun = True
+            yield _event("transcript-start")
+
+
+def _shape(data: _Data) -> tuple[int, int, int]:
+    return data.rate, data.width, data.channels
+
+
+def _event(kind: str, **data: object) -> Tell:
+    return Tell({"type": kind, "data": data})

@@ -1,0 +1,134 @@
+"""Wyoming on a TCP port: events as lines of JSON, some followed by samples.
+
+Home Assistant speaks it. It knows no tokens.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from socket import SO_KEEPALIVE, SOL_SOCKET
+
+import msgspec
+from websockets.exceptions import ConnectionClosedOK
+
+from streamd.errors import ConfigError, WireError
+from streamd.options import ServerLimits
+from streamd.search.tokenizer import LANGUAGES
+from streamd.server.connection import StuckError
+
+_CLOSED = ConnectionClosedOK(None, None)
+
+
+class _Header(msgspec.Struct):
+    type: str
+    data: dict[str, object] = msgspec.field(default_factory=dict)
+    data_length: int = 0
+    payload_length: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Header)
+_data_decoder = msgspec.json.Decoder(dict[str, object])
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``[HOST:]PORT``; raises `ConfigError`."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise ConfigError(f"--wyoming {text}: expected [HOST:]PORT, such as 10300")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+class WyomingSocket:
+    """What `Connection` needs, over TCP; answers ``describe`` and ``ping`` itself."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        model: str,
+        limits: ServerLimits,
+    ) -> None:
+        self._reader, self._writer, self._model = reader, writer, model
+        self._deadline_s = limits.send_deadline_ms / 1000
+        self._n_most, self._n_buffer = limits.max_message_bytes, limits.write_buffer_bytes // 4
+        writer.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+
+    def has_room(self, n_chars: int) -> bool:
+        """Whether the send buffer has room for a text of this length."""
+        return self._writer.transport.get_write_buffer_size() + n_chars < self._n_buffer
+
+    def send_at_once(self, text: str) -> None:
+        """Send an event, whether the send buffer has room for it or not."""
+        self._writer.write(text.encode() + b"\n")
+
+    async def send(self, text: str) -> None:
+        """Send an event; raises `ConnectionClosed`, or `StuckError` after the deadline."""
+        self.send_at_once(text)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise StuckError("does not read") from None
+        except OSError:
+            raise _CLOSED from None
+
+    async def receive(self) -> str | bytes:
+        """Wait for the next event; of an ``audio-chunk``, return the samples.
+
+        Raises `ConnectionClosed`, or `WireError` for what is no event, or too large.
+        """
+        while True:
+            try:
+                event, payload = await self._read()
+            except (asyncio.IncompleteReadError, OSError):
+                raise _CLOSED from None
+            match event.type:
+                case "describe":
+                    await self._answer("info", info(self._model))
+                case "ping":
+                    await self._answer("pong", event.data)
+                case "audio-chunk":
+                    return payload
+                case kind:
+                    return msgspec.json.encode({"type": kind, "data": event.data}).decode()
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the connection, which has no codes."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self._deadline_s):
+                self._writer.close()
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
+
+    async def _read(self) -> tuple[_Header, bytes]:
+        try:
+            event = _decoder.decode(await self._reader.readuntil(b"\n"))
+            sizes = event.data_length, event.payload_length
+            if min(sizes) < 0 or sum(sizes) > self._n_most:
+                raise WireError("bad_message", f"an event has at most {self._n_most} bytes")
+            data = await self._reader.readexactly(event.data_length)
+            if data:
+                event.data |= _data_decoder.decode(data)
+            return event, await self._reader.readexactly(event.payload_length)
+        except (asyncio.LimitOverrunError, msgspec.DecodeError, RecursionError) as error:
+            raise WireError("bad_message", f"not a Wyoming event: {error}") from error
+
+    async def _answer(self, kind: str, data: Mapping[str, object]) -> None:
+        await self.send(msgspec.json.encode({"type": kind, "data": data}).decode())
+
+
+def info(model: str) -> Mapping[str, object]:
+    """Describe the service: one program with one model, named ``model``."""
+    about = {
+        "attribution": {"name": "streamd", "url": ""},
+        "installed": True,
+        "description": "Whisper on this machine",
+        "version": None,
+    }
+    # It is asked for before the model is loaded; the names of English models end so.
+    languages = ["en"] if model.endswith(".en") else list(LANGUAGES)
+    models = [{"name": model, "languages": languages, **about}]
+    program = {"name": "streamd", "models": models, "supports_transcript_streaming": True, **about}
+    return {"asr": [program]}

@@ -1,0 +1,166 @@
+"""Wyoming, Home Assistant's protocol, on a port of its own."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from streamd.errors import BindError, ConfigError
+from streamd.events import Flushed
+from streamd.options import BindOptions, ServerLimits
+from streamd.server import Server
+from streamd.server.dialects.wyoming import Wyoming
+from streamd.server.wire import Flush, Start
+from streamd.server.wyoming_socket import parse_address
+from tests.server.test_dialects import converse, final, partial
+from tests.support.serving import INFO, CountingStreams
+
+CHUNK = b'{"type":"audio-chunk","payload_length":4}\n....'
+
+
+class Client:
+    """Home Assistant, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, kind: str, payload: bytes = b"", **data: object) -> None:
+        body = json.dumps(data).encode() if data else b""
+        head = {"type": kind, "data_length": len(body), "payload_length": len(payload)}
+        self.writer.write(json.dumps(head).encode() + b"\n" + body + payload)
+
+    async def get(self) -> tuple[str, dict[str, object]]:
+        event = json.loads(await self.reader.readline())
+        return event["type"], event["data"]
+
+
+@asynccontextmanager
+async def talking(
+    streams: CountingStreams, n: int = 1, **limits: int
+) -> AsyncIterator[tuple[Server, list[Client]]]:
+    bind = BindOptions(port=0, wyoming="0")
+    async with Server(bind, sessions=streams, info=INFO, limits=ServerLimits(**limits)) as server:
+        port = server.wyoming_port
+        clients = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(n)]
+        try:
+            yield server, clients
+        finally:
+            for each in clients:
+                each.writer.close()
+
+
+def test_a_transcript_and_its_chunks():
+    acts = converse(
+        Wyoming(),
+        json.dumps(
+            {"type": "transcribe", "data": {"language": "en-US", "transcript_names": ["A"]}}
+        ),
+        json.dumps({"type": "audio-start", "data": {"rate": 22050, "width": 2, "channels": 2}}),
+        bytes(8),
+        partial("turn on", n_final=1),
+        final("turn on the"),
+        final("lights", 2000, seg=1),
+        json.dumps({"type": "audio-stop", "data": {}}),
+        Flushed(id="", seq=2),
+        Flushed(id="", seq=2),
+    )
+    start = Start(rate=22050, channels=2, language="en", hotwords="A")
+    assert acts[:2] == [start, bytes(8)]
+    assert acts[2:] == [
+        {"type": "transcript-start", "data": {}},
+        {"type": "transcript-chunk", "data": {"text": "turn"}},
+        {"type": "transcript-chunk", "data": {"text": " on the"}},
+        {"type": "transcript-chunk", "data": {"text": " lights"}},
+        Flush(),
+        {"type": "transcript", "data": {"text": "turn on the lights"}},
+        {"type": "transcript-stop", "data": {}},
+        {"type": "transcript-start", "data": {}},
+        {"type": "transcript", "data": {"text": ""}},
+        {"type": "transcript-stop", "data": {}},
+    ]
+
+
+async def test_whoever_only_asks_opens_no_session():
+    streams = CountingStreams()
+    async with talking(streams) as (_, (client,)):
+        client.send("describe")
+        client.send("ping", text="me")
+        kind, described = await client.get()
+        assert kind == "info"
+        (program,) = described["asr"]
+        assert program["supports_transcript_streaming"]
+        assert program["models"][0]["name"] == "fake"
+        assert await client.get() == ("pong", {"text": "me"})
+        assert not streams.ingests
+
+
+async def test_audio_becomes_a_transcript_more_than_once():
+    async with talking(CountingStreams()) as (_, (client,)):
+        for _ in range(2):
+            client.send("transcribe", language="en")
+            client.send("audio-start", rate=16000, width=2, channels=1)
+            client.send("audio-chunk", bytes(1280), rate=16000, width=2, channels=1)
+            client.send("describe")
+            client.send("audio-stop")
+            told = [await client.get()]
+            while told[-1][0] != "transcript-stop":
+                told.append(await client.get())
+            assert ("transcript", {"text": "2 frames"}) in told
+            assert "info" in dict(told)
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b"junk\n", "not a Wyoming event"),
+        (b'{"type":"audio-chunk","payload_length":9999999}\n', "at most"),
+        (b'{"type":"audio-chunk","payload_length":-1}\n', "at most"),
+        (b'{"type":"audio-start","data":{"rate":"x"}}\n', "not a Wyoming event"),
+        (CHUNK + b'{"type":"audio-start","data":{"rate":8000}}\n', "one format"),
+        (b'{"type":"audio-start","data":{"width":4}}\n' + CHUNK, "2 bytes"),
+    ],
+)
+async def test_what_is_wrong_is_told_and_ends_the_connection(sent, says):
+    async with talking(CountingStreams(), 2) as (_, (client, other)):
+        client.writer.write(sent)
+        kind, data = await client.get()
+        assert (kind, says in data["text"]) == ("error", True), data
+        assert await client.reader.read() == b""
+        other.send("ping")
+        assert await other.get() == ("pong", {})
+
+
+async def test_clients_are_counted():
+    async with talking(CountingStreams(), 3, max_streams=1) as (_, clients):
+        for client in clients[:2]:
+            client.send("ping")
+            assert await client.get() == ("pong", {})
+        assert await clients[2].reader.read() == b""
+
+
+async def test_the_server_ends_while_somebody_speaks():
+    async with talking(CountingStreams(), 2) as (_, (client, silent)):
+        client.send("audio-chunk", bytes(640))
+        client.send("ping")
+        await client.get()
+    for each in (client, silent):
+        await each.reader.read()
+
+
+def test_where_it_listens():
+    assert parse_address("10300") == ("127.0.0.1", 10300)
+    assert parse_address("0.0.0.0:1") == ("0.0.0.0", 1)
+    assert parse_address("[::1]:1") == ("::1", 1)
+    for wrong in ("x", "host:", "70000", ""):
+        with pytest.raises(ConfigError, match="--wyoming"):
+            parse_address(wrong)
+
+
+async def test_a_port_in_use_is_named():
+    async with talking(CountingStreams(), 0) as (server, _):
+        bind = BindOptions(port=0, wyoming=str(server.wyoming_port))
+        with pytest.raises(BindError, match="--wyoming"):
+            async with Server(bind, sessions=CountingStreams(), info=INFO):
+                pass
