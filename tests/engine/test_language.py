@@ -82,7 +82,9 @@ def stream(language: str) -> Heard:
     model, heard, counting = load.model("random"), Heard(), Counting()
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
     recognizer = Recognizer(counting, tokenizer, OPTIONS)
-    session = build.new_session(configure({"step": "1000", "language": language}, {}))
+    session = build.new_session(
+        configure({"step": "1000", "language": language, "vad": "webrtc"}, {})
+    )
     events = []
 
     def drain() -> None:
