@@ -36,7 +36,7 @@ same. The command line takes precedence over variables, variables over the file.
 - A switch has the flags `--NAME` and `--no-NAME`, unless another is listed; its key takes `true` or
   `false`. The table shows the flag that changes the default.
 - Lists are separated by commas in variables. An empty variable counts as not set.
-- Times are rounded down to 20 ms where streamd counts frames.
+- Times are rounded up to 20 ms where streamd counts frames: `--step 250` is 260 ms.
 """
 _SETTINGS = f"""\
 ## Fields without an option

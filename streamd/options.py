@@ -20,9 +20,7 @@ DERIVED = "derived"
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Span = Annotated[int, Meta(ge=0, le=1_500), FRAMES]
-"""A time within the 30 s that Whisper takes at once."""
-WholeSpan = Annotated[int, Meta(ge=0, le=1_500, multiple_of=1), FRAMES]
-"""The same, if only whole frames are allowed; other times are rounded down to them."""
+"""A time within the 30 s that Whisper takes at once; users' times are rounded up to frames."""
 Hint = Annotated[str, Meta(max_length=4_000)]
 """Text that the model gets before the transcript; 223 tokens of it count."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
@@ -60,9 +58,9 @@ class PcmOptions:
 class SessionOptions:
     """How often a stream is transcribed, and how far back."""
 
-    step: WholeSpan = 25
+    step: Span = 25
     """New audio after which the next partial is due; 0: only finals (whisper.cpp's VAD mode)."""
-    length: Annotated[int, Meta(ge=1, le=1_500, multiple_of=1), "frames"] = 250
+    length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 250
     """A longer window is trimmed to its uncommitted part."""
     mask_words: Annotated[int, Meta(ge=0, le=10)] = 0
     """How many of the newest tentative words are hidden during speech, against flicker."""
@@ -86,7 +84,7 @@ class CommitOptions:
     """The rule by which words of a stream become final."""
 
     rule: Literal["local-agreement", "align-att", "sliding"] = "local-agreement"
-    keep: WholeSpan = 10
+    keep: Span = 10
     """Audio from the previous line that the next one repeats, for the rule sliding."""
 
 
@@ -331,8 +329,9 @@ class ModelOptions:
 
     model: str = ""
     """Name or path; empty for the best model on this machine."""
-    language: Annotated[str, Meta(pattern=r"^(auto|[a-z]{2,3})\Z")] = "en"
-    """Code of the spoken language; auto: it is detected."""
+    language: Annotated[str, Meta(pattern=r"^(|auto|[a-z]{2,3})\Z")] = ""
+    """Code of the spoken language; auto: it is detected. Empty: the same, if the model knows more
+    than English, but of two equal models the English one is taken."""
     task: Literal["transcribe", "translate"] = "transcribe"
     temperature: Share = 0.0
     """Added to each of `DecodingOptions.temperatures`; those above 1 are left out."""

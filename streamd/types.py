@@ -59,12 +59,12 @@ class Window:
     """Audio to transcribe, and what is known about it.
 
     `samples` are frames `start` to `end`. `prompt` are committed tokens before the window, `prefix`
-    those inside it, and `draft` is the uncommitted tail of the last hypothesis, to be verified. A
-    `last` window ends the utterance (if the silence lasts): all of its words will be committed, so
-    it is decoded with full checks. `language` is the code of the last one, or empty; with `detect`
-    it may have changed. `task` is "transcribe" or "translate", or empty for the recognizer's own.
-    `initial_prompt` is text before the prompt, `hotwords` are words and names to expect; text that
-    is too long loses its beginning, but hotwords stay.
+    those inside it, which end at frame `prefix_end`, and `draft` is the uncommitted tail of the
+    last hypothesis, to be verified. A `last` window ends the utterance (if the silence lasts): all
+    of its words will be committed, so it is decoded with full checks. `language` is the code of the
+    last one, or empty; with `detect` it may have changed. `task` is "transcribe" or "translate", or
+    empty for the recognizer's own. `initial_prompt` is text before the prompt, `hotwords` are words
+    and names to expect; text that is too long loses its beginning, but hotwords stay.
     """
 
     start: int
@@ -72,6 +72,7 @@ class Window:
     samples: Samples
     prompt: tuple[int, ...] = ()
     prefix: tuple[int, ...] = ()
+    prefix_end: int = 0
     draft: tuple[int, ...] = ()
     last: bool = False
     language: str = ""

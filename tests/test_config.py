@@ -32,7 +32,7 @@ def values(field: Field) -> st.SearchStrategy:
     """All values that a field may have, as they are written."""
     if isinstance(field.type, inspect.VarTupleType):
         return st.lists(values_of(field.type.item_type), max_size=3)
-    quantum = FRAME_MS if field.in_frames else 1  # other times are rounded down
+    quantum = FRAME_MS if field.in_frames else 1  # other times are rounded up
     some = st.sampled_from(field.choices) if field.choices else values_of(field.type, quantum)
     return st.just("none") | some if field.is_optional else some
 
@@ -189,12 +189,20 @@ def test_empty_variable_is_not_set():
 
 
 @pytest.mark.parametrize(
+    ("ms", "frames"), [("0", 0), ("1", 1), ("250", 13), ("500", 25), ("501", 26), ("5000", 250)]
+)
+def test_a_time_is_rounded_up_to_frames(ms, frames):
+    """So that no step is taken for --step 0, which stands for whole utterances."""
+    assert load({"step": ms}, {}).session.step == frames
+
+
+@pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("step", "510", "must be a multiple of 20 ms from 0 to 30000, got 510"),
-        ("step", "half", "must be a multiple of 20 ms from 0 to 30000, got half"),
-        ("step", "1\n2", r'must be a multiple of 20 ms from 0 to 30000, got "1\n2"'),
-        ("length", "0", "must be a multiple of 20 ms from 20 to 30000, got 0"),
+        ("step", "-1", "must be a whole number of ms from 0 to 30000, got -1"),
+        ("step", "half", "must be a whole number of ms from 0 to 30000, got half"),
+        ("step", "1\n2", r'must be a whole number of ms from 0 to 30000, got "1\n2"'),
+        ("length", "0", "must be a whole number of ms from 20 to 30000, got 0"),
         ("endpoint-ms", "", 'must be a whole number of ms from 0 to 30000, got ""'),
         ("vad-aggressiveness", "4", "must be a whole number from 0 to 3, got 4"),
         ("temperature", "nan", "must be a number from 0.0 to 1.0, got nan"),
@@ -238,9 +246,9 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
         ("[vad]\nstep = 500", "unknown key step in [vad]; step belongs in [streaming]"),
         ("[streeming]\nstep = 500", "unknown section [streeming]; did you mean streaming?"),
         ("step = 500", "key step stands outside any section; step belongs in [streaming]"),
-        ("[streaming]\nstep = '500'", "streaming.step must be a multiple of 20 ms"),
-        ("[streaming]\nstep = true", "streaming.step must be a multiple of 20 ms"),
-        ("[streaming]\nstep = 2020-01-01", "streaming.step must be a multiple of 20 ms"),
+        ("[streaming]\nstep = '500'", "streaming.step must be a whole number of ms"),
+        ("[streaming]\nstep = true", "streaming.step must be a whole number of ms"),
+        ("[streaming]\nstep = 2020-01-01", "streaming.step must be a whole number of ms"),
         ("[output]\noutput = 'a.txt'", "output.output must be FILE.txt, .srt, .vtt, "),
         ("[output]\noutput = ['a.doc']", "output.output must be FILE.txt, .srt, .vtt, "),
         ("step 500", "not a TOML file: "),
@@ -341,7 +349,7 @@ def test_a_setting_that_cannot_be_is_refused(pair, complaint):
 
 def test_of_a_setting_given_twice_the_last_one_counts():
     config = load({"set": ["gate.attack_ms=100", "gate.attack_ms=219"]}, {})
-    assert config.gate.attack == 10
+    assert config.gate.attack == 11
 
 
 def test_a_setting_that_is_taken_for_an_option_is_named():

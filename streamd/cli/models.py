@@ -64,7 +64,12 @@ def _ask_for(name: str, config: Config, here: StorePaths) -> None:
 
 def best_here(config: Config, here: StorePaths) -> str | None:
     """Return the model to use when none is named, or None if none here can do the task."""
-    return store.best(here, language=config.decoding.language, translate=_translates(config))
+    return store.best(here, language=_wanted(config), translate=_translates(config))
+
+
+def _wanted(config: Config) -> str:
+    """Return the language that the model must know; nobody is asked for English."""
+    return config.decoding.language or "en"
 
 
 def _translates(config: Config) -> bool:
@@ -73,7 +78,7 @@ def _translates(config: Config) -> bool:
 
 def _refuse_wrong_language(name: str, config: Config) -> None:
     """Check a model of the catalog before it is downloaded; others are checked when loaded."""
-    language, known = config.decoding.language, entry(name)
+    language, known = _wanted(config), entry(name)
     if known is None or languages(known.outline) > ENGLISH:
         return
     if _translates(config) or language not in ("auto", "en"):
@@ -87,7 +92,7 @@ def _automatic(config: Config, here: StorePaths) -> str:
     if name and not store.is_bundled(name, here):
         log.info("using %s, the best model here; --model names another", name)
         return name
-    usual = offered(language=config.decoding.language, translate=_translates(config))
+    usual = offered(language=_wanted(config), translate=_translates(config))
     better, bundled = usual.name, store.BUNDLED[0]
     if _can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
         what = f"{better} ({megabytes(usual.n_bytes)}) from {here.host}"

@@ -109,7 +109,8 @@ class Field:
             plain = isinstance(found, str) and found.isprintable() and found.strip() == found != ""
             shown = found if plain else json.dumps(found, ensure_ascii=False, default=str)
             raise ConfigError(f"{culprit} must be {self.allowed}, got {shown}") from None
-        return value // FRAME_MS if self.in_frames else value
+        # Rounded up, so that --step 10 is not --step 0, which stands for whole utterances.
+        return -(-value // FRAME_MS) if self.in_frames else value
 
     def written(self, value: object) -> object:
         """A value as a TOML file has it."""
@@ -195,17 +196,13 @@ def _in_ms(annotation: object) -> object:
         return milliseconds | None
     (limits,) = (mark for mark in get_args(annotation) if isinstance(mark, Meta))
     low, high = (int(bound or 0) * FRAME_MS for bound in (limits.ge, limits.le))
-    return Annotated[
-        int, Meta(ge=low, le=high, multiple_of=FRAME_MS if limits.multiple_of else None)
-    ]
+    return Annotated[int, Meta(ge=low, le=high)]
 
 
 def _allowed(kind: inspect.Type, unit: str) -> str:
     match kind:
         case inspect.BoolType():
             return "true or false"
-        case inspect.IntType(multiple_of=int(step)):
-            return f"a multiple of {step} {unit}{_range(kind)}"
         case inspect.IntType() | inspect.FloatType():
             noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
             return noun + (f" of {unit}" if unit else "") + _range(kind)

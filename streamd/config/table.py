@@ -91,7 +91,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         Opt("session.keep_context", "keep earlier utterances in the prompt", flags="-kc"),
     ),
     "vad": (
-        Opt("vad.detector", "voice detector", name="vad"),
+        Opt("vad.detector", "silero, webrtc, energy or off", name="vad", metavar="DETECTOR"),
         Opt("vad.aggressiveness", "how eagerly webrtc rejects noise", name="vad-aggressiveness"),
         Opt("endpoint.pre_roll", "audio included from before speech starts"),
         Opt("endpoint.plain", "pause that ends an utterance", name="endpoint-ms"),
@@ -106,7 +106,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
         ),
         Opt(
             "decoding.language",
-            "spoken language, or auto",
+            "spoken language; default: auto",
             flags="-l",
             metavar="CODE",
             allowed="auto or a language: german, de",

@@ -37,7 +37,7 @@ def default_choices(config: Config) -> Choices:
     """Return the options of sessions whose client chooses none."""
     o = config.decoding
     return Choices(
-        language=o.language,
+        language=o.language or "auto",
         task=o.task,
         prompt=o.prompt,
         hotwords=o.hotwords,
@@ -94,7 +94,7 @@ def _check_language(model: Model, language: str, task: str, flag: str = "") -> N
     if model.language is None:
         return
     knows = f"the model {model.name} knows {model.language} only"
-    if language not in ("auto", model.language):
+    if language not in ("", "auto", model.language):
         hint = "; choose another with --model" if flag else ""
         raise ConfigError(f"{flag}language {language}: {knows}{hint}")
     if task == "translate":
@@ -217,7 +217,7 @@ def tokenizer(config: Config, model: Model) -> Tokenizer:
         model.vocabulary,
         model.dims.n_vocab,
         multilingual=model.language is None,
-        language=model.language or ("en" if o.language == "auto" else o.language),
+        language=model.language or ("en" if _is_detected(o.language) else o.language),
         task=o.task,
     )
 
@@ -228,12 +228,16 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
     _check_language(model, o.language, o.task, "--")
     return replace(
         config.search,
-        language=None if o.language == "auto" else o.language,
+        language=None if _is_detected(o.language) else o.language,
         temperatures=_temperatures(config),
         suppress_tokens=_suppressed(config.search.suppress_tokens, model),
         begin_suppress_tokens=model.begin_suppress_tokens,
         loops=config.loop,
     )
+
+
+def _is_detected(language: str) -> bool:
+    return language in ("", "auto")
 
 
 def _temperatures(config: Config) -> tuple[float, ...]:

@@ -145,6 +145,7 @@ class FileTranscriber:
         self._config = config
         self._n_mels = model.dims.n_mels
         self._tokenizer = build.tokenizer(config, model)
+        self._detects = model.language is None and config.decoding.language in ("", "auto")
         decoding = replace(
             build.decoding_options(config, model),
             timestamps=not config.longform.without_timestamps,
@@ -182,6 +183,8 @@ class FileTranscriber:
         if clips:
             transcriber = self._new_transcriber()
             language = transcriber.language(mel, first)
+            if self._detects:
+                log.info("the language seems to be %s; if it is not, use --language", language)
             yield from transcriber.transcribe(mel, clips, language=language, voiced=voiced)
 
     def final(self, segment: TimedSegment, seg: int) -> Final:

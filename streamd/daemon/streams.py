@@ -41,6 +41,7 @@ _TRIM_S = 300
 window."""
 
 log = logging.getLogger(__name__)
+HEARD = "the language of session %s seems to be %s; if it is not, name it with --language"
 
 ResultT = TypeVar("ResultT")
 
@@ -104,6 +105,7 @@ class Stream:
         self._lost_ms = 0  # in all gaps
         self._moved = asyncio.Event()
         self._is_out = False  # a window, to be transcribed
+        self._language_told = False
         self._begun = self._ended = self.is_resumed = False
         self._first_seg = 1
         self.began_ms = 0
@@ -214,6 +216,10 @@ class Stream:
         """Take the recognizer's hypothesis for a window of this session."""
         self._is_out = False
         self._publish(self.session.accept(window, hypothesis))
+        # Of a language that the recognizer was given, the probability is 1.
+        if not self._language_told and self.session.language and hypothesis.language_prob < 1:
+            self._language_told = True
+            log.info(HEARD, self.hub.session, self.session.language)
         self._notify()
 
     def publish_state(self, rtf: float) -> None:

@@ -26,7 +26,7 @@ from streamd.search.decode import (
 )
 from streamd.search.guards import is_anomalous, without_instant_words
 from streamd.search.tokenizer import Tokenizer
-from streamd.search.words import find_words, n_attended, tighten
+from streamd.search.words import find_words, n_attended, spread_words, tighten
 from streamd.types import SAMPLE_RATE, Hypothesis, Suspect, Window, Word, ms_from_frames
 
 _SPARE_TOKENS = 8
@@ -80,6 +80,8 @@ class Recognizer(Generic[FeaturesT]):
         options = self._thorough if window.last else self._quick
         rng = np.random.default_rng([options.seed, window.start, window.end])
         view = self._view(window)
+        if view.tokenizer.translates:
+            options = replace(options, logprob_threshold=-math.inf, entropy_threshold=0.0)
 
         def attempt(temperature: float) -> Decoded:
             self.counters.fallbacks += temperature != options.temperatures[0]
@@ -145,10 +147,10 @@ class Recognizer(Generic[FeaturesT]):
         return decoded
 
     def _hypothesis(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> Hypothesis:
-        suspect = self._distrusted(window, decoded)
+        suspect = self._distrusted(window, view, decoded)
         words = () if suspect is Suspect.NO_SPEECH else self._words(window, view, decoded)
         timed = [(word.text, word.prob, ms_from_frames(word.end - word.start)) for word in words]
-        if suspect is None and is_anomalous(timed):
+        if suspect is None and not view.tokenizer.translates and is_anomalous(timed):
             suspect = Suspect.HALLUCINATION
         return Hypothesis(
             words=words,
@@ -161,26 +163,40 @@ class Recognizer(Generic[FeaturesT]):
             suspect=suspect,
         )
 
-    def _distrusted(self, window: Window, decoded: Decoded) -> Suspect | None:
+    def _distrusted(
+        self, window: Window, view: "_View[FeaturesT]", decoded: Decoded
+    ) -> Suspect | None:
         """Why the decoder's text is not to be trusted, apart from its words."""
-        if is_silence(decoded, self._quick) or self._is_guess(window, decoded):
+        if is_silence(decoded, self._quick) or self._is_guess(window, view, decoded):
             return Suspect.NO_SPEECH
         if decoded.loop is not None:
             return Suspect.LOOP
         return None if decoded.ended else Suspect.NO_END
 
-    def _is_guess(self, window: Window, decoded: Decoded) -> bool:
+    def _is_guess(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> bool:
         # Text of a window that hardly holds speech may be probable ("you", "Thank you."), and noise
         # like voices brings text that is not. The end of an utterance with words may have both.
         if window.last and window.prefix:
             return False
         improbable = window.last and decoded.avg_logprob < self._quick.least_logprob
+        # There are many ways to translate, so none is probable, and another try is no better.
+        improbable = improbable and not view.tokenizer.translates
         return improbable or decoded.no_speech_prob > self._quick.no_speech_threshold
 
     def _words(
         self, window: Window, view: "_View[FeaturesT]", decoded: Decoded
     ) -> tuple[Word, ...]:
         """Words in frames of the stream, without repetitions or any after the end of the audio."""
+        if view.tokenizer.translates:
+            kept_tokens = replace(decoded, tokens=decoded.tokens[: decoded.loop])
+            return tuple(
+                spread_words(
+                    kept_tokens,
+                    view.tokenizer,
+                    start=max(window.start, window.prefix_end),
+                    end=window.end,
+                )
+            )
         n_frames = window.end - window.start
         prefix = _prefix(window, self._engine.dims.n_text_ctx)
         words = find_words(decoded, view.tokenizer, prefix=prefix, n_frames=n_frames)

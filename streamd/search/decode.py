@@ -220,9 +220,9 @@ class _Search:
         limits, language = self._options.loops, self._context.language
         if limits is None:
             return None
-        return find_loop(
-            path.tokens, self._frames(path), self._tokenizer, language=language, limits=limits
-        )
+        # a translation may attend to one spot for long: the verb that it waited for
+        frames = () if self._tokenizer.translates else self._frames(path)
+        return find_loop(path.tokens, frames, self._tokenizer, language=language, limits=limits)
 
 
 def _given(

@@ -89,7 +89,7 @@ class Tokenizer:
         if task not in {"transcribe", "translate"}:
             raise ConfigError(f"unknown task {task!r}; use transcribe or translate")
         self._task_token = self.translate if task == "translate" else self.transcribe
-        self._translates = self.multilingual and task == "translate"
+        self.translates = self.multilingual and task == "translate"
         self.sot_sequence = self.sot_sequence_for(self.language)
 
     def sot_sequence_for(self, language: str) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ class Tokenizer:
 
     def written(self, language: str) -> str:
         """The language of the text when `language` is spoken."""
-        return "en" if self._translates else language
+        return "en" if self.translates else language
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, none of them special."""

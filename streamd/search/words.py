@@ -57,6 +57,22 @@ def find_words(
     return merge_punctuation(_timed(parts, starts[n_before:], probs))
 
 
+def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int) -> list[Word]:
+    """The words of a translation, which share the frames `start` to `end` by their length.
+
+    A translation does not follow the order of what is said, so where its words attend to is no time
+    of theirs.
+    """
+    text = tokenizer.whole([token for token in decoded.tokens if token < tokenizer.eot])
+    parts = tokenizer.split_words(text, decoded.language)
+    places = np.cumsum([0, *(len(part) for part, _ in parts)])
+    frames = start + places * max(0, end - start) // max(1, places[-1])
+    starts = [frame for frame, (_, ids) in zip(frames, parts, strict=False) for _ in ids]
+    both = zip(decoded.token_probs, decoded.tokens, strict=False)  # a loop is cut off the tokens
+    probs = [prob for prob, token in both if token < tokenizer.eot]
+    return merge_punctuation(_timed(parts, np.array([*starts, end]), probs))
+
+
 def align(
     decoder: Decoder, tokenizer: Tokenizer, tokens: Sequence[int], *, language: str, n_frames: int
 ) -> list[Word]:

@@ -79,6 +79,11 @@ class Session:
         return self._timeline.true_ms(ms_from_frames(self.now))
 
     @property
+    def language(self) -> str:
+        """The language that was heard last, or empty."""
+        return self._language.known
+
+    @property
     def backlog(self) -> int:
         """Frames of speech that were in no window yet."""
         utterances = self._segmenter.utterances
@@ -158,6 +163,7 @@ class Session:
             samples=self._ring.read(segment.anchor, end),
             prompt=self._prompt.tokens,
             prefix=segment.prefix,
+            prefix_end=max(segment.anchor, *(word.end for word in segment.committed[-1:]), 0),
             draft=segment.draft,
             last=last,
             language=self._options.language or self._language.known,
@@ -210,13 +216,16 @@ class Session:
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
-        words = hypothesis.words
+        words, length = hypothesis.words, self._options.length
+        if self._options.task == "translate":
+            # Its words have no places of their own in the audio, so a window cannot begin at one.
+            length = self._segmenter.options.longest
         n = 0  # of a guess, nothing is committed: it may be shown
         if hypothesis.avg_logprob >= LEAST_LOGPROB:
             n = self._policy.commit(words, now=end, silence=silence)
-            n = n or segment.overdue(words, end, self._options.length)
+            n = n or segment.overdue(words, end, length)
         segment.revise_but_mark(words, n)
-        if end - segment.anchor > self._options.length:
+        if end - segment.anchor > length:
             self._remember(segment.trim(self._segmenter, end), hypothesis)
         return segment.show(self._seg, end, self.now, hide=self._options.mask_words)
 

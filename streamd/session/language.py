@@ -2,6 +2,10 @@
 
 from streamd.types import Hypothesis
 
+SURE = 0.5
+"""Probability below which a language is asked for again: of the first two seconds of 46 recordings
+in nine languages one was misheard, which none was that was as probable as this."""
+
 
 class Language:
     """Remembers the language for the recognizer, which changes it only if it is clear."""
@@ -22,6 +26,7 @@ class Language:
         return not self.known or (not self._decided and n_frames >= self._after)
 
     def learn(self, hypothesis: Hypothesis, n_frames: int) -> None:
-        """Take the language of the first `n_frames`, unless the hypothesis is suspect."""
-        if not self._decided and n_frames >= self._after and not hypothesis.suspect:
+        """Take the language of the first `n_frames`, unless it or the hypothesis is doubtful."""
+        sure = hypothesis.language_prob >= SURE and not hypothesis.suspect
+        if not self._decided and n_frames >= self._after and sure:
             self.known, self._decided = hypothesis.language, True

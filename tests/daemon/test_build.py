@@ -151,7 +151,7 @@ def test_a_client_chooses_for_its_session_only():
     assert default == Choices(language="auto", prompt="before", endpoint_ms=700)
     assert choose(default, {}) == default
     chosen = choose(default, {"language": "fr", "endpoint_ms": 310, "hotwords": "Zoë"})
-    assert chosen == Choices(language="fr", prompt="before", endpoint_ms=300, hotwords="Zoë")
+    assert chosen == Choices(language="fr", prompt="before", endpoint_ms=320, hotwords="Zoë")
     assert choose(chosen, {"language": "auto"}).language == "auto"
     windows = [said(build.session_factory(config)(choices)) for choices in (default, chosen)]
     assert [(w.language, w.detect, w.initial_prompt, w.hotwords) for w in windows] == [

@@ -111,7 +111,7 @@ def test_silence_says_nothing(tmp_path):
         (["--fast", __file__], 3, "test_process.py"),
         (["-m", "no-such-model", str(RECORDING)], 4, "no-such-model"),
         (["--no-such-option"], 2, "--no-such-option"),
-        (["--step", "510", str(RECORDING)], 2, "510"),
+        (["--step", "half", str(RECORDING)], 2, "half"),
         (["-l", "de", str(RECORDING)], 2, "knows en only"),
         (["--commit", "sliding", "--step", "0", str(RECORDING)], 2, "--step"),
         (["--host", "0.0.0.0", str(RECORDING)], 2, "token"),

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,37 @@ async def serving():
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Hearing(ScriptedRecognizer):
+    """Hears a language with the probability `prob`; 1: it was told."""
+
+    def __init__(self, prob: float) -> None:
+        super().__init__()
+        self._prob = prob
+
+    def recognize(self, window: Window) -> Hypothesis:
+        return replace(super().recognize(window), language="de", language_prob=self._prob)
+
+
+@pytest.mark.parametrize(("prob", "n_lines"), [(0.9, 1), (1.0, 0)])
+async def test_the_language_that_was_heard_first_is_told_once(prob, n_lines, serving, caplog):
+    streams = new_streams()
+    serving(streams, Hearing(prob))
+    stream = streams.open("s")
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            stream.feed(scripted_audio_after(stream, SPEECH))
+            await turn()
+        await stream.finish("stop")
+    told = [line for line in caplog.messages if "language" in line]
+    line = "the language of session s seems to be de; if it is not, name it with --language"
+    assert told == [line] * n_lines
+
+
+def scripted_audio_after(stream: Stream, speech: list[bool]) -> np.ndarray:
+    n = stream.session.now
+    return scripted_audio([False] * n + speech)[n:]
 
 
 async def test_several_sessions_share_one_recognizer(serving):

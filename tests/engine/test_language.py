@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
+import pytest
 
 from streamd.config import load as configure
 from streamd.daemon import build
@@ -78,7 +79,13 @@ class Heard:
 
 @cache
 def stream(language: str) -> Heard:
-    """Three clips with pauses between them."""
+    """Three clips with pauses between them; the model, which is random, is never sure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamd.session.language.SURE", 0.0)
+        return _stream(language)
+
+
+def _stream(language: str) -> Heard:
     model, heard, counting = load.model("random"), Heard(), Counting()
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
     recognizer = Recognizer(counting, tokenizer, OPTIONS)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -280,6 +281,32 @@ def test_a_translation_is_asked_for_and_is_in_english():
     assert [word.text for word in found.words] == [" ja"]
     plain = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window())
     assert [word.text for word in plain.words] == [" j", "a"], "Japanese has no blanks"
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_translation_follows_no_order_of_the_sound(last):
+    """Neither where its words attend to nor how improbable they are takes any of them away."""
+    frames = [150, 150, 20, 20, 20, 180, 383, 383, 383, 383, 383, 383, 383, 383, 383, 10]
+    said = script(b" ab cdef gh ijk", frames, prob=0.14)
+    engine = ScriptedEngine(said)
+    given = {"language": "de", "detect": False, "task": "translate", "last": last}
+    ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, beam_size=1))
+    found = ours.recognize(window(150, **given))
+    assert (text_of(found.words), found.suspect) == ("ab cdef gh ijk", None)
+    assert (len(engine.encoded), len(engine.decoders)) == (1, 1)
+    assert found.words[0].start == 1000
+    assert found.words[-1].end == 1150
+    lengths = [word.end - word.start for word in found.words]
+    assert lengths == [30, 50, 30, 40], "by the lengths of the words"
+    for one, following in pairwise(found.words):
+        assert one.end == following.start
+
+
+def test_words_of_a_translation_begin_after_those_that_are_committed():
+    ours = Recognizer(ScriptedEngine(script(b" gh", prefix=b" ab")), MULTILINGUAL, PLAIN)
+    given = {"language": "de", "detect": False, "task": "translate"}
+    found = ours.recognize(window(150, prefix=tuple(b" ab"), prefix_end=1100, **given))
+    assert [(word.text, word.start, word.end) for word in found.words] == [(" gh", 1100, 1150)]
 
 
 def test_each_window_has_a_task_of_its_own():

@@ -144,6 +144,14 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
     assert language.known == "de"
 
 
+def test_a_language_that_is_not_probable_is_asked_for_again():
+    language = Language(after=100)
+    language.learn(Hypothesis(language="ml", language_prob=0.3), 120)
+    assert (language.known, language.detect(140)) == ("", True)
+    language.learn(Hypothesis(language="es", language_prob=0.9), 140)
+    assert (language.known, language.detect(160)) == ("es", False)
+
+
 def test_before_anything_is_known_every_window_listens():
     recognizer = Polyglot([{"en": 0.4, "de": 0.35}, {"de": 0.6, "en": 0.3}])
     listen(utterances(30), recognizer)

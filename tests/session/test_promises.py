@@ -161,6 +161,16 @@ def test_a_pause_asks_for_one_window_and_then_for_none():
     assert windows[-1].end == 11 * WORD + 10
 
 
+def test_no_window_of_a_translation_begins_at_a_word():
+    session = scripted_session(SessionOptions(task="translate"))
+    windows: list[Window] = []
+    for frame in scripted_audio([False] * WORD + [True] * (60 * WORD) + [False] * 100):
+        session.feed(frame[None])
+        drain(session, ScriptedRecognizer(), windows)
+    assert len({window.start for window in windows}) == 1
+    assert all(window.start <= window.prefix_end <= window.end for window in windows)
+
+
 def test_the_window_stays_short_while_somebody_speaks_on_and_on():
     speech = [False] * WORD + [True] * (300 * WORD) + [False] * 100
     events, windows = run(speech, [0])
