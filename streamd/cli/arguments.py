@@ -332,7 +332,7 @@ def _option(option: Option) -> str:
 
 
 def _metavar(option: Option) -> str:
-    if option.choices:
+    if option.choices and option.opt.metavar == "TEXT":
         return "|".join(option.choices)
     match option.type:
         case inspect.BoolType():

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from streamd.commit import normalised
 from streamd.events import Final, Partial, SessionEvent, timed
+from streamd.search.guards import is_famous
 from streamd.types import Hypothesis, Suspect, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter
 from streamd.vad.utterance import State, Utterance
@@ -200,20 +200,9 @@ def with_marks(words: Sequence[Word]) -> list[Word]:
 MOST_VOICED = 0.2
 """From this share of voiced frames on, words are believed: somebody may well thank for watching."""
 
-HALLUCINATIONS = frozenset(
-    {
-        "thank you for watching",
-        "thanks for watching",
-        "please subscribe to my channel",
-        "subtitles by the amaraorg community",
-        "untertitel der amaraorg community",
-        "sous titres réalisés par la communauté damaraorg",
-        "sottotitoli creati dalla comunità amaraorg",
-        "продолжение следует",
-        "ご視聴ありがとうございました",
-    }
-)
-"""What Whisper learnt from the ends of subtitled videos, each word as `normalised` returns it."""
+FAMOUS_NO_SPEECH = 0.35
+"""Above this probability of no speech nobody thanked for watching. Tiny.en's "Thank you." in music
+had 0.39."""
 
 
 def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]) -> Hypothesis:
@@ -223,10 +212,11 @@ def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]
     hallucination is believed: improbable words are often right.
     """
     words, suspected = hypothesis.words, hypothesis.suspect is Suspect.HALLUCINATION
-    text = " ".join(normalised(word.text) for word in words)
-    if not suspected and text not in HALLUCINATIONS:
+    famous = is_famous(text_of(words))
+    if not suspected and not famous:
         return hypothesis
-    if words and voiced_share(words[0].start, words[-1].end) < MOST_VOICED:
+    doubtful = famous and hypothesis.no_speech_prob > FAMOUS_NO_SPEECH
+    if words and (doubtful or voiced_share(words[0].start, words[-1].end) < MOST_VOICED):
         return replace(hypothesis, words=(), tokens=(), suspect=Suspect.HALLUCINATION)
     return replace(hypothesis, suspect=None) if suspected else hypothesis
 

@@ -154,6 +154,14 @@ def test_an_utterance_of_improbable_words_has_none():
     assert text_of(patient.recognize(window(last=True)).words) == "ab cd"
 
 
+@pytest.mark.parametrize(
+    ("nospeech", "prob", "said"), [(0.5, 0.28, ""), (0.3, 0.28, "ab cd"), (0.5, 0.4, "ab cd")]
+)
+def test_two_small_doubts_are_as_bad_as_a_great_one(nospeech, prob, said):
+    ours, _ = recognizer(script(b" ab cd", nospeech=nospeech, prob=prob))
+    assert text_of(ours.recognize(window(last=True)).words) == said
+
+
 def test_words_after_the_audio_are_cut():
     ours, _ = recognizer(BAD["padding"])
     found = ours.recognize(window(200, prefix=tuple(PREFIX)))

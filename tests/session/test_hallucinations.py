@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from streamd.events import Final
-from streamd.session.segment import HALLUCINATIONS, believable
+from streamd.search.guards import FAMOUS, is_famous
+from streamd.session.segment import believable
 from streamd.types import Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
@@ -20,7 +21,7 @@ def saying(text: str, start: int, end: int) -> Hypothesis:
     return Hypothesis(words=words, tokens=tuple(range(len(each))))
 
 
-@pytest.mark.parametrize("phrase", sorted(HALLUCINATIONS))
+@pytest.mark.parametrize("phrase", sorted(FAMOUS))
 def test_every_phrase_is_recognised_where_nobody_spoke(phrase):
     written = saying(f"{phrase.capitalize()}!", 0, 200)
     assert believable(written, lambda start, end: 0.1).words == ()
@@ -28,8 +29,43 @@ def test_every_phrase_is_recognised_where_nobody_spoke(phrase):
     assert believable(written, lambda start, end: 0.2) is written
 
 
+@pytest.mark.parametrize(
+    ("text", "famous"),
+    [
+        (" you", True),
+        (" Thank you. Thank you.", True),
+        (" ¡Gracias!", True),
+        (" Merci d'avoir regardé cette vidéo.", True),
+        ("ご視聴ありがとうございました。", True),
+        (" Thank you for asking.", False),
+        (" Your Majesty", False),
+        ("", False),
+        (" ...", False),
+    ],
+)
+def test_a_phrase_is_one_however_it_is_written(text, famous):
+    assert is_famous(text) is famous
+
+
+def test_a_phrase_needs_more_than_voices_where_the_model_doubts_that_there_is_speech():
+    """Music, for instance, may be voiced."""
+    thanks = saying("Thank you.", 0, 50)
+    assert believable(thanks, lambda start, end: 1.0) is thanks
+    doubted = replace(thanks, no_speech_prob=0.4)
+    assert believable(doubted, lambda start, end: 1.0).words == ()
+    asked = replace(saying("Who are you?", 0, 50), no_speech_prob=0.4)
+    assert believable(asked, lambda start, end: 1.0) is asked
+
+
+def test_words_of_single_characters_make_a_phrase():
+    characters = saying(" ".join("ご視聴ありがとうございました"), 0, 140)
+    words = tuple(replace(word, text=word.text.strip()) for word in characters.words)
+    written = replace(characters, words=words)
+    assert believable(written, lambda start, end: 0.1).words == ()
+
+
 def test_other_words_and_no_words_are_left_alone():
-    for hypothesis in (saying("thank you", 0, 50), Hypothesis()):
+    for hypothesis in (saying("thank her", 0, 50), Hypothesis()):
         assert believable(hypothesis, lambda start, end: 0.0) is hypothesis
 
 
