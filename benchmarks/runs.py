@@ -76,7 +76,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run:
-    """A model with options: ``NAME`` or ``NAME:option=value;option=value``."""
+    """A model with options: ``NAME`` or ``NAME:option=value;set=part.field=value,...``."""
 
     def __init__(self, spec: str, model: str, folder: Path) -> None:
         """`folder`: where traces are kept, below the names of model and run."""
@@ -112,7 +112,10 @@ class Run:
         return self.name.startswith("offline")
 
     def _open(self) -> Any:  # noqa: ANN401 - model and engine, as open_model gives them
-        config = load(self._options, {})
+        given: dict[str, str | list[str]] = {**self._options}
+        if "set" in self._options:
+            given["set"] = self._options["set"].split(",")
+        config = load(given, {})
         self._opened = self._opened or open_model(config, settled=True)
         return config, *self._opened
 

@@ -63,8 +63,12 @@ class LocalAgreement:
     def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
         if silence >= COMPLETE_AFTER:
+            # None can be incomplete, but a doubtful one may be read otherwise once more is said.
+            n = self._sure(words, now)
             self._history.clear()
-            return len(words)
+            self._history.append([normalised(word.text) for word in words[n:]])
+            self._now = now
+            return n
         n = max(self._agreed(words, now), self._confident(words, now))
         if silence == 0:
             n = min(n, len(words) - 1)  # the newest word may still be growing

@@ -227,6 +227,8 @@ class DecodingOptions:
     others are decoded greedily, with their draft."""
     patience: Annotated[float, Meta(ge=0.1, le=10.0)] = 1.0
     """Beam search ends after `beam_size` times this many finished hypotheses."""
+    whole_beams: Annotated[bool, DERIVED] = False
+    """Beam search also goes on while a hypothesis is more probable than all that have ended."""
     length_penalty: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     """Alpha of Google NMT's length penalty; none divides by the length."""
     best_of: Annotated[int, Meta(ge=1, le=32)] = 5

@@ -58,19 +58,21 @@ class Word:
 class Window:
     """Audio to transcribe, and what is known about it.
 
-    `samples` are frames `start` to `end`. `prompt` are committed tokens before the window, `prefix`
-    those inside it, which end at frame `prefix_end`, and `draft` is the uncommitted tail of the
-    last hypothesis, to be verified. A `last` window ends the utterance (if the silence lasts): all
-    of its words will be committed, so it is decoded with full checks. `language` is the code of the
-    last one, or empty; with `detect` it may have changed. `task` is "transcribe" or "translate", or
-    empty for the recognizer's own. `initial_prompt` is text before the prompt, `hotwords` are words
-    and names to expect; text that is too long loses its beginning, but hotwords stay.
+    `samples` are frames `start` to `end`. `prompt` are committed tokens before the window, `before`
+    those inside it that are of the utterance before, `prefix` those inside it that are of its own;
+    these end at frame `prefix_end`. `draft` is the uncommitted tail of the last hypothesis, to be
+    verified. A `last` window ends the utterance (if the silence lasts): all of its words will be
+    committed, so it is decoded with full checks. `language` is the code of the last one, or empty;
+    with `detect` it may have changed. `task` is "transcribe" or "translate", or empty for the
+    recognizer's own. `initial_prompt` is text before the prompt, `hotwords` are words and names to
+    expect; text that is too long loses its beginning, but hotwords stay.
     """
 
     start: int
     end: int
     samples: Samples
     prompt: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
     prefix: tuple[int, ...] = ()
     prefix_end: int = 0
     draft: tuple[int, ...] = ()

@@ -71,6 +71,13 @@ def test_after_silence_everything_is_committed():
     assert LocalAgreement().commit(words("and so"), now=60, silence=5) == 0
 
 
+def test_after_silence_a_doubtful_word_waits_all_the_same():
+    policy = LocalAgreement(AgreementOptions(doubtful_prob=0.7, doubtful_age=75))
+    heard = [*words("i"), *words("bet", start=20, prob=0.4), *words("she", start=40)]
+    assert policy.commit(heard, now=80, silence=15) == 1
+    assert policy.commit(heard[1:], now=130, silence=0) == 1
+
+
 def test_sure_and_old_words_are_committed_at_first_sight():
     sure = words("and so my fellow", prob=0.99)
     assert LocalAgreement().commit(sure, now=95, silence=0) == 2

@@ -67,7 +67,10 @@ class Recognizer(Generic[FeaturesT]):
         self._tokenizer = tokenizer
         self._quick = replace(options, beam_size=1, temperatures=(0.0,))
         self._thorough = replace(
-            options, stability=0.0, logprob_threshold=options.final_logprob_threshold
+            options,
+            stability=0.0,
+            logprob_threshold=options.final_logprob_threshold,
+            whole_beams=True,
         )
         self._mels = MelCache(engine.dims.n_mels)
 
@@ -103,11 +106,13 @@ class Recognizer(Generic[FeaturesT]):
         if rate == 0:
             rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
         most = math.ceil(len(window.samples) / SAMPLE_RATE * rate) + _SPARE_TOKENS
+        before, prefix = _forced(window, n_text_ctx)
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
             hotwords=tokenizer.encode_prompt(window.hotwords),
             prompt=(*tokenizer.encode_prompt(window.initial_prompt), *window.prompt),
-            prefix=_prefix(window, n_text_ctx),
+            before=before,
+            prefix=prefix,
             draft=window.draft,
             language=language,
         )
@@ -202,8 +207,8 @@ class Recognizer(Generic[FeaturesT]):
                 )
             )
         n_frames = window.end - window.start
-        prefix = _prefix(window, self._engine.dims.n_text_ctx)
-        words = find_words(decoded, view.tokenizer, prefix=prefix, n_frames=n_frames)
+        given = (*view.context.before, *view.context.prefix)
+        words = find_words(decoded, view.tokenizer, prefix=given, n_frames=n_frames)
         n_kept = n_attended(decoded, view.tokenizer, n_frames)
         if decoded.loop is not None:
             n_kept = min(n_kept, decoded.loop)
@@ -233,6 +238,8 @@ class _View(Generic[FeaturesT]):
     language_prob: float
 
 
-def _prefix(window: Window, n_text_ctx: int) -> tuple[int, ...]:
-    """The newest part of the prefix that leaves half of the text context free."""
-    return window.prefix[-(n_text_ctx // 2) :]
+def _forced(window: Window, n_text_ctx: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The newest parts of `before` and `prefix` that leave half of the text context free."""
+    room = n_text_ctx // 2
+    prefix = window.prefix[-room:]
+    return window.before[max(0, len(window.before) + len(prefix) - room) :], prefix

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from streamd.options import DecodingOptions
 from streamd.search.paths import Cache, Path, Prefill, log_softmax, log_sum, token_prob
 from streamd.search.rules import Row, Rules
 
@@ -17,16 +18,16 @@ def beam_search(
     prefill: Prefill,
     *,
     rules: Rules,
-    beam_size: int,
-    patience: float,
+    options: DecodingOptions,
     max_tokens: int,
 ) -> list[Path]:
-    """Follow the `beam_size` most probable hypotheses until enough of them have ended.
+    """Follow the most probable hypotheses until enough of them have ended.
 
     `prefill.logits` are (1, n_vocab). Returns the finished hypotheses and, if they are fewer than
     `beam_size`, the most probable unfinished ones; `best` chooses among them.
     """
-    enough = max(1, round(beam_size * patience))
+    beam_size = options.beam_size
+    enough = max(1, round(beam_size * options.patience))
     beams, rows = [prefill.path], prefill.logits
     finished: list[Path] = []
     for n_sampled in range(1, max_tokens + 1):
@@ -38,8 +39,12 @@ def beam_search(
         ]
         candidates.sort(key=lambda path: path.sum_logprob, reverse=True)
         beams, ended = _best_open(candidates, beam_size)
-        finished += ended[: enough - len(finished)]
-        if len(finished) >= enough or not beams or n_sampled == max_tokens:
+        finished += ended if options.whole_beams else ended[: enough - len(finished)]
+        # Where one token is nearly certain, the runners-up are improbable ends: openai-whisper
+        # counts five of them as enough, and may leave the rest of a sentence out.
+        most = max((path.sum_logprob for path in finished), default=-np.inf)
+        ahead = options.whole_beams and beams and beams[0].sum_logprob > most
+        if (len(finished) >= enough and not ahead) or not beams or n_sampled == max_tokens:
             break
         cache.keep(beams)
         beams, rows = cache.extend(beams)

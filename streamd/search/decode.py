@@ -51,9 +51,10 @@ _N_START = 5
 class Context:
     """What is known before a decode.
 
-    `prompt` is the text before the window, `prefix` the forced beginning of the transcript, and
-    `draft` a guess of what follows, for greedy decoding. `hotwords`, words to expect, precede the
-    prompt and shorten it. At most `max_tokens` are sampled.
+    `prompt` is the text before the window, `before` the text of its audio before the utterance,
+    `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
+    decoding. `hotwords`, words to expect, precede the prompt and shorten it. At most `max_tokens`
+    are sampled. What follows `before` begins with a word, unless there is a prefix.
     """
 
     max_tokens: int
@@ -62,6 +63,7 @@ class Context:
     draft: tuple[int, ...] = ()
     language: str = "en"
     hotwords: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class Decoded:
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
     """How many cache slots `decode` may need at any temperature."""
     width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
-    known = (context.hotwords, context.prompt, context.prefix)
+    known = (context.hotwords, context.prompt, context.before, context.prefix)
     n_given = min(n_text_ctx, sum(map(len, known)) + _N_START)
     return n_given + width * min(n_text_ctx, context.max_tokens)
 
@@ -156,7 +158,12 @@ class _Search:
             draft = _possible(context.draft, tokenizer, options.timestamps)
             self._draft = draft[: self._max_tokens]
         self._cache = Cache(decoder)
-        self._rules = Rules(tokenizer, options, something_said=bool(context.prefix))
+        self._rules = Rules(
+            tokenizer,
+            options,
+            something_said=bool(context.prefix),
+            continues=bool(context.before),
+        )
         self._n_accepted = 0
 
     def run(self) -> Decoded:
@@ -198,8 +205,7 @@ class _Search:
                 self._cache,
                 prefill,
                 rules=rules,
-                beam_size=options.beam_size,
-                patience=options.patience,
+                options=options,
                 max_tokens=max_tokens,
             )
         (mark,) = self._tokenizer.encode(".")
@@ -236,7 +242,7 @@ def _given(
     start = tokenizer.sot_sequence_for(context.language)
     if not timestamps:
         start = (*start, tokenizer.notimestamps)
-    given = (*start, *context.prefix)
+    given = (*start, *context.before, *context.prefix)
     n_sampled = min(context.max_tokens, n_text_ctx // 2 - _N_START)
     room = min(n_text_ctx // 2, n_text_ctx - len(given) - n_sampled) - 1
     hotwords = context.hotwords[: max(0, room)]

@@ -16,6 +16,7 @@ from streamd.search.tokenizer import Tokenizer
 Row = NDArray[np.float32]
 """(n_vocab,) logits of one position."""
 
+_MARKS = (".", ",", "?", "!", ";", ":", "...")
 REFUSED = np.float32(-np.inf)
 
 
@@ -23,12 +24,17 @@ class Rules:
     """The rules of one decode."""
 
     def __init__(
-        self, tokenizer: Tokenizer, options: DecodingOptions, *, something_said: bool = False
+        self,
+        tokenizer: Tokenizer,
+        options: DecodingOptions,
+        *,
+        something_said: bool = False,
+        continues: bool = False,
     ) -> None:
         """`something_said`: there is a forced prefix, so the transcript may end at once.
 
         openai-whisper refuses that even then, but a stream would invent a word whenever a window
-        holds nothing new.
+        holds nothing new. `continues`: other text precedes, whose closing mark was already shown.
         """
         self.eot, self._begin = tokenizer.eot, tokenizer.timestamp_begin
         self._options = options
@@ -44,6 +50,8 @@ class Rules:
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
             self._blank = [*tokenizer.encode(" "), tokenizer.eot] if blank is None else [*blank]
+            if continues:
+                self._blank += [token for mark in _MARKS for token in tokenizer.encode(mark)]
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
         """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""

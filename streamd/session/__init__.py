@@ -21,15 +21,19 @@ from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
 from streamd.session.language import Language
-from streamd.session.segment import LEAST_LOGPROB, Segment, usable
+from streamd.session.segment import LEAST_LOGPROB, LONGEST, Segment, usable
 from streamd.session.timeline import Timeline
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Suspect, Window, Word, ms_from_frames
 from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
 from streamd.vad.utterance import State, Trigger
 
+LEFT_OUT = 75
+"""Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early."""
 LONG_GAP = 250
 """Frames of silence that stand for a longer gap, besides those that end any utterance."""
+SHORT_PAUSE = 10
+"""Frames between two utterances up to which the second continues the first: a breath of 0.9 s."""
 LONG_SILENCE = 150
 """Frames without speech after which the text before them is no longer a prompt."""
 
@@ -52,6 +56,7 @@ class Session:
         self._options = options or SessionOptions()
         self._ring = Ring(self._options.backlog)
         self._segment: Segment | None = None
+        self._before: Segment | None = None  # the utterance before, until the next begins
         self._pending: tuple[Window, Segment] | None = None
         self._prompt = Prompt(self._options.context_tokens)
         self._language = Language(self._options.language_after)
@@ -162,6 +167,7 @@ class Session:
             end=end,
             samples=self._ring.read(segment.anchor, end),
             prompt=self._prompt.tokens,
+            before=segment.before,
             prefix=segment.prefix,
             prefix_end=max(segment.anchor, *(word.end for word in segment.committed[-1:]), 0),
             draft=segment.draft,
@@ -182,10 +188,16 @@ class Session:
             raise RuntimeError("this window did not come from next_window()")
         segment, self._pending = self._pending[1], None
         self._transcribed = max(self._transcribed, window.end)
-        segment.newest = hypothesis = usable(hypothesis, self._final_until, self._segmenter)
+        # A word that a flush cut in two may begin where the utterance before has its end; where the
+        # decoder knows the words before, it does not repeat them.
+        known = segment.committed[-1].end if window.before else self._final_until
+        known = min(known, self._final_until)
+        segment.newest = hypothesis = usable(hypothesis, known, self._segmenter)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         events: list[SessionEvent] = []
-        if not window.last:
+        if self._left_out(segment, window):
+            self._restart(segment, hypothesis, last=window.last)
+        elif not window.last:
             pause = segment.utterance.pause
             silence = 0 if pause is None else max(0, window.end - pause)
             events += self._revise(segment, window.end, hypothesis, silence=silence)
@@ -204,10 +216,47 @@ class Session:
             start = max(utterance.start, self._ring.start)
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
-            if not self._options.keep_context or start - self._final_until > LONG_SILENCE:
+            pause = start - self._final_until
+            self._continue(self._segment, pause)
+            if not self._options.keep_context or pause > LONG_SILENCE:
                 self._prompt.forget()
             self._language.begin()
         return self._segment
+
+    def _continue(self, segment: Segment, pause: int) -> None:
+        """Begin the windows with the end of the utterance before, if the pause was short.
+
+        A word that nothing precedes is often misread, and a speaker who takes a breath goes on with
+        the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's.
+        """
+        before, self._before = self._before, None
+        if before is None:
+            return
+        held = before.anchor >= self._ring.start and before.n_left < len(before.committed)
+        if held and pause <= SHORT_PAUSE and not self._segmenter.options.exact_cut:
+            segment.continue_after(before)
+        else:
+            self._remember(before.committed[before.n_left :], before.newest)
+
+    def _left_out(self, segment: Segment, window: Window) -> bool:
+        """Whether there was voice for long after the last word of a hypothesis that should go on.
+
+        The decoder sometimes takes the text that it was given for all there is, and ends.
+        """
+        new, start = segment.newest.words, segment.utterance.start
+        if new and not window.last:
+            return False  # the next window may have the rest
+        words = new or segment.committed
+        heard = max(words[-1].end, start) if words else window.end
+        began_later = window.start < heard
+        voiced = self._segmenter.voiced_share(heard, window.end) * (window.end - heard)
+        return began_later and voiced >= LEFT_OUT
+
+    def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
+        """Transcribe the rest on its own, the last window of an utterance before its final."""
+        words = hypothesis.words if last else ()
+        self._remember(segment.restart(words), hypothesis)
+        self._policy.reset()
 
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
@@ -269,7 +318,8 @@ class Session:
         segment.revise(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
         self._final_until = max(end, min(last, self._transcribed))
-        self._remember(segment.committed[segment.n_left :], hypothesis)
+        self._remember(segment.trim(self._segmenter, end), hypothesis)
+        self._before = segment
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
             retraction = segment.show(self._seg, end, self.now)
@@ -320,5 +370,7 @@ class Session:
     def _forget(self) -> None:
         """Free the audio that no window will need."""
         oldest = self._segmenter.oldest if self._segment is None else self._segment.anchor
+        if self._before is not None:
+            oldest = min(oldest, max(self._before.anchor, oldest - SHORT_PAUSE - LONGEST))
         self._ring.forget(oldest)
         self._segmenter.forget(oldest - 2)

@@ -34,6 +34,8 @@ class Segment:
     committed: list[Word] = field(default_factory=list)
     n_left: int = 0
     """How many committed words are before the window."""
+    n_before: int = 0
+    """How many committed words are of the utterance before: only the decoder gets them."""
     tail: Sequence[Word] = ()
     """The uncommitted words of the last hypothesis; the draft of the next."""
     held: tuple[int, Hypothesis] | None = None
@@ -46,8 +48,15 @@ class Segment:
 
     @property
     def prefix(self) -> tuple[int, ...]:
-        """Tokens of the committed words inside the window."""
-        return tuple(token for word in self.committed[self.n_left :] for token in word.tokens)
+        """Tokens of the utterance's committed words inside the window."""
+        own = self.committed[max(self.n_left, self.n_before) :]
+        return tuple(token for word in own for token in word.tokens)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Tokens of the words inside the window that are of the utterance before."""
+        words = self.committed[self.n_left : max(self.n_left, self.n_before)]
+        return tuple(token for word in words for token in word.tokens)
 
     @property
     def draft(self) -> tuple[int, ...]:
@@ -93,10 +102,27 @@ class Segment:
             words = [*words[:-1], *parts]
         self.revise(words, n)
 
+    def continue_after(self, before: "Segment") -> None:
+        """Let the windows begin with what the utterance before has left in its own."""
+        self.committed = before.committed[before.n_left :]
+        self.n_before = len(self.committed)
+        self.anchor = before.anchor
+
+    def restart(self, words: Sequence[Word]) -> list[Word]:
+        """Commit the words, and let the next window begin behind them and all other known words.
+
+        Returns the words that leave the window.
+        """
+        self.revise(words, len(words))
+        gone, self.n_left = self.committed[self.n_left :], len(self.committed)
+        if gone:
+            self.anchor = max(self.anchor, self.utterance.start, gone[-1].end)
+        return gone
+
     @property
     def words(self) -> list[Word]:
         """The committed and the tentative words."""
-        return [*self.committed, *self.tail]
+        return [*self.committed[self.n_before :], *self.tail]
 
     def skip(self, frame: int) -> list[Word]:
         """Commit the words of lost audio before a frame; return those that leave the window."""
@@ -134,8 +160,9 @@ class Segment:
 
     def show(self, seg: int, end: int, now: int, *, hide: int = 0) -> list[SessionEvent]:
         """A partial of the audio up to `end`, without the `hide` newest words, if it is new."""
-        words = [*self.committed, *self.tail[: max(0, len(self.tail) - hide)]]
-        text, stable = text_of(words), len(text_of(self.committed))
+        own = self.committed[self.n_before :]
+        words = [*own, *self.tail[: max(0, len(self.tail) - hide)]]
+        text, stable = text_of(words), len(text_of(own))
         if (text, stable) == self._shown:
             return []
         self._shown = (text, stable)
@@ -148,14 +175,15 @@ class Segment:
                 end_ms=ms_from_frames(end),
                 text=text,
                 stable=stable,
-                words=timed(words, len(self.committed)),
+                words=timed(words, len(own)),
                 lag_ms=ms_from_frames(now - end),
             )
         ]
 
     def final(self, seg: int, end: int, hypothesis: Hypothesis) -> Final | None:
         """The utterance's final, or None if there is no text."""
-        text, words = text_of(self.committed), with_marks(self.committed)
+        own = self.committed[self.n_before :]
+        text, words = text_of(own), with_marks(own)
         if not text:
             return None
         return Final(

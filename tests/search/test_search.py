@@ -217,6 +217,37 @@ def test_a_beam_that_ends_does_not_cost_another_its_place():
     assert run(predict, Context(9), options).tokens == (2, 2, 2, 2, 2)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_improbable_ends_do_not_end_a_live_beam_search(whole):
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        n_said = len(context) - 2
+        logits = np.full(N_VOCAB, -30.0)
+        # Any other token is so improbable that the end is among the best candidates.
+        logits[[1, EOT]] = [9.0, 4.0] if n_said < 5 else [-30.0, 9.0]
+        return logits, np.zeros((1, 4))
+
+    options = DecodingOptions(
+        beam_size=2, suppress_tokens=(), suppress_blank=False, whole_beams=whole
+    )
+    assert (run(predict, Context(9), options).tokens == (1, 1, 1, 1, 1)) == whole
+
+
+def test_what_follows_the_utterance_before_begins_with_a_word():
+    stop = TOKENIZER.encode(".")[0]
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits = np.full(N_VOCAB, -30.0)
+        logits[[stop, EOT, 5]] = [9.0, 8.0, 7.0] if context[-1] != 5 else [-30.0, 9.0, -30.0]
+        return logits, np.zeros((1, 4))
+
+    def said(context: Context) -> tuple[int, ...]:
+        return run(predict, context, DecodingOptions(suppress_tokens=())).tokens
+
+    assert said(Context(3, before=(7, 8))) == (5,)
+    assert said(Context(1, prefix=(7, 8))) == (stop,)
+    assert said(Context(1, before=(7,), prefix=(8,))) == (stop,)
+
+
 @given(seeds, tokens, st.sampled_from([0.0, 5.0, 9.0]))
 def test_a_beam_of_one_is_greedy(seed, prefix, eot_bias):
     predict = hashed(seed, eot_bias=eot_bias)
@@ -225,7 +256,7 @@ def test_a_beam_of_one_is_greedy(seed, prefix, eot_bias):
     cache = Cache(ContextDecoder(predict, 40))
     prefill = cache.prefill(given_tokens, [len(given_tokens) - 1])
     rules = Rules(TOKENIZER, GREEDY)
-    (path,) = beam_search(cache, prefill, rules=rules, beam_size=1, patience=1.0, max_tokens=12)
+    (path,) = beam_search(cache, prefill, rules=rules, options=DecodingOptions(), max_tokens=12)
     assert path.tokens == greedy.tokens
     assert path.ended == greedy.ended
     assert path.sum_logprob == pytest.approx(greedy.avg_logprob * (len(greedy.tokens) + 1))

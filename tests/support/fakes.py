@@ -50,7 +50,7 @@ class ScriptedRecognizer:
         words = []
         for n in range(window.start // WORD, window.end // WORD + 1):
             middle = n * WORD + WORD // 2
-            if middle not in loud or (n,) == window.prefix[-1:] or n in window.prefix:
+            if middle not in loud or n in (*window.before, *window.prefix):
                 continue
             start, end = max(n * WORD, window.start), min((n + 1) * WORD, window.end)
             words.append(Word(f" w{n}{self._ending(n)}", start, end, 0.9, (n,)))

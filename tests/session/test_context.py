@@ -1,0 +1,100 @@
+"""What an utterance's windows hold of the one before, and how a text that ends early goes on."""
+
+from collections.abc import Callable
+
+from streamd.commit import LocalAgreement, Sliding
+from streamd.events import Event, Final
+from streamd.options import EndpointOptions, SessionOptions
+from streamd.types import Hypothesis, Window
+from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+
+
+def listen(
+    speech: list[bool],
+    recognize: Callable[[Window], Hypothesis],
+    endpoint: EndpointOptions | None = None,
+    policy: LocalAgreement | Sliding | None = None,
+    options: SessionOptions | None = None,
+) -> tuple[list[str], list[Window]]:
+    """The texts of the finals, and the windows."""
+    session = scripted_session(options, endpoint, policy)
+    recognizer = ScriptedRecognizer()
+    recognizer.recognize = recognize  # type: ignore[method-assign] - one that errs
+    events: list[Event] = []
+    windows: list[Window] = []
+    for frame in scripted_audio(speech):
+        events += session.feed(frame[None])
+        events += drain(session, recognizer, windows)
+    session.flush()
+    events += drain(session, recognizer, windows)
+    return [event.text for event in events if isinstance(event, Final)], windows
+
+
+def spoken(*numbers_and_pauses: tuple[int, int]) -> list[bool]:
+    """So many words, so many frames of silence, from the first frame on."""
+    speech: list[bool] = []
+    for n_words, pause in numbers_and_pauses:
+        speech += [True] * n_words * WORD + [False] * pause
+    return speech
+
+
+SHORT, LONG = 3 * WORD, 6 * WORD
+
+
+def test_after_a_short_pause_the_decoder_gets_the_end_of_the_utterance_before():
+    texts, windows = listen(spoken((30, SHORT), (10, LONG)), ScriptedRecognizer().recognize)
+    first, second = (len(text.split()) for text in texts)
+    assert (first, second) == (30, 10)
+    of_second = [window for window in windows if window.end > 33 * WORD]
+    kept = of_second[0].before
+    assert kept == tuple(range(30 - len(kept), 30))
+    assert 150 <= len(kept) * WORD < 150 + 2 * WORD, "three seconds of words"
+    assert of_second[0].start <= kept[0] * WORD, "and their audio"
+    assert not any(window.before for window in windows if window.end < 33 * WORD)
+
+
+def test_after_a_long_pause_it_does_not():
+    _, windows = listen(spoken((30, LONG), (10, LONG)), ScriptedRecognizer().recognize)
+    assert not any(window.before for window in windows)
+    assert all(window.start >= 33 * WORD for window in windows if window.end > 37 * WORD)
+
+
+def test_lines_of_fixed_length_have_an_overlap_of_their_own():
+    endpoint = EndpointOptions(longest=100, exact_cut=True, overlap=10)
+    _, windows = listen(
+        spoken((60, LONG)), ScriptedRecognizer().recognize, endpoint, policy=Sliding()
+    )
+    assert len(windows) > 5
+    assert not any(window.before for window in windows)
+
+
+def test_words_are_not_lost_where_the_decoder_ends_after_the_text_that_it_got():
+    honest = ScriptedRecognizer()
+    unread = []
+
+    def ends_at_once(window: Window) -> Hypothesis:
+        if window.before or window.prefix:
+            unread.append(window)
+            return Hypothesis()
+        return honest.recognize(window)
+
+    texts, _ = listen(spoken((30, SHORT), (30, LONG)), ends_at_once)
+    assert unread
+    first, second = ([int(word.strip("w")) for word in text.split()] for text in texts)
+    # What is shorter than a second and a half, six words, may be noise.
+    assert first[:24] == list(range(24))
+    assert second[:24] == list(range(33, 57))
+
+
+def test_words_are_not_lost_where_the_last_hypothesis_ends_early():
+    honest = ScriptedRecognizer()
+
+    def ends_early(window: Window) -> Hypothesis:
+        found = honest.recognize(window)
+        words = found.words[:3] if window.last else found.words
+        return Hypothesis(words=words, tokens=tuple(t for word in words for t in word.tokens))
+
+    texts, windows = listen(spoken((40, LONG)), ends_early, options=SessionOptions(step=0))
+    (numbers,) = ([int(word.strip("w")) for word in text.split()] for text in texts)
+    assert numbers[:34] == list(range(34))
+    assert sum(window.last for window in windows) > 1
