@@ -396,7 +396,7 @@ def _with_model(config: Config) -> Config:
     """Return the configuration with the best model here if it names none."""
     if config.decoding.model:
         return config
-    here, language = places(), config.decoding.language
+    here, language = places(), config.decoding.language or "en"  # nobody is asked for English
     translate = config.decoding.task == "translate"
     name = store.best(here, language=language, translate=translate)
     better = offered(language=language, translate=translate).name

@@ -205,7 +205,7 @@ async def test_who_reads_too_late_misses_no_final():
     ("options", "said"),
     [
         ({"stepp": 250}, "unknown option stepp; did you mean step?"),
-        ({"step": 10}, "option step must be a multiple of 20 ms from 0 to 30000, got 10"),
+        ({"step": 40_000}, "option step must be "),
         ({"gate.open_sharp": 1}, "option gate.open_sharp: no such setting; did you mean"),
         ({"step": 6000, "length": 5000}, "must be at least"),
         ({"fast": 1}, "unknown option fast"),

@@ -206,7 +206,7 @@ _OPENAI = {
 }
 _CPP = {
     "-di --diarize -tdrz --tinydiarize": "no option: who speaks is not told apart",
-    "-dl --detect-language": "--language auto; json and jsonl tell what it was",
+    "-dl --detect-language": "--language auto, the default; json and jsonl tell what it was",
     "-dtw --dtw": "no option: all word times come from attention",
     "-bo": "--set search.best_of=N",
     "-et --entropy-thold": "--set search.entropy_threshold=N",

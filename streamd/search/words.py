@@ -117,10 +117,11 @@ def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
     spread[spread == 0] = 1.0  # all tokens attend to it equally: none stands out
     weights = (weights - weights.mean(axis=0, keepdims=True)) / spread
     reach = _MEDIAN_WIDTH // 2
-    if n_frames > reach:
+    n_weights = weights.shape[-1]  # the engine may have computed a column less than the audio has
+    if n_weights > reach:
         padded = np.pad(weights, ((0, 0), (0, 0), (reach, reach)), mode="reflect")
         for head in range(weights.shape[1]):  # one at a time stays in the processor's cache
-            spans = [padded[:, head, i : i + n_frames] for i in range(_MEDIAN_WIDTH)]
+            spans = [padded[:, head, i : i + n_weights] for i in range(_MEDIAN_WIDTH)]
             weights[:, head] = _median(spans)
     smooth: NDArray[np.float32] = weights.mean(axis=1)
     return smooth

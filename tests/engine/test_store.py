@@ -105,7 +105,12 @@ def test_heads_are_sorted_by_layer_and_number(folder):
     assert load_model(str(folder)).alignment_heads == ((0, 1), (1, 0), (1, 1))
 
 
-@pytest.mark.parametrize("name", ["basic.en", "", "a/b/c", "some/--x", "some/tiny@../x"])
+def test_mistyped_name_is_told_what_was_meant():
+    with pytest.raises(ModelError, match=r"model 'basic\.en' not found; did you mean base\.en"):
+        load_model("basic.en")
+
+
+@pytest.mark.parametrize("name", ["qwertz", "", "a/b/c", "some/--x", "some/tiny@../x"])
 def test_unknown_name_is_told_what_there_could_be(name):
     with pytest.raises(ModelError, match=rf"'{name}' not found.*streamd models list"):
         load_model(name)

@@ -206,7 +206,7 @@ async def silent(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off():
     async with serving(
-        CountingStreams(), max_streams=0, max_subscribers=1, max_pending=3
+        CountingStreams(), max_streams=0, max_subscribers=1, max_pending=3, max_uploads=0
     ) as server:
         knocking = [await silent(server.port) for _ in range(5)]
         for reader, _ in knocking[:2]:
@@ -228,7 +228,7 @@ async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
     known = defaultdict(lambda: next(addresses))
     monkeypatch.setattr("streamd.server.registry._host", lambda connection: known[connection])
     async with serving(
-        CountingStreams(), max_streams=0, max_subscribers=1, max_pending=3
+        CountingStreams(), max_streams=0, max_subscribers=1, max_pending=3, max_uploads=0
     ) as server:
         alone = await silent(server.port)
         crowd = [await silent(server.port) for _ in range(4)]
@@ -245,7 +245,7 @@ async def test_who_is_silent_before_the_tls_handshake_is_counted_too(tmp_path):
     certificate(tmp_path, "a")
     cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     bind = BindOptions(port=0, tls_cert=cert, tls_key=key)
-    limits = ServerLimits(max_streams=0, max_subscribers=1, max_pending=3)
+    limits = ServerLimits(max_streams=0, max_subscribers=1, max_pending=3, max_uploads=0)
     limits = replace(limits, send_deadline_ms=1_000_000)  # not the deadline ends them
     async with Server(bind, sessions=CountingStreams(), info=INFO, limits=limits) as server:
         knocking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]

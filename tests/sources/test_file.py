@@ -243,7 +243,7 @@ def broken(folder, kind):
     ("kind", "says"),
     [
         ("missing", "cannot read {path}: No such file or directory; check the path"),
-        ("directory", "cannot read {path}: Is a directory; check the path"),
+        ("directory", "cannot read {path}: Is a directory; name the files in it"),
         ("empty", "{path} is empty: record it again"),
         ("text", "{path} is damaged or "),  # what else depends on whether ffmpeg is here
         ("header only", "{path} is damaged or "),

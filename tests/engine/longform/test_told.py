@@ -31,7 +31,7 @@ class Engine:
             said = context[context.index(NOTIMESTAMPS) + 1 :] if NOTIMESTAMPS in context else ()
             n_said = len(said) - self._n_prefix
             logits = np.full(N_VOCAB, -40.0)
-            logits[(*b"ab", TOKENIZER.eot)[max(0, n_said)]] = 0.0
+            logits[(*b"ab", TOKENIZER.eot)[min(max(0, n_said), 2)]] = 0.0
             return logits, np.zeros((1, 1500))
 
         decoder = ContextDecoder(predict, n_slots)
