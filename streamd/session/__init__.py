@@ -162,6 +162,7 @@ class Session:
         if not last:
             segment.next_due = end + self._options.step
         end = max(end, segment.anchor)  # audio that was lost may reach beyond the utterance
+        ends = [word.end for word in segment.committed[-1:]]
         window = Window(
             start=segment.anchor,
             end=end,
@@ -169,7 +170,7 @@ class Session:
             prompt=self._prompt.tokens,
             before=segment.before,
             prefix=segment.prefix,
-            prefix_end=max(segment.anchor, *(word.end for word in segment.committed[-1:]), 0),
+            prefix_end=max(segment.utterance.start, segment.anchor, *ends),
             draft=segment.draft,
             last=last,
             language=self._options.language or self._language.known,
