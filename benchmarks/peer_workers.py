@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import soundfile
 
-from streamd.bench.step import noise
+from streamd.bench import noise
 
 N_TOKENS = 20
 WINDOW = noise(250)
@@ -189,7 +189,7 @@ class Streamd:
     """
 
     def __init__(self, folder: Path, threads: int, *, draft: bool = True) -> None:
-        from streamd.bench.step import ScriptedRecognizer, Steps
+        from streamd.bench import ScriptedRecognizer, Steps
         from streamd.config import load
         from streamd.daemon import build
         from streamd.daemon.offline import FileTranscriber

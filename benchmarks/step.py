@@ -14,7 +14,7 @@ import json
 import msgspec
 
 from lab.random_model import random_model
-from streamd.bench.step import bench_step, step_table
+from streamd.bench import bench_step, step_table
 from streamd.config import load
 from streamd.processor import machine
 

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Struct
 
 import streamd.options
-from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config
-from streamd.config.load import CONFIG_VARIABLE, SET_VARIABLE
+from streamd.config import CONFIG_VARIABLE, OPTIONS, SECTIONS, SET_VARIABLE, SETTINGS, Config
 from streamd.config.option import Field, Option
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello

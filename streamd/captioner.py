@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.audio.framer import Block
+from streamd.audio import Block
 from streamd.config import Config, of_options
 from streamd.daemon import ROOM, build, caption, supervise
 from streamd.daemon.control import Control

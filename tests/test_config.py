@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from docs.make import options_page
-from streamd.audio.framer import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
+from streamd.audio import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.config import OPTIONS, SETTINGS, Config, as_toml, load, successor, value_of
 from streamd.config.option import Field
 from streamd.errors import ConfigError

@@ -15,16 +15,9 @@ from typing import NoReturn
 
 from msgspec import inspect
 
-from streamd.config import (
-    COMMON,
-    OPTIONS,
-    SECTIONS,
-    SET,
-    Config,
-    Option,
-    successor,
-    suggestion,
-)
+from streamd.config import OPTIONS, SECTIONS, SET, Config, successor, suggestion
+from streamd.config.option import Option
+from streamd.config.table import COMMON
 from streamd.errors import ConfigError
 
 Run = Callable[[Config, tuple[str, ...]], int | None]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from streamd import __version__, stdio
 from streamd.cli.arguments import Command, Request, Run, help_text, parse
-from streamd.config import OPTIONS, Config, Option, as_toml, load, suggestion
+from streamd.config import OPTIONS, Config, as_toml, load, suggestion
+from streamd.config.option import Option
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.stdio import log_to
 
@@ -99,7 +100,7 @@ def _models_check(config: Config, operands: tuple[str, ...]) -> None:
 
 
 def _bench(config: Config, operands: tuple[str, ...]) -> None:
-    from streamd.bench.step import bench_step, step_json, step_table
+    from streamd.bench import bench_step, step_json, step_table
 
     result = bench_step(_with_model(config))
     _print([step_table(result) if sys.stdout.isatty() else step_json(result)])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamd.bench.step import ScriptedRecognizer, StepTimes, measure_encoder, measure_steps
+from streamd.bench import ScriptedRecognizer, StepTimes, measure_encoder, measure_steps
 from streamd.bench.wer import n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build

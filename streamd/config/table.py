@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import get_type_hints
 
 from streamd import options
-from streamd.config.languages import CODE_OF
 from streamd.config.option import Field, Opt, Option, as_written
 
 
@@ -59,6 +58,31 @@ _COMMON = """
 """
 COMMON = frozenset(_COMMON.split())
 """The options that ``--help`` lists; the others are in ``--help-all``."""
+
+_LANGUAGES = """
+en English, zh Chinese, de German, es Spanish, ru Russian, ko Korean, fr French, ja Japanese,
+pt Portuguese, tr Turkish, pl Polish, ca Catalan, nl Dutch, ar Arabic, sv Swedish, it Italian,
+id Indonesian, hi Hindi, fi Finnish, vi Vietnamese, he Hebrew, uk Ukrainian, el Greek, ms Malay,
+cs Czech, ro Romanian, da Danish, hu Hungarian, ta Tamil, no Norwegian, th Thai, ur Urdu,
+hr Croatian, bg Bulgarian, lt Lithuanian, la Latin, mi Maori, ml Malayalam, cy Welsh, sk Slovak,
+te Telugu, fa Persian, lv Latvian, bn Bengali, sr Serbian, az Azerbaijani, sl Slovenian,
+kn Kannada, et Estonian, mk Macedonian, br Breton, eu Basque, is Icelandic, hy Armenian,
+ne Nepali, mn Mongolian, bs Bosnian, kk Kazakh, sq Albanian, sw Swahili, gl Galician,
+mr Marathi, pa Punjabi, si Sinhala, km Khmer, sn Shona, yo Yoruba, so Somali, af Afrikaans,
+oc Occitan, ka Georgian, be Belarusian, tg Tajik, sd Sindhi, gu Gujarati, am Amharic,
+yi Yiddish, lo Lao, uz Uzbek, fo Faroese, ht Haitian Creole, ps Pashto, tk Turkmen, nn Nynorsk,
+mt Maltese, sa Sanskrit, lb Luxembourgish, my Myanmar, bo Tibetan, tl Tagalog, mg Malagasy,
+as Assamese, tt Tatar, haw Hawaiian, ln Lingala, ha Hausa, ba Bashkir, jw Javanese,
+su Sundanese, yue Cantonese, my Burmese, ca Valencian, nl Flemish, ht Haitian,
+lb Letzeburgesch, ps Pushto, pa Panjabi, ro Moldavian, ro Moldovan, si Sinhalese,
+es Castilian, zh Mandarin
+"""
+"""Codes and names, as openai-whisper takes them."""
+CODE_OF: Mapping[str, str] = {
+    name.casefold(): code
+    for code, _, name in (entry.strip().partition(" ") for entry in _LANGUAGES.split(","))
+}
+"""The code of each name, in lower case."""
 
 _TABLE: Mapping[str, tuple[Opt, ...]] = {
     "input": (

@@ -19,14 +19,14 @@ from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, show
 from streamd.display import check_files, open_files
 from streamd.engine import Engine
+from streamd.engine.longform import TranscribedWindow, Transcriber
 from streamd.engine.longform.clips import SpeechClips, clips_at
 from streamd.engine.longform.segments import TimedSegment, in_ms, ms_of
-from streamd.engine.longform.transcriber import TranscribedWindow, Transcriber
 from streamd.engine.model import Model
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.events import Details, EndReason, Fault, Final, Gap, GapReason, TimedWord, Token
 from streamd.hub import Hub
-from streamd.mel.windows import RecordingMel
+from streamd.mel import RecordingMel
 from streamd.server import LIVE
 from streamd.sinks.progress import ProgressBar, transcription_line
 from streamd.sinks.terminal import is_terminal

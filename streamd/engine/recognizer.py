@@ -12,7 +12,7 @@ from typing import Generic
 import numpy as np
 
 from streamd.engine import Engine, FeaturesT
-from streamd.mel.windows import MelCache
+from streamd.mel import MelCache
 from streamd.options import DecodingOptions
 from streamd.search.decode import (
     Context,

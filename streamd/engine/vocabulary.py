@@ -8,7 +8,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from streamd.engine.formats.untrusted import bad_file, read
+from streamd.engine.formats import bad_file, read
 from streamd.engine.model import N_SPECIALS
 from streamd.errors import ModelError
 

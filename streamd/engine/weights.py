@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.formats.untrusted import bad_file, shown
+from streamd.engine.formats import bad_file, shown
 from streamd.errors import ModelError
 
 Shapes = dict[str, tuple[int, ...]]

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from streamd.audio.framer import MAX_RATE_HZ, MIN_RATE_HZ
+from streamd.audio import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
 from streamd.events import Choices
 

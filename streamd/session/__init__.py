@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streamd.audio.ring import Ring
+from streamd.audio import Ring
 from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from streamd.audio.framer import Block, Framer
+from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
 from streamd.types import Frames

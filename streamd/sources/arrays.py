@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamd.audio.framer import Block, Framer
+from streamd.audio import Block, Framer
 from streamd.sources import Background, FrameStream
 from streamd.types import SAMPLE_RATE
 

@@ -15,7 +15,7 @@ from typing import IO
 
 import numpy as np
 
-from streamd.audio.framer import Block, PcmDecoder
+from streamd.audio import Block, PcmDecoder
 from streamd.errors import SourceError
 from streamd.types import SAMPLE_RATE
 

@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from streamd.audio.framer import Block, Framer
+from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.sources import Background, FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.audio.framer import Block, Framer
+from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
 from streamd.sources import Background, FrameStream, Lost

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from streamd.audio.framer import Block, Framer, PcmDecoder
+from streamd.audio import Block, Framer, PcmDecoder
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
 from streamd.sources import Background, FrameStream

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamd.audio.framer import ENCODINGS, Framer, PcmDecoder
+from streamd.audio import ENCODINGS, Framer, PcmDecoder
 from streamd.errors import SourceError
 from streamd.types import FRAME
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.audio.framer import MAX_RATE_HZ, MIN_RATE_HZ, Framer
+from streamd.audio import MAX_RATE_HZ, MIN_RATE_HZ, Framer
 from streamd.errors import SourceError
 from streamd.types import SAMPLE_RATE
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from streamd.audio.ring import Ring
+from streamd.audio import Ring
 from streamd.types import FRAME
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from streamd.bench.step import (
+from streamd.bench import (
     PACE,
     ScriptedRecognizer,
     Steps,

@@ -15,7 +15,7 @@ import streamd
 from streamd.cli import main
 from streamd.cli.commands import COMMANDS
 from streamd.config import OPTIONS, Config, as_toml
-from streamd.config.languages import CODE_OF
+from streamd.config.table import CODE_OF
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
 from streamd.search.tokenizer import LANGUAGES
 

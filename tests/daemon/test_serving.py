@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from websockets.asyncio.client import connect
 
-from streamd.config.load import load, read_token
+from streamd.config import load, read_token
 from streamd.daemon import serving
 from streamd.daemon.serving import allow_files, inherited_socket, notify
 from streamd.daemon.streams import Streams

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zxingcpp
 
-from streamd.config.load import load, read_token
+from streamd.config import load, read_token
 from streamd.daemon.sharing import qr_code
 from streamd.errors import ConfigError
 from tests.support.emulator import Emulator
@@ -66,7 +66,7 @@ def test_the_terminal_shows_the_link_and_its_code():
 VISITORS = """
 import asyncio, hashlib, http.client, json, logging, re, ssl, sys
 from urllib.parse import urlsplit
-from streamd.config.load import load
+from streamd.config import load
 from streamd.daemon import serving
 from streamd.daemon.streams import Streams
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.audio.framer import Framer
+from streamd.audio import Framer
 from streamd.daemon.wav import WavWriter
 from streamd.errors import ConfigError
 

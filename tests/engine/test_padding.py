@@ -24,8 +24,7 @@ from streamd.engine.prepared import open_in_memory
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
 from streamd.errors import ModelError
-from streamd.mel import log_mel
-from streamd.mel.windows import MelCache
+from streamd.mel import MelCache, log_mel
 from streamd.types import FRAME, Mel, Samples
 
 FULL = 1500

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.mel import hz_from_mel, log_mel, mel_filters
-from streamd.mel.windows import MelCache
+from streamd.mel import MelCache, hz_from_mel, log_mel, mel_filters
 from streamd.types import FRAME
 from tests.golden import load
 

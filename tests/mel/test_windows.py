@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.mel import HOP, log_mel
-from streamd.mel.windows import RecordingMel
+from streamd.mel import HOP, RecordingMel, log_mel
 
 
 def sound(seed: int, n: int) -> np.ndarray:

@@ -3,7 +3,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from streamd.audio.framer import Framer
+from streamd.audio import Framer
 from streamd.hub import Hub
 from streamd.server.ingest import Ingest
 from streamd.server.wire import Start, Stop

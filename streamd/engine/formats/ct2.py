@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.formats import huggingface
-from streamd.engine.formats.untrusted import (
+from streamd.engine.formats import (
     MAX_TENSORS,
     BinaryFile,
     bad_file,
+    huggingface,
     present,
     read,
     read_json,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.formats.untrusted import MAX_TENSORS, BinaryFile, shown
+from streamd.engine.formats import MAX_TENSORS, BinaryFile, shown
 from streamd.engine.model import Outline, check_dimensions, only_language
 from streamd.engine.vocabulary import numbered
 from streamd.engine.weights import Contents, Stored

@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 
 from streamd.engine import ModelDimensions
-from streamd.engine.formats import safetensors
+from streamd.engine.formats import bad_file, existing, present, read_json, safetensors
 from streamd.engine.formats.torch_zip import open_torch
-from streamd.engine.formats.untrusted import bad_file, existing, present, read_json
 from streamd.engine.model import Outline, check_dimensions, only_language
 from streamd.engine.vocabulary import spelled
 from streamd.engine.weights import OUTPUT, Contents, Stored

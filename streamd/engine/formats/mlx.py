@@ -25,8 +25,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
-from streamd.engine.formats import safetensors
-from streamd.engine.formats.untrusted import open_zip, present, read_json, shown, zip_entry
+from streamd.engine.formats import open_zip, present, read_json, safetensors, shown, zip_entry
 from streamd.engine.model import Outline, check_dimensions, only_language
 from streamd.engine.weights import Contents, Stored
 from streamd.errors import ModelError

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from streamd.engine.formats.untrusted import bad_file, existing, read_json, shown
+from streamd.engine.formats import bad_file, existing, read_json, shown
 from streamd.engine.weights import INT8_ROWS, Stored
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from streamd.engine.formats.untrusted import open_zip, read_start, shown, zip_entry
+from streamd.engine.formats import open_zip, read_start, shown, zip_entry
 from streamd.engine.weights import Stored
 from streamd.errors import ModelError
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.disk import expanded, put_file, user_folder
-from streamd.engine.formats import safetensors
+from streamd.engine.formats import read_json, safetensors
 from streamd.engine.formats.huggingface import CONFIG, ModelType, vocabularies
-from streamd.engine.formats.untrusted import read_json
 from streamd.engine.store.repository import (
     Listing,
     Repository,

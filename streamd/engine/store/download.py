@@ -23,9 +23,8 @@ import httpx2
 
 from streamd import __version__
 from streamd.disk import flush, locked, megabytes
-from streamd.engine.formats import huggingface
+from streamd.engine.formats import MAX_BYTES, huggingface
 from streamd.engine.formats.safetensors import INDEX
-from streamd.engine.formats.untrusted import MAX_BYTES
 from streamd.engine.store import cache
 from streamd.engine.store.cache import StorePaths, access_token
 from streamd.engine.store.repository import Listing, RemoteFile, Repository, read_listing

@@ -9,8 +9,19 @@ import numpy as np
 
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import heads
-from streamd.engine.formats import ct2, ggml, huggingface, mlx, openai, safetensors, torch_zip
-from streamd.engine.formats.untrusted import ZIP_MAGIC, bad_file, present, read_start
+from streamd.engine.formats import (
+    ZIP_MAGIC,
+    bad_file,
+    ct2,
+    ggml,
+    huggingface,
+    mlx,
+    openai,
+    present,
+    read_start,
+    safetensors,
+    torch_zip,
+)
 from streamd.engine.model import Model, Outline, below
 from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.vocabulary import check_size, openai_vocabulary

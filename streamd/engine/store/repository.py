@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 
 from streamd.engine.catalog import entry
+from streamd.engine.formats import MAX_BYTES
 from streamd.engine.formats.huggingface import CONFIG, GENERATION, VOCABULARIES
 from streamd.engine.formats.safetensors import INDEX, SINGLE
-from streamd.engine.formats.untrusted import MAX_BYTES
 from streamd.errors import ModelError
 
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)

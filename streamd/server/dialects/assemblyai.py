@@ -9,7 +9,7 @@ import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, Vad
-from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.dialect import Close, Tell, endpoint_ms, language, tell, type_of
 from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
 

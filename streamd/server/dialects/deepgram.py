@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Flushed, Partial, SessionEvent, TimedWord, Vad
-from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.dialect import (
     Close,
     Tell,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
-from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.dialect import Close, Tell, closing
 from streamd.server.dialects.items import Items
 from streamd.server.dialects.realtime import RealtimeInput

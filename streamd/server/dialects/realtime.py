@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.dialect import endpoint_ms, language
 from streamd.server.wire import Start
 

@@ -6,7 +6,7 @@ import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Eos, Final, Flushed, Partial, SessionEvent, TimedWord
-from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.dialect import Close, Tell, closing
 from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
 

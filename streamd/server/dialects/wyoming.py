@@ -6,7 +6,7 @@ import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
-from streamd.server.dialects.audio import ByteStream
+from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.dialect import Close, Tell, closing, language
 from streamd.server.wire import Command, Flush, Hello, Query, Role, Start
 

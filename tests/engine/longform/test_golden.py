@@ -15,11 +15,11 @@ import pytest
 
 from streamd.assets import asset
 from streamd.engine import ModelDimensions
-from streamd.engine.longform import transcriber
+from streamd.engine import longform as transcriber
 from streamd.engine.longform.segments import SpokenWord, in_ms
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.weights import parameter_shapes
-from streamd.mel.windows import RecordingMel
+from streamd.mel import RecordingMel
 from streamd.search.decode import Decoded
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import Word

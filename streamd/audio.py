@@ -1,4 +1,4 @@
-"""Audio in any form becomes whole 20 ms frames at 16 kHz."""
+"""Audio in any form becomes whole 20 ms frames at 16 kHz, and the last minutes are kept."""
 
 from collections.abc import Callable
 from typing import Any
@@ -140,3 +140,45 @@ class Framer:
         n_whole = len(joined) - len(joined) % FRAME
         self._rest = joined[n_whole:].copy()  # a view would keep the whole block alive
         return joined[:n_whole].reshape(-1, FRAME)
+
+
+class Ring:
+    """Frames `start` to `end` of a stream, at most `limit` of them; the owner calls `forget`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._frames: list[Samples] = []
+        self.start = 0
+        """Number of the oldest frame held; equal to `end` when nothing is held."""
+
+    @property
+    def end(self) -> int:
+        """Number of the next frame."""
+        return self.start + len(self._frames)
+
+    def append(self, frames: Frames) -> int:
+        """Take (n, 320) new frames, which get the numbers `end` to `end + n`.
+
+        Returns how many of the oldest frames were dropped because of the limit: a gap.
+        """
+        self._frames.extend(frames.copy())
+        n_lost = max(0, len(self._frames) - self._limit)
+        self.forget(self.start + n_lost)
+        return n_lost
+
+    def read(self, start: int, end: int) -> Samples:
+        """Copy the samples of frames `start` to `end`, ((end - start) * 320,).
+
+        Raises `IndexError` if some of them are not held any more, or not yet.
+        """
+        if not self.start <= start <= end <= self.end:
+            held = f"{self.start}..{self.end}"
+            raise IndexError(f"frames {start}..{end} are not in the ring, which holds {held}")
+        parts = self._frames[start - self.start : end - self.start]
+        return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+    def forget(self, before: int) -> None:
+        """Free all frames before number `before`."""
+        n = min(max(0, before - self.start), len(self._frames))
+        del self._frames[:n]
+        self.start += n
