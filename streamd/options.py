@@ -366,6 +366,8 @@ class BuildOptions:
     """A new folder for the packages; empty for the cache."""
     weight_bits: Literal["16", "8", "6"] = "16"
     """Size of a weight: 16 is float16, others are palettes."""
+    missing: bool = False
+    """Whether, on a Mac, a model that is not built is built while captions run, and then used."""
 
 
 @dataclass(frozen=True, slots=True)

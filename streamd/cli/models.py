@@ -48,7 +48,7 @@ def with_model(config: Config) -> Config:
     if sys.platform == "darwin" and _can_ask(config.output):
         from streamd.cli.packages import offer  # only a Mac needs it
 
-        offer(config, _agreed)
+        return offer(config, _agreed)
     return config
 
 

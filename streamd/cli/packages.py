@@ -1,17 +1,15 @@
 """Core ML packages on the command line: build them, check them, show where they run."""
 
 import logging
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from threading import Thread
 
 from streamd.cli.model_check import line
 from streamd.config import Config
-from streamd.daemon.opening import LIBRARY, unavailable
+from streamd.daemon.opening import LIBRARY, CoreML, lacks_packages, unavailable
 from streamd.disk import expanded, megabytes
 from streamd.engine.coreml.built import BuiltModel, check_files, open_built
 from streamd.engine.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
@@ -64,29 +62,20 @@ def build(config: Config, name: str) -> None:
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
 
 
-def offer(config: Config, ask: Callable[[str], bool]) -> None:
-    """Offer to build the configured model where it would help, and do so while captions run.
+def offer(config: Config, ask: Callable[[str], bool]) -> Config:
+    """Offer to build the configured model while captions run, where that helps.
 
-    On a Mac that can use the packages; `ask` puts a question to whoever is at the terminal. The
-    log shows the progress; the next start uses what was built.
+    `ask` puts a question to whoever is at the terminal. Raises `ModelError` if packages that are
+    here are damaged.
     """
-    o, name = config.decoding, config.decoding.model
-    wanted = o.engine in ("auto", "coreml") and o.compute != "cpu"
-    if not wanted or unavailable() or built_model(name):
-        return
-    if ask(f"streamd: build {name} for the GPU and the Neural Engine meanwhile (a minute or two)?"):
-        run = "import sys; from streamd.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", run, "models", "build", name, "--engine", "coreml"]
-        Thread(target=_build_beside, args=(command,), name="build", daemon=True).start()
-
-
-def _build_beside(command: Sequence[str]) -> None:
-    """Build in a process of its own, which computes for a minute; its log is ours."""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        for text in process.stderr or ():
-            log.info("%s", text.strip().removeprefix("streamd: "))
-    if not process.returncode:
-        log.info("the next start uses the GPU and the Neural Engine")
+    name = config.decoding.model
+    question = (
+        f"streamd: build {name} for the GPU and the Neural Engine while captions run (a minute or "
+        "two; --compute cpu does not ask)?"
+    )
+    if not lacks_packages(config, CoreML()) or not ask(question):
+        return config
+    return replace(config, build=replace(config.build, missing=True))
 
 
 def report(config: Config) -> Iterator[str]:
@@ -111,10 +100,7 @@ def compared(built: BuiltModel, library: str) -> Iterator[str]:
     Raises `ModelError` if it is damaged, or wrong on every placement.
     """
     golden, n_right = golden_vectors(built), 0
-    try:
-        compiled = make_compiled_folder(built)
-    except OSError as error:
-        raise ModelError(f"{built.folder.parent} cannot be written ({error})") from error
+    compiled = make_compiled_folder(built)
     for placement in (*ON_GPU, *ON_NEURAL_ENGINE):
         log.info("%s: loading, %s", built.meta.name, placement)
         engine = CoreMLEngine(Job(built, compiled, placement, library), TRIAL_LIMITS)

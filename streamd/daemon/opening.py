@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
+from subprocess import PIPE, Popen
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -55,13 +56,14 @@ def open_model(
 ) -> tuple[Model, Engine[Any]]:
     """Open the configured model; return it with its engine.
 
-    On a Mac, a model that is built for Core ML runs on the CPU first, until Core ML is ready. With
-    `settled` this returns only then, for measurements. Raises `ConfigError` if the configured
-    engine cannot be used here, `ModelError` or `EngineError` if the model cannot.
+    On a Mac, a model that is built for Core ML, or is to be built now, runs on the CPU first, until
+    Core ML is ready. With `settled` this returns only then, for measurements. Raises `ConfigError`
+    if the configured engine cannot be used here, `ModelError` or `EngineError` if the model cannot.
     """
     o = config.decoding
     core_ml = core_ml or CoreML()
-    built = built_for_core_ml(config, core_ml)
+    builds = config.build.missing and lacks_packages(config, core_ml)
+    built = None if builds else built_for_core_ml(config, core_ml)
     start = time.perf_counter()
     if o.engine == "reference":
         model = load_model(o.model)
@@ -73,7 +75,7 @@ def open_model(
         logging.DEBUG if opened.how == "prepared" else logging.INFO,
         f"model {name} ready in {seconds:.1f} s ({opened.precision}, {opened.how})",
     )
-    if built is None:
+    if built is None and not builds:
         return opened.model, opened.engine
     engine = _with_core_ml(config, opened.engine, built, core_ml=core_ml, settled=settled)
     return opened.model, engine
@@ -110,6 +112,20 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
         raise ModelError(f"{asked}: {found}")
     log.info("on the CPU: %s", found)
     return None
+
+
+def lacks_packages(config: Config, core_ml: CoreML) -> bool:
+    """Return whether Core ML could run the configured model here, had it been built.
+
+    Raises `ModelError` if its packages are damaged.
+    """
+    o = config.decoding
+    wanted = o.engine in ("auto", "coreml") and o.compute != "cpu"
+    if not wanted or unavailable(core_ml.library):
+        return False
+    from streamd.engine.coreml.package_builder import built_model
+
+    return built_model(o.model) is None
 
 
 def unavailable(library: str = LIBRARY) -> str:
@@ -153,40 +169,61 @@ def _asked(config: Config) -> str:
 
 
 def _with_core_ml(
-    config: Config, engine: Engine[Any], built: "BuiltModel", *, core_ml: CoreML, settled: bool
+    config: Config,
+    engine: Engine[Any],
+    built: "BuiltModel | None",
+    *,
+    core_ml: CoreML,
+    settled: bool,
 ) -> Engine[Any]:
     """Return an engine that starts as `engine` and switches to Core ML where that is better.
 
-    With `settled` this returns when all placements have been tried, which may take minutes.
+    Without `built` the model is built first. With `settled` this returns when all placements have
+    been tried, which may take minutes.
     """
     from streamd.engine.coreml.runtime.library import ON_GPU
     from streamd.engine.coreml.runtime.takeover import Takeover, make_compiled_folder
     from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
     from streamd.engine.switching import SwitchingEngine
 
-    try:
-        compiled = make_compiled_folder(built)
-    except OSError as error:
-        log.warning("on the CPU: %s cannot be written (%s)", built.folder.parent, error)
-        return engine
     switching = SwitchingEngine(engine)
     limits = WorkerLimits(answer_s=core_ml.answer_s)
-    job = Job(built, compiled, ON_GPU[0], core_ml.library)
     compute = config.decoding.compute
     wanted = compute if compute in ("ane", "gpu") else "auto"
-    takeover = Takeover(switching, job, wanted, limits=limits)
 
     def run() -> None:
         try:
+            found = built or _build(config.decoding.model)
+            job = Job(found, make_compiled_folder(found), ON_GPU[0], core_ml.library)
+            takeover = Takeover(switching, job, wanted, limits=limits)
+            # Handlers run in reverse order. The one that kills the workers was registered when
+            # their module was imported, so this one runs first, and their end is not taken for a
+            # failed trial.
+            atexit.register(takeover.stop)
             takeover.run()
         except ModelError as error:
             log.warning("on the CPU: %s", error)
 
-    # Handlers run in reverse order. The one that kills the workers was registered when their module
-    # was imported, so this one runs first, and their end is not taken for a failed trial.
-    atexit.register(takeover.stop)
     thread = Thread(target=run, name="core-ml", daemon=True)
     thread.start()
     if settled:
         thread.join()
     return switching
+
+
+def _build(name: str) -> "BuiltModel":
+    """Build a model in a process of its own, which gives way to captions; its log is ours.
+
+    Raises `ModelError` if it was not built; the log says why.
+    """
+    from streamd.engine.coreml.package_builder import built_model
+
+    run = "import sys; from streamd.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", run, "models", "build", name, "--engine", "coreml"]
+    with Popen(["nice", *command], stderr=PIPE, text=True) as process:
+        atexit.register(process.kill)
+        for line in process.stderr or ():
+            log.info("%s", line.strip().removeprefix("streamd: "))
+    if found := built_model(name):
+        return found
+    raise ModelError(f"{name} was not built for Core ML")

@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streamd.config import load
-from streamd.daemon.opening import CoreML, built_for_core_ml
+from streamd.daemon.opening import CoreML, built_for_core_ml, open_model
+from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.errors import ConfigError, ModelError
 from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder, recorded
+from tests.support.checkpoints import checkpoint, huggingface
 from tests.support.coreml_stand_in import FOLDER, Faults
 
 pytest.importorskip("coremltools", reason="needs coremltools to build packages")
@@ -168,6 +172,35 @@ def test_a_model_that_is_not_built_runs_on_the_cpu_unless_core_ml_is_asked_for(c
             ModelError, match=r"tiny\.en is not built for Core ML: streamd models build"
         ):
             built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN)
+
+
+def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
+    model = str(huggingface.write(checkpoint("few"), tmp_path))
+    config = load({"model": model, "compute": "gpu"}, {})
+    config = replace(config, build=replace(config.build, missing=True))
+    engine = open_model(config, core_ml=STAND_IN)[1]
+    assert not isinstance(engine.current, CoreMLEngine), "it is not built, and captions run"
+    (bringing_up,) = (thread for thread in threading.enumerate() if thread.name == "core-ml")
+    bringing_up.join()
+    assert isinstance(engine.current, CoreMLEngine)
+    engine.current.close()
+    told = [message for message in caplog.messages if "mlpackage" in message]
+    assert told[-1].endswith("decoder_mix.mlpackage, 5 of 6")
+
+
+def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))
+    config = load({"model": str(huggingface.write(checkpoint("few"), tmp_path))}, {})
+    config = replace(config, build=replace(config.build, missing=True))
+    engine = open_model(config, core_ml=STAND_IN, settled=True)[1]
+    assert not isinstance(engine.current, CoreMLEngine)
+    *_, why, told = caplog.messages
+    assert "there is no cache folder" in why
+    assert told == f"on the CPU: {config.decoding.model} was not built for Core ML"
 
 
 def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(

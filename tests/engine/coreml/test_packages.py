@@ -1,7 +1,6 @@
 """What ``streamd doctor`` and ``streamd models check`` say of a model on a Mac."""
 
 import shutil
-import threading
 from dataclasses import replace
 
 import pytest
@@ -120,20 +119,16 @@ def test_why_a_mac_cannot_use_core_ml_is_said_in_a_line(
     assert bool(told) == bool(opening.unavailable())
 
 
-def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path, caplog):
-    caplog.set_level("INFO")
+def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path):
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
-    config = load({"model": str(huggingface.write(checkpoint("few"), tmp_path))}, {})
-    asked = []
-    offer(config, lambda question: asked.append(question) or True)
-    assert asked == [], "there is no Core ML here"
-    monkeypatch.setattr("streamd.cli.packages.unavailable", str)
-    offer(load({"model": config.decoding.model, "compute": "cpu"}, {}), asked.append)
-    offer(config, lambda question: asked.append(question) or True)
-    (build,) = (thread for thread in threading.enumerate() if thread.name == "build")
-    build.join()
-    assert len(asked) == 1
-    assert "decoder_mix.mlpackage, 5 of 6" in caplog.text
-    assert caplog.messages[-1] == "the next start uses the GPU and the Neural Engine"
-    offer(config, asked.append)
+    asked, here = [], {"model": str(huggingface.write(checkpoint("few"), tmp_path))}
+    agree = lambda question: asked.append(question) or True  # noqa: E731 (short)
+    assert not offer(load(here, {}), agree).build.missing, "there is no Core ML here"
+    monkeypatch.setattr(opening, "unavailable", lambda library: "")
+    assert not offer(load(here | {"compute": "cpu"}, {}), agree).build.missing
+    assert asked == []
+    assert not offer(load(here, {}), lambda question: False).build.missing
+    assert offer(load(here, {}), agree).build.missing
+    assert main(["models", "build", here["model"], "-q"]) == 0
+    assert not offer(load(here, {}), agree).build.missing
     assert len(asked) == 1, "it is built"

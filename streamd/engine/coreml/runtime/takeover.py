@@ -38,7 +38,7 @@ from streamd.engine.coreml.runtime.library import (
 from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLimits, WorkerLostError
 from streamd.engine.prepared import fastest_ms, window_ms
 from streamd.engine.switching import Fits, SwitchingEngine
-from streamd.errors import EngineError
+from streamd.errors import EngineError, ModelError
 from streamd.processor import processor_name
 
 log = logging.getLogger(__name__)
@@ -80,12 +80,18 @@ def compiled_folder(built: BuiltModel) -> Path:
 
 
 def make_compiled_folder(built: BuiltModel) -> Path:
-    """Return it, created; delete those of earlier macOS versions. Raises `OSError`."""
+    """Return it, created; delete those of earlier macOS versions.
+
+    Raises `ModelError` if it cannot be made.
+    """
     folder = compiled_folder(built)
     if not folder.is_dir():
         for old in folder.parent.glob(f"{_COMPILED}{built.folder.name}-*"):
             discard(old)
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise ModelError(f"{folder.parent} cannot be written ({error.strerror})") from error
     return folder
 
 
