@@ -179,8 +179,7 @@ def read_whole(writer: FileTranscriber, path: Path) -> AudioFile:
 
 def finals_of(writer: FileTranscriber, recording: AudioFile) -> list[Final]:
     """What is said in a recording, without the details of its tokens."""
-    segments = (each for heard in writer.transcribe(recording) for each in heard.segments)
-    finals = (writer.final(segment, seg) for seg, segment in enumerate(segments, 1))
+    finals = (final for window in writer.transcribe(recording) for final in window.finals)
     return [msgspec.structs.replace(final, details=msgspec.UNSET) for final in finals]
 
 

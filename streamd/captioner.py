@@ -371,7 +371,8 @@ class Transcript:
         Raises `ConfigError` if the ending is unknown or the file cannot be written.
         """
         output = of_options({"output": [os.fspath(path)]}).output
-        for sink in open_files(replace(self._config, output=output), self._file, whole=True):
+        config = replace(self._config, output=output)
+        for sink in open_files(config, self._file, whole=True, segments=True):
             for segment in self.segments:
                 sink.write(segment)
             sink.close()
@@ -394,14 +395,12 @@ def transcribe(
 
 def _with_model(config: Config) -> Config:
     """Return the configuration with the best model here if it names none."""
-    if config.decoding.model:
+    wanted, here = config.decoding, places()
+    if wanted.model:
         return config
-    here, language = places(), config.decoding.language or "en"  # nobody is asked for English
-    translate = config.decoding.task == "translate"
-    name = store.best(here, language=language, translate=translate)
-    better = offered(language=language, translate=translate).name
+    name, better = store.best(here, wanted), offered(wanted).name
     if name is None:
         raise ModelError(f"no model here suits; run: streamd models get {better}")
     if store.is_bundled(name, here):
         log.warning("using %s, the smallest; streamd models get %s gets a better one", name, better)
-    return replace(config, decoding=replace(config.decoding, model=name))
+    return replace(config, decoding=replace(wanted, model=name))

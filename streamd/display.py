@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
 from typing import TextIO
@@ -13,7 +13,8 @@ from streamd.config import Config
 from streamd.errors import ConfigError, os_error_as
 from streamd.options import OutputOptions
 from streamd.sinks import CaptionSink, Sink
-from streamd.sinks.formats import FORMATS, FileSink, Jsonl, StreamSink, Text, suffix
+from streamd.sinks.formats import FORMATS, SEGMENTED, FileSink, Jsonl, StreamSink, Text, suffix
+from streamd.sinks.sentences import SentenceSink
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look, clean, confidence_ramp, stamper
 from streamd.sinks.video import Video
@@ -23,11 +24,17 @@ _VIDEO = "mp4"
 
 
 def open_display(
-    config: Config, stream: TextIO, environ: Mapping[str, str], *, started: datetime
+    config: Config,
+    stream: TextIO,
+    environ: Mapping[str, str],
+    *,
+    started: datetime | None = None,
+    segments: bool = False,
 ) -> CaptionSink:
-    """Return the sink for standard output, `stream`; time stamps count from `started`.
+    """Return the sink for standard output, `stream`; time stamps count from `started`, or now.
 
-    Characters outside its encoding are replaced. A dumb terminal counts as a pipe.
+    Characters outside its encoding are replaced. A dumb terminal counts as a pipe. `segments`: as
+    for `open_files`.
     """
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="replace")
@@ -35,22 +42,34 @@ def open_display(
     if output.format == "jsonl":
         return StreamSink(stream, Jsonl(everything=True))
     if output.format != "text":
-        return StreamSink(stream, FORMATS[output.format](config.cues))
+        return open_stream(config, stream, output.format, segments=segments)
     ramp = confidence_ramp(output.colors, environ, is_terminal=terminal)
     look = Look(
         ramp=ramp if config.cues.confidence else (),
         mark_low=output.mark_low,
-        stamp=stamper(output.timestamps, started),
+        stamp=stamper(output.timestamps, started or datetime.now(UTC)),
     )
-    return TerminalSink(stream, look) if terminal else StreamSink(stream, Text(look))
+    if terminal:
+        return TerminalSink(stream, look)
+    lines = StreamSink(stream, Text(look))
+    return SentenceSink(lines) if segments else lines
 
 
-def open_files(config: Config, file: str = "", *, whole: bool = False) -> list[Sink]:
+def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) -> CaptionSink:
+    """Return the sink that writes this format of files; `segments`: as for `open_files`."""
+    sink = StreamSink(stream, FORMATS[form](config.cues))
+    return SentenceSink(sink) if segments and form not in SEGMENTED else sink
+
+
+def open_files(
+    config: Config, file: str = "", *, whole: bool = False, segments: bool = False
+) -> list[Sink]:
     """Return the sinks of the transcript files.
 
     `file` is the sound file that is transcribed, ``-`` for standard input, or empty for other
     sources. With `whole` the files appear when they are complete rather than grow line by line.
-    Raises `ConfigError` if one cannot be made, or would replace the sound.
+    With `segments` the finals are a model's segments, which people get as sentences. Raises
+    `ConfigError` if one cannot be made, or would replace the sound.
     """
     output = config.output
     wanted = {**{Path(path): _format(path) for path in output.output}, **_in_folder(output, file)}
@@ -67,6 +86,8 @@ def open_files(config: Config, file: str = "", *, whole: bool = False) -> list[S
             else:
                 sinks.append(FileSink(path, FORMATS[name](config.cues), whole=whole))
             undo.callback(sinks[-1].close)
+            if segments and name not in SEGMENTED:
+                sinks[-1] = SentenceSink(sinks[-1])
         undo.pop_all()
     return sinks
 

@@ -24,7 +24,7 @@ from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.layouts import layout_of
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ConfigError, ModelError
-from streamd.options import OutputOptions
+from streamd.options import ModelOptions, OutputOptions
 from streamd.sinks.progress import ProgressBar, download_line
 from streamd.sinks.terminal import is_terminal
 
@@ -42,7 +42,7 @@ def with_model(config: Config) -> Config:
     if not name:
         name = _automatic(config, here)
     elif store.find(name, here) is None or store.is_bundled(name, here):
-        _refuse_wrong_language(name, config)
+        _refuse_wrong_language(name, config.decoding)
         _ask_for(name, config, here)
     config = replace(config, decoding=replace(config.decoding, model=name))
     if sys.platform == "darwin" and _can_ask(config.output):
@@ -62,37 +62,23 @@ def _ask_for(name: str, config: Config, here: StorePaths) -> None:
     _download(name, repository, here, config.output, ask=True)
 
 
-def best_here(config: Config, here: StorePaths) -> str | None:
-    """Return the model to use when none is named, or None if none here can do the task."""
-    return store.best(here, language=_wanted(config), translate=_translates(config))
-
-
-def _wanted(config: Config) -> str:
-    """Return the language that the model must know; nobody is asked for English."""
-    return config.decoding.language or "en"
-
-
-def _translates(config: Config) -> bool:
-    return config.decoding.task == "translate"
-
-
-def _refuse_wrong_language(name: str, config: Config) -> None:
+def _refuse_wrong_language(name: str, wanted: ModelOptions) -> None:
     """Check a model of the catalog before it is downloaded; others are checked when loaded."""
-    language, known = _wanted(config), entry(name)
+    known, translates = entry(name), wanted.task == "translate"
     if known is None or languages(known.outline) > ENGLISH:
         return
-    if _translates(config) or language not in ("auto", "en"):
-        usual = offered(language=language, translate=_translates(config))
-        asked = "--translate" if _translates(config) else f"--language {language}"
-        raise ConfigError(f"{asked}: the model {name} knows en only; take one such as {usual.name}")
+    if translates or wanted.language not in ("", "auto", "en"):
+        asked = "--translate" if translates else f"--language {wanted.language}"
+        usual = offered(wanted).name
+        raise ConfigError(f"{asked}: the model {name} knows en only; take one such as {usual}")
 
 
 def _automatic(config: Config, here: StorePaths) -> str:
-    name = best_here(config, here)
+    name = store.best(here, config.decoding)
     if name and not store.is_bundled(name, here):
         log.info("using %s, the best model here; --model names another", name)
         return name
-    usual = offered(language=_wanted(config), translate=_translates(config))
+    usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]
     if _can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
         what = f"{better} ({megabytes(usual.n_bytes)}) from {here.host}"
@@ -235,7 +221,7 @@ class Row(NamedTuple):
 def table(config: Config) -> Iterator[str]:
     """Yield the lines of the list, the models that are here first, with a star at the default."""
     here = places()
-    default = best_here(config, here) or store.BUNDLED[0]
+    default = store.best(here, config.decoding) or store.BUNDLED[0]
     rows = sorted(_rows(here), key=lambda row: not row.state)
     for row in (Row("NAME", "SIZE", "LANGUAGES", "HERE", "FROM"), *rows):
         star = "*" if row.name == default else " "

@@ -21,10 +21,10 @@ from streamd.daemon import build, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.inference import HangError, WindowRecognizer
 from streamd.daemon.opening import Recognizers, open_model, recognizers
-from streamd.daemon.screen import show
+from streamd.daemon.screen import Screen, show
 from streamd.daemon.streams import Chooser, Stream, Streams
 from streamd.daemon.uploads import Uploads
-from streamd.display import open_files
+from streamd.display import open_display, open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE, Metrics
@@ -83,7 +83,8 @@ async def _live(
         live = streams.add(LIVE) if sources else None
         if live is not None:
             (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
-            screen = show(config, live.hub, control, tasks, sinks=open_files(config, file))
+            screen = Screen(open_display(config, sys.stdout, os.environ))
+            show(screen, live.hub, control, tasks, sinks=open_files(config, file))
             if not config.input.files and is_terminal(sys.stdout, os.environ):
                 live.heard = screen.heard
         async with AsyncExitStack() as stack:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from streamd.daemon import build
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, show
-from streamd.display import check_files, open_files
+from streamd.display import check_files, open_display, open_files
 from streamd.engine import Engine
-from streamd.engine.longform import TranscribedWindow, Transcriber
+from streamd.engine.longform import Transcriber
 from streamd.engine.longform.clips import SpeechClips, clips_at
 from streamd.engine.longform.segments import TimedSegment, in_ms, ms_of
 from streamd.engine.model import Model
@@ -138,6 +139,13 @@ class AudioFile:
         return self._n_frames * FRAME_MS
 
 
+class FinishedWindow(NamedTuple):
+    """The finals of one window, numbered in the file, and up to where it is transcribed."""
+
+    finals: tuple[Final, ...]
+    reached_ms: int
+
+
 class FileTranscriber:
     """A model that transcribes files; raises `ConfigError` if it does not fit the options."""
 
@@ -170,7 +178,7 @@ class FileTranscriber:
             speech = SpeechClips(build.gate(config), Segmenter(endpoint))
         return AudioFile(RecordingMel(self._n_mels), speech, report)
 
-    def transcribe(self, file: AudioFile) -> Iterator[TranscribedWindow]:
+    def transcribe(self, file: AudioFile) -> Iterator[FinishedWindow]:
         """Transcribe a file that was read to its end, window by window; raises `EngineError`."""
         mel = file.mel
         mel.finish(n_padding=file.n_padding)
@@ -185,9 +193,12 @@ class FileTranscriber:
             language = transcriber.language(mel, first)
             if self._detects:
                 log.info("the language seems to be %s; if it is not, use --language", language)
-            yield from transcriber.transcribe(mel, clips, language=language, voiced=voiced)
+            seg = count(1)
+            for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
+                finals = tuple(self._final(segment, next(seg)) for segment in window.segments)
+                yield FinishedWindow(finals, window.reached_ms)
 
-    def final(self, segment: TimedSegment, seg: int) -> Final:
+    def _final(self, segment: TimedSegment, seg: int) -> Final:
         """Return the event of a segment, the file's `seg`-th."""
         tokens = tuple(
             Token(id=token, text=self._text_of(token), prob=round(prob, 4))
@@ -249,8 +260,10 @@ class _Batch:
         bar = ProgressBar(sys.stderr, line) if terminal else None
         hub, failure = Hub(LIVE, _HISTORY), None
         async with asyncio.TaskGroup() as tasks:
-            sinks = open_files(self._config, name, whole=True)
-            screen = show(self._config, hub, self._control, tasks, sinks=sinks, bar=bar)
+            sinks = open_files(self._config, name, whole=True, segments=True)
+            shown = open_display(self._config, sys.stdout, os.environ, segments=True)
+            screen = Screen(shown, bar)
+            show(screen, hub, self._control, tasks, sinks=sinks)
             try:
                 with self._control.stopping(source.stop):  # opening may take long, too
                     async with source:
@@ -275,16 +288,15 @@ class _Batch:
             await file.read(source)
         except SourceError as error:
             damage = error  # what came before the damage is transcribed
-        stopped, windows, seg = self._control.stopped, transcriber.transcribe(file), 0
+        stopped, windows = self._control.stopped, transcriber.transcribe(file)
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
         is_wanted = not was_stopped or source.duration_ms is None
         while is_wanted and stopped.is_set() == was_stopped:
             window = await self._in_thread(next, windows, None)
             if window is None:
                 break
-            for segment in window.segments:
-                seg += 1
-                hub.publish(transcriber.final(segment, seg))
+            for final in window.finals:
+                hub.publish(final)
             screen.reached(window.reached_ms, file.duration_ms)
         if damage is not None:
             raise damage

@@ -5,21 +5,16 @@ or a client.
 """
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
 from functools import partial
 from signal import SIGWINCH
 from typing import Any
 
 import numpy as np
 
-from streamd.config import Config
 from streamd.daemon.control import Control
-from streamd.display import open_display
 from streamd.errors import StreamdError
 from streamd.events import Event, Final
 from streamd.hub import Hub
@@ -109,17 +104,14 @@ def _is_done(future: Future[None] | None) -> bool:
 
 
 def show(
-    config: Config,
+    screen: Screen,
     hub: Hub,
     control: Control,
     tasks: asyncio.TaskGroup,
     *,
     sinks: Sequence[Sink],
-    bar: ProgressBar | None = None,
-) -> Screen:
-    """Show a session on standard output and write it to `sinks`, in tasks of their own."""
-    started = datetime.now(UTC)
-    screen = Screen(open_display(config, sys.stdout, os.environ, started=started), bar)
+) -> None:
+    """Show a session on the screen and write it to `sinks`, in tasks of their own."""
 
     async def on_screen() -> None:
         with control.on(SIGWINCH, screen.redraw):
@@ -128,7 +120,6 @@ def show(
     tasks.create_task(_or_stop(on_screen, control))
     for sink in sinks:
         tasks.create_task(_or_stop(partial(stored, hub, sink), control))
-    return screen
 
 
 async def _or_stop(follow: Callable[[], Coroutine[Any, Any, None]], control: Control) -> None:

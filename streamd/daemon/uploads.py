@@ -3,18 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.offline import AudioFile, FileTranscriber
 from streamd.daemon.streams import Streams
+from streamd.display import open_stream
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.errors import SourceError, WireError
-from streamd.events import Final
+from streamd.events import EndReason, Eos, Final
 from streamd.server import Wanted
-from streamd.sinks.formats import FORMATS
 from streamd.sources.file import FileSource
 
 
@@ -31,11 +32,10 @@ class UploadedRecording:
 
     async def finals(self) -> AsyncIterator[Final]:
         """Transcribe it, window by window; raises `EngineError`."""
-        windows, seg = self._transcriber.transcribe(self._file), 0
+        windows = self._transcriber.transcribe(self._file)
         while (window := await self._streams.between(next, windows, None)) is not None:
-            for segment in window.segments:
-                seg += 1
-                yield self._transcriber.final(segment, seg)
+            for final in window.finals:
+                yield final
 
 
 class Uploads:
@@ -83,5 +83,9 @@ class Uploads:
 
     def written(self, finals: Sequence[Final], form: str) -> str:
         """Return a transcript in a format of files."""
-        writer = FORMATS[form](self._config.cues)
-        return writer.header + "".join(map(writer.append, finals)) + writer.end
+        text = StringIO()
+        sink = open_stream(self._config, text, form, segments=True)
+        for event in (*finals, Eos(seq=len(finals), reason=EndReason.END)):
+            sink.write(event)
+        sink.close()
+        return text.getvalue()

@@ -15,6 +15,7 @@ from pathlib import Path
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Heads, Outline, have_heads, only_language
 from streamd.errors import ConfigError
+from streamd.options import ModelOptions
 
 ENGLISH, MANY, MANY_AND_CANTONESE = 1, 99, 100
 """How many languages a model knows."""
@@ -126,10 +127,12 @@ ALSO_CALLED = {"large": "large-v3", "turbo": "large-v3-turbo"}
 _OFFERED = ("base.en", "base")
 
 
-def suits(outline: Outline, *, language: str, translate: bool) -> bool:
-    """Return whether a model can do the task in a language, a code or "auto"."""
+def suits(outline: Outline, wanted: ModelOptions) -> bool:
+    """Return whether a model can do the task in the language; without one, English is enough."""
     multilingual = languages(outline) > ENGLISH
-    return multilingual and _translates(outline) if translate else multilingual or language == "en"
+    if wanted.task == "translate":
+        return multilingual and _translates(outline)
+    return multilingual or wanted.language in ("", "en")
 
 
 def quality(outline: Outline) -> tuple[int, ...]:
@@ -154,13 +157,9 @@ def _translates(outline: Outline) -> bool:
     return outline.dims.n_text_layer == outline.dims.n_audio_layer
 
 
-def offered(*, language: str, translate: bool) -> CatalogModel:
+def offered(wanted: ModelOptions) -> CatalogModel:
     """Return the model to offer to a user who has none that `suits`."""
-    return next(
-        each
-        for each in CATALOG
-        if each.name in _OFFERED and suits(each.outline, language=language, translate=translate)
-    )
+    return next(each for each in CATALOG if each.name in _OFFERED and suits(each.outline, wanted))
 
 
 def entry(name: str) -> CatalogModel | None:

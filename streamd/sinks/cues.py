@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from streamd.events import Event, Final
 from streamd.options import CueLayout
+from streamd.sinks.sentences import SENTENCE_END
 from streamd.sinks.text import aligned, chunks, clean, width
 
 MAX_CUE_MS = 7000
@@ -23,7 +24,6 @@ _PAUSE_MS = 500
 _ORPHAN_CELLS = 12
 """Less text than this should not be left for a cue of its own."""
 
-_SENTENCE_END = re.compile(r"[.?!…。？！][\"'”’»)」』]*$")
 _CLAUSE_END = re.compile(r"[,;:–—、，；：][\"'”’»)」』]*$")
 
 
@@ -174,7 +174,7 @@ def _room(pieces: Sequence[Piece], layout: CueLayout) -> int:
 def _break(pieces: Sequence[Piece], k: int) -> float:
     """Return how good a break after the first `k` pieces is, from 0 to 1."""
     text = pieces[k - 1].text
-    if _SENTENCE_END.search(text):
+    if SENTENCE_END.search(text):
         return 1.0
     pause_ms = pieces[k].start_ms - pieces[k - 1].end_ms
     return 0.5 if _CLAUSE_END.search(text) or pause_ms >= _PAUSE_MS else 0.0

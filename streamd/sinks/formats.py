@@ -183,6 +183,9 @@ FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
     "html": lambda layout: Html(),
 }
 
+SEGMENTED = frozenset({"csv", "tsv", "json", "json-full", "jsonl"})
+"""Formats for programs, which get a model's segments as they are; people get sentences."""
+
 
 def suffix(name: str) -> str:
     """Return the ending of file names in this format."""

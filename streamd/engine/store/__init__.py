@@ -20,6 +20,7 @@ from streamd.engine.store.cache import StorePaths, places
 from streamd.engine.store.layouts import layout_of, load
 from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
+from streamd.options import ModelOptions
 
 BUNDLED = ("tiny.en",)
 """Models that ship with streamd."""
@@ -71,16 +72,14 @@ def is_bundled(name: str, here: StorePaths) -> bool:
     return name in BUNDLED and find(name, here) == asset(name)
 
 
-def best(here: StorePaths, *, language: str, translate: bool) -> str | None:
+def best(here: StorePaths, wanted: ModelOptions) -> str | None:
     """Return the name of the best model on this machine that can do the task, or None.
 
     Of two equal ones, an imported one is preferred to a downloaded and a bundled one. Downloaded
     models that are not in the catalog are ignored: other programs share the cache.
     """
     possible = [
-        (quality(outline), name)
-        for name, outline in _candidates(here)
-        if suits(outline, language=language, translate=translate)
+        (quality(outline), name) for name, outline in _candidates(here) if suits(outline, wanted)
     ]
     return max(possible, key=itemgetter(0))[1] if possible else None
 
