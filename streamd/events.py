@@ -68,7 +68,7 @@ _MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
     """What the client that feeds a session may choose: options, under their names."""
 
-    language: str = _MODEL.language
+    language: str = "auto"
     task: str = _MODEL.task
     prompt: str = _MODEL.prompt
     hotwords: str = _MODEL.hotwords

@@ -99,7 +99,7 @@ const languageNames = new Intl.DisplayNames(undefined, { type: "language" });
 
 /** Say what transcribes the session, and in which language. */
 function describe({ model, language, task }) {
-  const spoken = ["", "auto"].includes(language) ? "language detected" : languageNames.of(language);
+  const spoken = language === "auto" ? "language detected" : languageNames.of(language);
   $("model").textContent = `Model: ${model}, ${spoken}${task === "translate" ? ", translated into English" : ""}`;
 }
 

@@ -19,6 +19,7 @@ from streamd.engine.prepared import open_in_memory
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.silero import Silero
+from streamd.engine.store import known_language
 from streamd.errors import ConfigError
 from streamd.events import Choices
 from streamd.options import DecodingOptions, EndpointOptions
@@ -34,10 +35,13 @@ from streamd.vad.segmenter import Segmenter
 
 
 def default_choices(config: Config) -> Choices:
-    """Return the options of sessions whose client chooses none."""
+    """Return the options of sessions whose client chooses none, also before the model is loaded."""
     o = config.decoding
+    language = o.language
+    if _is_detected(language):
+        language = known_language(o.model) or "auto"
     return Choices(
-        language=o.language or "auto",
+        language=language,
         task=o.task,
         prompt=o.prompt,
         hotwords=o.hotwords,
@@ -82,7 +86,9 @@ def chooser(config: Config, model: Model) -> Chooser:
             values["endpoint_ms"] = ms_from_frames(values["endpoint_ms"])
         choices = msgspec.structs.replace(before, **values)
         _check_language(model, choices.language, choices.task)
-        if choices.language != "auto":
+        if model.language is not None:
+            choices = msgspec.structs.replace(choices, language=model.language)
+        elif choices.language != "auto":
             words.sot_sequence_for(choices.language)
         return choices
 

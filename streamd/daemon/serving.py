@@ -13,6 +13,7 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 from streamd.config import Config, read_token
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.daemon.streams import SessionStorage, Streams
+from streamd.engine.store import known_language
 from streamd.errors import BindError, ConfigError
 from streamd.journal import Folder, JournalPolicy, place
 from streamd.options import BindOptions
@@ -56,7 +57,8 @@ async def server(
         raise ConfigError("--share cannot be used with a socket of the service manager")
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
-    info = ServerInfo(model=config.decoding.model)
+    model = config.decoding.model
+    info = ServerInfo(model=model, language=known_language(model))
     with open_to_others(_with_tokens(config.bind)) as bind:
         async with Server(
             bind,

@@ -70,7 +70,7 @@ class Uploads:
         self, wanted: Wanted, model: Model, engine: Engine[Any]
     ) -> FileTranscriber:
         config = self._config
-        choices = build.chooser(config, model)(build.default_choices(config), wanted.chosen)
+        choices = build.chooser(config, model)(self._streams.choices, wanted.chosen)
         temperature = wanted.temperature
         decoding = replace(
             config.decoding,

@@ -9,8 +9,10 @@ from struct import pack
 from typing import Protocol
 
 import msgspec
-from websockets.asyncio.server import ServerConnection, broadcast
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConcurrencyError, ConnectionClosed
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
 
 from streamd.errors import WireError
 from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
@@ -45,6 +47,20 @@ class StuckError(Exception):
     """The client neither reads nor answers; its connection was reset."""
 
 
+class TextFrames:
+    """The newest text as a frame: the same one for all connections that get it."""
+
+    def __init__(self) -> None:
+        self._text, self._frame = "", b""
+
+    def of(self, text: str) -> bytes:
+        """Return the frame of a text."""
+        if text is not self._text:
+            frame = Frame(Opcode.TEXT, text.encode()).serialize(mask=False)
+            self._text, self._frame = text, frame
+        return self._frame
+
+
 class WebSocket:
     """A websocket whose client cannot block the server.
 
@@ -54,8 +70,10 @@ class WebSocket:
     not read, because the engine is behind, does not count as dead.
     """
 
-    def __init__(self, connection: ServerConnection, limits: ServerLimits) -> None:
-        self._connection = connection
+    def __init__(
+        self, connection: ServerConnection, limits: ServerLimits, frames: TextFrames
+    ) -> None:
+        self._connection, self._frames = connection, frames
         self._deadline_s = limits.send_deadline_ms / 1000
         self._ping_s = limits.ping_ms / 1000
         self._n_unwatched = limits.write_buffer_bytes // 4
@@ -68,7 +86,9 @@ class WebSocket:
 
     def send_at_once(self, text: str) -> None:
         """Send a text message, whether the send buffer has room for it or not."""
-        broadcast([self._connection], text)
+        # As the library's `broadcast` does, but it makes a frame for each connection.
+        if self._connection.protocol.state is State.OPEN:
+            self._connection.transport.write(self._frames.of(text))
 
     async def send(self, text: str) -> None:
         """Send a text message; raises `ConnectionClosed`, or `StuckError` after the deadline."""
@@ -125,9 +145,10 @@ class WebSocket:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What ``hello`` says about the model."""
+    """What clients are told about the model; `language` is the one that it knows, if only one."""
 
     model: str
+    language: str | None = None
 
 
 class Connection:
@@ -272,9 +293,10 @@ class Connection:
 
     def _deliver(self, event: SessionEvent) -> bool:
         # The dialect is told of an event once only, so the room is that for the event itself.
-        if has_room := self._socket.has_room(len(self._hub.encode(event))):
-            for tell in tuple(self._dialect.say(event)):
-                self._socket.send_at_once(self._encoded(tell))
+        text = self._hub.encode(event)
+        if has_room := self._socket.has_room(len(text)):
+            for tell in self._dialect.say(event):
+                self._socket.send_at_once(text if tell.message is event else self._encoded(tell))
         return has_room
 
     def _encoded(self, tell: Tell) -> str:

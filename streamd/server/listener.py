@@ -29,7 +29,15 @@ from streamd.errors import BindError, ConfigError, WireError
 from streamd.events import PROTOCOL, EndReason
 from streamd.options import BindOptions, ServerLimits
 from streamd.server.auth import TOKEN_PROTOCOLS, Auth, is_loopback, load_certificate, tls_context
-from streamd.server.connection import Connection, ServerInfo, Socket, StuckError, WebSocket, refuse
+from streamd.server.connection import (
+    Connection,
+    ServerInfo,
+    Socket,
+    StuckError,
+    TextFrames,
+    WebSocket,
+    refuse,
+)
 from streamd.server.dialects import DIALECTS, ROOT_PATH, Dialect, introduced, requested_role
 from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.exchange import BadRequestError, Exchange, GoneError
@@ -107,6 +115,7 @@ class Server:
         self._registry = ConnectionRegistry(limits.pending_limit)
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, max_bytes=limits.max_upload_bytes) if recordings else None
+        self._frames = TextFrames()
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming_tasks: set[asyncio.Task[None]] = set()
         self._n_uploads = 0
@@ -277,7 +286,7 @@ class Server:
             self._n_uploads -= 1
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
-        socket = WebSocket(accepted, self._limits)
+        socket = WebSocket(accepted, self._limits, self._frames)
         url = accepted.request.path if accepted.request else STREAM_PATH
         path, _, query = url.partition("?")
         dialect, first = DIALECTS[path](query), None
@@ -298,7 +307,7 @@ class Server:
     async def _speak_wyoming(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        socket = WyomingSocket(reader, writer, model=self._info.model, limits=self._limits)
+        socket = WyomingSocket(reader, writer, info=self._info, limits=self._limits)
         dialect = Wyoming()
         try:
             if len(self._wyoming_tasks) <= self._limits.max_speakers:

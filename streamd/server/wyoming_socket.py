@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosedOK
 from streamd.errors import ConfigError, WireError
 from streamd.options import ServerLimits
 from streamd.search.tokenizer import LANGUAGES
-from streamd.server.connection import StuckError
+from streamd.server.connection import ServerInfo, StuckError
 
 _CLOSED = ConnectionClosedOK(None, None)
 
@@ -46,10 +46,10 @@ class WyomingSocket:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         *,
-        model: str,
+        info: ServerInfo,
         limits: ServerLimits,
     ) -> None:
-        self._reader, self._writer, self._model = reader, writer, model
+        self._reader, self._writer, self._info = reader, writer, info
         self._deadline_s = limits.send_deadline_ms / 1000
         self._n_most, self._n_buffer = limits.max_message_bytes, limits.write_buffer_bytes // 4
         writer.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
@@ -86,7 +86,7 @@ class WyomingSocket:
                 raise _CLOSED from None
             match event.type:
                 case "describe":
-                    await self._answer("info", info(self._model))
+                    await self._answer("info", description(self._info))
                 case "ping":
                     await self._answer("pong", event.data)
                 case "audio-chunk":
@@ -119,16 +119,15 @@ class WyomingSocket:
         await self.send(msgspec.json.encode({"type": kind, "data": data}).decode())
 
 
-def info(model: str) -> Mapping[str, object]:
-    """Describe the service: one program with one model, named ``model``."""
+def description(info: ServerInfo) -> Mapping[str, object]:
+    """Describe the service: one program with one model."""
     about = {
         "attribution": {"name": "streamd", "url": ""},
         "installed": True,
         "description": "Whisper on this machine",
         "version": None,
     }
-    # It is asked for before the model is loaded; the names of English models end so.
-    languages = ["en"] if model.endswith(".en") else list(LANGUAGES)
-    models = [{"name": model, "languages": languages, **about}]
+    languages = [info.language] if info.language else LANGUAGES
+    models = [{"name": info.model, "languages": languages, **about}]
     program = {"name": "streamd", "models": models, "supports_transcript_streaming": True, **about}
     return {"asr": [program]}

@@ -49,7 +49,7 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context
     async with serving(streams) as server:
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
         await expect(page.locator("#log .text")).to_have_text(["said before"])
-        await expect(page.locator("#model")).to_have_text("Model: fake, language detected")
+        await expect(page.locator("#model")).to_have_text("Model: fake, English")
         await expect(page.locator("#status")).to_have_text("live")
         streams.live.publish(Vad(speech=True, t_ms=1000))
         for rev, (text, stable) in enumerate([("turn", 0), ("turn on", 4), (HOSTILE, 0)]):

@@ -160,6 +160,26 @@ def test_a_client_chooses_for_its_session_only():
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "language"),
+    [
+        ({"model": "tiny.en"}, "en"),
+        ({"model": "tiny.en", "language": "auto"}, "en"),
+        ({"model": "not-here"}, "auto"),
+        ({"model": "not-here", "language": "de"}, "de"),
+    ],
+)
+def test_the_language_of_an_english_model_is_told_before_it_is_loaded(empty_store, given, language):
+    assert build.default_choices(load(given, {})).language == language
+
+
+def test_an_english_model_detects_nothing():
+    """It hears English, whatever it is asked for."""
+    choose = build.chooser(load({}, {}), shaped(51_864))
+    assert choose(Choices(), {"language": "auto"}).language == "en"
+    assert choose(Choices(), {"prompt": "Bees."}) == Choices(language="en", prompt="Bees.")
+
+
 def said(session: Session) -> Window:
     """A window of some speech."""
     session.feed(recorded.frames(recorded.samples())[:100])

@@ -96,6 +96,7 @@ def native(server: Address, speech: np.ndarray) -> str:
             connection.send(speech[begin : begin + 1600].tobytes())
         connection.send('{"type":"stop"}')
         events = [json.loads(message) for message in connection]
+    assert (events[0]["model"], events[0]["language"]) == ("tiny.en", "en")
     finals = [event["text"] for event in events if event["type"] == "final"]
     return " ".join(finals)
 

@@ -28,7 +28,7 @@ async def test_hello_says_where_the_listener_is():
             "epoch": "e1",
             "seq": 1,
             "model": "fake",
-            "language": "",
+            "language": "en",
             "task": "transcribe",
             "prompt": "",
             "hotwords": "",

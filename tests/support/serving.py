@@ -16,13 +16,14 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from streamd.errors import WireError
-from streamd.events import Final, Partial, TimedWord
+from streamd.events import Choices, Final, Partial, TimedWord
 from streamd.hub import Hub
 from streamd.options import BindOptions, ServerLimits
 from streamd.server import Metrics, Recordings, Server, ServerInfo
 from streamd.types import Frames, ms_from_frames
 
-INFO = ServerInfo(model="fake")
+INFO = ServerInfo(model="fake", language="en")
+CHOICES = Choices(language="en")
 
 
 class CountingIngest:
@@ -123,7 +124,7 @@ class CountingStreams:
     """The sessions of a daemon; "live" is its own."""
 
     def __init__(self) -> None:
-        self.live = Hub("live", epoch="e1")
+        self.live = Hub("live", epoch="e1", choices=CHOICES)
         self.ingests: dict[str, CountingIngest] = {}
         self.opened = asyncio.Event()
         self.max_streams = 10
@@ -149,7 +150,7 @@ class CountingStreams:
             raise WireError("session_busy", f"somebody speaks in {session!r} already")
         if sum(not ingest.finished for ingest in self.ingests.values()) >= self.max_streams:
             raise WireError("too_many_streams", "no room for another stream")
-        ingest = self.ingests[session] = CountingIngest(Hub(session))
+        ingest = self.ingests[session] = CountingIngest(Hub(session, choices=CHOICES))
         self.opened.set()
         return ingest
 

@@ -67,6 +67,17 @@ def find(name: str, here: StorePaths) -> Path | None:
     return imports.find(here.imported, name) or downloaded or bundled
 
 
+def known_language(name: str) -> str | None:
+    """Return the one language that a model knows, by its files without the weights.
+
+    It is None if the model knows several, or is not here or damaged, which `load_model` reports.
+    """
+    with suppress(OSError, ModelError):
+        if path := find(name, places()):
+            return layout_of(path).outline(path).language
+    return None
+
+
 def is_bundled(name: str, here: StorePaths) -> bool:
     """Return whether the name means a bundled model, not an imported or downloaded one."""
     return name in BUNDLED and find(name, here) == asset(name)

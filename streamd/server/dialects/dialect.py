@@ -1,7 +1,6 @@
 """What every dialect is, and what one can ask the connection to do."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -13,15 +12,13 @@ from streamd.server.wire import Command, Hello, Query, close_code
 _MIN_ENDPOINT_MS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     """Send `message` to the client as JSON; an event is encoded once for all who get it."""
 
     message: object
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Close the websocket; `reason` has at most 123 bytes (RFC 6455, section 5.5)."""
 
     code: int

@@ -1,7 +1,6 @@
 """streamd.v1, our own protocol (docs/protocol.md)."""
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import msgspec
 
@@ -19,21 +18,24 @@ from streamd.server.wire import (
     parse_query,
 )
 
+_SPOKEN = (Partial, Final, Vad, Missed)
+"""What a client does not get that only feeds a session."""
+
 
 class Native:
     """What the client gets are the events themselves."""
 
     def __init__(self, query: str) -> None:
         self._text = query
-        self._wants_words: bool | None = None  # as `start` says; None: as the query does
-
-    @cached_property
-    def _query(self) -> Query:
-        return parse_query(self._text, Query)
+        self._wants_words = True
+        self._unwanted: tuple[type[SessionEvent], ...] = ()
 
     def request(self) -> Query:
         """Return the query; raises `WireError` with `bad_query`."""
-        return self._query
+        query = parse_query(self._text, Query)
+        self._wants_words = query.words
+        self._unwanted = _SPOKEN if query.role is Role.INGEST else ()
+        return query
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """Send ``hello``."""
@@ -42,16 +44,15 @@ class Native:
     def hear(self, message: str | bytes) -> Iterator[bytes | Command]:
         """Take audio or a command; raises `WireError` as `decode_command` does."""
         command = message if isinstance(message, bytes) else decode_command(message)
-        if isinstance(command, Start):
+        if isinstance(command, Start) and command.words is not None:
             self._wants_words = command.words
         yield command
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         """Send the event, as far as the client wants it."""
-        if self._query.role is Role.INGEST and isinstance(event, Partial | Final | Vad | Missed):
+        if isinstance(event, self._unwanted):
             return
-        words = self._query.words if self._wants_words is None else self._wants_words
-        if not words and isinstance(event, Partial | Final):
+        if not self._wants_words and isinstance(event, Partial | Final):
             event = msgspec.structs.replace(event, words=())
         yield Tell(event)
 
