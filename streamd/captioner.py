@@ -24,10 +24,9 @@ from streamd.audio import Block
 from streamd.config import Config, of_options
 from streamd.daemon import ROOM, build, caption, supervise
 from streamd.daemon.control import Control
-from streamd.daemon.offline import FileTranscriber
+from streamd.daemon.offline import FileTranscriber, UploadedRecording
 from streamd.daemon.opening import open_model, recognizers
 from streamd.daemon.streams import Stream, Streams
-from streamd.daemon.uploads import UploadedRecording
 from streamd.display import open_files
 from streamd.engine import store
 from streamd.engine.catalog import offered

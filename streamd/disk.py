@@ -1,6 +1,6 @@
-"""The user's folders, and how files and folders are written: completely or not at all.
+"""The files that ship with the code, the user's folders, and how they are written: whole or not.
 
-Source of the folders: the XDG base directory specification; on macOS, Apple's file system
+Source of the user's folders: the XDG base directory specification; on macOS, Apple's file system
 programming guide.
 """
 
@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from streamd.errors import StreamdError
+
 log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "STREAMD_CACHE"
@@ -31,6 +33,26 @@ _NEW = ".new-"
 """Prefix of files and folders that are still being written."""
 _ABANDONED_S = 3600
 """Age from which such a file or folder is taken for a remnant of a crashed process."""
+
+_IN_CHECKOUT = {
+    "tiny.en": "models/tiny.en",
+    "golden": "tests/golden",
+    "speech": "tests/speech",
+    "web": "clients/web",
+}
+"""Asset -> folder in the repository; in the wheel it is ``streamd/_<asset>`` (pyproject.toml)."""
+
+
+def asset(name: str) -> Path:
+    """Return the folder of a bundled asset; `name` is a key of `_IN_CHECKOUT`.
+
+    Raises `StreamdError` if the installation lacks it.
+    """
+    package = Path(__file__).parent
+    for folder in (package / f"_{name}", package.parent / _IN_CHECKOUT[name]):
+        if folder.is_dir():
+            return folder
+    raise StreamdError(f"this installation lacks the bundled {name} files: install streamd again")
 
 
 def user_folder(

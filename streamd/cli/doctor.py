@@ -17,11 +17,10 @@ import numpy as np
 
 import streamd
 from streamd import stdio
-from streamd.assets import asset
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
 from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml, unavailable
-from streamd.disk import CACHE_VARIABLE, cache_folder, megabytes
+from streamd.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import dimensions
 from streamd.engine.check import compare, sounds

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from streamd.assets import asset
 from streamd.config import Config
-from streamd.disk import expanded, megabytes
+from streamd.disk import asset, expanded, megabytes
 from streamd.engine import store
 from streamd.engine.catalog import CATALOG, ENGLISH, entry, languages, offered
 from streamd.engine.model import Outline

@@ -20,10 +20,10 @@ from streamd.config import Config
 from streamd.daemon import build, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.inference import HangError, WindowRecognizer
+from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import Recognizers, open_model, recognizers
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.streams import Chooser, Stream, Streams
-from streamd.daemon.uploads import Uploads
 from streamd.display import open_display, open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason

@@ -1,13 +1,14 @@
-"""``streamd transcribe``: whole files in, transcripts out, one after the other."""
+"""Whole recordings: ``streamd transcribe``, and what clients and the library send."""
 
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from io import StringIO
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,20 +19,22 @@ from streamd.daemon import build
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, show
-from streamd.display import check_files, open_display, open_files
+from streamd.daemon.streams import Streams
+from streamd.display import check_files, open_display, open_files, open_stream
 from streamd.engine import Engine
 from streamd.engine.longform import Transcriber
 from streamd.engine.longform.clips import SpeechClips, clips_at
 from streamd.engine.longform.segments import TimedSegment, in_ms, ms_of
 from streamd.engine.model import Model
-from streamd.errors import ConfigError, SourceError, StreamdError
-from streamd.events import Details, EndReason, Fault, Final, Gap, GapReason, TimedWord, Token
+from streamd.errors import ConfigError, SourceError, StreamdError, WireError
+from streamd.events import Details, EndReason, Eos, Fault, Final, Gap, GapReason, TimedWord, Token
 from streamd.hub import Hub
 from streamd.mel import RecordingMel
-from streamd.server import LIVE
+from streamd.server import LIVE, Wanted
 from streamd.sinks.progress import ProgressBar, transcription_line
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
+from streamd.sources.file import FileSource
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.vad.segmenter import Segmenter
 
@@ -303,3 +306,75 @@ class _Batch:
 
     async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+
+
+class UploadedRecording:
+    """One recording, read to its end."""
+
+    def __init__(self, transcriber: FileTranscriber, file: AudioFile, streams: Streams) -> None:
+        self._transcriber, self._file, self._streams = transcriber, file, streams
+
+    @property
+    def duration_ms(self) -> int:
+        """Its duration."""
+        return self._file.duration_ms
+
+    async def finals(self) -> AsyncIterator[Final]:
+        """Transcribe it, window by window; raises `EngineError`."""
+        windows = self._transcriber.transcribe(self._file)
+        while (window := await self._streams.between(next, windows, None)) is not None:
+            for final in window.finals:
+                yield final
+
+
+class Uploads:
+    """Reads and transcribes recordings with the model that `opened` gives, step by step.
+
+    Each step, a second of a file or one window, goes through `Streams.between`; so live captions
+    wait for one step at most, and several recordings take turns.
+    """
+
+    def __init__(self, config: Config, streams: Streams) -> None:
+        self._config, self._streams = config, streams
+        self.opened: asyncio.Future[tuple[Model, Engine[Any]]] = asyncio.Future()
+        """The model, when it is loaded; until then recordings wait."""
+
+    async def read(self, path: str, name: str, wanted: Wanted) -> UploadedRecording:
+        """Read a sound file; see `streamd.server.Recordings`."""
+        opened = await asyncio.shield(self.opened)
+        transcriber = await self._streams.between(self._new_transcriber, wanted, *opened)
+        file = transcriber.new_file(lambda _: None)
+        longest_ms = self._config.limits.max_upload_ms
+        async with FileSource(path, upload=name) as source:
+            async for item in source:
+                await self._streams.between(file.take, item)
+                if 0 < longest_ms < file.duration_ms:
+                    raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+            file.n_padding = aiter(source).n_padding
+        if not file.duration_ms:
+            raise SourceError(f"{name} has no audio: record or convert it again")
+        return UploadedRecording(transcriber, file, self._streams)
+
+    def _new_transcriber(
+        self, wanted: Wanted, model: Model, engine: Engine[Any]
+    ) -> FileTranscriber:
+        config = self._config
+        choices = build.chooser(config, model)(self._streams.choices, wanted.chosen)
+        temperature = wanted.temperature
+        decoding = replace(
+            config.decoding,
+            language=choices.language,
+            task=wanted.task,
+            prompt=choices.prompt,
+            temperature=config.decoding.temperature if temperature is None else temperature,
+        )
+        return FileTranscriber(replace(config, decoding=decoding), model, engine)
+
+    def written(self, finals: Sequence[Final], form: str) -> str:
+        """Return a transcript in a format of files."""
+        text = StringIO()
+        sink = open_stream(self._config, text, form, segments=True)
+        for event in (*finals, Eos(seq=len(finals), reason=EndReason.END)):
+            sink.write(event)
+        sink.close()
+        return text.getvalue()

@@ -182,9 +182,12 @@ def _with_core_ml(
     been tried, which may take minutes.
     """
     from streamd.engine.coreml.runtime.library import ON_GPU
-    from streamd.engine.coreml.runtime.takeover import Takeover, make_compiled_folder
+    from streamd.engine.coreml.runtime.takeover import (
+        SwitchingEngine,
+        Takeover,
+        make_compiled_folder,
+    )
     from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
-    from streamd.engine.switching import SwitchingEngine
 
     switching = SwitchingEngine(engine)
     limits = WorkerLimits(answer_s=core_ml.answer_s)

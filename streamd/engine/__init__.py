@@ -1,9 +1,8 @@
 """The recognizer and the backends that run a model's encoder and decoder.
 
 A backend implements `Engine`: `onnx` (CPU, the default), `coreml` (GPU and Neural Engine of a
-Mac), `switching` (one of several), `reference` (float32 numpy, for comparison). `store` finds a
-model's files, `padding` says what is computed of the context, and `recognizer` turns a window into
-a hypothesis with any backend.
+Mac), `reference` (float32 numpy, for comparison). `store` finds a model's files, `padding` says
+what is computed of the context, and `recognizer` turns a window into a hypothesis with any backend.
 """
 
 import os

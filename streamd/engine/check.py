@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from streamd.assets import asset
+from streamd.disk import asset
 from streamd.engine import Engine, FeaturesT
 from streamd.engine.model import Model
 from streamd.engine.reference import Array, ReferenceEngine

@@ -30,8 +30,16 @@ import numpy as np
 import onnxruntime
 import soundfile
 
-from streamd.assets import asset
-from streamd.disk import cache_folder, discard, expanded, is_ours, prune, put_file, put_folder
+from streamd.disk import (
+    asset,
+    cache_folder,
+    discard,
+    expanded,
+    is_ours,
+    prune,
+    put_file,
+    put_folder,
+)
 from streamd.engine import Engine, FeaturesT, ModelDimensions
 from streamd.engine.model import Model
 from streamd.engine.onnx import FILES, OnnxEngine, Precision, build, make_bank, open_folder, save

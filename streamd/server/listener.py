@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from streamd.assets import asset
+from streamd.disk import asset
 from streamd.errors import BindError, ConfigError, WireError
 from streamd.events import PROTOCOL, EndReason
 from streamd.options import BindOptions, ServerLimits

@@ -34,7 +34,7 @@ from streamd import daemon
 from streamd.cli import main
 from streamd.daemon.opening import CoreML
 from streamd.engine.recognizer import Recognizer
-from streamd.engine.switching import SwitchingEngine
+from streamd.engine.coreml.runtime.takeover import SwitchingEngine
 
 recognize, switch_to = Recognizer.recognize, SwitchingEngine.switch_to
 came = [Event() for _ in range(9)]

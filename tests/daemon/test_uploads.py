@@ -9,9 +9,9 @@ import pytest
 import soundfile
 
 from streamd.config import load
+from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import open_model
 from streamd.daemon.streams import Streams
-from streamd.daemon.uploads import Uploads
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final
 from streamd.server import Wanted

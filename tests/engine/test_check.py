@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamd.assets import asset
+from streamd.disk import asset
 from streamd.engine.check import (
     MAX_DISTANCE,
     MAX_KL,

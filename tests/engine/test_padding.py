@@ -154,7 +154,7 @@ def test_a_bank_is_made_from_windows_at_the_full_context():
 def test_a_damaged_bank_is_refused(tmp_path):
     from safetensors.numpy import save_file
 
-    from streamd.assets import asset
+    from streamd.disk import asset
 
     for file in asset("tiny.en").iterdir():
         (tmp_path / file.name).symlink_to(file)

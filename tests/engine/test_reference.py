@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from streamd.assets import asset
+from streamd.disk import asset
 from streamd.engine import reference
 from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel

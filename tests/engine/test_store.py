@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from streamd.assets import asset
+from streamd.disk import asset
 from streamd.engine.onnx.builder import quantised, row_offset
 from streamd.engine.store import load_model
 from streamd.errors import ModelError

@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from streamd.assets import asset
+from streamd.disk import asset
 from streamd.engine import Engine
 from streamd.engine.check import clips, mel_of
 from streamd.engine.coreml.built import BUILD_AGAIN, BuiltModel

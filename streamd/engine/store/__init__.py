@@ -11,8 +11,7 @@ from difflib import get_close_matches
 from operator import itemgetter
 from pathlib import Path
 
-from streamd.assets import asset
-from streamd.disk import expanded
+from streamd.disk import asset, expanded
 from streamd.engine.catalog import CATALOG, quality, suits
 from streamd.engine.model import Model, Outline
 from streamd.engine.store import cache, imports

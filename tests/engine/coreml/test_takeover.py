@@ -19,6 +19,7 @@ from streamd.engine.coreml.runtime.library import (
 from streamd.engine.coreml.runtime.takeover import (
     OUTCOME,
     Outcome,
+    SwitchingEngine,
     Takeover,
     Trial,
     load_outcome,
@@ -26,7 +27,6 @@ from streamd.engine.coreml.runtime.takeover import (
     save_outcome,
 )
 from streamd.engine.coreml.runtime.worker import Job
-from streamd.engine.switching import SwitchingEngine
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import PATIENT, faulty, on_cpu
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamd.assets import asset
+from streamd.disk import asset
 from streamd.engine import ModelDimensions
 from streamd.engine import longform as transcriber
 from streamd.engine.longform.segments import SpokenWord, in_ms

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import streamd.assets
+import streamd.disk
 from streamd.errors import StreamdError
 
 
@@ -14,7 +14,7 @@ def asset_of(installation: Path):
     """`asset`, as a copy of the module in another place finds it."""
     package = installation / "streamd"
     package.mkdir(exist_ok=True)
-    copy = Path(shutil.copy(streamd.assets.__file__, package))
+    copy = Path(shutil.copy(streamd.disk.__file__, package))
     spec = importlib.util.spec_from_file_location("copied_assets", copy)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
