@@ -82,11 +82,7 @@ async def _live(
         running = [tasks.create_task(task) for task in work]
         live = streams.add(LIVE) if sources else None
         if live is not None:
-            (file,) = config.input.files if len(sources) == 1 and config.input.files else ("",)
-            screen = Screen(open_display(config, sys.stdout, os.environ))
-            show(screen, live.hub, control, tasks, sinks=open_files(config, file))
-            if not config.input.files and is_terminal(sys.stdout, os.environ):
-                live.heard = screen.heard
+            _show(config, live, control, tasks)
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving.server(config, streams, uploads))
             if server is not None and not is_terminal(sys.stdout, os.environ):
@@ -101,6 +97,14 @@ async def _live(
                 await caption(sources, live, control, opened=opened, reopen=reopen)
         for task in running:
             task.cancel()
+
+
+def _show(config: Config, live: Stream, control: Control, tasks: asyncio.TaskGroup) -> None:
+    file = config.input.files[0] if len(config.input.files) == 1 else ""
+    screen = Screen(open_display(config, sys.stdout, os.environ))
+    show(screen, live.hub, control, tasks, sinks=open_files(config, file))
+    if not config.input.files and is_terminal(sys.stdout, os.environ):
+        live.heard = screen.heard
 
 
 async def supervise(

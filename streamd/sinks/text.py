@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from wcwidth import iter_graphemes, wcswidth, wcwidth
@@ -116,20 +117,26 @@ def wrapped(spans: Sequence[Span], columns: int) -> list[list[Span]]:
     rows: list[list[Span]] = []
     begin = 0
     while begin < len(marks):
-        end, used = begin, 0
-        while end < len(marks) and (end == begin or used + cells(marks[end].text) <= columns):
-            used += cells(marks[end].text)
-            end += 1
+        end = after = _row_end(marks, begin, columns)
         if end < len(marks):
-            end = next((at for at in range(end, begin, -1) if _may_break(marks, at)), end)
-        row = marks[begin:end]
-        while end < len(marks) and row and row[-1].text == " ":
-            row.pop()
-        rows.append([Span("".join(m.text for m in run), sgr) for sgr, run in groupby(row, _style)])
-        while rows and end < len(marks) and marks[end].text == " ":
-            end += 1
-        begin = end
+            while end > begin and marks[end - 1].text == " ":
+                end -= 1
+            while after < len(marks) and marks[after].text == " ":
+                after += 1
+        runs = groupby(marks[begin:end], attrgetter("sgr"))
+        rows.append([Span("".join(mark.text for mark in run), sgr) for sgr, run in runs])
+        begin = after
     return rows
+
+
+def _row_end(marks: Sequence[Span], begin: int, columns: int) -> int:
+    """Return where the row that begins at `begin` ends; it has at least one mark."""
+    used = 0
+    for end in range(begin, len(marks)):
+        used += cells(marks[end].text)
+        if used > columns and end > begin:
+            return next((at for at in range(end, begin, -1) if _may_break(marks, at)), end)
+    return len(marks)
 
 
 def _may_break(marks: Sequence[Span], at: int) -> bool:
@@ -137,10 +144,6 @@ def _may_break(marks: Sequence[Span], at: int) -> bool:
     if " " in (before, after):
         return True
     return (cells(before) == 2 or cells(after) == 2) and after not in _NO_START
-
-
-def _style(span: Span) -> str:
-    return span.sgr
 
 
 def blank_between(before: str, after: str) -> str:

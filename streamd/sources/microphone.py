@@ -104,24 +104,27 @@ def choose(devices: Sequence[Device], wanted: int | str | None) -> Device:
     """
     if not devices:
         raise SourceError("no microphone found: plug one in, or name a sound file")
-    if wanted is None:
-        matches = [device for device in devices if device.default]
-        problem = "the system has no default microphone"
-    elif isinstance(wanted, int) or wanted.isdecimal():
-        matches = [device for device in devices if device.index == int(wanted)]
-        problem = f"no input device has the number {wanted}"
-    elif wanted == MONITOR and not _by_name(devices, wanted):
-        matches = [device for device in devices if device.name == _PULSE]
-        if not matches:
-            raise SourceError(f"no device has what the computer plays: {_no_monitor()}")
-    else:
-        matches = _by_name(devices, wanted)
-        match = "several input devices match" if matches else "no input device matches"
-        problem = f"{match} {wanted!r}"
+    matches, problem = _matches(devices, wanted)
     if len(matches) == 1:
         return matches[0]
     listed = ", ".join(map(str, matches or devices))
     raise SourceError(f"{problem}: choose one by its number: {listed}")
+
+
+def _matches(devices: Sequence[Device], wanted: int | str | None) -> tuple[list[Device], str]:
+    """Return the devices that may be meant, and what is wrong unless there is exactly one."""
+    if wanted is None:
+        return [d for d in devices if d.default], "the system has no default microphone"
+    if isinstance(wanted, int) or wanted.isdecimal():
+        matches = [device for device in devices if device.index == int(wanted)]
+        return matches, f"no input device has the number {wanted}"
+    matches = _by_name(devices, wanted)
+    if not matches and wanted == MONITOR:
+        matches = [device for device in devices if device.name == _PULSE]
+        if not matches:
+            raise SourceError(f"no device has what the computer plays: {_no_monitor()}")
+    match = "several input devices match" if matches else "no input device matches"
+    return matches, f"{match} {wanted!r}"
 
 
 def _no_monitor() -> str:
