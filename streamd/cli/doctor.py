@@ -175,7 +175,7 @@ def _core_ml(config: Config) -> Iterator[Finding]:
     built = built_for_core_ml(replace(config, decoding=decoding), CoreML())
     if built is None:
         build = f"streamd models build {name} --engine coreml, and no --compute cpu"
-        fix = unavailable() or f"{build} (a minute or two, 0.2 to 4 GB of disk)"
+        fix = unavailable() or f"{build} (minutes, 0.8 to 4 GB of memory and 0.2 to 4 of disk)"
         yield Finding("--", f"{name} runs on the CPU", fix)
         return
     from streamd.cli.packages import functions, trials  # only a Mac needs it

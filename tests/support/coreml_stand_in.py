@@ -208,32 +208,39 @@ class MLNeuralEngineComputeDevice:
 
 
 class MLComputePlan:
-    """As ``coremltools.models.compute_plan`` has it; dies if a fault says so."""
+    """As ``coremltools.models.compute_plan`` has it; dies if a fault says so.
+
+    It is asked for a package, and knows the devices of its default function alone.
+    """
 
     @classmethod
     def load_from_path(cls, path: str, compute_units: ComputeUnit = ComputeUnit.ALL):
         os.write(1, b"E5RT: a line below Python\n")
         _suffer(_happens("plan", compute_units.name, Path(path).stem))
         plan = cls()
-        functions = _interpreter(path).program.functions
+        program = _interpreter(path).program
         plan.model_structure = SimpleNamespace(
             program=SimpleNamespace(
                 functions={
                     name: SimpleNamespace(
                         block=SimpleNamespace(
                             operations=[
-                                SimpleNamespace(operator_name=operation.kind)
+                                SimpleNamespace(
+                                    operator_name=operation.kind, planned=name == program.default
+                                )
                                 for operation in function.operations
                             ]
                         )
                     )
-                    for name, function in functions.items()
+                    for name, function in program.functions.items()
                 }
             )
         )
         return plan
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation):
+        if not operation.planned:
+            return None
         on_cpu = operation.operator_name == "softmax"
         device = MLCPUComputeDevice() if on_cpu else MLNeuralEngineComputeDevice()
         return SimpleNamespace(preferred_compute_device=device)

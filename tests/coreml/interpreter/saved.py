@@ -98,11 +98,13 @@ class Function:
 class Program:
     """A package: equal constants of several functions are the same arrays.
 
-    `n_weight_bytes` is the size of the file of weights.
+    `default` is the function that is meant where none is named, `n_weight_bytes` the size of the
+    file of weights.
     """
 
     path: Path
     functions: Mapping[str, Function]
+    default: str
     n_weight_bytes: int
 
 
@@ -141,16 +143,16 @@ def read_program(package: Path) -> Program:
         raise ModelError(
             f"{package} is no Core ML package, or damaged ({why}); build it again"
         ) from error
+    default = model.description.defaultFunctionName or "main"
+    if default not in functions:
+        raise ModelError(f"{package}: its default function {default} does not exist")
     _check_description(package, model, functions)
-    return Program(package, functions, weights.stat().st_size if blobs else 0)
+    return Program(package, functions, default, weights.stat().st_size if blobs else 0)
 
 
 def _check_description(package: Path, model: _Message, functions: Mapping[str, Function]) -> None:
     """What the package says of its functions to who loads it must be what they are."""
     described = model.description
-    default = described.defaultFunctionName or "main"
-    if default not in functions:
-        raise ModelError(f"{package}: its default function {default} does not exist")
     if model.specificationVersion < _SPECIFICATION and (
         len(functions) > 1 or any(each.states for each in functions.values())
     ):

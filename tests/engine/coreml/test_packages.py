@@ -56,7 +56,7 @@ def test_doctor_shows_the_trials_of_all_placements(here):
     assert trials(here)[1][0] == "the CPU is the fastest here"
 
 
-def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here, tmp_path):
+def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here, tmp_path, capfd):
     with faulty(tmp_path / "faults") as faults:
         with core_ml(here, make_compiled_folder(here)):
             pass  # compiles
@@ -65,8 +65,11 @@ def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here,
     asked = [call[1:] for call in faults.done() if call[0] == "plan"]
     assert asked == [["CPU_AND_NE", "encoder"], ["CPU_AND_GPU", "decoder_state"]]
     assert told[0] == "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax"
+    assert told[1] == "encoder ctx640: Core ML does not say", "it tells of the default function"
     assert told[-1] == "decoder_state align32: Core ML does not say"
     assert len(told) == 10
+    out, err = capfd.readouterr()
+    assert (out, "a line below Python" in err) == ("", True), "Core ML's own words are no captions"
 
 
 def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):

@@ -6,12 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from math import prod
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 
 import pytest
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
+from streamd.engine.coreml.runtime import worker
 from streamd.engine.coreml.runtime.worker import Job, Supervisor, WorkerLimits, WorkerLostError
 from streamd.errors import EngineError
 from tests.support import coreml_stand_in
@@ -148,6 +152,30 @@ def test_signals_for_the_program_leave_the_worker_alone(built, tmp_path):
             os.kill(before[0], number)
         assert_right(engine, built)
         assert workers() == before
+
+
+class Closed:
+    """A connection whose other end asks for nothing."""
+
+    def send(self, reply): ...
+
+    def recv(self):
+        raise EOFError
+
+
+@pytest.mark.parametrize("serve", [True, False])
+def test_a_worker_that_somebody_waits_for_is_not_in_the_background(
+    built, tmp_path, monkeypatch, serve
+):
+    lowered = []
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(os, "setpriority", lambda *which: lowered.append(which))
+    job = Job(built, tmp_path, PLACEMENTS["mix"], coreml_stand_in.__name__, serve=serve)
+    job = replace(job, functions=built.find("cross", "mix", n_ctx=384))
+    memory = [RawArray("f", prod(shape)) for shape in worker._shapes(built.meta)]
+    with suppress(EOFError):
+        worker._serve(job, Closed(), memory)
+    assert bool(lowered) != serve
 
 
 def test_a_worker_ends_with_its_engine(built, tmp_path):
