@@ -24,14 +24,12 @@ _HEAD = f"""\
 
 <!-- Made by `make docs` from streamd/options.py and streamd/config/table.py. -->
 
-An option has one name everywhere. `--endpoint-ms 700` on the command line, the variable
-`STREAMD_ENDPOINT_MS=700` and the key `endpoint-ms = 700` in section `[vad]` of a TOML file mean the
-same. The command line takes precedence over variables, variables over the file.
+An option has one name everywhere, in this order of precedence: `--endpoint-ms 700` on the command
+line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[vad]` of a TOML file.
 
 - `--config FILE` (or `{CONFIG_VARIABLE}`) names the TOML file; by default none is read.
-- `--print-config` prints the effective configuration as a TOML file and exits.
+- `--print-config` prints the effective configuration as TOML and exits.
 - `-h`, `--help` list the common options, `--help-all` all of them, `--version` the version.
-- `--set NAME=VALUE` sets a field that has no option; see [below](#fields-without-an-option).
 - A switch has the flags `--NAME` and `--no-NAME`, unless another is listed; its key takes `true` or
   `false`. The table shows the flag that changes the default.
 - Lists are separated by commas in variables. An empty variable counts as not set.
@@ -40,8 +38,8 @@ same. The command line takes precedence over variables, variables over the file.
 _SETTINGS = f"""\
 ## Fields without an option
 
-Thresholds and limits that few people need. `--set search.entropy_threshold=2.8` may be repeated;
-`{SET_VARIABLE}` takes several, separated by spaces, and the file has a section:
+`--set search.entropy_threshold=2.8` may be repeated; `{SET_VARIABLE}` takes several, separated by
+spaces, and the file has a section:
 
 ```toml
 [set]
@@ -80,12 +78,11 @@ def _settings() -> str:
     """The fields that only ``--set`` reaches; their meaning stands below them in the source."""
     meanings = _meanings()
     rows = (
-        f"`{field.setting}` `{_shown(field)}` | {_allowed(field)} "
-        f"| {meanings[type(getattr(Config(), field.part)).__name__, field.attribute]}\n"
+        f"`{field.setting}` `{_shown(field)}` {field.unit}".rstrip()
+        + f" | {meanings[type(getattr(Config(), field.part)).__name__, field.attribute]}\n"
         for field in SETTINGS.values()
     )
-    table = _TABLE.replace("option and default", "field and default")
-    return f"{_SETTINGS}{table}{''.join(rows)}"
+    return f"{_SETTINGS}field and default | meaning\n---|---\n{''.join(rows)}"
 
 
 def _meanings() -> dict[tuple[str, str], str]:

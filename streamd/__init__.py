@@ -1,6 +1,6 @@
 r"""Live captions from a Whisper model that runs on your own machine.
 
-As a library, streamd is these names (docs/library.md)::
+As a library, streamd is these names (docs/recipes.md)::
 
     from streamd import Captioner, Microphone, transcribe
 

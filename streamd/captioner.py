@@ -1,4 +1,4 @@
-"""streamd as a library: a model that is opened once, and cheap sessions on it (docs/library.md).
+"""streamd as a library: a model that is opened once, and cheap sessions on it (docs/recipes.md).
 
 A `Captioner` runs an event loop of its own in a thread. On it are the same parts as in the daemon:
 `Streams`, the supervisor of the engine, and `caption`, which carries a source into a session. The
