@@ -17,6 +17,7 @@ Row = NDArray[np.float32]
 """(n_vocab,) logits of one position."""
 
 _MARKS = (".", ",", "?", "!", ";", ":", "...")
+_STOPS, _COMMAS = (".", "。"), (",", "，", "、")
 REFUSED = np.float32(-np.inf)
 
 
@@ -46,6 +47,8 @@ class Rules:
         if -1 in options.suppress_tokens:
             suppressed.update(tokenizer.non_speech_tokens)
         self._suppressed = sorted(suppressed)
+        self._stops = _single(tokenizer, _STOPS)
+        self._commas = _single(tokenizer, _COMMAS)
         self._blank: list[int] = []
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
@@ -61,11 +64,21 @@ class Rules:
         row[self._suppressed] = REFUSED
         if self._options.text_only:
             row[self.eot + 1 : self._begin if self._options.timestamps else None] = REFUSED
+        if self._options.stop_margin:
+            self._prefer_comma(row)
         if self._options.timestamps:
             self._pair_timestamps(row, tokens)
             self._order_timestamps(row, tokens)
             self._prefer_timestamps(row)
         return row
+
+    def _prefer_comma(self, row: Row) -> None:
+        """Refuse a full stop that is hardly more probable than a comma."""
+        top = row.max()
+        if row[self._stops].max() == top and row[self._commas].max() >= (
+            top - self._options.stop_margin
+        ):
+            row[self._stops] = REFUSED
 
     def _pair_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
         """Timestamps come in pairs (end, start), except the first one and one before the end."""
@@ -99,3 +112,8 @@ class Rules:
             together = np.log(np.exp(row[begin:] - top).sum()) + top
         if together > row[:begin].max():
             row[:begin] = REFUSED
+
+
+def _single(tokenizer: Tokenizer, marks: Sequence[str]) -> list[int]:
+    """The marks that are one token each."""
+    return [token[0] for mark in marks if len(token := tokenizer.encode(mark)) == 1]

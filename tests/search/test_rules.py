@@ -17,8 +17,9 @@ TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 BLANK = ord(" ")
 
 
-def allowed(tokens, options=None, *, row=None, something_said=False) -> set[int]:
-    rules = Rules(TOKENIZER, options or DecodingOptions(), something_said=something_said)
+def allowed(tokens, options=None, *, row=None, something_said=False, stop_margin=0.0) -> set[int]:
+    options = replace(options or DecodingOptions(), stop_margin=stop_margin)
+    rules = Rules(TOKENIZER, options, something_said=something_said)
     row = np.zeros(N_VOCAB, np.float32) if row is None else row
     before = row.copy()
     after = rules(row, tokens)
@@ -45,6 +46,15 @@ def test_annotations_are_refused_and_ordinary_punctuation_is_not():
     assert not {ord(c) for c in ",.?!'-"} & refused
     assert not set(range(N_TEXT)) - allowed([1], DecodingOptions(suppress_tokens=()))
     assert set(range(N_TEXT)) - allowed([1], DecodingOptions(suppress_tokens=(7,))) == {7}
+
+
+@pytest.mark.parametrize(("comma", "is_refused"), [(1.0, True), (-1.0, True), (-1.1, False)])
+def test_a_full_stop_must_be_clearly_more_probable_than_a_comma(comma, is_refused):
+    row = np.full(N_VOCAB, -5.0, np.float32)
+    row[ord(",")], row[ord(".")] = comma, 1.0
+    assert (ord(".") not in allowed([ord("a")], row=row, stop_margin=2.0)) == is_refused
+    row[ord("a")] = 1.1  # what is more probable than both decides
+    assert ord(".") in allowed([ord("a")], row=row, stop_margin=2.0)
 
 
 def test_only_text_is_written_unless_openai_s_rules_are_wanted():

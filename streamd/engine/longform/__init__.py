@@ -73,7 +73,12 @@ class Transcriber(Generic[FeaturesT]):
         self._engine, self._tokenizer = engine, tokenizer
         # Guards of live captions, which openai-whisper does not have.
         self._decoding = replace(
-            decoding, loops=None, entropy_threshold=0.0, blank_is_guess=False, best_attempt=False
+            decoding,
+            loops=None,
+            entropy_threshold=0.0,
+            blank_is_guess=False,
+            best_attempt=False,
+            stop_margin=0.0,
         )
         self._options = options = options or LongformOptions()
         n_most = engine.dims.n_text_ctx // 2 - 1
