@@ -2,6 +2,7 @@
 
 const root = document.documentElement;
 const $ = (id) => document.getElementById(id);
+const IDLE_MS = 3000;
 const SIZES_REM = [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6.5, 8];
 
 export const stored = (name, otherwise = "") => localStorage.getItem(`streamd.${name}`) ?? otherwise;
@@ -50,6 +51,20 @@ export function appearance(changed) {
   $("full").hidden = !document.fullscreenEnabled; // an iPhone has no full screen for pages
   $("full").onclick = () => (document.fullscreenElement ? document.exitFullscreen() : root.requestFullscreen());
   document.onfullscreenchange = () => ($("full").ariaPressed = String(document.fullscreenElement !== null));
+  // In full screen only the text stays while nobody touches anything.
+  let timer = null;
+  function idle(on) {
+    clearTimeout(timer);
+    if (!on && document.fullscreenElement) timer = setTimeout(() => idle(true), IDLE_MS);
+    if (root.classList.contains("idle") === on) return;
+    root.classList.toggle("idle", on);
+    changed();
+  }
+  // When the bars go, Chrome reports a pointer that moves by nothing.
+  const isReal = ({ type, movementX, movementY }) => type !== "pointermove" || movementX || movementY;
+  for (const kind of ["pointermove", "pointerdown", "keydown", "fullscreenchange"]) {
+    document.addEventListener(kind, (event) => isReal(event) && idle(false));
+  }
   apply();
 }
 

@@ -260,7 +260,7 @@ $("clear").onclick = () => {
   keep();
 };
 
-$("share").onclick = () => showInvitation(toast);
+$("share").onclick = () => showInvitation(shown.name, toast);
 
 // -- keyboard -------------------------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ function draw(rows) {
   $("code").querySelector("path").setAttribute("d", dark.join(""));
 }
 
-export async function showInvitation(toast) {
-  const answer = await ask("v1/share").catch(() => null);
+/** Show the link to a session of this server. */
+export async function showInvitation(session, toast) {
+  const answer = await ask(`v1/share?${new URLSearchParams({ session })}`).catch(() => null);
   const { link, code } = answer?.ok ? await answer.json() : {};
   for (const id of ["code", "link", "copy-link"]) $(id).toggleAttribute("hidden", link === undefined);
   $("how").textContent =

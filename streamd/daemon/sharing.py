@@ -132,8 +132,7 @@ def invite(running: Server) -> str:
     # A certificate is for a name, which only its owner can tell.
     name = next(iter(bind.allow_host), "") or lan_address(bind.host)
     link = running.page_at(name) + fragment(bind.token if speak else bind.listen_token)
-    rows = segno.make_qr(link, error="l").matrix
-    running.invitation = Invitation(link, tuple("".join(map(str, row)) for row in rows))
+    running.invitation = Invitation(link)
     text = f"others can {'listen and speak' if speak else 'listen'} at {link}"
     shows = is_terminal(sys.stderr, os.environ) and sys.stderr.encoding.lower() == "utf-8"
     return "\n".join([text, *(qr_code(link) if shows else ())])

@@ -228,8 +228,9 @@ class Server:
         """Answer the request, or authorize the connection and return None."""
         if (answer := self._auth.check(request)) is not None:
             return answer
-        if route := self._routes.get(request.path.partition("?")[0]):
-            return route()
+        path, _, query = request.path.partition("?")
+        if route := self._routes.get(path):
+            return route(query)
         role = requested_role(request.path)
         return self._authorize(connection.transport, role, is_full=self._is_full(role))
 

@@ -6,7 +6,9 @@ from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
+from urllib.parse import parse_qsl, urlencode
 
+import segno
 from websockets.http11 import Response
 
 from streamd.server.ingest import Sessions
@@ -38,10 +40,16 @@ _ADDRESSES = {"index.html": "/", "overlay.html": "/overlay"}
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The link with which others listen; `code` is its QR code, as rows of ``0`` and ``1``."""
+    """The `link` with which others listen, its token in the fragment."""
 
     link: str
-    code: tuple[str, ...]
+
+    def shown(self, session: str) -> Mapping[str, object]:
+        """Return the link to a session, and its QR code as rows of ``0`` and ``1``."""
+        page, _, token = self.link.partition("#")
+        link = f"{page}?{urlencode({'session': session})}#{token}" if session else self.link
+        rows = segno.make_qr(link, error="l").matrix
+        return {"link": link, "code": ["".join(map(str, row)) for row in rows]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +100,14 @@ def routes(
     max_lag_ms: int,
     is_full: Callable[[], bool],
     invitation: Callable[[], Invitation | None],
-) -> Mapping[str, Callable[[], Response]]:
-    """Return the handlers by path; `is_full` says whether the server is at its limit of clients."""
+) -> Mapping[str, Callable[[str], Response]]:
+    """Return the handlers of queries by path; `is_full`: the server is at its limit of clients."""
 
-    def list_sessions() -> Response:
+    def list_sessions(_: str) -> Response:
         names = [{"name": name} for name in sessions.names()]
         return in_json(HTTPStatus.OK, {"sessions": names})
 
-    def ready() -> Response:
+    def ready(_: str) -> Response:
         reasons = [*sessions.unready()]
         if (lag_ms := sessions.lag_ms) > max_lag_ms:
             reasons.append(f"the engine is {lag_ms} ms behind")
@@ -108,19 +116,20 @@ def routes(
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return in_json(status, {"ready": not reasons, "reasons": reasons})
 
-    def exposition() -> Response:
+    def exposition(_: str) -> Response:
         return respond(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
 
-    def share() -> Response:
+    def share(query: str) -> Response:
         if (shared := invitation()) is None:
             return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
-        return in_json(HTTPStatus.OK, shared)
+        session = dict(parse_qsl(query)).get("session", "")
+        return in_json(HTTPStatus.OK, shared.shown(session if session in sessions.names() else ""))
 
-    def list_models() -> Response:
+    def list_models(_: str) -> Response:
         entry = {"id": model, "object": "model", "created": 0, "owned_by": "streamd"}
         return in_json(HTTPStatus.OK, {"object": "list", "data": [entry]})
 
-    def want_post() -> Response:
+    def want_post(_: str) -> Response:
         return plain(HTTPStatus.METHOD_NOT_ALLOWED, "send a recording with POST", {"Allow": "POST"})
 
     return {

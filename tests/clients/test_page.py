@@ -12,7 +12,6 @@ from pathlib import Path
 import jiwer
 import numpy as np
 import pytest
-import segno
 import soundfile
 import soxr
 import srt
@@ -23,7 +22,7 @@ from playwright.async_api import Page, expect
 from websockets.asyncio.client import connect
 
 from streamd.bench.wer import spoken
-from streamd.events import Gap, Partial, Vad
+from streamd.events import EndReason, Gap, Partial, Vad
 from streamd.hub import Hub
 from streamd.options import BindOptions
 from streamd.server import Invitation, Server
@@ -478,8 +477,7 @@ async def test_a_phone_reads_the_link_from_the_page(context):
         await expect(page.locator("#how")).to_contain_text("--share")
         await expect(page.locator("#code")).to_be_hidden()
         await page.keyboard.press("Escape")
-        rows = tuple("".join(map(str, row)) for row in segno.make_qr(link).matrix)
-        server.invitation = Invitation(link, rows)
+        server.invitation = Invitation(link)
         await page.get_by_role("button", name="Share").click()
         await expect(page.locator("#code")).to_be_visible()
         drawn = await page.locator("#code path").get_attribute("d")
@@ -489,8 +487,33 @@ async def test_a_phone_reads_the_link_from_the_page(context):
     for x, y, n in runs:
         image[y, x : x + n] = 0
     (found,) = zxingcpp.read_barcodes(np.kron(image, np.ones((4, 4), np.uint8)))
-    assert found.text == link
+    assert found.text == link.replace("#", "?session=live#")
     assert [line for line in wrong if "404" not in line] == []
+
+
+async def test_in_full_screen_the_bars_leave_while_nothing_is_touched(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Some words", 0))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator(".final")).to_be_visible()
+        await page.clock.install()
+        await page.mouse.move(100, 300)
+        await page.clock.run_for(10_000)
+        await expect(page.locator("footer")).to_be_visible()  # not in full screen
+        await page.get_by_role("button", name="Full screen").click()
+        await expect(page.get_by_role("button", name="Full screen", pressed=True)).to_be_visible()
+        await page.clock.run_for(3_000)
+        await expect(page.locator("footer")).to_be_hidden()
+        await expect(page.locator("header")).to_be_hidden()
+        main = await page.locator("#scroll").bounding_box()
+        assert main["height"] == await page.evaluate("innerHeight")
+        await page.mouse.move(200, 300)
+        await expect(page.locator("footer")).to_be_visible()
+        await page.clock.run_for(3_000)
+        await expect(page.locator("footer")).to_be_hidden()
+        streams.live.close(EndReason.END)
+        await expect(page.locator("#status")).to_be_visible()  # there is something to say
 
 
 SMALL = """[...document.querySelectorAll("button, select, input")]
@@ -506,7 +529,7 @@ async def test_everybody_can_read_and_press_it(context):
     streams.live.publish(Gap(t_ms=4000, duration_ms=1500, why="overrun"))
     axe = Axe()
     async with serving(streams) as server:
-        server.invitation = Invitation("http://192.0.2.7:8765/", ("101", "010", "101"))
+        server.invitation = Invitation("http://192.0.2.7:8765/#token=")
         page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
         streams.live.publish(
             Partial(seg=1, rev=0, start_ms=9000, end_ms=9900, text="and more", stable=3)

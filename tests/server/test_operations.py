@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
 from streamd.options import BindOptions, ServerLimits
-from streamd.server import Metrics, Server
+from streamd.server import Invitation, Metrics, Server
 from streamd.types import Hypothesis, Window
 from tests.support.serving import (
     INFO,
@@ -63,6 +63,19 @@ async def test_ready_unless_there_is_a_reason():
         "the engine is 1020 ms behind",
         "no room for another client",
     ]
+
+
+async def test_an_invitation_leads_to_a_session_that_exists():
+    streams = CountingStreams()
+    streams.open("a & b")
+    async with serving(streams) as server:
+        server.invitation = Invitation("http://192.0.2.7:8765/#token=x")
+        links = [
+            msgspec.json.decode((await get(server.port, f"/v1/share{query}"))[1])["link"]
+            for query in ("", "?session=a+%26+b", "?session=none", "?session")
+        ]
+    plain = "http://192.0.2.7:8765/#token=x"
+    assert links == [plain, "http://192.0.2.7:8765/?session=a+%26+b#token=x", plain, plain]
 
 
 async def test_metrics_need_the_token():
