@@ -76,8 +76,11 @@ async def watch(
             except ConnectionClosed as error:
                 _log.debug("the connection ended: %s", error)
             except WireError as error:
-                if error.code != "no_such_session" or position.session:
+                if error.code != "no_such_session":
                     raise
+                if position.session:
+                    there = ", ".join(await _sessions(position, token)) or "none"
+                    raise WireError(error.code, f"{error}; sessions: {there}") from None
                 await _find_session(position, token, retry_ms / 1000)
                 connection = await _connect_first(position, token)
                 continue
@@ -184,22 +187,27 @@ async def _connect_first(position: _Position, token: str | None) -> ClientConnec
 
 async def _find_session(position: _Position, token: str | None, pause_s: float) -> None:
     """Choose the newest session of a server without a microphone; wait until there is one."""
-    address = f"{position.origin.replace('ws', 'http', 1)}{SESSIONS_PATH}"
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
     is_told = False
     while True:
-        try:
-            with await asyncio.to_thread(urlopen, URLRequest(address, headers=headers)) as answer:
-                found = msgspec.json.decode(answer.read(), type=_SessionList).sessions
-        except (OSError, msgspec.DecodeError) as error:
-            raise StreamdError(f"{address} cannot be read: {error}") from error
-        if found:
-            position.choose(found[-1].name, whole=is_told)
+        if found := await _sessions(position, token):
+            position.choose(found[-1], whole=is_told)
             return
         if not is_told:
             _log.info("nobody speaks at %s yet; waiting", position.origin)
         is_told = True
         await asyncio.sleep(pause_s)
+
+
+async def _sessions(position: _Position, token: str | None) -> list[str]:
+    """Return the names of the server's sessions, oldest first."""
+    address = f"{position.origin.replace('ws', 'http', 1)}{SESSIONS_PATH}"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with await asyncio.to_thread(urlopen, URLRequest(address, headers=headers)) as answer:
+            found = msgspec.json.decode(answer.read(), type=_SessionList).sessions
+    except (OSError, msgspec.DecodeError) as error:
+        raise StreamdError(f"{address} cannot be read: {error}") from error
+    return [session.name for session in found]
 
 
 async def _reconnect(position: _Position, token: str | None, pause_s: float) -> ClientConnection:

@@ -212,7 +212,7 @@ def transcript(folder: Path, session: str) -> Iterator[Final | Gap]:
     """
     files = files_in(folder, session) if folder.is_dir() else []
     if not files:
-        raise JournalError(f"{folder} holds no session {session!r}")
+        raise JournalError(f"{folder} holds no session {session!r}; streamd export lists them")
     return (
         line.event
         for file in last_run(files)

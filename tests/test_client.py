@@ -266,6 +266,7 @@ async def test_with_the_token_one_may_watch():
 
 async def test_an_unknown_session_is_an_error_with_its_code():
     async with serving(CountingStreams()) as server:
-        with pytest.raises(WireError, match="refuses: there is no session 'x'") as caught:
+        says = "refuses: there is no session 'x'; sessions: live"
+        with pytest.raises(WireError, match=says) as caught:
             await everything(f"127.0.0.1:{server.port}?session=x")
         assert caught.value.code == "no_such_session"

@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from streamd.sources.microphone import Device
 
 
-def _late(target: str, *, needs_model: bool = False) -> Run:
+def _late(target: str, *, needs_model: bool = False, listens: bool = False) -> Run:
     """Return a runner that imports and calls ``module:function`` when the command runs.
 
     The function gets the configuration, with a model that is on this machine if it `needs_model`,
-    and the operands. It may be a coroutine. It returns an exit code or None, or yields lines, which
-    are printed.
+    and the operands. One that `listens` needs a microphone unless files are named. It may be a
+    coroutine. It returns an exit code or None, or yields lines, which are printed.
     """
 
     def run(config: Config, operands: tuple[str, ...]) -> int | None:
+        if listens:
+            _find_microphone(config)
         if needs_model:
             config = _with_model(config)
         module, _, function = target.partition(":")
@@ -53,6 +55,14 @@ def _with_model(config: Config) -> Config:
     from streamd.cli.models import with_model
 
     return with_model(config)
+
+
+def _find_microphone(config: Config) -> None:
+    """Raise `SourceError` before a model is offered for download, or prepared, for nothing."""
+    if config.input.source and not config.input.files:
+        from streamd.sources.microphone import choose, list_devices
+
+        choose(list_devices(), config.input.device or None)
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -163,7 +173,7 @@ COMMANDS = (
     Command(
         "",
         "live captions of the microphone, or of FILEs and addresses (- is stdin)",
-        _late("streamd.daemon:run", needs_model=True),
+        _late("streamd.daemon:run", needs_model=True, listens=True),
         "[FILE...]",
         options=tuple(o for o in OPTIONS.values() if o.group not in ("longform", "building")),
     ),

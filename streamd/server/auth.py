@@ -82,7 +82,7 @@ class Auth:
         if token is None and not is_loopback(host):
             raise ConfigError(
                 f"refusing to listen on {host} without a token, since other machines could "
-                "connect: give --share or --token-file, or --host 127.0.0.1"
+                "connect: give --share, --token-file, STREAMD_TOKEN or --host 127.0.0.1"
             )
         self._bind, self._token, self._pages = bind, token, pages
 

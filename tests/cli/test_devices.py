@@ -1,5 +1,6 @@
 import pytest
 
+from streamd.cli import main
 from streamd.cli.commands import device_table
 from streamd.errors import SourceError
 from streamd.sources.microphone import Device
@@ -19,3 +20,10 @@ def test_each_device_has_its_line_and_the_default_its_star():
 def test_no_device_is_an_error():
     with pytest.raises(SourceError, match="no microphone found"):
         list(device_table([]))
+
+
+def test_without_a_microphone_no_model_is_asked_for(monkeypatch, capsys):
+    monkeypatch.setattr("streamd.sources.microphone.list_devices", list)
+    assert main(["--model", "none-such"]) == 3
+    assert capsys.readouterr().err.startswith("streamd: no microphone found")
+    assert main(["--model", "none-such", "talk.wav"]) == 4
