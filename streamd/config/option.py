@@ -96,19 +96,14 @@ class Field:
         """
         if found == NONE and self.is_optional:
             return None
-        raw, is_text = found, isinstance(found, str) and not typed
-        if isinstance(found, str):
-            raw = self.opt.synonyms.get(found.casefold(), found)
+        is_text = isinstance(found, str) and not typed
+        raw = self.opt.synonyms.get(found.casefold(), found) if isinstance(found, str) else found
         if is_text and isinstance(self.type, inspect.VarTupleType):
             raw = str(found).split(",") if found else []
         try:
             value = msgspec.convert(raw, self.annotation, strict=not is_text)
         except msgspec.ValidationError:
-            if isinstance(found, list) and len(found) == 1:
-                (found,) = found
-            plain = isinstance(found, str) and found.isprintable() and found.strip() == found != ""
-            shown = found if plain else json.dumps(found, ensure_ascii=False, default=str)
-            raise ConfigError(f"{culprit} must be {self.allowed}, got {shown}") from None
+            raise ConfigError(f"{culprit} must be {self.allowed}, got {_shown(found)}") from None
         # Rounded up, so that --step 10 is not --step 0, which stands for whole utterances.
         return -(-value // FRAME_MS) if self.in_frames else value
 
@@ -213,6 +208,14 @@ def _allowed(kind: inspect.Type, unit: str) -> str:
         case _:
             most = getattr(kind, "max_length", None)
             return f"a text of at most {most} characters" if most else "text"
+
+
+def _shown(found: object) -> str:
+    if isinstance(found, list) and len(found) == 1:
+        (found,) = found
+    if isinstance(found, str) and found.isprintable() and found.strip() == found != "":
+        return found
+    return json.dumps(found, ensure_ascii=False, default=str)
 
 
 def _range(kind: inspect.IntType | inspect.FloatType) -> str:

@@ -20,6 +20,7 @@ from streamd.engine.model import Model
 from streamd.engine.reference import Array, ReferenceEngine
 from streamd.mel import log_mel
 from streamd.options import DecodingOptions
+from streamd.search import run_in_order
 from streamd.search.decode import Context, decode, slots_needed
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Mel, Samples
@@ -173,12 +174,8 @@ def _transcribe(
 def _forced(engine: Engine[FeaturesT], features: FeaturesT, tokens: Sequence[int]) -> _Values:
     decoder = engine.decoder(features, len(tokens))
     first = max(1, len(tokens) - _N_STEPS)
-    rows = []
-    for start, end in ((0, first), *((i, i + 1) for i in range(first, len(tokens)))):
-        order = np.arange(start, end)
-        visible = np.arange(decoder.n_slots) <= order[:, None]
-        passed = np.array(tokens[start:end], np.int64)
-        rows.append(decoder.step(passed, order, order, visible, np.arange(end - start)))
+    parts = ((0, first), *((i, i + 1) for i in range(first, len(tokens))))
+    rows = [run_in_order(decoder, tokens[start:end], start) for start, end in parts]
     logits, alignment = zip(*rows, strict=True)
     return np.concatenate(logits), np.concatenate(alignment)
 

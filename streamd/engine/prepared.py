@@ -41,16 +41,16 @@ from streamd.disk import (
     put_folder,
 )
 from streamd.engine import Engine, FeaturesT, ModelDimensions
-from streamd.engine.model import Model
+from streamd.engine.model import Model, parameter_shapes
 from streamd.engine.onnx import FILES, OnnxEngine, Precision, build, make_bank, open_folder, save
 from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.store import find, load_model
 from streamd.engine.store.cache import places
 from streamd.engine.store.layouts import layout_of
-from streamd.engine.weights import parameter_shapes
 from streamd.errors import EngineError, ModelError
 from streamd.mel import log_mel
 from streamd.processor import instruction_sets, processor_name
+from streamd.search import run_in_order
 from streamd.types import FRAME, N_AUDIO_CTX, SAMPLE_RATE, Mel, Samples
 
 log = logging.getLogger(__name__)
@@ -309,7 +309,5 @@ def window_ms(engine: Engine[FeaturesT], *, n_drafted: int, n_more: int) -> floa
     begun_s = time.perf_counter()
     decoder = engine.decoder(engine.encode(mel), n_drafted + n_more)
     for first, k in ((0, n_drafted), *((n_drafted + i, 1) for i in range(n_more))):
-        order = np.arange(first, first + k)
-        visible = np.arange(decoder.n_slots) <= order[:, None]
-        decoder.step(np.zeros(k, np.int64), order, order, visible, np.arange(k))
+        run_in_order(decoder, [0] * k, first)
     return (time.perf_counter() - begun_s) * 1000

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.model import OUTPUT
 from streamd.engine.padding import Bank, Extent, bias, extend
-from streamd.engine.weights import OUTPUT
 from streamd.types import Mel
 
 Array = NDArray[np.float32]

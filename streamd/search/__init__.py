@@ -6,6 +6,7 @@ verified by a chain of queries, beam search is one query per beam on a shared tr
 one pass. No cache is copied or reordered, and all backends share the whole search.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -49,3 +50,16 @@ class Decoder(Protocol):
         logits (m, n_vocab) float32 in the order of `want`, alignment (k, n_heads, n_ctx) float32;
         the caller may keep both
         """
+
+
+def run_in_order(
+    decoder: Decoder, tokens: Sequence[int], first: int, want: Sequence[int] | None = None
+) -> tuple[Logits, Alignment]:
+    """Run a part of a text that begins with token `first`; each token sees all before it.
+
+    `want` and the result are as in `Decoder.step`; None wants all.
+    """
+    order = np.arange(first, first + len(tokens))
+    visible = np.arange(decoder.n_slots) <= order[:, None]
+    rows = np.asarray(range(len(tokens)) if want is None else want, np.int64)
+    return decoder.step(np.asarray(tokens, np.int64), order, order, visible, rows)

@@ -284,21 +284,18 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
     return poor and not is_silence(decoded, options)
 
 
-def with_fallback(
-    attempt: Callable[[float], Decoded], options: DecodingOptions, *, first: Decoded | None = None
-) -> Decoded:
+def with_fallback(attempt: Callable[[float], Decoded], options: DecodingOptions) -> Decoded:
     """Decode at one temperature after the other until the result passes the thresholds.
 
-    `attempt` decodes at a temperature, with a new decoder each time; `first` is its result at the
-    first temperature, if that is there already. Source: openai/whisper ``transcribe.py``
-    (`decode_with_fallback`).
+    `attempt` decodes at a temperature, with a new decoder each time. Source: openai/whisper
+    ``transcribe.py`` (`decode_with_fallback`).
     """
-    attempts = [attempt(options.temperatures[0]) if first is None else first]
-    for temperature in options.temperatures[1:]:
+    attempts = []
+    for temperature in options.temperatures:
+        attempts.append(attempt(temperature))
         if not needs_fallback(attempts[-1], options):
             return attempts[-1]
-        attempts.append(attempt(temperature))
-    if not options.best_attempt or not needs_fallback(attempts[-1], options):
+    if not options.best_attempt:
         return attempts[-1]
     return max(attempts, key=lambda decoded: _quality(decoded, options))
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from streamd.engine.model import OUTPUT
 from streamd.engine.onnx import build
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import load_model
-from streamd.engine.weights import OUTPUT
 from tests.support import folders, torch_file
 from tests.support.checkpoints import (
     assert_same,

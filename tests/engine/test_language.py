@@ -14,9 +14,9 @@ import pytest
 from streamd.config import load as configure
 from streamd.daemon import build
 from streamd.daemon.streams import Streams
+from streamd.engine.model import parameter_shapes
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceDecoder, ReferenceEngine, ReferenceFeatures
-from streamd.engine.weights import parameter_shapes
 from streamd.events import Final
 from streamd.mel import log_mel
 from streamd.options import DecodingOptions

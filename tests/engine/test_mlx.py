@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from streamd.engine import ModelDimensions
 from streamd.engine.formats.mlx import sinusoids
+from streamd.engine.model import parameter_shapes
 from streamd.engine.store import load_model
-from streamd.engine.weights import parameter_shapes
 from tests.golden.random_model import random_weights
 from tests.support import folders, torch_file
 from tests.support.checkpoints import damaged_copy, little_memory, load_damaged, refusal

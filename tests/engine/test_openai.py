@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from streamd.cli import main
 from streamd.engine import ModelDimensions
-from streamd.engine.formats.torch_zip import NotPlainError, unpickle
+from streamd.engine.formats.openai import NotPlainError, unpickle
+from streamd.engine.model import parameter_shapes
 from streamd.engine.store import load_model
-from streamd.engine.weights import parameter_shapes
 from streamd.errors import ModelError
 from tests.support import torch_file
 from tests.support.checkpoints import little_memory, refusal
@@ -105,7 +105,7 @@ def test_a_hostile_model_ends_the_program_with_its_exit_code(tmp_path, capsys):
         ("torch", "load"),
         ("torch._utils", "_rebuild_tensor_v2.__globals__"),
         ("collections", "OrderedDict.fromkeys"),
-        ("streamd.engine.formats.torch_zip", "unpickle"),
+        ("streamd.engine.formats.openai", "unpickle"),
     ],
 )
 def test_only_tensors_are_made(module, name, tmp_path):

@@ -17,12 +17,11 @@ import pytest
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import usual_heads
 from streamd.engine.longform import TranscribedWindow, Transcriber
-from streamd.engine.longform.clips import clips_at
-from streamd.engine.model import Model, only_language
+from streamd.engine.longform.speech import clips_at
+from streamd.engine.model import Model, only_language, parameter_shapes
 from streamd.engine.onnx import build
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.vocabulary import openai_vocabulary
-from streamd.engine.weights import parameter_shapes
 from streamd.mel import RecordingMel, log_mel
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed

@@ -39,7 +39,7 @@ def fallback(first: Decoded, later: dict[float, Decoded]) -> tuple[Decoded, list
         asked.append(temperature)
         return later.get(temperature, first)
 
-    return with_fallback(attempt, OPTIONS, first=first), asked
+    return with_fallback(attempt, OPTIONS), asked[1:]
 
 
 def test_what_passes_is_taken_at_once():

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Model, only_language
+from streamd.engine.model import Model, only_language, parameter_shapes
 from streamd.engine.onnx import build
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
 from streamd.engine.vocabulary import openai_vocabulary
-from streamd.engine.weights import parameter_shapes
 from streamd.errors import ModelError
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer

@@ -11,9 +11,8 @@ import numpy as np
 
 from streamd.engine import ModelDimensions
 from streamd.engine.coreml.package import Meta, NormScale
-from streamd.engine.model import Model
+from streamd.engine.model import Model, parameter_shapes
 from streamd.engine.padding import Bank, bank_shape
-from streamd.engine.weights import parameter_shapes
 from streamd.mel import log_mel
 from streamd.types import FRAME, Mel
 from tests.golden.load import samples

@@ -17,11 +17,10 @@ from streamd.engine.coreml.package import Form
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
-from streamd.engine.model import Model
+from streamd.engine.model import Model, parameter_shapes
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.vocabulary import openai_vocabulary
-from streamd.engine.weights import parameter_shapes
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in
 

@@ -113,7 +113,7 @@ def _make(out: Path) -> None:
     import torch
 
     from streamd.engine import ModelDimensions
-    from streamd.engine.weights import parameter_shapes
+    from streamd.engine.model import parameter_shapes
 
     state = torch.nn.Linear(1, 1).state_dict()  # an OrderedDict with attributes
     state.clear()

@@ -22,7 +22,7 @@ from streamd.engine.coreml.package import FORMS, GOLDEN, MAX_TOKENS, Meta
 from streamd.engine.model import Model
 from streamd.engine.padding import MARGIN
 from streamd.errors import ModelError
-from streamd.search import Alignment, Logits
+from streamd.search import Alignment, Logits, run_in_order
 from streamd.types import FRAME, Mel
 
 GOLDEN_TOLERANCE = 0.02
@@ -116,10 +116,8 @@ def run_window(
     features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
     decoder = engine.decoder(features, last.first + last.k)
     for each in window.passes:
-        order = np.arange(each.first, each.first + each.k)
-        visible = np.arange(decoder.n_slots) <= order[:, None]
-        want = np.array(each.want, np.int64)
-        yield decoder.step(tokens[order], order, order, visible, want)
+        part = tokens[each.first : each.first + each.k].tolist()
+        yield run_in_order(decoder, part, each.first, each.want)
 
 
 def _off(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:

@@ -29,8 +29,8 @@ from streamd.engine.coreml.layers import (
     split_heads,
 )
 from streamd.engine.coreml.package import Function, FunctionKind, Meta, logit_chunks, padded
+from streamd.engine.model import OUTPUT
 from streamd.engine.padding import Bank
-from streamd.engine.weights import OUTPUT
 
 Graph = Callable[[Function, Meta, Layers, Mapping[str, Var]], dict[str, Var]]
 Join = Callable[[Var, Var], tuple[Var, Var]]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamd.engine import Weights
 from streamd.engine.coreml.package import Meta, logit_chunks
-from streamd.engine.weights import OUTPUT
+from streamd.engine.model import OUTPUT
 
 _N_ROUNDS = 50
 _LEAST_SIZE = 2048

@@ -30,9 +30,16 @@ from streamd.engine.formats import (
     read_json,
     shown,
 )
-from streamd.engine.model import Outline, check_dimensions, only_language
+from streamd.engine.model import (
+    INT8_ROWS,
+    OUTPUT,
+    Contents,
+    Outline,
+    Stored,
+    check_dimensions,
+    only_language,
+)
 from streamd.engine.vocabulary import spelled
-from streamd.engine.weights import INT8_ROWS, OUTPUT, Contents, Stored
 from streamd.errors import ModelError
 
 WEIGHTS = "model.bin"

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.formats import MAX_TENSORS, BinaryFile, shown
-from streamd.engine.model import Outline, check_dimensions, only_language
+from streamd.engine.model import Contents, Outline, Stored, check_dimensions, only_language
 from streamd.engine.vocabulary import numbered
-from streamd.engine.weights import Contents, Stored
 from streamd.errors import ModelError
 
 MAGIC = b"lmgg"

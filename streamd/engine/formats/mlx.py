@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.formats import open_zip, present, read_json, safetensors, shown, zip_entry
-from streamd.engine.model import Outline, check_dimensions, only_language
-from streamd.engine.weights import Contents, Stored
+from streamd.engine.model import Contents, Outline, Stored, check_dimensions, only_language
 from streamd.errors import ModelError
 
 CONFIG = "config.json"

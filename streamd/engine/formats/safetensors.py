@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from streamd.engine.formats import bad_file, existing, read_json, shown
-from streamd.engine.weights import INT8_ROWS, Stored
+from streamd.engine.model import INT8_ROWS, Stored
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_SHARDS = 1000

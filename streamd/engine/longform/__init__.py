@@ -13,7 +13,6 @@ from typing import Generic
 import numpy as np
 
 from streamd.engine import Engine, FeaturesT
-from streamd.engine.longform.clips import Clip
 from streamd.engine.longform.segments import (
     COLUMNS_PER_S,
     Split,
@@ -25,7 +24,8 @@ from streamd.engine.longform.segments import (
     split,
     with_words,
 )
-from streamd.engine.longform.silence import (
+from streamd.engine.longform.speech import (
+    Clip,
     Voiced,
     before_missed,
     missed_first,

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions, Weights
+from streamd.engine.model import OUTPUT
 from streamd.engine.onnx import Precision
 from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Linear, Projection, row_offset
 from streamd.engine.onnx.proto import ElementType, Shape
 from streamd.engine.padding import Bank, bias
-from streamd.engine.weights import OUTPUT
 
 _ENCODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.TENSOR}
 """An encoder's rows belong to one window and may depend on each other."""

@@ -20,12 +20,10 @@ from streamd.engine.formats import (
     present,
     read_start,
     safetensors,
-    torch_zip,
 )
-from streamd.engine.model import Model, Outline, below
+from streamd.engine.model import INT8_ROWS, Contents, Model, Outline, below, gather
 from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.vocabulary import check_size, openai_vocabulary
-from streamd.engine.weights import INT8_ROWS, Contents, gather
 from streamd.errors import ModelError
 
 _READ = (
@@ -130,12 +128,12 @@ def _of_folder(folder: Path) -> ModelLayout:
 
 
 def _of_file(path: Path) -> ModelLayout:
-    magic = read_start(path, len(torch_zip.OLD_MAGIC))
+    magic = read_start(path, len(openai.OLD_MAGIC))
     if magic.startswith(ggml.MAGIC):
         return ggml
     if any(path.match(pattern) for pattern in _IN_FOLDERS):
         raise ModelError(f"{path}: only a part of a model; name its folder, {path.parent}")
-    if magic.startswith((ZIP_MAGIC, torch_zip.OLD_MAGIC)):
+    if magic.startswith((ZIP_MAGIC, openai.OLD_MAGIC)):
         return openai
     for pattern, what in _OTHERS.items():
         if path.match(pattern) or magic.startswith(what.encode()):  # GGUF begins with its name

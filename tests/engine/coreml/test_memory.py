@@ -12,7 +12,7 @@ from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import Function, Meta
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, of_form
 from streamd.engine.coreml.runtime.programs import Programs
-from streamd.engine.weights import parameter_shapes
+from streamd.engine.model import parameter_shapes
 
 DIMS = dimensions("large-v3-turbo")
 SHAPES = parameter_shapes(DIMS)

@@ -17,8 +17,8 @@ from streamd.disk import asset
 from streamd.engine import ModelDimensions
 from streamd.engine import longform as transcriber
 from streamd.engine.longform.segments import SpokenWord, in_ms
+from streamd.engine.model import parameter_shapes
 from streamd.engine.onnx import OnnxEngine, build
-from streamd.engine.weights import parameter_shapes
 from streamd.mel import RecordingMel
 from streamd.search.decode import Decoded
 from streamd.search.tokenizer import Tokenizer

@@ -1,12 +1,14 @@
-"""Corrects where a window of a recording ends: it skips silence and goes back to missed speech.
+"""Where there is speech in a recording: what is transcribed, and where a window really ends.
 
-A hallucination is improbable, too short or too long, and lies in silence; openai/whisper
-``transcribe.py`` (``hallucination_silence_threshold``), rule for rule. Conversely, Whisper may
-end the text of a window after a few words, or leave a hole in it, though there is more speech;
-then the times of the words are compared with what the voice detector found.
+Transcribed are the parts that the user chose, or those with speech. A window's text may hold
+hallucinations in silence, which are improbable, too short or too long; openai/whisper
+``transcribe.py`` (``hallucination_silence_threshold``), rule for rule. Conversely, Whisper may end
+the text after a few words, or leave a hole in it, though there is more speech; then the times of
+the words are compared with what the voice detector found.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +24,89 @@ from streamd.engine.longform.segments import (
     in_ms,
 )
 from streamd.search.guards import is_anomalous
+from streamd.types import Frames
+from streamd.vad import Gate, level_db
+from streamd.vad.segmenter import Segmenter
 
+Voiced = NDArray[np.bool_]
+"""For each frame of a recording, whether there is speech."""
+
+MERGED_PAUSE = 200
+"""Columns (2 s): longer silence is left out; Whisper copes with shorter silence in a window."""
 _NEAR_S = 2.0
 """Beyond an end of its window that is closer than this, a segment may have silence."""
 _LEAST_STEP_S = 1.0
+_MOST_MISSED = 250
+"""Voiced frames (5 s): more of them without a word are speech that was missed."""
+_LEAST_CHANGE = 50
+"""Frames (1 s) by which a window must differ from the one before to be worth decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Columns `start` to `end`, exclusive; text that reaches a `silent_end` is complete."""
+
+    start: int
+    end: int
+    silent_end: bool = False
+
+
+def clips_at(points_ms: Sequence[int], n_columns: int) -> list[Clip]:
+    """The clips between pairs of points: start, end, start, end, ... (``clip_timestamps``).
+
+    The last end may be missing, and no points at all mean the whole recording.
+    """
+    points = [min(column_at(ms / 1000), n_columns) for ms in points_ms] or [0]
+    if len(points) % 2:
+        points.append(n_columns)
+    clips = (Clip(start, end) for start, end in zip(points[::2], points[1::2], strict=True))
+    return [clip for clip in clips if clip.start < clip.end]
+
+
+class SpeechClips:
+    """Finds speech while a recording is read: `feed` all of its frames, then ask for `clips`.
+
+    `gate` and `segmenter` belong to it alone. The text is not known yet, so all pauses of the
+    segmenter must have one length.
+    """
+
+    def __init__(self, gate: Gate, segmenter: Segmenter) -> None:
+        if segmenter.options.shortest_pause != segmenter.options.longest_pause:
+            raise ValueError("the end of an utterance may not depend on its text")
+        self._gate, self._segmenter = gate, segmenter
+        self._voiced = bytearray()
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        for frame in frames:
+            level = level_db(frame)
+            silence = self._gate.update(frame, level)
+            self._voiced.append(silence == 0)
+            self._segmenter.push(silence, level, self._gate.late)
+            self._segmenter.forget(self._segmenter.cursor - self._segmenter.options.tail - 2)
+
+    @property
+    def voiced(self) -> Voiced:
+        """For each frame, whether the gate was open."""
+        return np.frombuffer(self._voiced, np.bool_)
+
+    def clips(self, n_columns: int, *, longest: int) -> list[Clip]:
+        """The clips of speech; the recording ends here.
+
+        Clips with a short pause between them are merged, up to `longest` columns: fewer windows,
+        and more context for each (as in m-bain/whisperX).
+        """
+        self._segmenter.flush(doubtful=self._gate.doubtful)
+        clips: list[Clip] = []
+        for utterance in self._segmenter.utterances:
+            if utterance.pause == utterance.start:
+                continue  # the silent rest of an utterance that was cut
+            start, end = (COLUMNS_PER_FRAME * at for at in (utterance.start, utterance.end or 0))
+            if clips and start - clips[-1].end <= MERGED_PAUSE and end - clips[-1].start <= longest:
+                start = clips.pop().start
+            silent_end = utterance.pause is not None or end >= n_columns
+            clips.append(Clip(start, min(end, n_columns), silent_end))
+        return [clip for clip in clips if clip.start < clip.end]
 
 
 def without_hallucinations(
@@ -107,15 +188,6 @@ def _is_anomalous(segment: TimedSegment) -> bool:
 
 def _next_with_words(segments: Sequence[TimedSegment]) -> TimedSegment | None:
     return next((segment for segment in segments if segment.words), None)
-
-
-Voiced = NDArray[np.bool_]
-"""For each frame of a recording, whether there is speech."""
-
-_MOST_MISSED = 250
-"""Voiced frames (5 s): more of them without a word are speech that was missed."""
-_LEAST_CHANGE = 50
-"""Frames (1 s) by which a window must differ from the one before to be worth decoding."""
 
 
 def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
