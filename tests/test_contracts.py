@@ -332,3 +332,25 @@ def test_make_says_in_one_line_what_is_wrong_with_python(kind: str, tmp_path: Pa
     assert len(said) == 1
     assert complaint in said[0]
     assert not (tmp_path / "venv").exists()
+
+
+def test_on_a_mac_make_chooses_a_python_that_core_ml_supports(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+
+    def said(*settings: str) -> str:
+        target, found = str(tmp_path / "venv" / ".installed"), f"{tmp_path}:{os.environ['PATH']}"
+        command = ["make", "--silent", target, f"VENV={tmp_path / 'venv'}", "MAC=Darwin", *settings]
+        environment = os.environ | {"PATH": found}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout
+
+    python = tmp_path / "python3.13"
+    python.write_text("#!/bin/sh\ncase $2 in venv) exit 1;; *) echo Python 3.14.0;; esac\n")
+    python.chmod(0o755)
+    assert f"{python} -m venv" in said("UV=", "--dry-run"), "it comes before python3"
+    assert "--python '>=3.11,<3.14'" in said("UV=uv", "--dry-run")
+    why = "Python 3.14.0 has no coremltools, so models run on the CPU; install Python 3.13"
+    assert why in said("UV=", f"PYTHON={python}")
