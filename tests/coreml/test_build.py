@@ -125,7 +125,7 @@ def test_coremltools_own_way_gives_the_same_package(tmp_path):
             str(alone)
         )
         joined.add_function(str(alone), "main", function.name)
-    joined.default_function_name = made[0].name
+    joined.default_function_name = made[-1].name  # a step
     coremltools.utils.save_multifunction(joined, str(tmp_path / "theirs.mlpackage"))
     save_package(tmp_path / "ours.mlpackage", made, odd.META, weights, None)
     ours, theirs = (

@@ -17,6 +17,7 @@ from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import LIBRARY
 from streamd.engine.coreml.package_builder import build_model
 from streamd.engine.coreml.runtime.takeover import machine
+from streamd.errors import StreamdError
 from streamd.options import BuildOptions
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
@@ -58,7 +59,7 @@ def _system() -> list[str]:
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def report():
     """Writes a line of the report."""
     return lambda name, told: _lines.append(f"{name:12} {told}")
@@ -82,5 +83,8 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def built(cache) -> BuiltModel:
-    """The model built for Core ML."""
-    return build_model(MODEL, BuildOptions(), lambda done, n, what: None)
+    """The model built for Core ML; without one there is nothing to test."""
+    try:
+        return build_model(MODEL, BuildOptions(), lambda done, n, what: None)
+    except StreamdError as error:
+        pytest.exit(str(error), returncode=1)

@@ -270,7 +270,9 @@ def save_package(
     program = Program()
     for function in functions:
         program.add_function(function.name, mil_function(function, meta, layers))
-    program.default_function_name = functions[0].name
+    # Core ML tells the devices of no other function.
+    default = next((f for f in functions if f.kind == "step"), functions[0])
+    program.default_function_name = default.name
     program.export_as_multifunction = True
     # coremltools prints progress bars, and leaves its temporary folder to the garbage collector.
     with redirect_stderr(StringIO()), warnings.catch_warnings():
