@@ -5,12 +5,14 @@
 """Send audio to a streamd and print its finals: speak.py [ws://HOST:PORT [SESSION]] < audio.wav.
 
 Raw PCM (16 kHz, mono, 16 bit) works, too: arecord -f S16_LE -r 16000 -t raw | speak.py
+Options such as --language de and --hotwords "Ada, Babbage" hold for this session.
 
 `Speaker` is for your own programs. It keeps the audio that the server may need again: no sample is
 lost or repeated when the connection breaks, nor when the server is killed and restarted (if it has
 a journal). The token comes from STREAMD_TOKEN. docs/protocol.md describes all messages.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -39,8 +41,9 @@ class RefusedError(Exception):
 class Speaker:
     """Feeds one session: ``async with Speaker(url) as speaker``, then `send`, and finally `stop`.
 
-    Audio is 16 bit PCM, channels interleaved. `on_message` is called with each message of the
-    server.
+    Audio is 16 bit PCM, channels interleaved. `start`: its rate and channels, if not 16 kHz mono,
+    and what is chosen for the session: ``{"rate": 48000, "language": "de"}``. `on_message` is
+    called with each message of the server.
     """
 
     def __init__(
@@ -48,16 +51,16 @@ class Speaker:
         url: str,
         session: str = "",
         *,
-        rate: int = 16_000,
-        channels: int = 1,
         token: str = "",
+        start: Message | None = None,
         on_message: Callable[[Message], object] = lambda message: None,
     ) -> None:
         self._url, self._on_message = url, on_message
         self._query = {"role": "both", **({"session": session} if session else {})}
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._audio = {"encoding": "pcm_s16le", "rate": rate, "channels": channels}
-        self._width, self._max_bytes = 2 * channels, 2 * channels * rate * KEEP_S
+        self._start = {"type": "start", "rate": 16_000, "channels": 1, **(start or {})}
+        self._width = 2 * self._start["channels"]
+        self._max_bytes = self._width * self._start["rate"] * KEEP_S
         self._pcm = bytearray()  # audio that is not acknowledged yet
         self._first = 0  # number of its first sample
         self._stopping = False
@@ -147,7 +150,7 @@ class Speaker:
         if not self._is_known:
             self._query["after"] = str(hello["seq"])
         self._query |= {"session": hello["session"], "epoch": hello["epoch"]}
-        await connection.send(json.dumps({"type": "start", **self._audio, "samples": self._first}))
+        await connection.send(json.dumps({**self._start, "samples": self._first}))
 
     def _resume(self, samples: int) -> None:
         """Continue with this sample, which the server wants next."""
@@ -187,7 +190,7 @@ class Speaker:
         if fault["code"] != "session_over":
             raise RefusedError(fault["message"])
         # The server has ended the session: audio that it did not receive begins another one.
-        received = fault.get("heard_ms", 0) * self._audio["rate"] // 1000
+        received = fault.get("heard_ms", 0) * self._start["rate"] // 1000
         del self._pcm[: max(0, received - self._first) * self._width]
         self._query = {k: v for k, v in self._query.items() if k not in ("epoch", "after")}
         return self._stopping and not self._pcm
@@ -203,7 +206,7 @@ def pieces(audio: BinaryIO) -> tuple[int, int, Callable[[], bytes]]:
     return file.getframerate(), file.getnchannels(), lambda: file.readframes(1600)
 
 
-async def main(url: str, session: str) -> None:
+async def main(url: str, session: str, **choices: str | int | None) -> None:
     """Send standard input."""
 
     def show(message: Message) -> None:
@@ -212,19 +215,26 @@ async def main(url: str, session: str) -> None:
 
     rate, channels, read = pieces(sys.stdin.buffer)
     token = os.environ.get("STREAMD_TOKEN", "")
-    async with Speaker(
-        url, session, rate=rate, channels=channels, token=token, on_message=show
-    ) as speaker:
+    start = {"rate": rate, "channels": channels, **choices}
+    async with Speaker(url, session, token=token, start=start, on_message=show) as speaker:
         while piece := await asyncio.to_thread(read):
             await speaker.send(piece)
         await speaker.stop()
 
 
 if __name__ == "__main__":
-    url, session = [*sys.argv[1:], *("ws://127.0.0.1:8765", "")[len(sys.argv) - 1 :]][:2]
-    if not url.startswith(("ws://", "wss://")):
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("url", nargs="?", default="ws://127.0.0.1:8765")
+    parser.add_argument("session", nargs="?", default="", help="default: a new one")
+    parser.add_argument("--language", help="a code such as de, or auto")
+    parser.add_argument("--task", choices=["transcribe", "translate"])
+    parser.add_argument("--prompt", help="text that could precede the audio")
+    parser.add_argument("--hotwords", help="words and names to expect")
+    parser.add_argument("--endpoint-ms", type=int, help="the pause that ends an utterance")
+    given = parser.parse_args()
+    if not given.url.startswith(("ws://", "wss://")):
+        parser.error(f"expected ws://HOST:PORT, got {given.url}")
     try:
-        asyncio.run(main(url, session))
+        asyncio.run(main(**vars(given)))
     except RefusedError as error:
         sys.exit(str(error))

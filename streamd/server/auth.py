@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError
+from streamd.events import PROTOCOL
 from streamd.options import BindOptions
 from streamd.server.dialects import DIALECTS, requested_role
 from streamd.server.responses import plain, respond
@@ -30,10 +31,12 @@ from streamd.server.routes import (
 )
 from streamd.server.wire import STREAM_PATH, Role
 
-BEARER_PROTOCOL = "streamd.bearer."
+BEARER_PROTOCOLS = ("streamd.bearer.", "openai-insecure-api-key.")
 """Browsers cannot send headers with a websocket: they offer this and the token as a subprotocol."""
 TOKEN_PROTOCOLS = ("token", "bearer")
 """Deepgram's clients in browsers offer one of these, and the token as another."""
+SUBPROTOCOLS = (PROTOCOL, "realtime", *TOKEN_PROTOCOLS)
+"""What is selected: browsers fail the connection if none is that they offer."""
 
 
 def is_loopback(host: str) -> bool:
@@ -98,28 +101,27 @@ class Auth:
             return plain(403, "unknown host: allow this name with --allow-host")
         if path == HEALTH_PATH:
             return plain(200, "ok")
-        if not (path in DIALECTS and _is_websocket(request)) and (page := self._pages.get(path)):
+        if not (path in DIALECTS and is_websocket(request)) and (page := self._pages.get(path)):
             return respond(200, page.body, page.headers(hosts[0]))
         if path not in PATHS and path not in DIALECTS:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
             return plain(403, "origin not allowed: allow this site with --allow-origin")
-        return self._check_token(path, request)
+        # A load balancer that asks whether the server is ready has no token.
+        return None if path == READY_PATH else self._check_token(path, request)
 
     def _check_token(self, path: str, request: Request) -> Response | None:
-        # A load balancer that asks whether the server is ready has no token.
         presented = list(_presented_tokens(request))
-        if path != READY_PATH and self._token is not None and not _has(self._token, presented):
-            if self._bind.listen_token is None or not _has(self._bind.listen_token, presented):
-                wanted = {"WWW-Authenticate": "Bearer"}
-                return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
-            asked = requested_role(request.path) if path in DIALECTS else Role.LISTEN
-            if path in UPLOADS or asked is not Role.LISTEN:
-                return plain(403, "this token is for listeners: sending audio needs the other one")
-            if path == SHARE_PATH and self._bind.share == "speak":
-                return plain(403, "this token is for listeners: the link has the other one")
-        if path in DIALECTS and not _is_websocket(request):
-            return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
+        if self._token is None or _has(self._token, presented):
+            return None
+        if not _has(self._bind.listen_token, presented):
+            wanted = {"WWW-Authenticate": "Bearer"}
+            return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
+        asked = requested_role(request.path) if path in DIALECTS else Role.LISTEN
+        if path in UPLOADS or asked is not Role.LISTEN:
+            return plain(403, "this token is for listeners: sending audio needs the other one")
+        if path == SHARE_PATH and self._bind.share == "speak":
+            return plain(403, "this token is for listeners: the link has the other one")
         return None
 
     def _is_own_host(self, host: str) -> bool:
@@ -139,7 +141,9 @@ class Auth:
         return ours or origin in self._bind.allow_origin
 
 
-def _has(token: str, presented: Iterable[str]) -> bool:
+def _has(token: str | None, presented: Iterable[str]) -> bool:
+    if token is None:
+        return False
     wanted = token.strip().encode()
     tokens = (each.encode(errors="surrogateescape") for each in presented)
     return any(hmac.compare_digest(wanted, each) for each in tokens)
@@ -155,18 +159,17 @@ def _presented_tokens(request: Request) -> Iterator[str]:
     for offers in request.headers.get_all("Sec-WebSocket-Protocol"):
         names = [offer.strip() for offer in offers.split(",")]
         for name, following in pairwise([*names, ""]):
-            if name.startswith(BEARER_PROTOCOL):
-                yield name.removeprefix(BEARER_PROTOCOL)
-            elif name in TOKEN_PROTOCOLS:
+            if name in TOKEN_PROTOCOLS:
                 yield following
+            for prefix in BEARER_PROTOCOLS:
+                if name.startswith(prefix):
+                    yield name.removeprefix(prefix)
 
 
-def _is_websocket(request: Request) -> bool:
-    # Clients that could speak HTTP/2 offer that: "Upgrade: h2c".
-    return (
-        "websocket"
-        in " ".join(request.headers.get_all("Upgrade")).lower().replace(",", " ").split()
-    )
+def is_websocket(request: Request) -> bool:
+    """Whether the client wants a websocket; one that could speak HTTP/2 offers that as well."""
+    offers = " ".join(request.headers.get_all("Upgrade")).lower()
+    return "websocket" in offers.replace(",", " ").split()
 
 
 def _host_name(url: str) -> str | None:

@@ -26,9 +26,16 @@ from websockets.typing import Subprotocol
 
 from streamd.disk import asset
 from streamd.errors import BindError, ConfigError, WireError
-from streamd.events import PROTOCOL, EndReason
+from streamd.events import EndReason
 from streamd.options import BindOptions, ServerLimits
-from streamd.server.auth import TOKEN_PROTOCOLS, Auth, is_loopback, load_certificate, tls_context
+from streamd.server.auth import (
+    SUBPROTOCOLS,
+    Auth,
+    is_loopback,
+    is_websocket,
+    load_certificate,
+    tls_context,
+)
 from streamd.server.connection import (
     Connection,
     ServerInfo,
@@ -231,6 +238,8 @@ class Server:
         path, _, query = request.path.partition("?")
         if route := self._routes.get(path):
             return route(query)
+        if not is_websocket(request):
+            return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
         role = requested_role(request.path)
         return self._authorize(connection.transport, role, is_full=self._is_full(role))
 
@@ -346,9 +355,7 @@ class Server:
 
 
 def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    # A browser fails the connection if it offers subprotocols and none is selected.
-    known = (Subprotocol(name) for name in (PROTOCOL, *TOKEN_PROTOCOLS))
-    return next((name for name in known if name in offered), None)
+    return next((Subprotocol(name) for name in SUBPROTOCOLS if name in offered), None)
 
 
 def _library_logger() -> logging.Logger:

@@ -213,34 +213,36 @@ class _Form:
         self._file = file
         self.path = file.name
         self.name = ""
-        """What the client calls the file."""
+        """What the client calls the file; empty before it comes."""
         self._values: dict[str, list[str]] = {}
         self._part = ""
         self._value = bytearray()
-        self._has_file = False
 
     def take(self, part: MultipartSegment | bytes | bytearray | None) -> None:
         """Take the next event of the parser; raises `WireError`, or `OSError` of the file."""
         if isinstance(part, MultipartSegment):
-            self._part, self._value = part.name or "", bytearray()
-            if self._part == "file":
-                if self._has_file:
-                    raise WireError("bad_form", "send one recording in: file")
-                self._has_file = True
-                self.name = _printable(part.filename or "") or "the recording"
-        elif part is not None and self._part == "file":
+            self._begin(part)
+        elif part is None:
+            if self._value:
+                text = self._value.decode(errors="replace")
+                self._values.setdefault(self._part.removesuffix("[]"), []).append(text)
+        elif self._part == "file":
             self._file.write(part)
-        elif part is not None:
+        else:
             self._value += part
             if len(self._value) > _MAX_FIELD_BYTES:
                 raise WireError("bad_form", f"{self._part} has more than {_MAX_FIELD_BYTES} bytes")
-        elif self._part != "file" and self._value:
-            text = self._value.decode(errors="replace")
-            self._values.setdefault(self._part.removesuffix("[]"), []).append(text)
+
+    def _begin(self, part: MultipartSegment) -> None:
+        self._part, self._value = part.name or "", bytearray()
+        if self._part == "file":
+            if self.name:
+                raise WireError("bad_form", "send one recording in: file")
+            self.name = _printable(part.filename or "") or "the recording"
 
     def fields(self) -> _Fields:
         """Return the fields; raises `WireError`."""
-        if not self._has_file:
+        if not self.name:
             raise WireError("bad_form", "the form has no recording: send it in: file")
         given: dict[str, Any] = {name: values[-1] for name, values in self._values.items()}
         if "timestamp_granularities" in given:

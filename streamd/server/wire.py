@@ -22,6 +22,9 @@ MAX_CHANNELS = 8
 MAX_SAMPLES = 2**53
 """Limit of sample numbers: JavaScript's integers are exact up to here, and it takes centuries."""
 
+_MAX_FIELDS = 200
+"""Of a query: Deepgram's clients may name 100 key terms."""
+
 CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
     {
         "bad_query": 1008,
@@ -137,6 +140,15 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sto
 Command = Start | Flush | Stop
 
 _command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+T = TypeVar("T")
+
+
+def decoded(message: str | bytes, decoder: msgspec.json.Decoder[T], expected: str) -> T:
+    """Return what the JSON of a message says; raises `WireError` with `bad_message`."""
+    try:
+        return decoder.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError("bad_message", f"expected {expected}: {error}") from error
 
 
 def decode_command(text: str) -> Command:
@@ -144,10 +156,7 @@ def decode_command(text: str) -> Command:
 
     Raises `WireError` with `bad_message`, or `bad_rate` for a sample rate that is not supported.
     """
-    try:
-        command = _command_decoder.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise WireError("bad_message", f"expected start, flush or stop: {error}") from error
+    command = decoded(text, _command_decoder, "start, flush or stop")
     if isinstance(command, Start):
         check_format(command)
     return command
@@ -186,14 +195,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
 
 
-def parse_query(query: str, kind: type[QueryT], *, max_fields: int = 20) -> QueryT:
+def parse_query(query: str, kind: type[QueryT]) -> QueryT:
     """Parse the query; the last value of a repeated name counts, unknown names are ignored.
 
     All values count for a field that is a tuple. Raises `WireError` with `bad_query`.
     """
     lists = {field.name for field in msgspec.structs.fields(kind) if field.type == tuple[str, ...]}
     try:
-        found = parse_qs(query, max_num_fields=max_fields).items()
+        found = parse_qs(query, max_num_fields=_MAX_FIELDS).items()
         pairs = {name: values if name in lists else values[-1] for name, values in found}
         return msgspec.convert(pairs, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:

@@ -15,6 +15,7 @@ from streamd.errors import ConfigError, WireError
 from streamd.options import ServerLimits
 from streamd.search.tokenizer import LANGUAGES
 from streamd.server.connection import ServerInfo, StuckError
+from streamd.server.wire import decoded
 
 _CLOSED = ConnectionClosedOK(None, None)
 
@@ -27,7 +28,7 @@ class _Header(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Header)
-_data_decoder = msgspec.json.Decoder(dict[str, object])
+_data_decoder: msgspec.json.Decoder[dict[str, object]] = msgspec.json.Decoder(dict[str, object])
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -103,17 +104,19 @@ class WyomingSocket:
         self._writer.transport.abort()
 
     async def _read(self) -> tuple[_Header, bytes]:
+        too_large = WireError("bad_message", f"an event has at most {self._n_most} bytes")
         try:
-            event = _decoder.decode(await self._reader.readuntil(b"\n"))
-            sizes = event.data_length, event.payload_length
-            if min(sizes) < 0 or sum(sizes) > self._n_most:
-                raise WireError("bad_message", f"an event has at most {self._n_most} bytes")
-            data = await self._reader.readexactly(event.data_length)
-            if data:
-                event.data |= _data_decoder.decode(data)
-            return event, await self._reader.readexactly(event.payload_length)
-        except (asyncio.LimitOverrunError, msgspec.DecodeError, RecursionError) as error:
-            raise WireError("bad_message", f"not a Wyoming event: {error}") from error
+            line = await self._reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError:
+            raise too_large from None
+        event = decoded(line, _decoder, "a Wyoming event")
+        sizes = event.data_length, event.payload_length
+        if min(sizes) < 0 or sum(sizes) > self._n_most:
+            raise too_large
+        if more := await self._reader.readexactly(event.data_length):
+            data = decoded(more, _data_decoder, "a Wyoming event")
+            event.data |= data
+        return event, await self._reader.readexactly(event.payload_length)
 
     async def _answer(self, kind: str, data: Mapping[str, object]) -> None:
         await self.send(msgspec.json.encode({"type": kind, "data": data}).decode())

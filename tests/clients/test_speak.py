@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamd.events import Choices
 from tests.support.loop import turn
 from tests.support.serving import CountingIngest, CountingStreams, Relay, serving
 
@@ -132,6 +133,7 @@ async def test_as_a_program(tmp_path, form):
         with path.open("rb") as audio:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, str(SPEAK), f"ws://127.0.0.1:{server.port}", "talk"),
+                *("--language", "de", "--hotwords", "Ada", "--endpoint-ms", "400"),
                 stdin=audio,
                 stdout=PIPE,
                 stderr=PIPE,
@@ -140,4 +142,6 @@ async def test_as_a_program(tmp_path, form):
             out, complaint = await process.communicate()
     assert (process.returncode, complaint) == (0, b"")
     assert out == b"94 frames\n"
+    choices = streams.ingests["talk"].hub.choices
+    assert choices == Choices(language="de", hotwords="Ada", endpoint_ms=400)
     assert np.array_equal(heard(streams.ingests["talk"]), RAMP)

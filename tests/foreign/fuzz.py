@@ -16,6 +16,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from websockets.asyncio.client import connect
@@ -24,6 +26,7 @@ from websockets.exceptions import ConnectionClosed
 from streamd.events import Eos, Fault, Flushed, Gap, Lag, SessionEvent, Stats, Vad
 from streamd.server.dialects import DIALECTS, Dialect
 from streamd.server.dialects.whisperlive import WhisperLive
+from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.wire import STREAM_PATH
 from tests.support.dialects import check, final, partial
 
@@ -51,7 +54,17 @@ VALID = [
     '{"type":"input_audio_buffer.append","audio":"AAAA"}',
     '{"type":"input_audio_buffer.commit"}',
     '{"type":"input_audio_buffer.clear"}',
+    '{"type":"transcribe","data":{"language":"en","transcript_names":["Ada"]}}',
+    '{"type":"audio-start","data":{"rate":22050,"width":2,"channels":2}}',
+    '{"type":"audio-stop"}',
+    '{"type":"audio-chunk","data":{"rate":16000,"width":2,"channels":1}}',
+    '{"type":"describe"}',
 ]
+OTHERS: dict[str, Callable[[], Dialect]] = {
+    "WhisperLive": lambda: WhisperLive("", "me"),
+    "Wyoming": Wyoming,
+}
+"""Dialects without a path of their own."""
 ODD = ["", "{}", "[]", "null", "1e999", '"', "\0", "[" * 5000, '{"type":' * 500, '{"type":{}}']
 VALUES = ["null", "true", "-1", "1e400", "0.5", '""', "[]", "{}", '"\\ud800"', "9" * 40]
 
@@ -74,6 +87,18 @@ def message(chance: random.Random) -> str | bytes:
             return chance.choice([b"", b"END_OF_AUDIO", b"\0", b"\xff" * 7])
         case _:
             return chance.randbytes(chance.randrange(200))
+
+
+def framed(chance: random.Random) -> bytes:
+    """A message as Wyoming has it on TCP: a line, and perhaps more; its lengths may be wrong."""
+    said = message(chance)
+    if isinstance(said, str) and chance.random() < 0.8:
+        return said.encode(errors="replace") + b"\n"
+    payload = said if isinstance(said, bytes) else said.encode(errors="replace")
+    n_bytes = len(payload) if chance.random() < 0.9 else chance.randrange(-2, 300)
+    kind = chance.choice(["audio-chunk", "audio-chunk", "transcribe", "describe"])
+    head = {"type": kind, chance.choice(["payload_length", "data_length"]): n_bytes}
+    return json.dumps(head).encode() + b"\n" + payload
 
 
 def event(chance: random.Random) -> SessionEvent:
@@ -104,9 +129,9 @@ def query(chance: random.Random, path: str) -> str:
 
 
 def make(chance: random.Random, name: str) -> Dialect:
-    """The dialect at this path, or that of WhisperLive."""
-    if name == "WhisperLive":
-        return WhisperLive("", "me")
+    """The dialect at this path, or that of WhisperLive or Wyoming."""
+    if name in OTHERS:
+        return OTHERS[name]()
     return DIALECTS[name](query(chance, name))
 
 
@@ -119,7 +144,7 @@ def resident_kb(process: int | str) -> int:
 def fuzz_objects(n_messages: int, chance: random.Random) -> dict[str, object]:
     """Play conversations until so many messages and events were taken, as many by each dialect."""
     # What streamd.v1 passes on as it is, the session checks.
-    n_taken = Counter(dict.fromkeys([*(DIALECTS.keys() - {STREAM_PATH}), "WhisperLive"], 0))
+    n_taken = Counter(dict.fromkeys([*(DIALECTS.keys() - {STREAM_PATH}), *OTHERS], 0))
     first_kb = 0
     while n_taken.total() < n_messages:
         if not first_kb and n_taken.total() >= n_messages // 4:
@@ -133,52 +158,85 @@ def fuzz_objects(n_messages: int, chance: random.Random) -> dict[str, object]:
     return {"taken": n_taken, "grown_kb": resident_kb("self") - first_kb}
 
 
+@dataclass
+class Crowd:
+    """Clients of a server at these ports, and what they have sent and seen."""
+
+    host: str
+    wyoming_port: int
+    chance: random.Random
+    n_sent: Counter[str] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
+
+    async def one(self) -> None:
+        """Connect, send what comes to mind, and close or vanish."""
+        path = self.chance.choice([*sorted(DIALECTS), "Wyoming"])
+        if path == "Wyoming":
+            await self._over_tcp()
+            return
+        url = f"ws://{self.host}{path}?{query(self.chance, path)}"
+        async with connect(url, max_queue=None, proxy=None) as connection:
+            try:
+                for _ in range(self.chance.randrange(1, 60)):
+                    await connection.send(message(self.chance))
+                    self.n_sent[path] += 1
+            except ConnectionClosed:
+                pass
+            if self.chance.random() < 0.3:
+                connection.transport.abort()
+        self.codes[str(connection.close_code)] += 1
+
+    async def _over_tcp(self) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.wyoming_port)
+        reading = asyncio.create_task(reader.read())
+        with suppress(OSError):
+            for _ in range(self.chance.randrange(1, 60)):
+                writer.write(framed(self.chance))
+                await writer.drain()
+                self.n_sent["Wyoming"] += 1
+            if self.chance.random() < 0.3:
+                writer.transport.abort()
+            writer.write_eof()
+        await asyncio.wait({reading})
+        reading.exception()  # a reset is one
+        writer.close()
+
+
 async def fuzz_wire(n_messages: int, chance: random.Random) -> dict[str, object]:
-    """Let clients connect to a server, send what they like, and close or vanish."""
+    """Let clients of all dialects talk to a server at once."""
     program = Path(sys.executable).with_name("streamd")
     server = await asyncio.create_subprocess_exec(
-        program, "serve", "--port", "0", "--max-streams", "100", stderr=asyncio.subprocess.PIPE
+        *(program, "serve", "--port", "0", "--wyoming", "0", "--max-streams", "100"),
+        stderr=asyncio.subprocess.PIPE,
     )
     log = ""
     while not (found := re.search(r"ws://([^/]+)/", log)):
         log += (await server.stderr.readline()).decode()
-    host = found[1]
-    async with connect(f"ws://{host}/v1/stream?role=both", proxy=None) as connection:
+    crowd = Crowd(found[1], int(re.findall(r"Wyoming on \S+ port (\d+)", log)[0]), chance)
+    async with connect(f"ws://{crowd.host}/v1/stream?role=both", proxy=None) as connection:
         await connection.send('{"type":"start","language":"en","samples":0}')
         while '"started"' not in await connection.recv():  # once the model is loaded
             pass
     reading = asyncio.create_task(server.stderr.read())
-    n_sent: Counter[str] = Counter()
-    codes: Counter[str] = Counter()
     first_kb = 0
 
-    async def client() -> None:
+    async def clients() -> None:
         nonlocal first_kb
-        while n_sent.total() < n_messages:
-            if not first_kb and n_sent.total() >= n_messages // 4:
+        while crowd.n_sent.total() < n_messages:
+            if not first_kb and crowd.n_sent.total() >= n_messages // 4:
                 first_kb = resident_kb(server.pid)
-            path = chance.choice(sorted(DIALECTS))
-            url = f"ws://{host}{path}?{query(chance, path)}"
-            async with connect(url, max_queue=None, proxy=None) as connection:
-                try:
-                    for _ in range(chance.randrange(1, 60)):
-                        await connection.send(message(chance))
-                        n_sent[path] += 1
-                except ConnectionClosed:
-                    pass
-                if chance.random() < 0.3:
-                    connection.transport.abort()
-            codes[str(connection.close_code)] += 1
+            await crowd.one()
 
-    await asyncio.gather(*(client() for _ in range(6)))
+    await asyncio.gather(*(clients() for _ in range(6)))
     grown_kb = resident_kb(server.pid) - first_kb
     n_files = len(os.listdir(f"/proc/{server.pid}/fd"))
     server.terminate()
     told = log + (await reading).decode()
     assert await server.wait() == 0
     assert "Traceback" not in told, told
-    assert "1011" not in codes
-    return {"sent": n_sent, "close codes": codes, "grown_kb": grown_kb, "files": n_files}
+    assert "1011" not in crowd.codes
+    seen = {"sent": crowd.n_sent, "close codes": crowd.codes}
+    return {**seen, "grown_kb": grown_kb, "files": n_files}
 
 
 def main() -> None:

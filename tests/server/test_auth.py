@@ -75,15 +75,16 @@ async def test_the_sessions_are_listed_to_whoever_may_hear_them():
         assert answer.endswith('{"sessions":[{"name":"live"}]}')
 
 
-async def test_a_page_shows_the_token_as_a_subprotocol():
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [("streamd.v1", "streamd.bearer."), ("realtime", "openai-insecure-api-key.")],
+)
+async def test_a_page_shows_the_token_as_a_subprotocol(name, prefix):
     async with serving(CountingStreams(), token="secret") as server:
-        for token, is_allowed in (("secret", True), ("wrong", False)):
-            offered = ["streamd.v1", f"streamd.bearer.{token}"]
-            if is_allowed:
-                async with client(server.port, subprotocols=offered) as listener:
-                    assert listener.connection.subprotocol == "streamd.v1"
-            else:
-                assert await refusal(server.port, subprotocols=offered) == 401
+        offered = [name, f"{prefix}secret"]
+        async with client(server.port, subprotocols=offered) as listener:
+            assert listener.connection.subprotocol == name
+        assert await refusal(server.port, subprotocols=[name, f"{prefix}wrong"]) == 401
 
 
 @pytest.mark.parametrize("name", ["token", "bearer"])

@@ -31,6 +31,7 @@ from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.deepgram import Deepgram
 from streamd.server.dialects.vosk import Vosk
 from streamd.server.dialects.whisperlive import WhisperLive
+from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.wire import (
     STREAM_PATH,
     Encoding,
@@ -158,9 +159,7 @@ def test_deepgram_wants_partials_only_if_it_is_asked():
 @pytest.mark.parametrize(
     ("query", "code", "culprit"),
     [
-        ("", "bad_query", "encoding"),
         ("encoding=opus&sample_rate=48000", "bad_query", "encoding"),
-        ("encoding=linear16", "bad_query", "sample_rate"),
         ("encoding=linear16&sample_rate=3999", "bad_rate", "3999"),
         (f"{LISTEN}&channels=9", "bad_message", "channels"),
         (f"{LISTEN}&callback=https://a.example", "bad_query", "callback"),
@@ -174,6 +173,14 @@ def test_deepgram_names_what_is_wrong(query, code, culprit):
     assert error.value.code == code
     (told,), close = refused(Deepgram(query), error.value)
     assert (told["type"], told["variant"], close) == ("Error", code, Close(close_code(code), code))
+
+
+@pytest.mark.parametrize("query", ["", "model=nova-3&encoding=linear16", "sample_rate=16000"])
+def test_deepgram_refuses_containers_with_its_own_code(query):
+    with pytest.raises(WireError, match="encoding, sample_rate") as error:
+        Deepgram(query).request()
+    (told,), close = refused(Deepgram(query), error.value)
+    assert (told["variant"], close) == ("bad_audio", Close(1008, "DATA-0000"))
 
 
 # AssemblyAI
@@ -483,6 +490,10 @@ messages = st.one_of(
         {}, optional=dict.fromkeys(("config", "eof", "reset", "uid"), values)
     ).map(json.dumps),
     st.builds(lambda rate: json.dumps({"config": {"sample_rate": rate}}), values),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["transcribe", "audio-start", "audio-stop", "session.update"])},
+        optional={"data": values, "session": values, "audio": values},
+    ).map(json.dumps),
     st.sampled_from(["[" * 100_000, b"END_OF_AUDIO", '{"uid":"me"}', '{"eof":1}', '{"config":{}}']),
 )
 times = st.integers(0, 10_000)
@@ -506,6 +517,7 @@ events = st.one_of(
 FOREIGN = (
     *(kind for path, kind in DIALECTS.items() if path != STREAM_PATH),
     lambda query: WhisperLive(query, "me"),
+    Wyoming,
 )
 """What streamd.v1 passes on as it is, the session checks (test_fuzz.py)."""
 queries = st.sampled_from(["", WS, LISTEN, f"{LISTEN}&utterance_end_ms=0"]) | st.text()

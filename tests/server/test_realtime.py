@@ -151,6 +151,10 @@ def test_what_is_cleared_is_in_no_item():
             Start(rate=24_000, language="de", prompt="Ä"),
         ),
         (
+            {"transcription": {"languages": ["de", "fr"], "keywords": ["Ada", "Mary S"]}},
+            Start(rate=24_000, language="auto", hotwords="Ada, Mary S"),
+        ),
+        (
             {
                 "turn_detection": {
                     "type": "server_vad",

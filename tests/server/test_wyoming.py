@@ -114,16 +114,19 @@ async def test_audio_becomes_a_transcript_more_than_once():
 @pytest.mark.parametrize(
     ("sent", "says"),
     [
-        (b"junk\n", "not a Wyoming event"),
+        (b"junk\n", "expected a Wyoming event"),
+        (b'{"type":"\xff"}\n', "expected a Wyoming event"),
+        (b'{"type":"ping","data_length":7}\n{"a":1}'.replace(b"1", b"\xff"), "Wyoming event"),
+        (b"x" * 5000, "at most"),
         (b'{"type":"audio-chunk","payload_length":9999999}\n', "at most"),
         (b'{"type":"audio-chunk","payload_length":-1}\n', "at most"),
-        (b'{"type":"audio-start","data":{"rate":"x"}}\n', "not a Wyoming event"),
+        (b'{"type":"audio-start","data":{"rate":"x"}}\n', "expected a Wyoming event"),
         (CHUNK + b'{"type":"audio-start","data":{"rate":8000}}\n', "one format"),
         (b'{"type":"audio-start","data":{"width":4}}\n' + CHUNK, "2 bytes"),
     ],
 )
 async def test_what_is_wrong_is_told_and_ends_the_connection(sent, says):
-    async with talking(CountingStreams(), 2) as (_, (client, other)):
+    async with talking(CountingStreams(), 2, max_message_bytes=4096) as (_, (client, other)):
         client.writer.write(sent)
         kind, data = await client.get()
         assert (kind, says in data["text"]) == ("error", True), data

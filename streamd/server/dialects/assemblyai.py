@@ -10,10 +10,9 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, Vad
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, endpoint_ms, language, tell, type_of
-from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
+from streamd.server.dialects.dialect import Close, Tell, both, start_for, tell, type_of
+from streamd.server.wire import Command, Flush, Hello, Query, Stop, decoded
 
-_LIFETIME_S = 3 * 3600
 _CLOSE_CODES: Constant[Mapping[str, int]] = MappingProxyType(
     {"too_many_streams": 3009, "storage": 3005, "internal": 3005, "slow": 3005}
 )
@@ -46,24 +45,21 @@ class AssemblyAI:
 
     def request(self) -> Query:
         """Feed a session and listen to it; raises `WireError` for what is not supported."""
-        asked = parse_query(self._text, _Streaming)
-        codes = _texts(asked.language_codes)
-        start = Start(
-            rate=asked.sample_rate,
-            language=language(
-                "multi" if len(codes) > 1 else next(iter(codes), asked.language_code)
-            ),
+        asked = both(self._text, _Streaming)
+        start = start_for(
+            asked.sample_rate,
+            tags=_texts(asked.language_codes) or [asked.language_code],
             prompt=asked.prompt,
-            hotwords=", ".join(_texts(asked.keyterms_prompt)) or None,
-            endpoint_ms=endpoint_ms(asked.min_turn_silence),
+            terms=_texts(asked.keyterms_prompt),
+            pause_ms=asked.min_turn_silence,
         )
         self._audio = ByteStream(asked.encoding, start)
-        return msgspec.structs.replace(asked, role=Role.BOTH)
+        return asked
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """Begin; there is no limit, but clients want one."""
         began_s = int(hello.started.timestamp()) if hello.started else 0
-        yield tell("Begin", id=hello.session, expires_at=began_s + _LIFETIME_S)
+        yield tell("Begin", id=hello.session, expires_at=began_s + 3 * 3600)
 
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
         """Take audio or a command."""
@@ -93,9 +89,8 @@ class AssemblyAI:
             case Fault():
                 yield tell("Warning", warning_code=_INVALID, warning=event.message)
             case Eos():
-                duration_s = self._audio.heard_ms // 1000
                 durations = ("audio_duration_seconds", "session_duration_seconds")
-                yield tell("Termination", **dict.fromkeys(durations, duration_s))
+                yield tell("Termination", **dict.fromkeys(durations, self._audio.heard_ms // 1000))
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``Error``, whose code is that of the closing."""
@@ -116,10 +111,7 @@ class AssemblyAI:
 
 
 def _texts(encoded: str) -> list[str]:
-    try:
-        return _texts_decoder.decode(encoded)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise WireError("bad_query", f"expected a list of texts, got {encoded}: {error}") from error
+    return decoded(encoded, _texts_decoder, f"a list of texts, got {encoded}")
 
 
 def _word(word: TimedWord) -> Mapping[str, object]:

@@ -1,15 +1,27 @@
 """What every dialect is, and what one can ask the connection to do."""
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from streamd.errors import WireError
 from streamd.events import SessionEvent
-from streamd.server.wire import Command, Hello, Query, close_code
+from streamd.server.wire import (
+    Command,
+    Hello,
+    Query,
+    Role,
+    Start,
+    close_code,
+    decoded,
+    parse_query,
+)
 
 _MIN_ENDPOINT_MS = 200
+"""Clients ask for pauses of 10 ms, but Whisper needs phrases."""
+
+QueryT = TypeVar("QueryT", bound=Query)
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -71,20 +83,50 @@ _typed_decoder = msgspec.json.Decoder(_Typed)
 
 def type_of(message: str) -> str:
     """Return the ``type`` of a JSON message; raises `WireError` with `bad_message`."""
-    try:
-        return _typed_decoder.decode(message).type
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise WireError("bad_message", f"expected JSON with a type: {error}") from error
+    return decoded(message, _typed_decoder, "JSON with a type").type
 
 
-def language(tag: str | None) -> str | None:
-    """Return our code for a language tag such as ``en-US``; several languages are ``auto``."""
-    return "auto" if tag == "multi" else tag and tag.partition("-")[0].lower()
+def both(query: str, kind: type[QueryT]) -> QueryT:
+    """Return what a client asks for that feeds a session and listens to it; raises `WireError`."""
+    return msgspec.structs.replace(parse_query(query, kind), role=Role.BOTH)
 
 
-def endpoint_ms(pause_ms: int | None) -> int | None:
-    """Return the pause that ends an utterance; clients ask for 10 ms, but Whisper needs phrases."""
-    return None if pause_ms is None else max(_MIN_ENDPOINT_MS, pause_ms)
+def start_for(
+    rate: int,
+    *,
+    channels: int = 1,
+    tags: Sequence[str | None] = (),
+    prompt: str | None = None,
+    terms: Iterable[str] = (),
+    pause_ms: int | None = None,
+) -> Start:
+    """Return the `Start` for language tags such as ``en-US``, key terms and the pause of an end.
+
+    Several languages, or ``multi``, are ``auto``.
+    """
+    tag = "multi" if len(tags) > 1 else next(iter(tags), None)
+    return Start(
+        rate=rate,
+        channels=channels,
+        language="auto" if tag == "multi" else tag and tag.partition("-")[0].lower(),
+        prompt=prompt,
+        hotwords=", ".join(terms) or None,
+        endpoint_ms=None if pause_ms is None else max(_MIN_ENDPOINT_MS, pause_ms),
+    )
+
+
+class GrowingText:
+    """A text of which each part is sent once, and never taken back."""
+
+    def __init__(self) -> None:
+        self._sent = ""
+
+    def more(self, text: str) -> str:
+        """Return what `text` adds; nothing if it does not continue what was sent."""
+        if not text.startswith(self._sent):
+            return ""
+        added, self._sent = text[len(self._sent) :], text
+        return added
 
 
 def tell(kind: str, **fields: object) -> Tell:

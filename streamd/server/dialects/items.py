@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import ceil
 
-from streamd.server.dialects.dialect import Tell, tell
+from streamd.server.dialects.dialect import GrowingText, Tell, tell
 
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
@@ -15,7 +15,7 @@ class Items:
         self._name = name
         self._n_events = self._n_items = 0
         self._is_open = False  # the next item has begun
-        self._sent = ""  # of its text
+        self._text = GrowingText()
 
     def tell(self, kind: str, **fields: object) -> Tell:
         """Return the next event."""
@@ -39,8 +39,7 @@ class Items:
 
     def grow(self, text: str) -> Iterator[Tell]:
         """`text` is what will not change any more."""
-        if text.startswith(self._sent) and (added := text[len(self._sent) :]):
-            self._sent = text
+        if added := self._text.more(text):
             item = {"item_id": self._id(0), "content_index": 0}
             yield self.tell(f"{_TRANSCRIPTION}.delta", **item, delta=added)
 
@@ -58,7 +57,7 @@ class Items:
         item = {"item_id": self._id(0), "content_index": 0}
         usage = {"type": "duration", "seconds": ceil(duration_ms / 1000)}
         yield self.tell(f"{_TRANSCRIPTION}.completed", **item, transcript=text, usage=usage)
-        self._n_items, self._is_open, self._sent = self._n_items + 1, False, ""
+        self._n_items, self._is_open, self._text = self._n_items + 1, False, GrowingText()
 
     def _id(self, later: int) -> str:
         return f"item_{self._name}_{self._n_items + later + 1}"

@@ -5,15 +5,14 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, closing
+from streamd.server.dialects.dialect import Close, Tell, both, closing
 from streamd.server.dialects.items import Items
 from streamd.server.dialects.realtime import RealtimeInput
-from streamd.server.wire import Command, Flush, Hello, Query, Role, parse_query
+from streamd.server.wire import Command, Flush, Hello, Query, decoded
 
 _CLEAR = "clear"
 _LEAST_COMMIT_MS = 100
@@ -49,7 +48,7 @@ class OpenAIRealtime:
 
     def request(self) -> Query:
         """Feed a session and listen to it; raises `WireError` for conversations."""
-        return replace(parse_query(self._text, _Asked), role=Role.BOTH)
+        return both(self._text, _Asked)
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """Describe the session."""
@@ -59,8 +58,8 @@ class OpenAIRealtime:
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
         """Take an event of the client; one that is wrong is answered with an error."""
         try:
-            asked = _decoder.decode(message)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            asked = decoded(message, _decoder, "an event")
+        except WireError as error:
             yield self._items.error("invalid_json", str(error))
             return
         try:
@@ -69,10 +68,14 @@ class OpenAIRealtime:
             yield self._items.error("invalid_value", str(error), asked.event_id)
 
     def _take(self, asked: _Message) -> Iterator[bytes | Command | Tell]:
-        heard_ms = 0 if self._stream is None else self._stream.heard_ms
+        has_audio = self._stream is not None
+        heard_ms = self._stream.heard_ms if self._stream else 0
         match asked.type:
+            case "session.update" if self._input.update(asked.session, is_used=has_audio):
+                yield self._items.tell("session.updated", session=self._input.session(self._name))
             case "session.update":
-                yield self._update(asked)
+                what = "a session cannot be changed once there is audio"
+                yield self._items.error("invalid_value", what, asked.event_id)
             case "input_audio_buffer.append":
                 audio = b64decode(asked.audio, validate=True)
                 self._stream = self._stream or self._input.stream()
@@ -88,15 +91,8 @@ class OpenAIRealtime:
                 yield Flush(id=_CLEAR)
                 yield self._items.tell("input_audio_buffer.cleared")
             case other:
-                yield self._items.error(
-                    "unknown_event", f"{other!r} is not supported", asked.event_id
-                )
-
-    def _update(self, asked: _Message) -> Tell:
-        if self._input.update(asked.session, is_used=self._stream is not None):
-            return self._items.tell("session.updated", session=self._input.session(self._name))
-        what = "a session cannot be changed once there is audio"
-        return self._items.error("invalid_value", what, asked.event_id)
+                what = f"{other!r} is not supported"
+                yield self._items.error("unknown_event", what, asked.event_id)
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         """Send what has become of the text."""
@@ -116,8 +112,6 @@ class OpenAIRealtime:
                     yield from self._items.complete(" ".join(texts), int(duration_ms))
             case Fault():
                 yield self._items.error(event.code, event.message, of_server=True)
-            case _:
-                pass
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``error``, and close as streamd.v1 does."""

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import endpoint_ms, language
-from streamd.server.wire import Start
+from streamd.server.dialects.dialect import start_for
 
 _ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
 
@@ -18,6 +17,8 @@ class _InputFormat(msgspec.Struct):
 
 class _Transcription(msgspec.Struct):
     language: str | None = None
+    languages: list[str] | None = None
+    keywords: list[str] | None = None
     prompt: str | None = None
 
 
@@ -70,10 +71,11 @@ class RealtimeInput:
         """Return what turns the audio into samples; raises `WireError`."""
         form, chosen = self._input.format, self._input.transcription or _Transcription()
         turns = self._input.turn_detection
-        start = Start(
-            rate=form.rate or (24_000 if form.type == "audio/pcm" else 8_000),
-            language=language(chosen.language),
+        start = start_for(
+            form.rate or (24_000 if form.type == "audio/pcm" else 8_000),
+            tags=chosen.languages or [chosen.language],
             prompt=chosen.prompt,
-            endpoint_ms=endpoint_ms(turns.silence_duration_ms) if turns else None,
+            terms=chosen.keywords or (),
+            pause_ms=turns.silence_duration_ms if turns else None,
         )
         return ByteStream(_ENCODINGS[form.type], start)

@@ -7,8 +7,8 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Eos, Final, Flushed, Partial, SessionEvent, TimedWord
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, closing
-from streamd.server.wire import Command, Flush, Hello, Query, Role, Start, Stop, parse_query
+from streamd.server.dialects.dialect import Close, Tell, both, closing, start_for
+from streamd.server.wire import Command, Flush, Hello, Query, Start, Stop, decoded
 
 _DEFAULT_RATE_HZ = 8_000
 
@@ -43,7 +43,7 @@ class Vosk:
 
     def request(self) -> Query:
         """Feed a session and listen to it; raises `WireError` with `bad_query`."""
-        return msgspec.structs.replace(parse_query(self._text, Query), role=Role.BOTH)
+        return both(self._text, Query)
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """Say nothing: a message is an answer."""
@@ -58,15 +58,11 @@ class Vosk:
             else:
                 yield Tell({"partial": self._partial})
             return
-        try:
-            said = _decoder.decode(message)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise WireError("bad_message", f"expected config, eof or reset: {error}") from error
+        said = decoded(message, _decoder, "config, eof or reset")
         if said.config is not None and not self._audio.has_begun:
             self._has_words = said.config.words
-            phrases = [phrase for phrase in said.config.phrase_list if phrase != "[unk]"]
-            start = Start(rate=said.config.sample_rate, hotwords=", ".join(phrases) or None)
-            self._audio = ByteStream("linear16", start)
+            phrases = (phrase for phrase in said.config.phrase_list if phrase != "[unk]")
+            self._audio = ByteStream("linear16", start_for(said.config.sample_rate, terms=phrases))
         if said.eof:
             yield Stop()
         elif said.reset:
@@ -96,5 +92,4 @@ class Vosk:
 
 
 def _word(word: TimedWord) -> Mapping[str, object]:
-    times = {"start": word.start_ms / 1000, "end": word.end_ms / 1000}
-    return {"word": word.text, "conf": word.prob, **times}
+    return {"word": word.text, "conf": word.prob, "start": word.start, "end": word.end}

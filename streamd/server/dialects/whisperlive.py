@@ -9,8 +9,8 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Partial, SessionEvent, TimedWord
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, closing
-from streamd.server.wire import Command, Hello, Query, Role, Start, Stop, parse_query
+from streamd.server.dialects.dialect import Close, Tell, both, closing
+from streamd.server.wire import Command, Hello, Query, Start, Stop, decoded
 
 _END = b"END_OF_AUDIO"
 _WAIT_MIN = 1.0
@@ -44,7 +44,7 @@ class WhisperLive:
 
     def request(self) -> Query:
         """Feed a session and listen to it; raises `WireError` with `bad_query`."""
-        return msgspec.structs.replace(parse_query(self._text, Query), role=Role.BOTH)
+        return both(self._text, Query)
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """Say nothing: the client has to send its options first."""
@@ -53,10 +53,7 @@ class WhisperLive:
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
         """Take the options, then audio, then its end."""
         if self._audio is None:
-            try:
-                options = _decoder.decode(message)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise WireError("bad_message", f"expected options: {error}") from error
+            options = decoded(message, _decoder, "options")
             start = Start(
                 language=options.language,
                 task=options.task,
@@ -107,4 +104,4 @@ class WhisperLive:
 
 
 def _times(span: Partial | Final | TimedWord) -> Mapping[str, str]:
-    return {"start": f"{span.start_ms / 1000:.3f}", "end": f"{span.end_ms / 1000:.3f}"}
+    return {"start": f"{span.start:.3f}", "end": f"{span.end:.3f}"}

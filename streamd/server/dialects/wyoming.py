@@ -7,8 +7,8 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, closing, language
-from streamd.server.wire import Command, Flush, Hello, Query, Role, Start
+from streamd.server.dialects.dialect import Close, GrowingText, Tell, closing, start_for
+from streamd.server.wire import Command, Flush, Hello, Query, Role, decoded
 
 
 class _Data(msgspec.Struct):
@@ -36,8 +36,8 @@ class Wyoming:
         self._chosen = self._format = _Data()
         self._stream: ByteStream | None = None
         self._texts: list[str] = []
+        self._text = GrowingText()
         self._has_begun = False
-        self._sent = ""
 
     def request(self) -> Query:
         """Feed a session and listen to it."""
@@ -53,10 +53,7 @@ class Wyoming:
             self._stream = self._stream or self._begin()
             yield from self._stream.take(message)
             return
-        try:
-            event = _decoder.decode(message)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise WireError("bad_message", f"not a Wyoming event: {error}") from error
+        event = decoded(message, _decoder, "a Wyoming event")
         match event.type:
             case "transcribe":
                 self._chosen = event.data
@@ -68,20 +65,14 @@ class Wyoming:
                 self._format = data
             case "audio-stop":
                 yield Flush()
-            case _:
-                pass
 
     def _begin(self) -> ByteStream:
         rate, width, channels = _shape(self._format)
         if width != 2:
             raise WireError("bad_message", f"samples must have 2 bytes, got {width}")
-        words = *(self._chosen.transcript_names or ()), *(self._chosen.transcript_terms or ())
-        start = Start(
-            rate=rate,
-            channels=channels,
-            language=language(self._chosen.language),
-            hotwords=", ".join(words) or None,
-        )
+        chosen = self._chosen
+        terms = *(chosen.transcript_names or ()), *(chosen.transcript_terms or ())
+        start = start_for(rate, channels=channels, tags=[chosen.language], terms=terms)
         return ByteStream("pcm_s16le", start)
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
@@ -92,16 +83,13 @@ class Wyoming:
             case Final():
                 yield from self._grow(event.text)
                 self._texts.append(event.text)
-                self._sent = ""
             case Flushed():
                 yield from self._start()
                 yield _event("transcript", text=" ".join(self._texts))
                 yield _event("transcript-stop")
-                self._texts, self._has_begun = [], False
+                self._texts, self._text, self._has_begun = [], GrowingText(), False
             case Fault():
                 yield _event("error", text=event.message, code=event.code)
-            case _:
-                pass
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``error``."""
@@ -109,11 +97,9 @@ class Wyoming:
         yield closing(error)
 
     def _grow(self, text: str) -> Iterator[Tell]:
-        if text.startswith(self._sent) and (added := text[len(self._sent) :]):
+        if added := self._text.more(" ".join([*self._texts, text])):
             yield from self._start()
-            blank = " " if self._texts and not self._sent else ""
-            yield _event("transcript-chunk", text=blank + added)
-            self._sent = text
+            yield _event("transcript-chunk", text=added)
 
     def _start(self) -> Iterator[Tell]:
         if not self._has_begun:

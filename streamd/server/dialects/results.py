@@ -1,0 +1,62 @@
+"""The results of Deepgram's live API: what was said, with its words and times."""
+
+import string
+from collections.abc import Mapping
+
+from streamd.events import Final, Partial, TimedWord
+from streamd.server.dialects.dialect import Tell, tell
+from streamd.server.wire import Hello
+
+
+class Results:
+    """The results of one request, whose id is the name of the session.
+
+    `ends_speech`: whether finals end speech, as they do with ``endpointing``.
+    """
+
+    def __init__(self, hello: Hello, *, ends_speech: bool) -> None:
+        self._hello, self._ends_speech = hello, ends_speech
+        self.is_finalizing = False
+        """Whether a ``Finalize`` waits for a final."""
+
+    def of(self, event: Partial | Final) -> Tell:
+        """Return an interim result, or a final one, which answers a ``Finalize``."""
+        is_final = isinstance(event, Final)
+        from_finalize = is_final and self.is_finalizing
+        self.is_finalizing &= not is_final
+        probs = [word.prob for word in event.words]
+        best = {
+            "transcript": event.text,
+            "confidence": round(sum(probs) / max(1, len(probs)), 3),
+            "words": [_word(word) for word in event.words],
+        }
+        name = self._hello.model
+        model = {"name": name, "version": "1", "arch": "whisper"}
+        ids = {"request_id": self._hello.session, "model_uuid": name}
+        return tell(
+            "Results",
+            channel_index=[0, 1],
+            start=event.start,
+            duration=(event.end_ms - event.start_ms) / 1000,
+            is_final=is_final,
+            speech_final=is_final and self._ends_speech,
+            from_finalize=from_finalize,
+            channel={"alternatives": [best]},
+            metadata={**ids, "model_info": model},
+        )
+
+    def empty(self, now_ms: int) -> Tell:
+        """Return a final result of no speech."""
+        return self.of(Final(seg=0, start_ms=now_ms, end_ms=now_ms, text="", language=""))
+
+    def metadata(self, duration_ms: int, channels: int) -> Tell:
+        """Return the last message of a request."""
+        of_request = {"request_id": self._hello.session, "created": self._hello.started}
+        of_audio = {"duration": duration_ms / 1000, "channels": channels}
+        return tell("Metadata", **of_request, **of_audio, transaction_key="", sha256="")
+
+
+def _word(word: TimedWord) -> Mapping[str, object]:
+    bare = word.text.strip(string.punctuation).lower() or word.text
+    texts = {"word": bare, "punctuated_word": word.text}
+    return {**texts, "confidence": word.prob, "start": word.start, "end": word.end}
