@@ -64,14 +64,14 @@ def _section(name: str, options: list[Option]) -> str:
     return f"## [{name}]\n\n{SECTIONS[name]}.\n\n{_TABLE}{rows}"
 
 
-_TABLE = "option and default | allowed | meaning\n---|---|---\n"
+_TABLE = "option and default|allowed|meaning\n---|---|---\n"
 
 
 def _row(option: Option) -> str:
     flags = [*option.shown_flags, *option.value_flags]
     default = "" if option.is_switch else f" `{_shown(option)}`"
     name = ", ".join(f"`{flag}`" for flag in flags) or "FILE..."
-    return f"{name}{default} | {_allowed(option)} | {option.opt.help}\n"
+    return f"{name}{default}|{_allowed(option)}|{option.opt.help}\n"
 
 
 def _settings() -> str:
@@ -79,10 +79,10 @@ def _settings() -> str:
     meanings = _meanings()
     rows = (
         f"`{field.setting}` `{_shown(field)}` {field.unit}".rstrip()
-        + f" | {meanings[type(getattr(Config(), field.part)).__name__, field.attribute]}\n"
+        + f"|{meanings[type(getattr(Config(), field.part)).__name__, field.attribute]}\n"
         for field in SETTINGS.values()
     )
-    return f"{_SETTINGS}field and default | meaning\n---|---\n{''.join(rows)}"
+    return f"{_SETTINGS}field and default|meaning\n---|---\n{''.join(rows)}"
 
 
 def _meanings() -> dict[tuple[str, str], str]:
