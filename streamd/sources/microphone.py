@@ -118,19 +118,18 @@ def _matches(devices: Sequence[Device], wanted: int | str | None) -> tuple[list[
     if isinstance(wanted, int) or wanted.isdecimal():
         matches = [device for device in devices if device.index == int(wanted)]
         return matches, f"no input device has the number {wanted}"
-    matches = _by_name(devices, wanted)
-    if not matches and wanted == MONITOR:
-        matches = [device for device in devices if device.name == _PULSE]
-        if not matches:
-            raise SourceError(f"no device has what the computer plays: {_no_monitor()}")
+    matches = _by_name(devices, wanted) or (_monitors(devices) if wanted == MONITOR else [])
     match = "several input devices match" if matches else "no input device matches"
     return matches, f"{match} {wanted!r}"
 
 
-def _no_monitor() -> str:
+def _monitors(devices: Sequence[Device]) -> list[Device]:
+    if found := [device for device in devices if device.name == _PULSE]:
+        return found
+    fix = "ALSA's plugin for PulseAudio is missing: apt install libasound2-plugins"
     if sys.platform == "darwin":
-        return "install BlackHole and use --device BlackHole (docs/recipes.md)"
-    return "ALSA's plugin for PulseAudio is missing: apt install libasound2-plugins"
+        fix = "install BlackHole and use --device BlackHole (docs/recipes.md)"
+    raise SourceError(f"no device has what the computer plays: {fix}")
 
 
 @contextlib.contextmanager
