@@ -277,7 +277,8 @@ class Session:
         segment.revise_but_mark(words, n)
         if end - segment.anchor > length:
             self._remember(segment.trim(self._segmenter, end), hypothesis)
-        return segment.show(self._seg, end, self.now, hide=self._options.mask_words)
+        hides = bool(segment.tail) and segment.tail[-1].prob < self._options.shown_prob
+        return segment.show(self._seg, end, self.now, hides_newest=hides)
 
     def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Keep the hypothesis of a pause: it becomes the final if the silence lasts."""

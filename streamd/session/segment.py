@@ -158,10 +158,12 @@ class Segment:
         self.n_left += n
         return left[:n]
 
-    def show(self, seg: int, end: int, now: int, *, hide: int = 0) -> list[SessionEvent]:
-        """A partial of the audio up to `end`, without the `hide` newest words, if it is new."""
+    def show(
+        self, seg: int, end: int, now: int, *, hides_newest: bool = False
+    ) -> list[SessionEvent]:
+        """A partial of the audio up to `end`, if it is new."""
         own = self.committed[self.n_before :]
-        words = [*own, *self.tail[: max(0, len(self.tail) - hide)]]
+        words = [*own, *self.tail[: len(self.tail) - hides_newest]]
         text, stable = text_of(words), len(text_of(own))
         if (text, stable) == self._shown:
             return []

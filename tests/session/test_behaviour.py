@@ -16,20 +16,20 @@ from tests.support.fakes import (
 )
 
 
-def test_masked_words_are_kept_back_until_the_speaker_pauses():
+def test_an_improbable_newest_word_is_hidden_until_the_speaker_pauses():
     audio = scripted_audio([False] * WORD + [True] * (10 * WORD) + [False] * 60)
     shown = {}
-    for mask in (0, 2):
-        session = scripted_session(SessionOptions(mask_words=mask))
+    for least in (0.0, 0.35):
+        session = scripted_session(SessionOptions(shown_prob=least))
         events = []
         for start in range(0, len(audio), 25):
             events += session.feed(audio[start : start + 25])
             events += drain(session, ScriptedRecognizer(), [])
-        shown[mask] = [e.text.split() for e in events if isinstance(e, Partial)]
+        shown[least] = [e.text.split() for e in events if isinstance(e, Partial)]
         assert [e.text.split()[-1] for e in events if isinstance(e, Final)] == ["w10"]
-    assert any(word.startswith("?") for text in shown[0] for word in text)
-    assert not any(word.startswith("?") for text in shown[2] for word in text)
-    assert shown[2][-1][-1] == "w10", "in the pause everything is shown"
+    assert any(word.startswith("?") for text in shown[0.0] for word in text)
+    assert not any(word.startswith("?") for text in shown[0.35] for word in text)
+    assert shown[0.35][-1][-1] == "w10", "in the pause everything is shown"
 
 
 def test_a_word_that_the_flush_cuts_off_before_the_gate_opened_is_not_lost():

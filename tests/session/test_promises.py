@@ -310,7 +310,7 @@ def test_of_a_guess_nothing_is_committed_but_it_is_shown():
     policy = AlignAtt(AlignAttOptions(frame_threshold=0))
     session = scripted_session(SessionOptions(length=25), policy=policy)
     session.feed(scripted_audio([True] * 460))
-    words = (Word(" maybe", 20, 60, 0.1, (1,)), Word(" this", 60, 90, 0.1, (2,)))
+    words = (Word(" maybe", 20, 60, 0.1, (1,)), Word(" this", 60, 90, 0.4, (2,)))
     guess = Hypothesis(words=words, avg_logprob=-1.1)
     (partial,) = session.accept(session.next_window(), guess)
     assert (partial.text, partial.stable) == ("maybe this", 0)
