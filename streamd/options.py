@@ -9,7 +9,7 @@ The string in an `Annotated` is the unit. Times in frames have milliseconds at t
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
@@ -24,10 +24,11 @@ Span = Annotated[int, Meta(ge=0, le=1_500), FRAMES]
 Hint = Annotated[str, Meta(max_length=4_000)]
 """Text that the model gets before the transcript; 223 tokens of it count."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
-Transcript = Annotated[str, Meta(pattern=r"\.(txt|srt|vtt|lrc|csv|tsv|json|jsonl|html|mp4)\Z")]
-FormatName = Literal[
-    "txt", "srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html", "mp4", "all"
-]
+TimedFormat = Literal["srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html"]
+FormatName = Literal["txt", TimedFormat, "mp4"]
+FORMAT_NAMES: tuple[str, ...] = get_args(FormatName)
+Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'json-full'})})\Z")]
+"""The name of a file; ``.full.json`` is json-full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,11 +384,9 @@ class OutputOptions:
     """Transcript files; the ending of each name chooses its format."""
     output_dir: str = ""
     """Folder for transcripts that are named after their sound files."""
-    output_format: tuple[FormatName, ...] = ()
+    output_format: tuple[Literal[FormatName, "all"], ...] = ()
     """Formats of the transcripts in `output_dir`; none: all text formats."""
-    format: Literal[
-        "text", "srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html"
-    ] = "text"
+    format: Literal["text", TimedFormat] = "text"
     """Format of what is written to standard output."""
     colors: Literal["auto", "always", "never"] = "auto"
     mark_low: Share = 0.0

@@ -59,7 +59,8 @@ def possible(chosen: Mapping[str, object]) -> bool:
     """Whether the values are allowed in combination."""
     every = {name: field.written(field.default) for name, field in FIELDS.items()} | chosen
     fits = max(every["step"], every["keep"]) <= every["length"]
-    return fits and (every["server"] or every["source"])
+    shared = every["sharing"] == "off" or every["server"]
+    return fits and shared and (every["server"] or every["source"])
 
 
 settings = (

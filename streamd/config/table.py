@@ -203,8 +203,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
             "formats of those transcripts; default: all text",
             flags="-f",
             metavar="FORMAT",
-            allowed="all or some of txt, srt, vtt, lrc, csv, tsv, json, json-full, jsonl, "
-            "html, mp4, separated by commas",
+            allowed=f"all or some of {', '.join(options.FORMAT_NAMES)}, separated by commas",
         ),
         Opt("output.format", "format on stdout", short_for={"jsonl": "--jsonl"}),
         Opt(

@@ -16,15 +16,18 @@ from wcwidth import iter_graphemes, wcswidth, wcwidth
 from streamd.events import Final, GapReason, Partial, TimedWord
 
 _BREAKS = re.compile("[\t\n\v\f\r\x85\u2028\u2029]")
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LAST = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
+_UNSAFE = re.compile(
+    f"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef{_LAST}]"
+)
 
 
 def clean(text: str) -> str:
     """Return `text` as one line without terminal commands.
 
     Line breaks and tabs become blanks. Control characters (an escape sequence could retitle the
-    window or worse), bidirectional overrides and lone surrogates become U+FFFD, one for one, so
-    that offsets into the text still hold.
+    window or worse), bidirectional overrides, lone surrogates and noncharacters, which no document
+    may contain, become U+FFFD, one for one, so that offsets into the text still hold.
     """
     return _UNSAFE.sub("\ufffd", _BREAKS.sub(" ", text))
 

@@ -5,7 +5,7 @@ import re
 
 import html5lib
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.events import Details, Gap, GapReason, Partial, TimedWord
@@ -79,6 +79,7 @@ def test_words_are_coloured_by_their_probability():
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.text())
+@example(["\ufdd0", "\U0003ffff"], "\ufffe")
 def test_no_text_becomes_markup(said, why):
     words = tuple(TimedWord(text=word, start_ms=0, end_ms=0, prob=0.5, final=True) for word in said)
     event = final(" ".join(said), end_ms=1000, words=words)
