@@ -31,7 +31,7 @@ from lab.metrics import commit_violations
 from sounds import RECORDING
 from streamd.client import watch
 from streamd.events import Final, Gap, Missed, Partial, Stats
-from streamd.journal import transcript
+from streamd.journal.files import transcript
 from streamd.processor import machine
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,6 @@ from streamd.events import (
     Event,
     Fault,
     Final,
-    Gap,
     Missed,
     MissedReason,
     Partial,
@@ -31,7 +30,7 @@ from streamd.events import (
     Stats,
     encode,
 )
-from streamd.journal import Journal
+from streamd.journal import Fed, Journal
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 
@@ -173,7 +172,7 @@ class Hub:
         self.choices = choices or Choices()
         """What its speaker has chosen, for clients to know."""
         self.epoch = journal.epoch if journal else epoch or secrets.token_hex(4)
-        self.seq = 0 if journal is None else journal.seq
+        self.seq = self._numbered = 0 if journal is None else journal.seq
         """Number of the last final; 0 before the first."""
         self.started = journal.started if journal else datetime.now(UTC)
         self.journal = journal
@@ -203,24 +202,37 @@ class Hub:
     def publish(self, event: EventT) -> EventT:
         """Put an event into the queues of all subscribers; return it, a final with its `seq`.
 
-        Nothing may follow `Eos`. Raises `JournalError` if a final or a gap cannot be stored; then
-        no subscriber gets it.
+        No subscriber gets it before all finals and gaps until then are stored. Nothing may follow
+        `Eos`. Raises `JournalError` if a final or a gap cannot be stored; then nobody gets it.
         """
         if self._eos is not None:
             late = type(event).__name__
             raise RuntimeError(f"session {self.session!r} has ended: {late} is late")
         if isinstance(event, Final):
-            event = msgspec.structs.replace(event, seq=self.seq + 1)
-            if self.journal is not None:
-                self.journal.append(event)
-            self.seq += 1
-        elif isinstance(event, Gap) and self.journal is not None:
-            self.journal.note(event)
+            event = msgspec.structs.replace(event, seq=self._numbered + 1)
+        if self.journal is None:
+            self._release(event)
+        else:
+            self.journal.store(event, self._release)
+        if isinstance(event, Final):
+            self._numbered = event.seq
+        return event
+
+    def relay(self, event: Fed | SessionEvent) -> None:
+        """Give subscribers an event that another node has published, and stored if need be."""
+        if isinstance(event, Fed):
+            self.choices = event.choices or self.choices
+        elif self._eos is None:
+            self._release(event)
+            self._numbered = self.seq
+
+    def _release(self, event: SessionEvent) -> None:
+        if isinstance(event, Final):
+            self.seq = event.seq
         self._remember(event)
         for subscription in self._subscriptions:
             subscription.offer(event)
         self._subscriptions = {s for s in self._subscriptions if not s.closed}
-        return event
 
     def encode(self, event: Event) -> str:
         """Encode an event; the newest one is encoded once for all subscribers."""

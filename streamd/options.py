@@ -508,13 +508,15 @@ class JournalOptions:
 
     folder: str = ""
     """Folder of the finals; auto: the system's usual place, empty: they are not kept."""
+    bus: str = ""
+    """Address of NATS, which keeps the finals of several machines, in place of a folder."""
+    replicas: Annotated[int, Meta(ge=1, le=5)] = 1
+    """Servers of NATS that keep each final."""
     fsync: Literal["always", "interval", "never"] = "interval"
-    """When a line is forced to disk, against power failures. A crash of the process loses nothing
-    in any case."""
+    """When a line is forced to disk, against power failures."""
     days: Annotated[int, Meta(ge=0, le=36_500)] = 30
     """Days after which a file is removed that nothing was written to; 0: never."""
     record: str = ""
     """Folder for the audio, as WAV files; empty: it is not kept."""
     rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
-    """Size at which a new file begins. The newest file is read whenever its session is asked for.
-    """
+    """Size at which a new file begins."""

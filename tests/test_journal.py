@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Missed
 from streamd.hub import Hub
-from streamd.journal import (
+from streamd.journal import JournalError
+from streamd.journal.files import (
+    FileJournal,
     Folder,
-    Journal,
-    JournalError,
     JournalPolicy,
     files_in,
     runs,
@@ -38,13 +38,13 @@ def numbered(seq: int) -> Final:
     return Final(seq=seq, seg=seq, start_ms=0, end_ms=seq * 100, text=f"{seq}", language="en")
 
 
-def filled(journal: Journal, n: int) -> Journal:
+def filled(journal: FileJournal, n: int) -> FileJournal:
     for _ in range(n):
         journal.append(numbered(journal.seq + 1))
     return journal
 
 
-def seqs(journal: Journal, after: int = 0) -> list[int]:
+def seqs(journal: FileJournal, after: int = 0) -> list[int]:
     return [final.seq for final in journal.read(after, journal.seq)]
 
 
@@ -197,7 +197,7 @@ def test_lines_are_forced_to_the_disk_when_the_user_wants(
     tmp_path, monkeypatch, fsync, n_at_once, n_later
 ):
     synced = []
-    monkeypatch.setattr("streamd.journal._force", synced.append)
+    monkeypatch.setattr("streamd.journal.files._force", synced.append)
     with Folder(tmp_path, JournalPolicy(JournalOptions(fsync=fsync))) as folder:
         filled(folder.open("talk"), 2)  # and the head
         assert len(synced) == n_at_once

@@ -13,7 +13,7 @@ from datetime import datetime
 from streamd.client import watch
 from streamd.config import Config, read_token
 from streamd.display import open_display, open_files
-from streamd.journal import AUTO, place, runs, transcript
+from streamd.journal.files import AUTO, place, runs, transcript
 from streamd.sinks import Sink
 from streamd.stdio import lines_inside
 

@@ -263,7 +263,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
             name="journal",
             metavar="DIR",
         ),
-        Opt("journal.fsync", "when finals are forced to disk", name="journal-fsync"),
+        Opt("journal.bus", "share sessions with other machines", metavar="nats://HOST:PORT"),
         Opt("journal.days", "days to keep finals; 0: forever", name="journal-days"),
         Opt("journal.record", "keep the audio here, as WAV", metavar="DIR"),
     ),

@@ -78,7 +78,12 @@ async def _live(
         return recognizers(config, *opened)
 
     async with asyncio.TaskGroup() as tasks:
-        work = (supervise(streams, open_engine), streams.chores(), serving.watchdog())
+        work = (
+            streams.keep(),
+            supervise(streams, open_engine),
+            streams.chores(),
+            serving.watchdog(),
+        )
         running = [tasks.create_task(task) for task in work]
         live = streams.add(LIVE) if sources else None
         if live is not None:
@@ -95,6 +100,8 @@ async def _live(
                 opened = partial(serving.announce, server)
                 reopen = None if config.input.files else partial(build.microphone, config)
                 await caption(sources, live, control, opened=opened, reopen=reopen)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(streams.kept(), config.limits.shutdown_ms / 1000)
         for task in running:
             task.cancel()
 

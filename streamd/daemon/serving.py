@@ -7,17 +7,22 @@ import resource
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
+from typing import TYPE_CHECKING
 
 from streamd.config import Config, read_token
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.daemon.streams import SessionStorage, Streams
 from streamd.engine.store import known_language
 from streamd.errors import BindError, ConfigError
-from streamd.journal import Folder, JournalPolicy, place
+from streamd.journal.files import Folder, JournalPolicy, place
 from streamd.options import BindOptions
 from streamd.server import Recordings, Server, ServerInfo
+
+if TYPE_CHECKING:
+    from streamd.journal.bus import Bus
 
 _FIRST_FD = 3
 """The first socket that a service manager passes (sd_listen_fds(3))."""
@@ -31,14 +36,33 @@ log = logging.getLogger(__name__)
 def storage(config: Config) -> Iterator[SessionStorage]:
     """Open the folders for journals and recordings; nothing is written to them after the context.
 
-    Raises `ConfigError` if the journal's folder cannot be written.
+    Raises `ConfigError` if the journal's folder cannot be written, or the bus cannot be used.
     """
-    options, folder = config.journal, None
+    options, folder, resume_s = config.journal, None, config.limits.resume_ms / 1000
+    recordings = Path(options.record).expanduser() if options.record else None
+    if options.bus:
+        yield SessionStorage(_bus(config, resume_s), recordings, resume_s)
+        return
     if options.folder:
         folder = Folder(place(options.folder, os.environ), JournalPolicy(options))
     with folder or nullcontext():
-        recordings = Path(options.record).expanduser() if options.record else None
-        yield SessionStorage(folder, recordings, config.limits.resume_ms / 1000)
+        yield SessionStorage(folder, recordings, resume_s)
+
+
+def _bus(config: Config, resume_s: float) -> "Bus":
+    options = config.journal
+    if options.folder:
+        raise ConfigError("--bus keeps all finals: drop --journal")
+    if config.input.source:
+        raise ConfigError("--bus shares what clients send: say streamd serve")
+    if find_spec("nats") is None:
+        raise ConfigError("--bus needs a library: pip install 'streamd-captions[cluster]'")
+    # Optional, so imported on demand.
+    from streamd.journal.bus import Bus
+    from streamd.journal.jetstream import JetStream
+
+    stream = JetStream(options.bus, days=options.days, replicas=options.replicas)
+    return Bus(stream, resume_s=resume_s)
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ overloaded the steps of all sessions get longer evenly.
 """
 
 import asyncio
-import hmac
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,9 +21,20 @@ from msgspec.structs import replace
 from streamd.daemon.inference import InferenceThread, WindowRecognizer, trim
 from streamd.daemon.wav import WavWriter
 from streamd.errors import ConfigError, StreamdError, WireError
-from streamd.events import Choices, EndReason, Fault, Gap, GapReason, Lag, SessionEvent, Stats
+from streamd.events import (
+    Choices,
+    EndReason,
+    Fault,
+    Final,
+    Flushed,
+    Gap,
+    GapReason,
+    Lag,
+    SessionEvent,
+    Stats,
+)
 from streamd.hub import Hub
-from streamd.journal import Fed, Folder, Journal, JournalError, proof_of, sync
+from streamd.journal import Claimant, Fed, Journal, JournalError, Journals, proof_of
 from streamd.server import Metrics
 from streamd.session import Session
 from streamd.types import Frames, Hypothesis, Window, ms_from_frames
@@ -36,6 +46,8 @@ MAX_ENDED = 16
 _STEP_DEADLINES = 5
 """Deadlines of a live window that one of a recording may take: it is longer, and is decoded again
 at all temperatures before its words are aligned."""
+_LATE_MS = 1000
+"""Time after which listeners are told that events wait to be stored."""
 _TRIM_S = 300
 """How often a busy process returns free memory; that costs milliseconds, and so does the next
 window."""
@@ -52,13 +64,13 @@ Chooser = Callable[[Choices, Mapping[str, object]], Choices]
 
 @dataclass(frozen=True, slots=True)
 class SessionStorage:
-    """The folders for journals and recordings; None: nothing is stored.
+    """The journals and the folder for recordings; None: nothing is stored.
 
     For `resume_s` after its start, the daemon keeps the sessions of an earlier process for the
     clients that can resume them.
     """
 
-    journal: Folder | None = None
+    journal: Journals | None = None
     recordings: Path | None = None
     resume_s: float = 0.0
 
@@ -104,9 +116,10 @@ class Stream:
         self._waiting: list[SessionEvent] = []  # to be published first
         self._lost_ms = 0  # in all gaps
         self._moved = asyncio.Event()
+        self.replaced: Callable[[], None] = lambda: None
         self._is_out = False  # a window, to be transcribed
         self._language_told = False
-        self._begun = self._ended = self.is_resumed = False
+        self._begun = self._ended = self._is_lost = self.is_resumed = False
         self._first_seg = 1
         self.began_ms = 0
         """Time of the session at which this process took over from an earlier one."""
@@ -124,6 +137,7 @@ class Stream:
         where it was settled; otherwise the time since then is a gap.
         """
         self._begun, self._recording, self.is_resumed = True, recording, is_resumed
+        self.session = self._new_session(self.hub.choices)  # which another node may have changed
         journal = self.hub.journal
         if journal is None or not journal.seq + journal.settled_ms:
             return
@@ -154,14 +168,23 @@ class Stream:
                 self._failed(error)
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing is published any more; subscribers may still wait for the end."""
+        return self._ended
+
+    @property
     def is_fed(self) -> bool:
         """Whether audio may come; a session of an earlier process may only have listeners."""
         return self._begun and not self.hub.closed
 
     @property
     def lag_ms(self) -> int:
-        """Duration of the speech that waits for the engine."""
-        return ms_from_frames(self.session.backlog)
+        """Duration of the speech that waits for the engine, or of the wait to be stored."""
+        return max(self._unstored_ms, ms_from_frames(self.session.backlog))
+
+    @property
+    def _unstored_ms(self) -> int:
+        return self.hub.journal.lag_ms if self.hub.journal else 0
 
     def feed(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
@@ -192,10 +215,16 @@ class Stream:
         """Make all audio until now final; the session continues."""
         self._publish(self.session.flush())
         await self._until(lambda: self.session.idle)
+        await self.stored()
 
     def settle(self) -> int:
-        """Write and return the time (ms) before which no audio is needed, even after a crash."""
+        """Return the time (ms) before which no audio is needed, even after a crash: it is stored.
+
+        A journal that stores later than at once has it stored for the next call.
+        """
         journal, settled_ms = self.hub.journal, self.session.settled_ms
+        if self._is_lost:
+            return 0
         if journal is not None and not journal.closed:
             journal.settled_ms = settled_ms
             try:
@@ -203,6 +232,7 @@ class Stream:
             except StreamdError as error:
                 self._failed(error)
                 return 0
+            return min(settled_ms, journal.kept_ms)
         return settled_ms
 
     def next_window(self) -> Window | None:
@@ -227,7 +257,7 @@ class Stream:
         if self._ended:
             return
         # By time, not by window: when the engine is overloaded, windows are rare.
-        if self.session.late:
+        if self.session.late or self._unstored_ms >= _LATE_MS:
             self.hub.publish(Lag(lag_ms=self.lag_ms))
         self.hub.publish(
             Stats(
@@ -250,9 +280,23 @@ class Stream:
         self.end(EndReason.ERROR, resumable=True)
 
     async def finish(self, reason: EndReason, *, resumable: bool = False) -> None:
-        """Make all audio final and end the session."""
-        await self.flush()
+        """Make all audio final and end the session, unless another node goes on with it."""
+        if reason != EndReason.SHUTDOWN or not self.hands_over:
+            await self.flush()
         self.end(reason, resumable=resumable or reason == EndReason.SHUTDOWN)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether its client can go on at another node, so that no word has to be cut here."""
+        return self.hub.journal is not None and self.hub.journal.hands_over
+
+    def lose(self) -> None:
+        """Another node has the session: publish nothing more; the hub stays, for its listeners."""
+        self._ended = self._is_lost = True
+        self._notify()
+        self.replaced()
+        if self._recording is not None:
+            self._recording.close()
 
     def end(self, reason: str, *, resumable: bool) -> None:
         """End the session as it is; a `resumable` one may be continued by another process."""
@@ -283,18 +327,26 @@ class Stream:
         if self._ended:
             return
         self._look()
-        if self.hub.journal is not None:
-            self.hub.journal.settled_ms = self.session.settled_ms
         for event in events:
             self._observe(event, self.session.now_ms)
-        waiting, self._waiting = self._waiting, []
+        events, self._waiting = (*self._waiting, *events), []
+        n_left = sum(isinstance(event, Final) for event in events)
+        self._settle_until(self.session.settled_ms if not n_left else 0)
         try:
-            for event in (*waiting, *events):
+            for event in events:
                 if isinstance(event, Gap):
                     self._lost_ms += event.duration_ms
+                if isinstance(event, Final):
+                    # A crash may come between two finals: the first settles only its own audio.
+                    n_left -= 1
+                    self._settle_until(event.end_ms if n_left else self.session.settled_ms)
                 self.hub.publish(event)
         except StreamdError as error:
             self._failed(error)
+
+    def _settle_until(self, settled_ms: int) -> None:
+        if (journal := self.hub.journal) is not None:
+            journal.settled_ms = max(journal.settled_ms, settled_ms)
 
     def _look(self) -> None:
         """Note since when a window is due, and wake a worker for it; silence wakes none."""
@@ -308,6 +360,20 @@ class Stream:
     def _notify(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
+
+    async def stored(self) -> None:
+        """Return when all until now is stored, and released to subscribers."""
+        if self.hub.journal is None or self._ended:
+            return
+        done = False
+
+        def released(_: SessionEvent) -> None:
+            nonlocal done
+            done = True
+            self._notify()
+
+        self.hub.journal.store(Flushed(id="", seq=0), released)
+        await self._until(lambda: done)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not (self._ended or condition()):
@@ -367,6 +433,28 @@ class Streams:
         stream.begin(recording)
         return stream
 
+    async def prepare(
+        self, session: str, *, feeds: bool = False, epoch: str = "", secret: str = ""
+    ) -> None:
+        """Learn what other nodes know of a session; see `Sessions.prepare`."""
+        if (journals := self._storage.journal) is None:
+            return
+        hub = self._hub_of(session)
+        feeder = Claimant(epoch, secret) if feeds else None
+        try:
+            last = await journals.prepare(session, feeder, have=hub.epoch if hub else "")
+        except JournalError as error:
+            raise WireError("session_busy", f"{error}: try again") from error
+        hub = self._hub_of(session)
+        if hub is not None and last not in (None, hub.epoch):
+            hub.close(EndReason.DISCONNECT)  # all of an earlier run
+            self.forget()
+            self._ended.pop(session, None)
+
+    def _hub_of(self, session: str) -> Hub | None:
+        stream = self._streams.get(session)
+        return stream.hub if stream else self._ended.get(session)
+
     def open(self, session: str, *, epoch: str | None = None, secret: str = "") -> Stream:
         """Begin a session that a client feeds, or resume one of an earlier process.
 
@@ -386,6 +474,8 @@ class Streams:
         if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
         stream = self._streams.get(session)
+        if journal and journal.is_fed_elsewhere(session):
+            raise WireError("session_busy", f"session {session!r} is fed at another node")
         if stream and stream.is_fed:
             raise WireError("session_busy", f"another client feeds session {session!r} already")
         if (n_fed := self._n_fed) >= self._max_ingest:
@@ -394,7 +484,7 @@ class Streams:
         stream = self._streams.get(session)
         recording = self._storage.record(session)
         try:
-            if stream is None or stream.hub.closed:
+            if stream is None or stream.is_over:
                 stream = self._add(session)
         except JournalError:
             if recording is not None:
@@ -412,9 +502,9 @@ class Streams:
         self.hub(session)  # of the journal
         stream = self._streams.get(session)
         journal = stream.hub.journal if stream and not stream.hub.closed else None
-        if stream is None or journal is None or not (proof := journal.fed.proof):
+        if stream is None or journal is None or not journal.fed.proof:
             return False
-        if epoch == journal.epoch and hmac.compare_digest(proof, proof_of(secret)):
+        if Claimant(epoch or "", secret).resumes(journal.epoch, journal.fed):
             return True
         if self._storage.journal and self._storage.journal.age_s < self._storage.resume_s:
             raise WireError("session_busy", f"session {session!r} waits for its client to return")
@@ -444,7 +534,9 @@ class Streams:
     def unready(self) -> list[str]:
         """Return the reasons why new clients should use another server."""
         own = [self._streams[name] for name in self._own]
+        trouble = self._storage.journal.trouble() if self._storage.journal else ""
         reasons = {
+            trouble: bool(trouble),
             "the model is not loaded yet": not self._loaded.is_set(),
             "the engine failed": self._fault is not None,
             "the source is not open": not all(stream.has_source for stream in own),
@@ -540,12 +632,22 @@ class Streams:
         else:
             step.answer.set_result(done.result())
 
+    async def keep(self) -> None:
+        """Keep what is to be kept, until cancelled. Raises `JournalError` if that fails."""
+        if self._storage.journal is not None:
+            await self._storage.journal.run()
+
+    async def kept(self) -> None:
+        """Return when everything is kept."""
+        if self._storage.journal is not None:
+            await self._storage.journal.written()
+
     async def chores(self) -> None:
-        """Publish stats, update metrics, sync journals and return memory, each second."""
+        """Publish stats, update metrics and return memory, each second."""
         while True:
             await asyncio.sleep(1)
             self.forget()
-            running = [s for s in self._streams.values() if not s.hub.closed]
+            running = [s for s in self._streams.values() if s.is_fed]
             busy_s, self._busy_s = self._busy_s, 0.0
             self._untrimmed_s += bool(busy_s or self._untrimmed_s)
             if self._untrimmed_s >= _TRIM_S:
@@ -556,8 +658,6 @@ class Streams:
             hubs = [stream.hub for stream in self._streams.values()]
             self.metrics.streams.set(len(running))
             self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
-            if self._storage.journal is not None:
-                await asyncio.to_thread(sync, self._storage.journal.unsynced())
 
     def fail(self, error: Exception) -> None:
         """Tell every listener of every session: a dead engine must never look like silence."""
@@ -585,9 +685,20 @@ class Streams:
         if journal is None and self._storage.journal is not None:
             journal = self._storage.journal.open(name)
         hub = Hub(name, _N_RECENT, journal=journal) if journal else Hub(name)
-        if journal is not None and name in self._own:
-            journal.feed(Fed())  # a client may have fed it in an earlier process
+        if journal is not None:
+            if name in self._own:
+                journal.feed(Fed())  # a client may have fed it in an earlier process
+            journal.joined(hub.relay, partial(self._lost, name))
         hub.choices = (journal and journal.fed.choices) or self.choices
+        return self._add_stream(name, hub)
+
+    def _lost(self, name: str) -> None:
+        """Another node took the session: its listeners here stay, and hear of it from there."""
+        if (stream := self._streams.get(name)) is not None:
+            self._add_stream(name, stream.hub)
+            stream.lose()
+
+    def _add_stream(self, name: str, hub: Hub) -> Stream:
         calls = StreamCalls(self._wake, self._output_failed, self._choose)
         stream = Stream(self._new_session, hub, calls, metrics=self.metrics, room=self._room)
         self._streams[name] = stream

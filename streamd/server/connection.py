@@ -215,6 +215,8 @@ class Connection:
 
         `first` is a message of the client that was received already.
         """
+        if self._ingest is not None:
+            await self._ingest.session.stored()  # who hears of it can find it at any node
         for tell in self._dialect.opened(self._hello):
             self._socket.send_at_once(self._encoded(tell))
         writer = asyncio.create_task(self._write())

@@ -7,7 +7,7 @@ while so that the client can reconnect and resume.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.hub import Hub
 from streamd.server.metrics import Metrics
-from streamd.server.wire import Command, Flush, Start, Stop
+from streamd.server.wire import Command, Flush, Query, Role, Start, Stop
 from streamd.types import Frames, ms_from_frames
 
 SECRET = "."
@@ -32,6 +32,12 @@ class IngestSession(Protocol):
     """One session that a client feeds. All calls come from the event loop's thread."""
 
     hub: Hub
+    replaced: Callable[[], None]
+    """Called when another node has taken the session over; set by who feeds it."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a client that counts samples can go on at another node, without a flush."""
 
     @property
     def began_ms(self) -> int:
@@ -60,6 +66,9 @@ class IngestSession(Protocol):
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Record that the client lost audio."""
 
+    async def stored(self) -> None:
+        """Return when everything until now is stored, its beginning included."""
+
     def settle(self) -> int:
         """Store and return the time (ms) before which no audio is needed, even after a crash."""
 
@@ -74,6 +83,15 @@ class Sessions(Protocol):
     """All sessions of the daemon, and what counts what they do."""
 
     metrics: Metrics
+
+    async def prepare(
+        self, session: str, *, feeds: bool = False, epoch: str = "", secret: str = ""
+    ) -> None:
+        """Learn what other nodes know of a session; await it right before `hub` or `open`.
+
+        It takes the session over for a client that `feeds` it, if another node had it and the
+        client has the right to. Raises `WireError` with `session_busy` if nothing can be learnt.
+        """
 
     def hub(self, session: str) -> Hub | None:
         """Return the hub of a session to listen to, or None if there is no such session."""
@@ -136,6 +154,9 @@ class Ingest:
     def __init__(self, session: IngestSession, *, epoch: str, max_session_ms: int) -> None:
         self.session, self.epoch, self._max_session_ms = session, epoch, max_session_ms
         self.feeder: Feeder | None = None
+        self.is_lost = False
+        """Whether another node has taken the session over."""
+        session.replaced = self._lose
         self._audio: _AudioInput | None = None  # from the first `start` or audio on
         self._has_started = False  # on the present connection
         self._has_complained = False
@@ -151,7 +172,8 @@ class Ingest:
     @property
     def resumable(self) -> bool:
         """Whether the client can reconnect if its connection breaks."""
-        return not self.over and self._audio is not None and self._audio.counts_samples
+        is_open = not (self.over or self.is_lost)
+        return is_open and self._audio is not None and self._audio.counts_samples
 
     @property
     def over(self) -> bool:
@@ -165,6 +187,11 @@ class Ingest:
         self.feeder = feeder
         self._has_started = False
 
+    def _lose(self) -> None:
+        self.is_lost = True
+        if self.feeder is not None:
+            self.feeder.replaced()
+
     async def take(self, command: bytes | Command) -> Flushed | Fault | Started | None:
         """Handle audio or a command of the client and return the answer to it, if there is one.
 
@@ -176,7 +203,7 @@ class Ingest:
         async with self._busy:  # a connection that was replaced may still be feeding
             if feeder is not self.feeder:
                 raise WireError("replaced", "another connection feeds this session now")
-            if self.over:
+            if self.over or self.is_lost:
                 return None
             answer: Fault | Started | None = None
             if isinstance(command, bytes):
@@ -209,6 +236,9 @@ class Ingest:
 
     async def _finish(self, reason: EndReason) -> None:
         audio = self._audio
+        if self.is_lost or (reason == EndReason.SHUTDOWN and self.session.hands_over):
+            await self.session.finish(reason)
+            return
         async with self._busy:  # audio that is being fed is counted already, so it must get in
             if audio is not None and len(frames := audio.framer.flush()):
                 self.session.feed(frames)
@@ -272,6 +302,13 @@ class Ingests:
         self._waiting: dict[str, asyncio.Task[None]] = {}
         self._ended: deque[tuple[str, str | None, int]] = deque(maxlen=_MAX_ENDED)
 
+    async def prepare(self, query: Query) -> None:
+        """Learn what other nodes know of the session; await it right before a client joins it."""
+        if query.session is not None:
+            epoch, _, secret = (query.epoch or "").partition(SECRET)
+            feeds = query.role is not Role.LISTEN
+            await self.sessions.prepare(query.session, feeds=feeds, epoch=epoch, secret=secret)
+
     def connect(self, session: str, *, epoch: str | None, feeder: Feeder) -> Ingest:
         """Return the ingest that the client knows by its `epoch` and secret, or a new one.
 
@@ -323,7 +360,8 @@ class Ingests:
 
     async def _end(self, ingest: Ingest, reason: EndReason) -> None:
         hub = ingest.session.hub
-        self._ended.append((hub.session, ingest.epoch, ingest.received_ms))
+        if not ingest.is_lost:
+            self._ended.append((hub.session, ingest.epoch, ingest.received_ms))
         await ingest.finish(reason)
         if self._ingests.get(hub.session) is ingest:
             del self._ingests[hub.session]

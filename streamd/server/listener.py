@@ -334,6 +334,7 @@ class Server:
 
     async def _converse(self, socket: Socket, dialect: Dialect, first: str | bytes | None) -> None:
         try:
+            await self._ingests.prepare(dialect.request())
             connection = Connection(
                 socket,
                 dialect,

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from streamd.client import watch
 from streamd.events import Eos, Event, Final, Missed
-from streamd.journal import transcript
+from streamd.journal.files import transcript
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
 

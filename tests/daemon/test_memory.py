@@ -10,7 +10,7 @@ import pytest
 
 from streamd.daemon.inference import trim
 from streamd.daemon.streams import MAX_ENDED, SessionStorage, Streams
-from streamd.journal import Folder
+from streamd.journal.files import Folder
 from streamd.options import BindOptions
 from streamd.server import Server
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session

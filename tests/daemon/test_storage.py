@@ -10,7 +10,8 @@ import soundfile
 from streamd.daemon.streams import SessionStorage, Stream, Streams
 from streamd.errors import StreamdError, WireError
 from streamd.events import Choices, Eos, Fault, Final, Gap, Partial
-from streamd.journal import Folder, JournalPolicy, proof_of, transcript
+from streamd.journal import proof_of
+from streamd.journal.files import Folder, JournalPolicy, transcript
 from streamd.options import JournalOptions
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.serving import client, serving

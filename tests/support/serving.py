@@ -32,7 +32,7 @@ class CountingIngest:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.began_ms = 0
-        self.is_resumed = False
+        self.is_resumed = self.hands_over = False
         self.moved = asyncio.Event()
         self.gaps: list[tuple[int, str]] = []
         self.frames: list[Frames] = []
@@ -108,6 +108,9 @@ class CountingIngest:
     def gap(self, duration_ms: int, why: str) -> None:
         self.gaps.append((duration_ms, why))
 
+    async def stored(self) -> None:
+        pass
+
     def settle(self) -> int:
         return ms_from_frames(self._done)
 
@@ -131,6 +134,9 @@ class CountingStreams:
         self.reasons: list[str] = []
         self.metrics = Metrics(version="", model="fake")
         self.lag_ms = 0
+
+    async def prepare(self, session: str, **asked: object) -> None:
+        pass
 
     def hub(self, session: str) -> Hub | None:
         if session == "live":

@@ -1,11 +1,11 @@
 """Finals on disk: they survive `kill -9` and a restart of the daemon.
 
 Each session has files of its own with one JSON object per line, which is written before the final
-is published: the first is a `Head`, the others are `JournalLine`. One process writes a folder at a
+is published: a `JournalLine`, of which the first has a `Head`. One process writes a folder at a
 time.
 """
 
-import hashlib
+import asyncio
 import logging
 import math
 import os
@@ -23,8 +23,9 @@ from typing import Self
 import msgspec
 
 from streamd.disk import lock_file, user_folder, write_all
-from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Choices, Eos, Final, Gap
+from streamd.errors import ConfigError, os_error_as
+from streamd.events import Eos, Final, Gap, SessionEvent
+from streamd.journal import Claimant, Fed, Head, JournalError, JournalLine, Release
 from streamd.options import JournalOptions
 
 AUTO = "auto"
@@ -35,45 +36,6 @@ _STAMP = "%Y%m%dT%H%M%S%fZ"
 _NAME = re.compile(r"(?P<session>[\w.-]+)~(?P<start>\w+)~(?P<epoch>\w+)~(?P<seq>\d+)\.jsonl")
 
 _log = logging.getLogger(__name__)
-
-
-class JournalError(StreamdError):
-    """The journal cannot be read or written; nothing may be published that is not in it."""
-
-
-class Fed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fed"):
-    """The client that feeds a session: its choices, if it made any, and how it is recognised.
-
-    `proof` is what `proof_of` returns for the secret with which the client can resume the session;
-    empty if it cannot.
-    """
-
-    choices: Choices | None = None
-    proof: str = ""
-
-
-def proof_of(secret: str) -> str:
-    """Return what can be kept of a secret: the secret does not follow from it."""
-    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="journal"):
-    """The session of a file, and its last numbers, time and client before this file."""
-
-    session: str
-    epoch: str
-    started: datetime
-    seq: int = 0
-    seg: int = 0
-    end_ms: int = 0
-    fed: Fed = Fed()
-
-
-class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event. Audio before `settled_ms`, in the session's time, is no longer needed."""
-
-    settled_ms: int = 0
-    event: Head | Fed | Final | Gap | Eos | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -238,7 +200,7 @@ class JournalPolicy:
             index.expire(self.clock(), keep_s=self.options.days * _DAY_S)
 
 
-class Journal:
+class FileJournal:
     """The journal of one run of a session; `Folder.open` makes it.
 
     Of `files`, those of the run, oldest first, the newest is continued; an incomplete line at its
@@ -253,14 +215,8 @@ class Journal:
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
         self.fed = head.fed
         self.ended = ""
-        """The reason why the session is over; empty while it is not."""
-        self.settled_ms = self._written_ms = 0
-        """Time of the session before which no audio is needed, not even after a crash.
-
-        Every line carries it. Set it before the final that settles the audio is appended: then the
-        final and the time are written at once, and a session that is resumed after a crash gets
-        each word exactly once. `mark` writes it without an event.
-        """
+        self.settled_ms = self.kept_ms = 0
+        self.hands_over, self.lag_ms = False, 0
         self._index, self._files, self._policy = index, tuple(files), policy
         self._file = -1
         self._size = 0
@@ -281,6 +237,17 @@ class Journal:
     def first(self) -> int:
         """Number of the oldest final that is kept."""
         return next((f.seq for f in self._files if f.path.exists()), self.seq) + 1
+
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Callable[[], None]) -> None:
+        """Do nothing: there is no other node."""
+
+    def store(self, event: SessionEvent, release: Release) -> None:
+        """Write a final or a gap, then release the event; see `Journal.store`."""
+        if isinstance(event, Final):
+            self.append(event)
+        elif isinstance(event, Gap):
+            self.note(event)
+        release(event)
 
     def append(self, final: Final) -> None:
         """Write the next final; it may be published when this returns.
@@ -305,7 +272,7 @@ class Journal:
 
     def mark(self) -> None:
         """Write the settled time if it has moved since the last line. Raises as `append` does."""
-        if self.settled_ms > self._written_ms:
+        if self.settled_ms > self.kept_ms:
             self._write(None)
 
     def end(self, reason: str) -> None:
@@ -359,7 +326,7 @@ class Journal:
         """Read the newest file and continue after its last whole line; cut off the rest."""
         path = self._files[-1].path
         for end, line in lines(path):
-            self.settled_ms = self._written_ms = max(self.settled_ms, line.settled_ms)
+            self.settled_ms = self.kept_ms = max(self.settled_ms, line.settled_ms)
             event = line.event
             if isinstance(event, Final):
                 if event.seq != self.seq + 1:
@@ -442,7 +409,7 @@ class Journal:
                 raise
         self._dirty = True
         self._size += len(data)
-        self._written_ms = self.settled_ms
+        self.kept_ms = self.settled_ms
         if self._policy.options.fsync == "always":
             self._sync()
         return offset
@@ -490,7 +457,7 @@ class Folder:
 
     def __init__(self, path: Path, policy: JournalPolicy | None = None) -> None:
         self._policy = policy or JournalPolicy()
-        self._open: list[Journal] = []
+        self._open: list[FileJournal] = []
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = lock_file(path / ".lock")
@@ -503,12 +470,33 @@ class Folder:
         self._expires_s = 0.0
         self._expire()
 
+    async def run(self) -> None:
+        """Force to the disk, once a second, what was written."""
+        while True:
+            await asyncio.sleep(1)
+            await asyncio.to_thread(sync, self.unsynced())
+
+    async def written(self) -> None:
+        """Do nothing: what is stored is written."""
+
+    async def prepare(self, session: str, feeder: Claimant | None, *, have: str) -> str | None:
+        """Do nothing: no other process writes the folder."""
+        return None
+
+    def is_fed_elsewhere(self, session: str) -> bool:
+        """No session is."""
+        return False
+
+    def trouble(self) -> str:
+        """Return nothing: what cannot be written raises `JournalError`."""
+        return ""
+
     @property
     def age_s(self) -> float:
-        """How long ago it was opened."""
+        """How long ago the folder was opened."""
         return time.monotonic() - self._opened_s
 
-    def open(self, session: str) -> Journal:
+    def open(self, session: str) -> FileJournal:
         """Return the journal of a session: resumed if its last run did not end, else a new one.
 
         A run whose files are damaged is not resumed; the files are kept. Raises `JournalError` if
@@ -519,11 +507,11 @@ class Folder:
         if journal is None or journal.ended:
             started = datetime.fromtimestamp(self._policy.clock(), UTC)
             head = Head(session=session, epoch=secrets.token_hex(4), started=started)
-            journal = Journal(self._index, (), head, self._policy)
+            journal = FileJournal(self._index, (), head, self._policy)
             self._open.append(journal)
         return journal
 
-    def recall(self, session: str) -> Journal | None:
+    def recall(self, session: str) -> FileJournal | None:
         """Return the journal of a session's last run, or None; of a run that ended it is closed.
 
         Raises `JournalError` if it cannot be written.
@@ -534,7 +522,7 @@ class Folder:
             path = run[-1].path
             try:
                 if (head := head_of(path)) is not None:
-                    journal = Journal(self._index, run, head, self._policy)
+                    journal = FileJournal(self._index, run, head, self._policy)
                     if journal.ended:
                         journal.close()
                     else:
@@ -558,7 +546,7 @@ class Folder:
         return last[0].settled_ms if last and isinstance(last[0].event, Eos) else None
 
     def unsynced(self) -> list[int]:
-        """Return the descriptors to be given to `sync`, in a thread, about once a second."""
+        """Return the descriptors to be given to `sync`, in a thread."""
         if self._policy.options.fsync == "never":
             return []
         return [file for journal in self._open for file in journal.unsynced()]

@@ -1,0 +1,179 @@
+"""What is kept of sessions, so that they survive the process that serves them.
+
+`Journals` has two adapters: `files.Folder` on this machine's disk, `bus.Bus` in NATS JetStream.
+Both keep the same lines: of each run of a session first a `Head`, then what `JournalLine` holds.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from streamd.errors import StreamdError
+from streamd.events import Choices, Eos, Final, Gap, SessionEvent
+
+
+class JournalError(StreamdError):
+    """The journal cannot be read or written; nothing may be published that is not in it."""
+
+
+class Fed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="fed"):
+    """The client that feeds a session: its choices, if it made any, and how it is recognised.
+
+    `proof` is what `proof_of` returns for the secret with which the client can resume the session;
+    empty if it cannot.
+    """
+
+    choices: Choices | None = None
+    proof: str = ""
+
+
+def proof_of(secret: str) -> str:
+    """Return what can be kept of a secret: the secret does not follow from it."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="journal"):
+    """A run of a session, and its last numbers, time and client before the lines that follow."""
+
+    session: str
+    epoch: str
+    started: datetime
+    seq: int = 0
+    seg: int = 0
+    end_ms: int = 0
+    fed: Fed = Fed()
+
+
+class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event. Audio before `settled_ms`, in the session's time, is no longer needed."""
+
+    settled_ms: int = 0
+    event: Head | Fed | Final | Gap | Eos | None = None
+
+
+Release = Callable[[SessionEvent], None]
+
+
+class Claimant(NamedTuple):
+    """What a client that wants to feed a session presents: the run that it fed, and its secret."""
+
+    epoch: str = ""
+    secret: str = ""
+
+    def resumes(self, epoch: str, fed: Fed) -> bool:
+        """Whether it is the client that fed this run."""
+        is_same = hmac.compare_digest(fed.proof, proof_of(self.secret))
+        return self.epoch == epoch and is_same and bool(fed.proof)
+
+
+class Journal(Protocol):
+    """The journal of one run of a session. All calls come from one thread."""
+
+    epoch: str
+    started: datetime
+    seq: int
+    """Number of the last final that is stored; `seg` and `end_ms` are its segment and time."""
+    seg: int
+    end_ms: int
+    fed: Fed
+    ended: str
+    """The reason why the run is over; empty while it is not."""
+    settled_ms: int
+    """Time of the session before which no audio is needed, not even after a crash.
+
+    Every line carries it. Set it before the final that settles the audio is stored: then the final
+    and the time are stored at once, and a session that is resumed after a crash gets each word
+    exactly once. `mark` stores it without an event.
+    """
+
+    @property
+    def kept_ms(self) -> int:
+        """The newest `settled_ms` that is stored."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more; finals can still be read."""
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest final that is kept."""
+
+    @property
+    def lag_ms(self) -> int:
+        """How long the oldest of the events that are not stored yet has waited."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether its client can go on at another node at once."""
+
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Callable[[], None]) -> None:
+        """Say where events of other nodes go, and what to call when one takes the session."""
+
+    def store(self, event: SessionEvent, release: Release) -> None:
+        """Store a final or a gap, then call `release` with the event; others are only released.
+
+        Released is in the order of the calls, at once or when everything before is stored. Raises
+        `JournalError` if it cannot be stored; then the journal holds nothing of it.
+        """
+
+    def feed(self, fed: Fed) -> None:
+        """Store who feeds the session now, if that is new. Raises as `store` does."""
+
+    def mark(self) -> None:
+        """Store `settled_ms` if it has moved since the last line. Raises as `store` does."""
+
+    def end(self, reason: str) -> None:
+        """Store that the run is over; the session's name begins another one next time."""
+
+    def close(self) -> None:
+        """Write no more; another process may resume the session. Raises as `store` does."""
+
+    def read(self, after: int, upto: int) -> Iterator[Final]:
+        """Give the finals with ``after < seq <= upto`` that are still kept."""
+
+
+class Journals(Protocol):
+    """The journals of all sessions."""
+
+    async def run(self) -> None:
+        """Do what storing takes besides, until cancelled. Raises `JournalError` if that fails."""
+
+    async def written(self) -> None:
+        """Return when all is stored that was to be."""
+
+    async def prepare(self, session: str, feeder: Claimant | None, *, have: str) -> str | None:
+        """Learn what other nodes have stored; await it before `recall` and `open`.
+
+        `have` is the epoch that the caller knows. A `feeder` takes the session over if it may.
+        Returns the epoch of the last run, None if there is none or no other node. Raises
+        `JournalError` if nothing can be learnt now.
+        """
+
+    def open(self, session: str) -> Journal:
+        """Return the journal of a session: resumed if its last run did not end, else a new one.
+
+        Raises `JournalError` if it cannot be written.
+        """
+
+    def recall(self, session: str) -> Journal | None:
+        """Return the journal of a session's last run, or None; of a run that ended it is closed.
+
+        Raises `JournalError` if it cannot be written.
+        """
+
+    def audio_ms(self, session: str, epoch: str) -> int | None:
+        """Return the length of a run that has ended; None if it has not, or is unknown."""
+
+    def is_fed_elsewhere(self, session: str) -> bool:
+        """Whether another node has the session, so that no client can feed it here."""
+
+    @property
+    def age_s(self) -> float:
+        """For how long clients could have resumed the sessions of an earlier process."""
+
+    def trouble(self) -> str:
+        """Say why nothing is stored at the moment; empty if it is."""

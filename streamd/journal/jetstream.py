@@ -1,0 +1,206 @@
+"""NATS JetStream as streamd uses it: messages that are stored in order, and those that are not.
+
+Every call that stores or reads waits until the bus has answered, however long it is away. Nothing
+here has a state at the server that a restart would lose: no consumers, only single requests.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error
+from nats.js import JetStreamContext
+from nats.js.api import Header, RawStreamMsg, StreamConfig
+from nats.js.errors import APIError
+
+from streamd.errors import ConfigError
+
+LOG, LEASES, NODES = "streamd_log", "streamd_leases", "streamd_nodes"
+"""The stream of all lines, the key-value buckets of sessions and of nodes that are alive."""
+BEAT_S, LEASE_S = 2.0, 8.0
+"""How often a node says that it is alive, and for how long that holds."""
+_ANSWER_S = 1.0
+"""Time for an answer; what is not answered is asked again, and stored only once."""
+_PAUSE_S = 0.1
+_WRONG_LAST, _NO_MESSAGE, _OTHER_CONFIG = (10071, 10164), 10037, 10058
+"""Error codes: another message came in between, nothing is there, it exists with other options."""
+
+log = logging.getLogger(__name__)
+AnswerT = TypeVar("AnswerT")
+
+
+class OvertakenError(Exception):
+    """Another writer was first; nothing was stored."""
+
+
+class StoredMessage(NamedTuple):
+    """A message of the bus: its place in the stream, its data and when it was stored."""
+
+    at: int
+    data: bytes
+    time: datetime
+
+
+class JetStream:
+    """A connection that never gives up; `node` names it.
+
+    `run` connects it. Messages are kept for `days` (0: forever), by so many servers as `replicas`.
+    """
+
+    def __init__(self, url: str, *, days: int, replicas: int) -> None:
+        self.node = secrets.token_hex(4)
+        self._url, self._days, self._replicas = url, days, replicas
+        self._nats = Client()
+        self._js: JetStreamContext = self._nats.jetstream(timeout=_ANSWER_S)
+        self._trouble = ""
+        self._declared = asyncio.Event()
+        self._n_stored = 0
+
+    async def run(self, beat: Callable[[], Awaitable[None]]) -> None:
+        """Stay connected until cancelled; call `beat` every `BEAT_S` seconds.
+
+        Raises `ConfigError` if the address is none.
+        """
+
+        async def failed(error: Exception) -> None:
+            self._worry(error)
+
+        try:
+            await self._nats.connect(
+                self._url.split(","),
+                name=f"streamd {self.node}",
+                error_cb=failed,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is only slept
+                ping_interval=5,
+            )
+            await self._insist(self._declare)
+            self._declared.set()
+            while True:
+                await self._insist(self._beat)
+                await beat()
+                await asyncio.sleep(BEAT_S)
+        except ValueError as error:
+            raise ConfigError(f"--bus {self._url}: {error}") from error
+        finally:
+            await self._nats.close()
+
+    async def _beat(self) -> None:
+        await self._js.publish(f"$KV.{NODES}.{self.node}", b"", _ANSWER_S)
+
+    @property
+    def trouble(self) -> str:
+        """Why the bus does not answer; empty if it does."""
+        away = "" if self._nats.is_connected else "it is not connected"
+        trouble = self._trouble or away or ("" if self._declared.is_set() else "it is new")
+        return trouble and f"the bus {self._url} does not answer: {trouble}"
+
+    async def put(self, subject: str, data: bytes, *, last: int) -> int:
+        """Store a message of which the one at `last` (0: none) is the last of its subject before.
+
+        Returns its place in the stream. Raises `OvertakenError` if another one has come in between.
+        """
+        self._n_stored += 1
+        name = f"{self.node}:{self._n_stored}"
+        headers = {
+            Header.MSG_ID.value: name,
+            Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(last),
+        }
+
+        async def put() -> int:
+            try:
+                return (await self._js.publish(subject, data, _ANSWER_S, headers=headers)).seq
+            except APIError as error:
+                if error.err_code not in _WRONG_LAST:
+                    raise
+            # It may be our own: stored, but its answer was lost, too long ago to be recognised.
+            newest = await self._get(subject)
+            if newest and (newest.headers or {}).get(Header.MSG_ID.value) == name:
+                return newest.seq or 0
+            raise OvertakenError
+
+        await self._declared.wait()
+        return await self._insist(put)
+
+    async def next(self, subject: str, after: int) -> StoredMessage | None:
+        """Return the first message of a subject behind place `after`."""
+        return await self._read(subject, after + 1)
+
+    async def newest(self, subject: str) -> StoredMessage | None:
+        """Return the last message of a subject."""
+        return await self._read(subject)
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        """Send a message that is not stored to whoever listens now."""
+        if self._nats.is_connected:
+            await self._nats.publish(subject, data)
+
+    async def listen(self, subject: str, heard: Callable[[bytes], Awaitable[None]]) -> Subscription:
+        """Have `heard` called with each message that is told; unsubscribe when done."""
+
+        async def call(message: Msg) -> None:
+            await heard(message.data)
+
+        return await self._nats.subscribe(subject, cb=call)
+
+    async def _read(self, subject: str, seq: int | None = None) -> StoredMessage | None:
+        await self._declared.wait()
+        return _stored(await self._insist(lambda: self._get(subject, seq)))
+
+    async def _get(self, subject: str, seq: int | None = None) -> RawStreamMsg | None:
+        stream = LOG if subject.startswith(LOG) else f"KV_{subject.split('.')[1]}"
+        try:
+            return await self._js.get_msg(stream, seq, subject, next=seq is not None)
+        except APIError as error:
+            if error.err_code == _NO_MESSAGE:
+                return None
+            raise
+
+    async def _insist(self, call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+        while True:
+            try:
+                answer = await call()
+            except Error as error:
+                self._worry(error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self._worry(None)
+                return answer
+
+    def _worry(self, error: Exception | None) -> None:
+        trouble = "" if error is None else str(error).removeprefix("nats: ") or repr(error)
+        if trouble and not self._trouble:
+            log.warning("the bus %s: %s; finals wait", self._url, trouble)
+        elif self._trouble and not trouble:
+            log.info("the bus %s answers", self._url)
+        self._trouble = trouble
+
+    async def _declare(self) -> None:
+        """Make the stream and the buckets unless they exist, perhaps with options of their own."""
+        age_s = self._days * 86_400.0
+        streams = [
+            StreamConfig(name=LOG, subjects=[f"{LOG}.>"], max_age=age_s),
+            StreamConfig(name=f"KV_{LEASES}", subjects=[f"$KV.{LEASES}.>"], max_age=age_s),
+            StreamConfig(name=f"KV_{NODES}", subjects=[f"$KV.{NODES}.>"], max_age=LEASE_S),
+        ]
+        for stream in streams:
+            stream.num_replicas = self._replicas
+            if stream.name != LOG:
+                stream.max_msgs_per_subject, stream.allow_rollup_hdrs = 1, True
+            try:
+                await self._js.add_stream(stream)
+            except APIError as error:
+                if error.err_code != _OTHER_CONFIG:
+                    raise
+
+
+def _stored(message: RawStreamMsg | None) -> StoredMessage | None:
+    if message is None or message.seq is None:
+        return None
+    return StoredMessage(message.seq, message.data or b"", message.time or datetime.now(UTC))

@@ -1,0 +1,315 @@
+"""Sessions on NATS: two nodes in one process, and a server that is killed."""
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from nats.errors import TimeoutError as NoAnswerError
+
+from streamd.daemon.streams import SessionStorage, Stream, Streams
+from streamd.errors import WireError
+from streamd.events import Choices, EndReason, Eos, Final, Gap, Partial
+from streamd.hub import Subscription
+from streamd.journal.bus import Bus
+from streamd.journal.jetstream import LOG, JetStream, OvertakenError
+from streamd.types import Frames
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.loop import turn
+from tests.support.nats import Nats
+from tests.support.serving import client, serving
+
+SECRET = "5ec4e7"
+SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60
+
+
+@pytest.fixture
+async def nats(tmp_path):
+    async with Nats(tmp_path / "nats") as server:
+        yield server
+
+
+class Node:
+    """The sessions of one process; a context manager, which may `die` before its end."""
+
+    def __init__(self, nats: Nats, *, resume_s: float = 3600.0) -> None:
+        self.stream = JetStream(nats.url, days=1, replicas=1)
+        self.bus = Bus(self.stream, resume_s=resume_s)
+        self.streams = Streams(
+            lambda _: scripted_session(),
+            room=500,
+            max_ingest=8,
+            storage=SessionStorage(self.bus),
+        )
+
+    async def __aenter__(self):
+        work = self.streams.keep(), self.streams.transcribe(ScriptedRecognizer())
+        self._tasks = [asyncio.create_task(each) for each in work]
+        await turn()  # they begin
+        return self
+
+    async def __aexit__(self, *_):
+        await self.die()
+
+    async def die(self) -> None:
+        """Stop without a word to anybody."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def open(self, session: str = "talk", *, epoch: str = "", secret: str = "") -> Stream:
+        await self.streams.prepare(session, feeds=True, epoch=epoch, secret=secret)
+        stream = self.streams.open(session, epoch=epoch or None, secret=secret)
+        await stream.choose({}, secret=secret or SECRET)
+        await stream.stored()
+        return stream
+
+    async def listen(self, session: str = "talk", after: int | None = 0) -> Subscription:
+        await self.streams.prepare(session)
+        hub = self.streams.hub(session)
+        assert hub is not None
+        return hub.subscribe(after)
+
+
+@asynccontextmanager
+async def nodes(nats: Nats, n: int = 2, **options: float):
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Node(nats, **options)) for _ in range(n)]
+
+
+def more(stream: Stream, speech: list[bool] = SPEECH) -> Frames:
+    """Return audio that follows what the stream has heard."""
+    n_heard = stream.session.now
+    return scripted_audio([False] * n_heard + speech)[n_heard:]
+
+
+async def say(stream: Stream) -> None:
+    stream.feed(more(stream))
+    await stream.flush()
+
+
+async def finals(heard: Subscription, n: int) -> list[Final]:
+    found: list[Final] = []
+    async for event in heard:
+        assert not isinstance(event, Gap)
+        if isinstance(event, Final):
+            found.append(event)
+        if len(found) == n:
+            break
+    return found
+
+
+async def settled(stream: Stream) -> int:
+    """Return the settled time once it is stored."""
+    stream.settle()
+    await stream.stored()
+    return stream.settle()
+
+
+async def test_a_listener_of_any_node_hears_the_same(nats):
+    async with nodes(nats) as (a, b):
+        stream = await a.open()
+        await say(stream)
+        early = await b.listen()
+        await say(stream)
+        partial = Partial(seg=9, rev=1, start_ms=0, end_ms=9, text="?", stable=0)
+        stream.hub.publish(partial)
+        late = await b.listen(after=1)
+        while await anext(late) != partial:
+            pass
+        late = await b.listen(after=1)
+        here = await a.listen()
+        await stream.finish("stop")
+        heard = [[event async for event in each] for each in (here, early, late)]
+        told = [[e for e in each if isinstance(e, Final)] for each in heard]
+        assert [final.seq for final in told[0]] == [1, 2]
+        assert told[1] == told[0]
+        assert told[2] == told[0][1:]
+        assert all(each[-1] == Eos(seq=2, reason="stop") for each in heard)
+        over = await b.listen()  # who comes when all is over
+        assert [event async for event in over] == [*told[0], Eos(seq=2, reason="stop")]
+        assert b.streams.hub("talk").started == stream.hub.started
+
+
+async def test_nobody_sees_a_final_that_is_not_stored(nats):
+    async with nodes(nats, 1) as (a,):
+        stream = await a.open()
+        await say(stream)
+        heard = await a.listen(after=1)
+        before_ms = await settled(stream)
+        await nats.kill()
+        stream.feed(more(stream))
+        saying = asyncio.create_task(stream.flush())
+        while not (stream.session.idle and a.streams.unready()):
+            await asyncio.wait([saying], timeout=0.05)
+        assert stream.settle() == before_ms
+        assert stream.hub.seq == 1
+        assert not any(isinstance(event, Final) for event in iter(heard.pop, None))
+        assert "the bus nats://127.0.0.1" in a.streams.unready()[0]
+        assert stream.lag_ms > 0
+        await nats.start()
+        await saying
+        assert [final.seq for final in await finals(heard, 1)] == [2]
+        assert await settled(stream) > before_ms
+        assert not a.streams.unready()
+
+
+async def test_another_node_goes_on_where_the_dead_one_was(nats):
+    async with nodes(nats) as (a, b):
+        first = await a.open()
+        heard = await b.listen()
+        await say(first)
+        settled_ms = await settled(first)
+        first.feed(more(first, [False] * 10 + [True] * 30))  # is lost with the node
+        await a.die()
+        second = await b.open(epoch=first.hub.epoch, secret=SECRET)
+        assert (second.hub.epoch, second.is_resumed) == (first.hub.epoch, True)
+        assert second.began_ms == settled_ms
+        await say(second)
+        one, two = await finals(heard, 2)
+        assert (one.seq, two.seq) == (1, 2)
+        assert two.seg > one.seg + 1
+        assert two.start_ms - settled_ms == one.start_ms
+
+
+async def test_who_has_lost_a_session_is_refused_and_its_listeners_hear_the_other(nats):
+    async with nodes(nats) as (a, b):
+        zombie = await a.open()
+        await say(zombie)
+        heard = await a.listen()
+        replaced = asyncio.Event()
+        zombie.replaced = replaced.set
+        other = await b.open(epoch=zombie.hub.epoch, secret=SECRET)
+        zombie.feed(more(zombie))
+        await zombie.flush()
+        await replaced.wait()
+        await say(other)
+        assert await finals(heard, 2) == await finals(await b.listen(), 2)
+        assert zombie.settle() == 0
+        assert a.streams.hub("talk") is zombie.hub
+        # And back: its client may come to the first node again.
+        third = await a.open(epoch=zombie.hub.epoch, secret=SECRET)
+        await say(third)
+        assert [final.seq for final in await finals(await b.listen(), 3)] == [1, 2, 3]
+
+
+async def test_nobody_else_feeds_a_session_meanwhile(nats):
+    async with nodes(nats) as (a, b):
+        stream = await a.open()
+        await say(stream)
+        for secret in ("", "guess"):
+            with pytest.raises(WireError) as busy:
+                await b.open(epoch=stream.hub.epoch, secret=secret)
+            assert busy.value.code == "session_busy"
+        await a.die()
+        with pytest.raises(WireError):  # its client may still come
+            await b.open()
+        assert (await b.open(epoch=stream.hub.epoch, secret=SECRET)).is_resumed
+
+
+async def test_who_does_not_come_back_makes_room(nats):
+    async with nodes(nats, 3, resume_s=0.0) as (a, b, c):
+        stream = await a.open()
+        await say(stream)
+        heard = await c.listen()
+        stream.end(EndReason.SHUTDOWN, resumable=True)
+        await a.streams.kept()
+        other = await b.open(secret="")
+        assert other.hub.epoch != stream.hub.epoch
+        assert isinstance([event async for event in heard][-1], Eos)
+        await say(other)
+        assert (await c.listen()) is not None
+        assert c.streams.hub("talk").epoch == other.hub.epoch
+        with pytest.raises(WireError) as over:
+            await c.open(epoch=stream.hub.epoch, secret=SECRET)
+        assert over.value.code == "session_over"
+
+
+async def test_a_node_that_ends_hands_over_at_once_and_cuts_no_word(nats):
+    async with nodes(nats) as (a, b):
+        first = await a.open()
+        await say(first)
+        first.feed(more(first, [False] * 10 + [True] * 30))
+        await first.finish(EndReason.SHUTDOWN)
+        await a.streams.kept()
+        assert first.hub.seq == 1
+        second = await b.open(epoch=first.hub.epoch, secret=SECRET)
+        assert second.is_resumed
+        await say(second)
+        assert [final.seq for final in await finals(await b.listen(), 2)] == [1, 2]
+
+
+async def test_what_its_client_has_chosen_holds_at_any_node(nats):
+    async with nodes(nats) as (a, b):
+        stream = await a.open()
+        await b.listen()
+        await stream.choose({"language": "fr"}, secret=SECRET)
+        await say(stream)
+        await finals(await b.listen(), 1)
+        assert b.streams.hub("talk").choices == Choices(language="fr")
+
+
+async def test_sessions_do_not_meet(nats):
+    names = ["a", "a.b", "..", ".", "a-b", "A_1", "a."]
+    async with nodes(nats) as (a, b):
+        for n, name in enumerate(names):
+            stream = await a.open(name)
+            for _ in range(n % 3):
+                await say(stream)
+        for n, name in enumerate(names):
+            heard = await b.listen(name)
+            assert b.streams.hub(name).seq == n % 3
+            heard.close()
+
+
+async def test_a_message_whose_answer_is_lost_is_stored_once(nats, monkeypatch):
+    stream = JetStream(nats.url, days=1, replicas=1)
+    connected = asyncio.Event()
+
+    async def beat() -> None:
+        connected.set()
+
+    task = asyncio.create_task(stream.run(beat))
+    await connected.wait()
+    subject, publish, sent = f"{LOG}.talk.e1", stream._js.publish, []
+
+    async def deaf(*args, **options):
+        sent.append(await publish(*args, **options))
+        if len(sent) == 1:
+            raise NoAnswerError
+        return sent[-1]
+
+    with monkeypatch.context() as line:
+        line.setattr(stream._js, "publish", deaf)
+        first = await stream.put(subject, b"1", last=0)
+    assert {answer.seq for answer in sent} == {first}
+    second = await stream.put(subject, b"2", last=first)
+    with pytest.raises(OvertakenError):
+        await stream.put(subject, b"3", last=first)
+    assert [(await stream.next(subject, at)).data for at in (0, first)] == [b"1", b"2"]
+    assert await stream.next(subject, second) is None
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_client_is_told_that_another_node_took_its_place(nats):
+    """Over websockets: the secret of one node's ``hello`` is good at another."""
+    query, start = "role=both&session=talk", {"type": "start", "samples": 0}
+    start["encoding"] = "pcm_f32le"
+    async with (
+        nodes(nats) as (a, b),
+        serving(a.streams) as here,
+        serving(b.streams) as there,
+        client(here.port, query) as first,
+    ):
+        told = (await first.get())["epoch"]
+        await first.say(start)
+        await first.until("started")
+        async with client(there.port, f"{query}&epoch={told}") as second:
+            assert (await second.get())["epoch"] == told
+            await second.say(start)
+            assert (await second.get()) == {"type": "started", "samples": 0}
+            await first.say(scripted_audio(SPEECH).tobytes())
+            *_, fault = await first.rest()
+            assert (fault["code"], first.close_code) == ("replaced", 4409)
+        async with client(here.port, f"{query}&epoch={told}") as third:
+            assert (await third.get())["epoch"] == told
