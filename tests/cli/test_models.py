@@ -412,7 +412,7 @@ def test_a_start_without_a_download_is_not_slowed_down(serving):
 
 def test_without_the_hub_a_missing_model_is_one_line(serving, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = run("-m", "base.en")
+    done = run("-m", "base.en", str(SOUND))
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.count("\n") == 1
     assert "streamd models get base.en" in done.stderr
@@ -423,7 +423,7 @@ def test_without_the_hub_a_missing_model_is_one_line(serving, monkeypatch):
 )
 def test_a_model_that_lacks_the_language_is_not_downloaded(words, asked, serving, capsys):
     serving.repos["openai/whisper-small.en"] = serving.repos["some/tiny"]
-    assert main(["-m", "small.en", *words.split(), "-q"]) == 2
+    assert main(["-m", "small.en", *words.split(), "-q", str(SOUND)]) == 2
     expected = f"streamd: {asked}: the model small.en knows en only; take one such as base\n"
     assert capsys.readouterr().err == expected
     assert find("small.en", places()) is None

@@ -11,7 +11,15 @@ from streamd.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
 from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word
-from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+from tests.support.fakes import (
+    WORD,
+    ScriptedRecognizer,
+    drain,
+    ending,
+    scripted_audio,
+    scripted_session,
+    speech_of,
+)
 
 runs = st.lists(
     st.tuples(st.integers(1, 40).map(lambda n: n * WORD), st.integers(1, 160)),
@@ -19,18 +27,6 @@ runs = st.lists(
     max_size=6,
 )
 """Stretches of speech (whole words) and the silence behind each, in frames."""
-
-
-def speech_of(stretches) -> list[bool]:
-    speech = [False] * WORD
-    for loud, quiet in stretches:
-        speech += [True] * loud + [False] * quiet
-        speech += [False] * (-len(speech) % WORD)  # words stay on their grid
-    return speech
-
-
-def ending(n: int) -> str:
-    return [".", "", ",", "", ""][n % 5]
 
 
 def run(speech, delays, policy=None, options=None, endpoint=None):
@@ -253,13 +249,19 @@ def test_words_before_a_cut_that_came_later_are_not_said_again():
     assert said == [f"w{n}" for n in range(12)]
 
 
-def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
+def trimmed(length: int, n_frames: int, quiet: slice, n_first: int):
+    """A session with windows of `length`, its speech with a `quiet` place, and a first window."""
     policy = AlignAtt(AlignAttOptions(frame_threshold=0))
-    session = scripted_session(SessionOptions(length=25), policy=policy)
-    audio = scripted_audio([True] * 575)
-    audio[528:531, 1:] = 0.06  # a quiet place that was not heard yet
-    session.feed(audio[:535])
-    first = session.next_window()
+    session = scripted_session(SessionOptions(length=length), policy=policy)
+    audio = scripted_audio([True] * n_frames)
+    audio[quiet, 1:] = 0.06
+    session.feed(audio[:n_first])
+    return session, audio, session.next_window()
+
+
+def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
+    # The quiet place was not heard yet.
+    session, audio, first = trimmed(25, 575, slice(528, 531), 535)
     assert first.end == 525
     words = (Word(" a", 505, 525, 0.9, (1,)), Word(" b", 525, 525, 0.9, (1,)))
     session.accept(first, Hypothesis(words=words))
@@ -268,12 +270,8 @@ def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
 
 
 def test_a_trimmed_window_keeps_three_seconds_of_committed_words():
-    policy = AlignAtt(AlignAttOptions(frame_threshold=0))
-    session = scripted_session(SessionOptions(length=250), policy=policy)
-    audio = scripted_audio([True] * 400)
-    audio[48:52, 1:] = 0.06  # quiet between the first word and the second
-    session.feed(audio[:310])
-    first = session.next_window()
+    # It is quiet between the first word and the second.
+    session, audio, first = trimmed(250, 400, slice(48, 52), 310)
     assert (first.start, first.end) == (0, 300)
     words = tuple(Word(f" w{n}", 50 * n, 50 * (n + 1), 0.9, (n,)) for n in range(5))
     session.accept(first, Hypothesis(words=words))

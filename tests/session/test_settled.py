@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.types import FRAME_MS, Hypothesis, Window
-from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.fakes import (
+    WORD,
+    ScriptedRecognizer,
+    ending,
+    scripted_audio,
+    scripted_session,
+    speech_of,
+)
 
 stretches_of_speech = st.lists(
     st.tuples(st.integers(1, 130).map(lambda n: n * WORD), st.integers(1, 160)),
@@ -15,17 +22,6 @@ stretches_of_speech = st.lists(
     max_size=5,
 )
 """Whole words, some beyond the longest utterance, and the silence behind each, in frames."""
-
-
-def speech_of(stretches) -> list[bool]:
-    speech = [False] * WORD
-    for loud, quiet in stretches:
-        speech += [True] * loud + [False] * (quiet + -quiet % WORD)
-    return speech
-
-
-def ending(n: int) -> str:
-    return [".", "", ",", "", ""][n % 5]
 
 
 class From(ScriptedRecognizer):

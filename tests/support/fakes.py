@@ -23,6 +23,19 @@ _COUNT = 2.0**-20
 """A frame's number is the multiple of this in its first sample."""
 
 
+def speech_of(stretches: Iterable[tuple[int, int]]) -> list[bool]:
+    """For each frame whether there is speech: stretches of words, and the silence behind each."""
+    speech = [False] * WORD
+    for loud, quiet in stretches:
+        speech += [True] * loud + [False] * (quiet + -quiet % WORD)  # words stay on their grid
+    return speech
+
+
+def ending(n: int) -> str:
+    """The mark after word `n`."""
+    return [".", "", ",", "", ""][n % 5]
+
+
 def scripted_audio(speech: Iterable[bool]) -> Frames:
     """One frame per item: loud where it is true, all but silent where not."""
     loud = np.fromiter(speech, bool)
