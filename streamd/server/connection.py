@@ -51,7 +51,8 @@ class TextFrames:
     """The newest text as a frame: the same one for all connections that get it."""
 
     def __init__(self) -> None:
-        self._text, self._frame = "", b""
+        self._text: str | None = None
+        self._frame = b""
 
     def of(self, text: str) -> bytes:
         """Return the frame of a text."""

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from socket import (
@@ -17,7 +17,7 @@ from socket import (
     SOL_SOCKET,
     socket,
 )
-from typing import Self
+from typing import Any, Self
 
 import websockets.asyncio.server as ws
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -255,10 +255,7 @@ class Server:
         return None
 
     def _exchange_begins(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A task of our own: asyncio 3.11 reports the end of its as a bug if it was cancelled.
-        task = asyncio.create_task(self._exchange(reader, writer))
-        self._exchanges.add(task)
-        task.add_done_callback(self._exchanges.discard)
+        _begin(self._exchange(reader, writer), self._exchanges)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer a request that is neither GET nor HEAD."""
@@ -309,10 +306,7 @@ class Server:
         await self._converse(socket, dialect, first)
 
     def _wyoming_begins(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._speak_wyoming(reader, writer))
-        for tasks in (self._wyoming_tasks, self._exchanges):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        _begin(self._speak_wyoming(reader, writer), self._wyoming_tasks, self._exchanges)
 
     async def _speak_wyoming(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -353,6 +347,15 @@ class Server:
             del self._connections[task]
             if connection.slow:
                 self._metrics.slow.inc()
+
+
+def _begin(work: Coroutine[Any, Any, None], *groups: set[asyncio.Task[None]]) -> None:
+    """Begin a task that is in these groups until it ends."""
+    # asyncio would make one itself, but its 3.11 reports the end as a bug if it was cancelled.
+    task = asyncio.create_task(work)
+    for tasks in groups:
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:

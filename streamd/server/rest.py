@@ -1,6 +1,5 @@
 """OpenAI's REST interface for recordings: a form with a sound file in, its transcript out."""
 
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -18,6 +17,7 @@ from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final
 from streamd.server.exchange import Exchange
 from streamd.server.responses import in_json, respond
+from streamd.server.wire import naming_field
 
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
@@ -75,12 +75,9 @@ class Recordings(Protocol):
         """Return a transcript in a format of files: ``json``, ``srt`` or ``vtt``."""
 
 
-class _Fields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the form besides the file; others are ignored, and so is the model's name."""
+class _Asked(Wanted, frozen=True, kw_only=True):
+    """What a form asks for; other fields are ignored, and so is the model's name."""
 
-    language: str | None = None
-    prompt: str | None = None
-    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     stream: bool = False
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = ("segment",)
@@ -133,25 +130,20 @@ class Rest:
             raise WireError("bad_form", f"the form cannot be read: {error}") from error
 
     async def _transcribe(self, task: Task, form: "_Form", exchange: Exchange) -> None:
-        fields = form.fields()
-        wanted = Wanted(
-            task=task,
-            language=fields.language,
-            prompt=fields.prompt,
-            temperature=fields.temperature,
-        )
+        asked = form.asked(task)
+        wanted = msgspec.convert(asked, Wanted, from_attributes=True)
         recording = await self._recordings.read(form.path, form.name, wanted)
-        if fields.stream:
+        if asked.stream:
             await self._stream(recording, exchange)
             return
         finals = [final async for final in recording.finals()]
         write = self._recordings.written
-        match fields.response_format:
+        match asked.response_format:
             case "json":
                 document = {"text": self._text(finals), "usage": _usage(recording)}
                 answer = in_json(HTTPStatus.OK, document)
             case "verbose_json":
-                answer = in_json(HTTPStatus.OK, self._verbose(task, fields, recording, finals))
+                answer = in_json(HTTPStatus.OK, self._verbose(asked, recording, finals))
             case "text":
                 answer = _in_text(self._text(finals) + "\n")
             case form_of_file:
@@ -185,20 +177,20 @@ class Rest:
         return text.strip()
 
     def _verbose(
-        self, task: Task, fields: _Fields, recording: Recording, finals: Sequence[Final]
+        self, asked: _Asked, recording: Recording, finals: Sequence[Final]
     ) -> dict[str, Any]:
         document = self._document(finals)
         words = [word for segment in document["segments"] for word in segment.pop("words")]
         verbose = {
-            "task": task,
+            "task": asked.task,
             "language": document["language"],
             "duration": recording.duration_ms / 1000,
             "text": document["text"].strip(),
             "usage": _usage(recording),
         }
-        if "segment" in fields.timestamp_granularities:
+        if "segment" in asked.timestamp_granularities:
             verbose["segments"] = document["segments"]
-        if "word" in fields.timestamp_granularities:
+        if "word" in asked.timestamp_granularities:
             verbose["words"] = [
                 {"word": each["word"].strip(), "start": each["start"], "end": each["end"]}
                 for each in words
@@ -240,18 +232,17 @@ class _Form:
                 raise WireError("bad_form", "send one recording in: file")
             self.name = _printable(part.filename or "") or "the recording"
 
-    def fields(self) -> _Fields:
-        """Return the fields; raises `WireError`."""
+    def asked(self, task: Task) -> _Asked:
+        """Return what the fields ask for; raises `WireError`."""
         if not self.name:
             raise WireError("bad_form", "the form has no recording: send it in: file")
         given: dict[str, Any] = {name: values[-1] for name, values in self._values.items()}
         if "timestamp_granularities" in given:
             given["timestamp_granularities"] = self._values["timestamp_granularities"]
         try:
-            return msgspec.convert(given, _Fields, strict=False)
+            return msgspec.convert({**given, "task": task}, _Asked, strict=False)
         except msgspec.ValidationError as error:
-            message = re.sub(r" - at `\$\.(\w+)(\[.*)?`$", r" for \1", str(error))
-            raise WireError("bad_form", message) from error
+            raise WireError("bad_form", naming_field(error)) from error
 
 
 def failure(

@@ -206,6 +206,9 @@ def parse_query(query: str, kind: type[QueryT]) -> QueryT:
         pairs = {name: values if name in lists else values[-1] for name, values in found}
         return msgspec.convert(pairs, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        # msgspec's message ends with the name of the field: "Expected `int` - at `$.after`".
-        message = re.sub(r" - at `\$\.(\w+)`$", r" for \1", str(error))
-        raise WireError("bad_query", message) from error
+        raise WireError("bad_query", naming_field(error)) from error
+
+
+def naming_field(error: Exception) -> str:
+    """Return msgspec's message, which ends with a path (``- at `$.after[0]```), with the field."""
+    return re.sub(r" - at `\$\.(\w+)(\[.*)?`$", r" for \1", str(error))

@@ -59,7 +59,7 @@ def test_a_recording_with_everything_that_can_be_asked_for(server, speech, nativ
     results = [message for message in got if message.type == "Results"]
     finals = [message for message in results if message.is_final]
     bests = [message.channel.alternatives[0] for message in finals if message.duration]
-    assert_same_words(" ".join(best.transcript for best in bests), native)
+    same = assert_same_words(" ".join(best.transcript for best in bests), native)
     assert all(message.speech_final for message in finals)
     assert any(message.from_finalize for message in finals)
     assert all(0 < word.confidence <= 1 for best in bests for word in best.words)
@@ -73,7 +73,7 @@ def test_a_recording_with_everything_that_can_be_asked_for(server, speech, nativ
     came_back(
         "deepgram-sdk",
         "listen.v1.connect: interim results, Finalize, CloseStream",
-        ", ".join(f"{n} {kind}" for kind, n in kinds.items()) + f", {len(bests)} of them final",
+        ", ".join(f"{n} {kind}" for kind, n in kinds.items()) + f", {len(bests)} final; {same}",
     )
 
 
@@ -86,9 +86,13 @@ def test_telephone_audio(server, speech, native, came_back):
         connection.send_close_stream()
         thread.join(60)
     *results, metadata = got
-    assert_same_words(" ".join(each.channel.alternatives[0].transcript for each in results), native)
+    same = assert_same_words(
+        " ".join(each.channel.alternatives[0].transcript for each in results), native
+    )
     assert metadata.duration == len(speech) / 16000
-    came_back("deepgram-sdk", "listen.v1.connect: mulaw", f"{len(results)} Results, 1 Metadata")
+    came_back(
+        "deepgram-sdk", "listen.v1.connect: mulaw", f"{len(results)} Results, 1 Metadata; {same}"
+    )
 
 
 async def test_the_asynchronous_client(server, speech, native, came_back):
@@ -97,9 +101,11 @@ async def test_the_asynchronous_client(server, speech, native, came_back):
         await connection.send_media(speech.tobytes())
         await connection.send_close_stream()
         *results, metadata = [message async for message in connection]
-    assert_same_words(" ".join(each.channel.alternatives[0].transcript for each in results), native)
+    same = assert_same_words(
+        " ".join(each.channel.alternatives[0].transcript for each in results), native
+    )
     assert metadata.type == "Metadata"
-    came_back("deepgram-sdk", "AsyncDeepgramClient", f"{len(results)} Results, 1 Metadata")
+    came_back("deepgram-sdk", "AsyncDeepgramClient", f"{len(results)} Results, 1 Metadata; {same}")
 
 
 def test_errors_are_the_ones_of_the_client(server, came_back):

@@ -61,7 +61,7 @@ async def test_a_recording(sdk, speech, native, came_back, turn_detection):
     kinds = Counter(event.type.rpartition(".")[2] for event in events)
     assert [event.type for event in events[:2]] == ["session.created", "session.updated"]
     items = [event for event in events if event.type.endswith("transcription.completed")]
-    assert_same_words(" ".join(item.transcript for item in items), native)
+    same = assert_same_words(" ".join(item.transcript for item in items), native)
     for item in items:
         deltas = [
             e.delta for e in events if e.type.endswith(".delta") and e.item_id == item.item_id
@@ -74,7 +74,7 @@ async def test_a_recording(sdk, speech, native, came_back, turn_detection):
     came_back(
         "openai",
         f"realtime transcription, {mode}",
-        f"{len(items)} items, {kinds['delta']} deltas, which join to the transcripts",
+        f"{len(items)} items, {kinds['delta']} deltas, which join to the transcripts; {same}",
     )
 
 

@@ -34,8 +34,8 @@ def sdk(server):
 
 def test_a_recording(sdk, recording, transcribed, came_back):
     got = sdk.audio.transcriptions.create(model="whisper-1", file=recording)
-    assert_same_words(got.text, transcribed)
-    came_back("openai", "a recording", f"{len(got.text.split())} words")
+    same = assert_same_words(got.text, transcribed)
+    came_back("openai", "a recording", same)
     assert got.usage.seconds == 64
 
 
@@ -65,8 +65,10 @@ def test_the_text_while_it_is_made(sdk, recording, transcribed, came_back):
     assert {event.type for event in deltas} == {"transcript.text.delta"}
     assert done.type == "transcript.text.done"
     assert "".join(event.delta for event in deltas) == done.text
-    assert_same_words(done.text, transcribed)
-    came_back("openai", "a recording, stream=True", f"{len(deltas)} deltas, which join to the text")
+    same = assert_same_words(done.text, transcribed)
+    came_back(
+        "openai", "a recording, stream=True", f"{len(deltas)} deltas, joining to the text; {same}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ def test_a_recording(server, speech, native, came_back):
         assert list(websocket) == []  # closed, and well
     assert all(answer.keys() in ({"partial"}, {"text"}) for answer in answers)
     text = " ".join(answer["text"] for answer in answers if answer.get("text"))
-    assert_same_words(text, native)
+    same = assert_same_words(text, native)
     n_partials = sum("partial" in answer for answer in answers)
     came_back(
         "websockets",
         "the conversation of vosk-server's test.py",
-        f"{n_partials} partial and {len(answers) - n_partials} final results",
+        f"{n_partials} partial and {len(answers) - n_partials} final results; {same}",
     )

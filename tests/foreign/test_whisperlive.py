@@ -28,13 +28,13 @@ def test_a_recording(server, speech, native, came_back):
     for begin in range(0, len(audio), 3200):
         client.send(audio[begin : begin + 3200])
     client.close(timeout=60)
-    assert_same_words(" ".join(committed), native)
+    same = assert_same_words(" ".join(committed), native)
     assert partials
     assert [segment["text"].strip() for segment in client.transcript] == committed
     came_back(
         "whisper-live",
         "StreamingTranscriptionClient",
-        f"{len(partials)} partial and {len(committed)} committed transcripts",
+        f"{len(partials)} partial and {len(committed)} committed transcripts; {same}",
     )
 
 

@@ -32,9 +32,9 @@ async def test_a_recording_twice(wyoming_port, speech, native, came_back):
             start, *chunks, transcript, _ = await transcribe(client, speech)
             assert TranscriptStart.is_type(start.type)
             text = Transcript.from_event(transcript).text
-            assert_same_words(text, native)
+            same = assert_same_words(text, native)
             assert "".join(TranscriptChunk.from_event(chunk).text for chunk in chunks) == text
-    came_back("wyoming", "a recording", f"{len(chunks)} chunks, which join to the transcript")
+    came_back("wyoming", "a recording", f"{len(chunks)} chunks, joining to the transcript; {same}")
 
 
 async def test_what_home_assistant_asks_first(wyoming_port, came_back):

@@ -62,6 +62,7 @@ def test_a_transcript_and_its_chunks():
         partial("turn on", n_final=1),
         final("turn on the"),
         final("lights", 2000, seg=1),
+        partial("no", 4000),  # of which no word is certain
         json.dumps({"type": "audio-stop", "data": {}}),
         Flushed(id="", seq=2),
         Flushed(id="", seq=2),

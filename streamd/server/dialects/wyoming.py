@@ -97,7 +97,7 @@ class Wyoming:
         yield closing(error)
 
     def _grow(self, text: str) -> Iterator[Tell]:
-        if added := self._text.more(" ".join([*self._texts, text])):
+        if text and (added := self._text.more(" ".join([*self._texts, text]))):
             yield from self._start()
             yield _event("transcript-chunk", text=added)
 
