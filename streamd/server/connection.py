@@ -18,9 +18,9 @@ from streamd.errors import WireError
 from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
 from streamd.hub import Hub
 from streamd.options import ServerLimits
-from streamd.server.dialects import Dialect, Tell
+from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.ingest import SECRET, Ingest, Ingests
-from streamd.server.wire import Hello, Limits, Role
+from streamd.server.wire import Hello, Limits, Role, close_code
 from streamd.types import SAMPLE_RATE
 
 LIVE = "live"
@@ -311,8 +311,10 @@ class Connection:
 async def refuse(socket: Socket, dialect: Dialect, error: WireError) -> None:
     """Report the error to the client and close the connection."""
     with suppress(ConnectionClosed, StuckError):
+        close = Close(close_code(error.code), error.code)
         for act in dialect.fault(error):
             if isinstance(act, Tell):
                 await socket.send(encode(act.message))
             else:
-                await socket.close(act.code, act.reason)
+                close = act
+        await socket.close(close.code, close.reason)

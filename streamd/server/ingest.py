@@ -16,6 +16,7 @@ from streamd.audio import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.hub import Hub
+from streamd.options import ServerLimits
 from streamd.server.metrics import Metrics
 from streamd.server.wire import Command, Flush, Query, Role, Start, Stop
 from streamd.types import Frames, ms_from_frames
@@ -295,9 +296,8 @@ class Ingest:
 class Ingests:
     """All sessions that clients feed, also those that wait `resume_ms` for their client."""
 
-    def __init__(self, sessions: Sessions, *, resume_ms: int, max_session_ms: int) -> None:
-        self.sessions = sessions
-        self._resume_ms, self._max_session_ms = resume_ms, max_session_ms
+    def __init__(self, sessions: Sessions, limits: ServerLimits) -> None:
+        self.sessions, self._limits = sessions, limits
         self._ingests: dict[str, Ingest] = {}
         self._waiting: dict[str, asyncio.Task[None]] = {}
         self._ended: deque[tuple[str, str | None, int]] = deque(maxlen=_MAX_ENDED)
@@ -335,7 +335,7 @@ class Ingests:
         if not opened.is_resumed:
             secret = secrets.token_hex(8)
         name = f"{opened.hub.epoch}{SECRET}{secret}"
-        return Ingest(opened, epoch=name, max_session_ms=self._max_session_ms)
+        return Ingest(opened, epoch=name, max_session_ms=self._limits.max_session_ms)
 
     async def leave(self, ingest: Ingest, reason: EndReason) -> None:
         """End the session of a connection that ended, or wait for its client to reconnect."""
@@ -354,7 +354,7 @@ class Ingests:
         await asyncio.gather(*finishing, return_exceptions=True)
 
     async def _expire(self, ingest: Ingest) -> None:
-        await asyncio.sleep(self._resume_ms / 1000)
+        await asyncio.sleep(self._limits.resume_ms / 1000)
         del self._waiting[ingest.session.hub.session]
         await self._end(ingest, EndReason.DISCONNECT)
 

@@ -19,6 +19,7 @@ from socket import (
 )
 from typing import Any, Self
 
+import msgspec
 import websockets.asyncio.server as ws
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.http11 import Request, Response
@@ -103,7 +104,6 @@ class Server:
         self._metrics = metrics = sessions.metrics
         self._routes = routes(
             sessions,
-            metrics,
             model=info.model,
             max_lag_ms=limits.max_lag_ms,
             is_full=self._is_full,
@@ -111,14 +111,8 @@ class Server:
         )
         self._info = info
         self._limits = limits
-        self._announced_limits = Limits(
-            max_message_bytes=limits.max_message_bytes,
-            max_session_ms=limits.max_session_ms,
-            resume_ms=limits.resume_ms,
-        )
-        self._ingests = Ingests(
-            sessions, resume_ms=limits.resume_ms, max_session_ms=limits.max_session_ms
-        )
+        self._announced_limits = msgspec.convert(limits, Limits, from_attributes=True)
+        self._ingests = Ingests(sessions, limits)
         self._registry = ConnectionRegistry(limits.pending_limit)
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, max_bytes=limits.max_upload_bytes) if recordings else None

@@ -12,7 +12,6 @@ import segno
 from websockets.http11 import Response
 
 from streamd.server.ingest import Sessions
-from streamd.server.metrics import Metrics
 from streamd.server.responses import in_json, plain, respond
 
 SESSIONS_PATH = "/v1/sessions"
@@ -94,7 +93,6 @@ def load_pages(folder: Path) -> Mapping[str, Page]:
 
 def routes(
     sessions: Sessions,
-    metrics: Metrics,
     *,
     model: str,
     max_lag_ms: int,
@@ -117,7 +115,8 @@ def routes(
         return in_json(status, {"ready": not reasons, "reasons": reasons})
 
     def exposition(_: str) -> Response:
-        return respond(HTTPStatus.OK, metrics.text(), {"Content-Type": metrics.content_type})
+        kind = {"Content-Type": sessions.metrics.content_type}
+        return respond(HTTPStatus.OK, sessions.metrics.text(), kind)
 
     def share(query: str) -> Response:
         if (shared := invitation()) is None:

@@ -9,6 +9,7 @@ import pytest
 import soundfile
 
 from streamd.config import load
+from streamd.daemon import build
 from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import open_model
 from streamd.daemon.streams import Streams
@@ -40,8 +41,10 @@ def at_once(**options: str) -> tuple[SimpleNamespace, list[str]]:
 
 
 async def uploads(opened, **given: str) -> tuple[Uploads, list[str]]:
+    config = load({"model": "tiny.en", **given}, {})
     streams, called = at_once()
-    made = Uploads(load({"model": "tiny.en", **given}, {}), streams)
+    streams.choices = build.default_choices(config)
+    made = Uploads(config, streams)
     made.opened.set_result(opened)
     return made, called
 

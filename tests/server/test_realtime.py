@@ -10,7 +10,7 @@ from streamd.events import Fault, Flushed
 from streamd.server.dialects import Close
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
 from streamd.server.wire import Flush, Start
-from tests.server.test_dialects import converse, final, partial
+from tests.support.dialects import converse, final, partial, refused
 
 SECOND = bytes(48_000)
 
@@ -208,6 +208,5 @@ def test_what_is_wrong_is_an_error_and_the_session_goes_on(message, code):
 def test_failures_are_told():
     (fault,) = told(Fault(code="engine", message="broke", fatal=True))
     assert fault["error"]["type"] == "server_error"
-    dialect = OpenAIRealtime("")
-    *_, close = dialect.fault(WireError("too_many_streams", "full"))
+    _, close = refused(OpenAIRealtime(""), WireError("too_many_streams", "full"))
     assert close == Close(1013, "too_many_streams")

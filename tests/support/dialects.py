@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from streamd.errors import WireError
 from streamd.events import Final, Partial, SessionEvent, TimedWord, encode
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.wire import Flush, Hello, Limits, Start, Stop
+from streamd.server.wire import Flush, Hello, Limits, Start, Stop, close_code
 
 HELLO = Hello(
     proto="streamd.v1",
@@ -67,8 +67,10 @@ def converse(dialect: Dialect, *steps: str | bytes | SessionEvent) -> list[objec
 
 
 def refused(dialect: Dialect, error: WireError) -> tuple[list[object], Close]:
-    *told, close = dialect.fault(error)
-    assert isinstance(close, Close)
+    told = [*dialect.fault(error)]
+    close = Close(close_code(error.code), error.code)
+    if told and isinstance(told[-1], Close):
+        close = told.pop()
     return [json.loads(encode(tell.message)) for tell in told], close
 
 

@@ -8,7 +8,7 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Flushed, Partial, SessionEvent, Vad
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both, closing, start_for, tell, type_of
+from streamd.server.dialects.dialect import Close, Tell, both, start_for, tell, type_of
 from streamd.server.dialects.results import Results
 from streamd.server.wire import Command, Flush, Hello, Query, Stop
 
@@ -100,7 +100,8 @@ class Deepgram:
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``Error``, and close with Deepgram's code if it is for what cannot be decoded."""
         yield tell("Error", variant=error.code, description=str(error))
-        yield Close(1008, "DATA-0000") if error.code == "bad_audio" else closing(error)
+        if error.code == "bad_audio":
+            yield Close(1008, "DATA-0000")
 
     def _utterance_end(self, now_ms: int) -> Iterator[Tell]:
         wanted_ms, end_ms = self._asked.utterance_end_ms, self._last_word_end_ms

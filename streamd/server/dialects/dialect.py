@@ -13,7 +13,6 @@ from streamd.server.wire import (
     Query,
     Role,
     Start,
-    close_code,
     decoded,
     parse_query,
 )
@@ -71,7 +70,10 @@ class Dialect(Protocol):
         """
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Report the error that ends the connection, at any time; the last act is a `Close`."""
+        """Report the error that ends the connection, at any time.
+
+        The last act may be a `Close`; without, the websocket is closed as streamd.v1 does it.
+        """
 
 
 class _Typed(msgspec.Struct):
@@ -132,8 +134,3 @@ class GrowingText:
 def tell(kind: str, **fields: object) -> Tell:
     """Return a message of this ``type``."""
     return Tell({"type": kind, **fields})
-
-
-def closing(error: WireError) -> Close:
-    """Close as streamd.v1 does, for protocols that document no codes."""
-    return Close(close_code(error.code), error.code)

@@ -13,7 +13,6 @@ from streamd.server.wire import (
     Query,
     Role,
     Start,
-    close_code,
     decode_command,
     parse_query,
 )
@@ -57,7 +56,6 @@ class Native:
         yield Tell(event)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Send ``error``, and close with its documented code."""
+        """Send ``error``."""
         heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
         yield Tell(Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms))
-        yield Close(close_code(error.code), error.code)

@@ -9,7 +9,7 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both, closing
+from streamd.server.dialects.dialect import Close, Tell, both
 from streamd.server.dialects.items import Items
 from streamd.server.dialects.realtime import RealtimeInput
 from streamd.server.wire import Command, Flush, Hello, Query, decoded
@@ -114,6 +114,5 @@ class OpenAIRealtime:
                 yield self._items.error(event.code, event.message, of_server=True)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Send an ``error``, and close as streamd.v1 does."""
+        """Send an ``error``."""
         yield self._items.error(error.code, str(error))
-        yield closing(error)

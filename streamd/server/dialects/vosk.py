@@ -7,7 +7,7 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Eos, Final, Flushed, Partial, SessionEvent, TimedWord
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both, closing, start_for
+from streamd.server.dialects.dialect import Close, Tell, both, start_for
 from streamd.server.wire import Command, Flush, Hello, Query, Start, Stop, decoded
 
 _DEFAULT_RATE_HZ = 8_000
@@ -81,8 +81,8 @@ class Vosk:
                 self._finals = []
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Close: the protocol has no message for it."""
-        yield closing(error)
+        """Send nothing: the protocol has no message for it."""
+        yield from ()
 
     def _result(self, finals: list[Final]) -> Tell:
         result: dict[str, object] = {"text": " ".join(final.text for final in finals)}

@@ -9,7 +9,7 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Partial, SessionEvent, TimedWord
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both, closing
+from streamd.server.dialects.dialect import Close, Tell, both
 from streamd.server.wire import Command, Hello, Query, Start, Stop, decoded
 
 _END = b"END_OF_AUDIO"
@@ -87,7 +87,6 @@ class WhisperLive:
             yield self._tell(status="WAIT", message=_WAIT_MIN)
         else:
             yield self._tell(status="ERROR", message=str(error))
-        yield closing(error)
 
     def _tell(self, **fields: object) -> Tell:
         return Tell({"uid": self._uid, **fields})

@@ -7,7 +7,7 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, GrowingText, Tell, closing, start_for
+from streamd.server.dialects.dialect import Close, GrowingText, Tell, start_for
 from streamd.server.wire import Command, Flush, Hello, Query, Role, decoded
 
 
@@ -94,7 +94,6 @@ class Wyoming:
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``error``."""
         yield _event("error", text=str(error), code=error.code)
-        yield closing(error)
 
     def _grow(self, text: str) -> Iterator[Tell]:
         if text and (added := self._text.more(" ".join([*self._texts, text]))):
