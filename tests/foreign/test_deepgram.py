@@ -119,6 +119,9 @@ def test_errors_are_the_ones_of_the_client(server, came_back):
     assert "encoding" in error.description
     assert isinstance(closed, ConnectionClosedError)
     assert (closed.rcvd.code, closed.rcvd.reason) == (1008, "bad_query")
+    with listening(server, encoding=None, sample_rate=None) as (_, got, thread):
+        thread.join(60)  # without them, a container is meant
+    assert (got[0].variant, got[1].rcvd.reason) == ("bad_audio", "DATA-0000")
     with listening(server) as (connection, got, thread):
         connection._send("nonsense")
         thread.join(60)
@@ -128,4 +131,4 @@ def test_errors_are_the_ones_of_the_client(server, came_back):
         thread.join(60)
     assert (got[0].variant, got[1].rcvd.code) == ("bad_option", 1008)
     assert "knows en only" in got[0].description
-    came_back("deepgram-sdk", "wrong key; opus; German", "401; ListenV1Error, close code 1008")
+    came_back("deepgram-sdk", "wrong key; opus; a container; German", "401; ListenV1Error, 1008")

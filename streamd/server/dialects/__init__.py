@@ -5,6 +5,7 @@ says. A new one is a file here and an entry in `DIALECTS`.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 
 import msgspec
@@ -17,7 +18,7 @@ from streamd.server.dialects.native import Native
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
 from streamd.server.dialects.vosk import Vosk
 from streamd.server.dialects.whisperlive import WhisperLive
-from streamd.server.wire import STREAM_PATH, Role
+from streamd.server.wire import STREAM_PATH, Role, decoded
 
 __all__ = ["DIALECTS", "ROOT_PATH", "Close", "Dialect", "Tell", "introduced", "requested_role"]
 
@@ -44,11 +45,9 @@ _introduction_decoder = msgspec.json.Decoder(_Introduction)
 
 def introduced(query: str, first: str | bytes) -> Dialect:
     """Return the dialect of a client at `ROOT_PATH`, whose `first` message is yet to be heard."""
-    try:
+    with suppress(WireError):
         if isinstance(first, str):
-            return WhisperLive(query, _introduction_decoder.decode(first).uid)
-    except (msgspec.DecodeError, RecursionError):
-        pass
+            return WhisperLive(query, decoded(first, _introduction_decoder, "a uid").uid)
     return Vosk(query)
 
 

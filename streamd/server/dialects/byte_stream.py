@@ -1,42 +1,37 @@
 """The audio of clients that send a stream of bytes, cut anywhere, or telephone audio."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
+from io import BytesIO
 from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+import soundfile
 from msgspec.structs import replace
 
 from streamd.server.wire import Encoding, Start, check_format
 
-Law = Literal["mulaw", "alaw"]
+Law = Literal["ULAW", "ALAW"]
+"""libsndfile's names of the telephone encodings (ITU-T G.711)."""
 _FORMATS: Final[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
     {
         **dict.fromkeys(("int16", "linear16", "pcm_s16le"), (Encoding.S16, None)),
         **dict.fromkeys(("float32", "linear32"), (Encoding.F32, None)),
-        **dict.fromkeys(("mulaw", "pcm_mulaw"), (Encoding.S16, "mulaw")),
-        "alaw": (Encoding.S16, "alaw"),
+        **dict.fromkeys(("mulaw", "pcm_mulaw"), (Encoding.S16, "ULAW")),
+        "alaw": (Encoding.S16, "ALAW"),
     }
 )
 """What the encodings are that other protocols name."""
 
 
-def _g711(law: Law) -> npt.NDArray[np.int16]:
-    """Return the sample of each byte (ITU-T G.711): its sign, 3 bits of segment, 4 of step."""
-    code = np.arange(256) ^ (0xFF if law == "mulaw" else 0x55)
-    segment, step = code >> 4 & 7, code & 15
-    if law == "mulaw":
-        size, is_negative = ((2 * step + 33) << segment + 2) - 132, code & 128
-    else:
-        curved = (2 * step + 33) << np.maximum(segment, 1) + 2
-        size, is_negative = np.where(segment, curved, (2 * step + 1) << 3), ~code & 128
-    return np.where(is_negative, -size, size).astype(np.int16)
-
-
-_SAMPLES: Final[Mapping[Law, npt.NDArray[np.int16]]] = MappingProxyType(
-    {"mulaw": _g711("mulaw"), "alaw": _g711("alaw")}
-)
+@cache
+def _samples(law: Law) -> npt.NDArray[np.int16]:
+    """Return the sample that each byte stands for."""
+    every, form = BytesIO(bytes(range(256))), {"samplerate": 8000, "channels": 1, "format": "RAW"}
+    samples, _ = soundfile.read(every, dtype="int16", subtype=law, **form)
+    return np.asarray(samples, np.int16)
 
 
 class ByteStream:
@@ -70,6 +65,6 @@ class ByteStream:
         whole = n_samples * self._sample_bytes
         audio, self._rest = audio[:whole], audio[whole:]
         if self._law:
-            audio = _SAMPLES[self._law][np.frombuffer(audio, np.uint8)].tobytes()
+            audio = _samples(self._law)[np.frombuffer(audio, np.uint8)].tobytes()
         if audio:
             yield audio
