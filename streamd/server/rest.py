@@ -75,7 +75,7 @@ class Recordings(Protocol):
         """Return a transcript in a format of files: ``json``, ``srt`` or ``vtt``."""
 
 
-class _Asked(Wanted, frozen=True, kw_only=True):
+class _FormFields(Wanted, frozen=True, kw_only=True):
     """What a form asks for; other fields are ignored, and so is the model's name."""
 
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
@@ -177,7 +177,7 @@ class Rest:
         return text.strip()
 
     def _verbose(
-        self, asked: _Asked, recording: Recording, finals: Sequence[Final]
+        self, asked: _FormFields, recording: Recording, finals: Sequence[Final]
     ) -> dict[str, Any]:
         document = self._document(finals)
         words = [word for segment in document["segments"] for word in segment.pop("words")]
@@ -232,7 +232,7 @@ class _Form:
                 raise WireError("bad_form", "send one recording in: file")
             self.name = _printable(part.filename or "") or "the recording"
 
-    def asked(self, task: Task) -> _Asked:
+    def asked(self, task: Task) -> _FormFields:
         """Return what the fields ask for; raises `WireError`."""
         if not self.name:
             raise WireError("bad_form", "the form has no recording: send it in: file")
@@ -240,7 +240,7 @@ class _Form:
         if "timestamp_granularities" in given:
             given["timestamp_granularities"] = self._values["timestamp_granularities"]
         try:
-            return msgspec.convert({**given, "task": task}, _Asked, strict=False)
+            return msgspec.convert({**given, "task": task}, _FormFields, strict=False)
         except msgspec.ValidationError as error:
             raise WireError("bad_form", naming_field(error)) from error
 
