@@ -1,14 +1,16 @@
 """Live captions on standard output.
 
-On a terminal finals are paragraphs, which break at blanks and end in pauses. A full row becomes an
-ordinary line that is never touched again; the last row of the paragraph and the partial stand below
-it, laid out as they will be, so that nothing jumps when the partial becomes final.
+On a terminal finals are paragraphs, which break at blanks and end in pauses. The newest rows, up to
+half of the screen, are laid out again when the terminal gets another width; older ones are ordinary
+lines that are never touched again. The partial stands where it will as a final, so that nothing
+jumps when it becomes one.
 """
 
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
@@ -17,6 +19,7 @@ from streamd.sinks.text import (
     PARAGRAPH_PAUSE_MS,
     Look,
     Span,
+    after_rows,
     blank_between,
     caption,
     clean,
@@ -60,28 +63,61 @@ class Region:
     def __init__(self) -> None:
         self._rows: list[str] = []
 
-    def draw(self, rows: Sequence[str], above: str = "", *, anew: bool = False) -> str:
+    def draw(self, rows: Sequence[str], above: Sequence[str] = (), *, anew: bool = False) -> str:
         """Return what replaces the present rows; empty if nothing changes, unless it is `anew`.
 
-        The `rows` must fit the terminal; `above` is whole lines, each ended by CR LF, to leave
-        above the region.
+        The `rows` must fit the terminal; `above` are whole lines to leave above the region. The
+        first rows are not drawn again if they stand there already, so that a reader can select
+        them.
         """
-        if not above and not anew and list(rows) == self._rows:
+        old, self._rows = self._rows, list(rows)
+        if not above and not anew and self._rows == old:
             return ""
-        wipe = _WIPE if self._rows else ""
-        show = _CURSOR_ON if self._rows and not rows else ""
-        self._rows = list(rows)
+        lines = [*above, *rows]
+        # Not the last one: below it the screen may end, and moving down does not scroll.
+        pairs = zip(old[:-1], lines[:-1], strict=False)
+        same = 0 if anew else sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        wipe = (f"\x1b[{same}B" if same else "") + (_WIPE if old else "")
+        gone = "".join(f"{line}\r\n" for line in above[same:])
         if not rows:
-            return wipe + show + above
+            return wipe + (_CURSOR_ON if old else "") + gone
         up = f"\x1b[{len(rows) - 1}A" if len(rows) > 1 else ""
-        drawn = _CURSOR_OFF + _WRAP_OFF + "\r\n".join(rows) + _WRAP_ON + "\r" + up
-        return wipe + above + drawn
+        drawn = "\r\n".join(rows[max(0, same - len(above)) :])
+        return wipe + gone + _CURSOR_OFF + _WRAP_OFF + drawn + _WRAP_ON + "\r" + up
 
     def leave(self) -> str:
         """Return what leaves the present rows standing and moves the cursor below them."""
         end = "\r\n" * len(self._rows) + _CURSOR_ON if self._rows else ""
         self._rows = []
         return end
+
+
+class _Paragraph:
+    """Finals in rows of `columns`; those rows that have left the region cannot be changed."""
+
+    def __init__(self, columns: int) -> None:
+        self.rows: list[list[Span]] = []
+        self._spans: list[Span] = []
+        self._columns, self._n_gone = columns, 0
+
+    def add(self, spans: Sequence[Span]) -> None:
+        """Continue the last row."""
+        self._spans += spans
+        last = self.rows.pop() if self.rows else []
+        self.rows += wrapped([*last, *spans], self._columns)
+
+    def leave(self, n_rows: int) -> list[list[Span]]:
+        """Remove and return the first rows."""
+        gone, self.rows = self.rows[:n_rows], self.rows[n_rows:]
+        self._n_gone += len(gone)
+        return gone
+
+    def fit(self, columns: int) -> None:
+        """Lay out what is left for another width."""
+        if columns != self._columns:
+            self._spans = after_rows(self._spans, self._columns, self._n_gone)
+            self._columns, self._n_gone = columns, 0
+            self.rows = wrapped(self._spans, columns)
 
 
 class TerminalSink:
@@ -94,12 +130,13 @@ class TerminalSink:
         self._partial: Partial | None = None
         self._behind_s = 0
         self._meter = ""
-        self._line: list[Span] = []  # the last row of the finals, which may go on
+        self._paragraphs: list[_Paragraph] = []
+        self._open = False  # whether the last paragraph may go on
         self._end_ms = 0
 
     def write(self, event: Event) -> None:
         """Show `event` at once."""
-        above = ""
+        notice = ""
         if isinstance(event, Partial):
             self._partial = event
             if self._behind_s:  # an engine that has caught up shows it only in its next partial
@@ -108,71 +145,97 @@ class TerminalSink:
             if self._partial is not None and self._partial.seg <= event.seg:
                 self._partial = None
             self._behind_s = 0
-            above = self._append(event) if event.text else ""
+            if event.text:
+                self._append(event)
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Gap):
-            above = self._end_paragraph() + gap_notice(event.duration_ms, event.why) + "\r\n"
+            notice = gap_notice(event.duration_ms, event.why)
         elif isinstance(event, Fault):
-            above = self._end_paragraph() + f"[{clean(event.message)}]\r\n"
-        self._put(self._region.draw(self._rows(), above))
+            notice = f"[{clean(event.message)}]"
+        self._open = self._open and not notice
+        self._draw(notice)
 
-    def _append(self, final: Final) -> str:
-        """Add a final to the paragraph, or begin another; return the lines that are complete."""
-        above = "" if self._continues(final) else self._end_paragraph()
-        rows = wrapped(self._joined(final), self._size()[0])
-        self._line, self._end_ms = rows.pop(), final.end_ms
-        return above + "".join(f"{paint(row)}\r\n" for row in rows)
-
-    def _end_paragraph(self) -> str:
-        ended, self._line = self._line, []
-        return f"{paint(ended)}\r\n" if ended else ""
+    def _append(self, final: Final) -> None:
+        """Add a final to the paragraph, or begin another."""
+        if not self._continues(final):
+            self._paragraphs.append(_Paragraph(self._size()[0]))
+        self._paragraphs[-1].add(self._more(final))
+        self._open, self._end_ms = True, final.end_ms
 
     def _continues(self, event: Partial | Final) -> bool:
         """Whether a caption belongs to the paragraph of the last final; a stamp begins a line."""
         is_soon = event.start_ms - self._end_ms < PARAGRAPH_PAUSE_MS
-        return bool(self._line) and is_soon and not self._look.stamp(event.start_ms)
+        return self._open and is_soon and not self._look.stamp(event.start_ms)
 
-    def _joined(self, event: Partial | Final) -> list[Span]:
-        """Return the last row of the finals and the caption after it."""
+    def _last_row(self) -> list[Span]:
+        """Return the last row of the finals, if it may go on."""
+        return self._paragraphs[-1].rows[-1] if self._open else []
+
+    def _more(self, event: Partial | Final) -> list[Span]:
+        """Return a caption, with what stands between it and the paragraph that it continues."""
         spans = caption(event, self._look)
-        if not self._line:
+        if not self._continues(event) or not self._last_row():
             return spans
-        return [*self._line, Span(blank_between(self._line[-1].text, event.text)), *spans]
+        return [Span(blank_between(self._last_row()[-1].text, event.text)), *spans]
 
-    def _rows(self) -> list[str]:
-        """Return what may still change: the last row of the finals, the partial, lag or level."""
+    def _draw(self, notice: str = "", *, anew: bool = False) -> None:
+        """Draw what is left of the finals and what may still change; the rest leaves the region.
+
+        That is at most half of the screen: when a window is made half as wide, rows that wrap must
+        not push the region's first one off the screen. Of a longer partial, the end is shown.
+        """
         columns, lines = self._size()
-        rows, spans = [], self._line
-        if self._partial is not None and self._partial.text:
-            if self._continues(self._partial):
-                spans = self._joined(self._partial)
-            else:
-                rows, spans = wrapped(self._line, columns), caption(self._partial, self._look)
+        for paragraph in self._paragraphs:
+            paragraph.fit(columns)
+        room, rows = max(1, lines // 2), [*self._fixed(), *self._changing(columns)]
+        above = self._leave(len(rows) if notice else len(rows) - room)
+        shown = [paint(row) for row in rows[len(above) :][-room:]]
+        self._put(self._region.draw(shown, [*above, notice] if notice else above, anew=anew))
+
+    def _fixed(self) -> list[list[Span]]:
+        """Return the rows of the finals, without the last if it may go on."""
+        rows = [row for paragraph in self._paragraphs for row in paragraph.rows]
+        return rows[:-1] if self._open else rows
+
+    def _leave(self, most: int) -> list[str]:
+        """Remove the first of the fixed rows from the region, at most so many, and return them."""
+        gone: list[list[Span]] = []
+        n_rows = max(0, min(most, len(self._fixed())))
+        for paragraph in self._paragraphs:
+            gone += paragraph.leave(n_rows - len(gone))
+        self._paragraphs = [paragraph for paragraph in self._paragraphs if paragraph.rows]
+        return [paint(row) for row in gone]
+
+    def _changing(self, columns: int) -> list[list[Span]]:
+        """Return what may still change: the last row of the finals, the partial, lag or level."""
+        rows: list[list[Span]] = []
+        spans, partial = self._last_row(), self._partial
+        if partial is not None and partial.text:
+            if not self._continues(partial):
+                rows, spans = wrapped(spans, columns), []
+            spans = [*spans, *self._more(partial)]
+        elif self._meter and not self._behind_s:
+            rows, spans = wrapped(spans, columns), [Span(self._meter, FAINT)]
         if self._behind_s:
             spans = [*spans, Span(f" [{self._behind_s} s behind]", FAINT)]
-        elif spans is self._line and self._meter:
-            rows, spans = wrapped(self._line, columns), [Span(self._meter, FAINT)]
-        rows += wrapped(spans, columns)
-        # Only the end of a partial that would fill more than half of the screen: when a window is
-        # made half as wide, rows that wrap must not push the region's first one off the screen.
-        return [paint(row) for row in rows[-max(1, lines // 2) :]]
+        return rows + wrapped(spans, columns)
 
     def meter(self, peak: float) -> None:
         """Show how loud the microphone is, 0 to 1, while there are no captions."""
         level_db = 20 * math.log10(max(peak, 1e-6))
         n_lit = round(_METER_CELLS * min(1.0, max(0.0, 1 - level_db / _FLOOR_DB)))
         self._meter = f"{_MIC} {'█' * n_lit}{'░' * (_METER_CELLS - n_lit)}"
-        self._put(self._region.draw(self._rows()))
+        self._draw()
 
     def redraw(self) -> None:
-        """Fit the partial to the terminal's present size: call it on SIGWINCH."""
-        self._put(self._region.draw(self._rows(), anew=True))
+        """Fit the newest rows to the terminal's present size: call it on SIGWINCH."""
+        self._draw(anew=True)
 
     @contextmanager
     def above(self) -> Iterator[None]:
-        """Keep whole lines that are written to the same terminal inside above the partial."""
-        self._put(self._region.draw([]))
+        """Keep whole lines that are written to the same terminal inside above what may change."""
+        self._put(self._region.draw([], self._leave(len(self._fixed()))))
         try:
             yield
         finally:
@@ -181,7 +244,8 @@ class TerminalSink:
     def close(self) -> None:
         """Leave the cursor, visible, below everything; words that never became final stay."""
         self._meter = ""
-        self._put(self._region.draw(self._rows()) + self._region.leave())
+        self._draw()
+        self._put(self._region.leave())
 
     def _put(self, text: str) -> None:
         if text:

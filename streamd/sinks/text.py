@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -116,8 +116,28 @@ def wrapped(spans: Sequence[Span], columns: int) -> list[list[Span]]:
     They break at blanks, which vanish there, and between wide characters; a word that is longer
     than a row is cut.
     """
-    marks = [Span(mark, sgr) for text, sgr in spans for mark in iter_graphemes(text)]
-    rows: list[list[Span]] = []
+    marks = _marks(spans)
+    return [_runs(marks[begin:end]) for begin, end in _places(marks, columns)]
+
+
+def after_rows(spans: Sequence[Span], columns: int, n_rows: int) -> list[Span]:
+    """Return what follows the first rows of a paragraph."""
+    marks = _marks(spans)
+    begin = next((begin for begin, _ in islice(_places(marks, columns), n_rows, None)), len(marks))
+    return _runs(marks[begin:])
+
+
+def _marks(spans: Sequence[Span]) -> list[Span]:
+    return [Span(mark, sgr) for text, sgr in spans for mark in iter_graphemes(text)]
+
+
+def _runs(marks: Sequence[Span]) -> list[Span]:
+    runs = groupby(marks, attrgetter("sgr"))
+    return [Span("".join(mark.text for mark in run), sgr) for sgr, run in runs]
+
+
+def _places(marks: Sequence[Span], columns: int) -> Iterator[tuple[int, int]]:
+    """Yield where each row begins and ends."""
     begin = 0
     while begin < len(marks):
         end = after = _row_end(marks, begin, columns)
@@ -126,10 +146,8 @@ def wrapped(spans: Sequence[Span], columns: int) -> list[list[Span]]:
                 end -= 1
             while after < len(marks) and marks[after].text == " ":
                 after += 1
-        runs = groupby(marks[begin:end], attrgetter("sgr"))
-        rows.append([Span("".join(mark.text for mark in run), sgr) for sgr, run in runs])
+        yield begin, end
         begin = after
-    return rows
 
 
 def _row_end(marks: Sequence[Span], begin: int, columns: int) -> int:

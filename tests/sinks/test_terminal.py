@@ -164,6 +164,46 @@ def test_no_stale_rows_after_a_resize(steps):
         assert emulator.rows() == model.rows(emulator.screen.columns, 40)
 
 
+@given(
+    st.lists(st.tuples(st.just("final"), texts) | resizes, max_size=12),
+    texts,
+    st.booleans(),
+)
+def test_the_newest_rows_are_laid_out_again_after_a_resize(steps, partial_text, pause):
+    emulator, sink = terminal(80, 400)  # all of it is the newest
+    model = Model(pause=pause)
+    paragraphs = []
+    for kind, value in [*steps, ("partial", partial_text)]:
+        if kind == "resize":
+            emulator.resize(value)
+            sink.redraw()
+            continue
+        sink.write(model.event((kind, value)))
+        if value and paragraphs and not pause:
+            paragraphs[-1] = joined(paragraphs[-1], value)
+        elif value:
+            paragraphs.append(value)
+    columns = emulator.screen.columns
+    assert emulator.rows() == [row for text in paragraphs for row in rows_of(text, columns)]
+
+
+def test_the_last_row_of_the_screen_is_not_lost():
+    emulator, sink = terminal(20, 4)
+    emulator.write("1\r\n2\r\n3\r\n")
+    sink.write(final("last"))
+    sink.write(Gap(t_ms=5000, duration_ms=1200, why="x"))
+    assert emulator.rows()[3] == "last"
+
+
+def test_rows_that_stand_already_are_not_drawn_again():
+    # Otherwise nobody could select them with the mouse.
+    written = on_paper(20)
+    written(final("first row of finals, second row"))
+    drawn = written(partial("and more", seg=2))
+    assert "more" in drawn
+    assert "first" not in drawn
+
+
 @given(steps, st.lists(short_texts, min_size=1, max_size=5))
 def test_log_lines_stay_above_the_partial(steps, logs):
     emulator, sink = terminal()
