@@ -32,7 +32,7 @@ from streamd.engine import store
 from streamd.engine.catalog import offered
 from streamd.engine.store.cache import places
 from streamd.errors import EngineError, ModelError, SourceError, StreamdError
-from streamd.events import EndReason, Event, Fault, Final, Gap, Partial
+from streamd.events import EndReason, Eos, Event, Fault, Final, Gap, Partial
 from streamd.sinks.text import gap_notice
 from streamd.sources import Source
 from streamd.sources.arrays import ArraySource
@@ -367,14 +367,18 @@ class Transcript:
     def save(self, path: "str | os.PathLike[str]") -> None:
         """Write a file whose ending chooses the format, such as .srt (docs/recipes.md).
 
-        Raises `ConfigError` if the ending is unknown or the file cannot be written.
+        Raises `ConfigError` if the ending is unknown or the file cannot be written, `StreamdError`
+        if writing fails later.
         """
         output = of_options({"output": [os.fspath(path)]}).output
         config = replace(self._config, output=output)
+        end = Eos(seq=len(self.segments), reason=EndReason.END)
         for sink in open_files(config, self._file, whole=True, segments=True):
-            for segment in self.segments:
-                sink.write(segment)
-            sink.close()
+            try:
+                for event in (*self.segments, end):
+                    sink.write(event)
+            finally:
+                sink.close()
 
 
 def transcribe(

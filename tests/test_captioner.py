@@ -244,9 +244,11 @@ def test_a_transcript_has_segments_and_saves_itself(captions, tmp_path):
         transcript.save(tmp_path / "a.docx")
 
 
-def test_silence_has_no_segments_and_no_language(captions):
+def test_silence_has_no_segments_and_no_language(captions, tmp_path):
     transcript = captions.transcribe(np.zeros(16_000, np.float32))
     assert (transcript.segments, transcript.text, transcript.language) == ((), "", "")
+    transcript.save(tmp_path / "a.vtt")
+    assert (tmp_path / "a.vtt").read_text() == "WEBVTT\n\n"
 
 
 def test_a_recording_in_one_call():

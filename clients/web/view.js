@@ -1,6 +1,7 @@
 // The transcript on the page, as paragraphs. Text from the network is only ever set as text, never
 // as HTML.
 
+import { SENTENCE_END } from "./cues.js";
 import { clock, isUnspaced, placed } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
@@ -55,7 +56,7 @@ let last = null; // the newest final, if a paragraph with it is still open
 /** Whether an event continues the paragraph of the newest final. */
 function continues(event) {
   if (last === null || event.start_ms - last.end_ms >= PAUSE_MS) return false;
-  return log.lastElementChild.textContent.length < LONG || !/[.?!…。？！]["”’»)」』]*$/u.test(last.text);
+  return log.lastElementChild.textContent.length < LONG || !SENTENCE_END.test(last.text);
 }
 
 const blank = (event) => (isUnspaced(last.text.at(-1)) || isUnspaced(event.text[0] ?? "") ? "" : " ");
