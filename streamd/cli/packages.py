@@ -16,20 +16,14 @@ from streamd.engine.coreml.golden import GOLDEN_TOLERANCE, against_golden, golde
 from streamd.engine.coreml.package import FORMS, META
 from streamd.engine.coreml.package_builder import build_model, built_model
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.library import (
-    ON_GPU,
-    ON_NEURAL_ENGINE,
-    Devices,
-    Placement,
-    devices,
-)
+from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Devices, Placement
 from streamd.engine.coreml.runtime.takeover import (
     TRIAL_LIMITS,
     compiled_folder,
     load_outcome,
     make_compiled_folder,
 )
-from streamd.engine.coreml.runtime.worker import Job
+from streamd.engine.coreml.runtime.worker import Job, devices
 from streamd.engine.store import find, not_here
 from streamd.engine.store.cache import places
 from streamd.errors import ConfigError, EngineError, ModelError
@@ -172,7 +166,7 @@ def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator
     if not compiled.is_dir():
         yield "nothing is compiled yet; the first start does it"
         return
-    for found in devices(built, compiled, placement, library):
+    for found in devices(Job(built, compiled, placement, library)):
         yield f"{found.package.removesuffix('.mlpackage')} {found.function}: {_shown(found)}"
 
 

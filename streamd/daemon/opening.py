@@ -181,13 +181,14 @@ def _with_core_ml(
     Without `built` the model is built first. With `settled` this returns when all placements have
     been tried, which may take minutes.
     """
+    from streamd.engine.coreml.runtime.engine import WorkerLimits
     from streamd.engine.coreml.runtime.library import ON_GPU
     from streamd.engine.coreml.runtime.takeover import (
         SwitchingEngine,
         Takeover,
         make_compiled_folder,
     )
-    from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
+    from streamd.engine.coreml.runtime.worker import Job
 
     switching = SwitchingEngine(engine)
     limits = WorkerLimits(answer_s=core_ml.answer_s)

@@ -182,14 +182,19 @@ def _forced(engine: Engine[FeaturesT], features: FeaturesT, tokens: Sequence[int
 
 def numerics(wanted: _Values, found: _Values) -> Numerics:
     """Return how far `found` is from `wanted`, both results of `forward`; NaN stays NaN."""
-    logits, alignment = (
-        float(np.sqrt(np.mean((b - a) ** 2) / np.mean(a**2)))
-        for a, b in zip(wanted, found, strict=True)
-    )
+    logits, alignment = (distance(*pair) for pair in zip(found, wanted, strict=True))
     agreed = float((wanted[0].argmax(axis=1) == found[0].argmax(axis=1)).mean())
     exact, rounded = _log_softmax(wanted[0]), _log_softmax(found[0])
     kl = float((np.exp(exact) * (exact - rounded)).sum(axis=1).mean())
     return Numerics(logits, alignment, agreed, kl)
+
+
+def distance(found: Array, wanted: Array) -> float:
+    """Return the root of the mean squared difference over that of the values, or itself for zeros.
+
+    NaN stays NaN.
+    """
+    return float(np.linalg.norm(found - wanted) / (np.linalg.norm(wanted) or 1.0))
 
 
 def average(rows: Sequence[Numerics]) -> Numerics:

@@ -23,10 +23,10 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import CoreML, open_model
 from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, devices
+from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
+from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE
 from streamd.engine.coreml.runtime.takeover import make_compiled_folder
-from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
+from streamd.engine.coreml.runtime.worker import Job, devices
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Window, text_of
@@ -189,7 +189,7 @@ def test_the_fastest_placement_is_found_and_reported(built, report):
         report("", line)
     assert len(known) > 1
     if placement.encoder == "ane":
-        told = devices(built, make_compiled_folder(built), placement, CORE_ML)
+        told = devices(Job(built, make_compiled_folder(built), placement, CORE_ML))
         # Core ML's plan tells of a package's default function, at most.
         shares = [each.shares for each in told if each.shares and each.function[:3] == "ctx"]
         assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares

@@ -14,9 +14,9 @@ import pytest
 from streamd.engine import ModelDimensions
 from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import Form
-from streamd.engine.coreml.runtime.engine import CoreMLEngine
+from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.library import Placement
-from streamd.engine.coreml.runtime.worker import Job, WorkerLimits
+from streamd.engine.coreml.runtime.worker import Job
 from streamd.engine.model import Model, parameter_shapes
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.padding import Bank, bank_shape

@@ -5,8 +5,8 @@ each context; in the first window also passes of each size, with and without log
 cache. Distances are taken pass by pass, so that one wrong function cannot hide among the others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamd.disk import asset
 from streamd.engine import Engine
-from streamd.engine.check import clips, mel_of
+from streamd.engine.check import clips, distance, mel_of
 from streamd.engine.coreml.built import BUILD_AGAIN, BuiltModel
 from streamd.engine.coreml.package import FORMS, GOLDEN, MAX_TOKENS, Meta
 from streamd.engine.model import Model
@@ -35,38 +35,37 @@ _SILENT = 2
 _PASSES = ((25, False), (20, True), (6, True), (1, True))
 """Tokens of a pass, fewer than its function takes, and whether it returns logits."""
 _N_TIMESTAMPS = 1501
+_PARTS = ("tokens", "mel", "audio_ctx", "passes")
 _Result = tuple[Logits, Alignment]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass of `k` tokens from `first` on, each seeing all before it; `want` are its logits."""
+    """A pass of `k` tokens from `first` on, each seeing all before it."""
 
     first: int
     k: int
-    want: tuple[int, ...]
+    has_logits: bool
+
+    @property
+    def want(self) -> list[int]:
+        """The tokens whose logits it returns."""
+        return sorted({0, self.k // 2, self.k - 1}) if self.has_logits else []
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenWindow:
-    """What is encoded, and the passes over it; `audio_ctx` as for `Engine.encode`."""
+    """What is encoded, and the passes over it.
 
+    `tokens` is a transcript, of which a pass has a part; `audio_ctx` as for `Engine.encode`;
+    `results` are those of the reference for each pass, once it has been run.
+    """
+
+    tokens: NDArray[np.int64]
     mel: Mel
     audio_ctx: int
     passes: tuple[Pass, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Golden:
-    """Windows, the tokens of their passes, and the results of the reference for each pass."""
-
-    tokens: NDArray[np.int64]
-    windows: tuple[GoldenWindow, ...]
-    results: tuple[tuple[_Result, ...], ...]
-
-    def shortest(self) -> "Golden":
-        """Return the window of the shortest context alone."""
-        return Golden(self.tokens, self.windows[:1], self.results[:1])
+    results: tuple[_Result, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,41 +88,30 @@ class Distance:
         return self.logits <= GOLDEN_TOLERANCE and self.alignment <= GOLDEN_TOLERANCE
 
 
-def against_golden(engine: Engine[Any], golden: Golden) -> Distance:
-    """Run the golden vectors through an engine and measure the distance."""
-    rows: list[tuple[float, float, str]] = []
-    same: list[bool] = []
-    for window, wanted in zip(golden.windows, golden.results, strict=True):
-        found = run_window(engine, window, golden.tokens)
-        for each, (logits, alignment), (exact, aligned) in zip(
-            window.passes, found, wanted, strict=True
-        ):
-            where = f"{each.k} tokens after {each.first}, {window.mel.shape[1] // 2} positions"
-            rows.append((_off(logits, exact), _off(alignment, aligned), where))
-            same += (logits.argmax(axis=1) == exact.argmax(axis=1)).tolist()
-    distances = np.array([row[:2] for row in rows])
+def against_golden(engine: Engine[Any], windows: Iterable[GoldenWindow]) -> Distance:
+    """Run golden vectors through an engine and measure the distance."""
+    off, where, same = [], [], []
+    for window in windows:
+        found = run_window(engine, window)
+        for each, mine, exact in zip(window.passes, found, window.results, strict=True):
+            off.append([distance(*pair) for pair in zip(mine, exact, strict=True)])
+            place = f"{each.k} tokens after {each.first}"
+            where.append(f"{place}, {window.mel.shape[1] // 2} positions")
+            same += (mine[0].argmax(axis=1) == exact[0].argmax(axis=1)).tolist()
     # NaN is farther than any number.
-    farthest = int(np.nan_to_num(distances, nan=np.inf).max(axis=1).argmax())
-    logits_off, alignment_off = (float(each) for each in distances.max(axis=0))
-    return Distance(logits_off, alignment_off, float(np.mean(same)), rows[farthest][2])
+    farthest = int(np.nan_to_num(off, nan=np.inf).max(axis=1).argmax())
+    logits, alignment = np.max(off, axis=0).tolist()
+    return Distance(logits, alignment, float(np.mean(same)), where[farthest])
 
 
-def run_window(
-    engine: Engine[Any], window: GoldenWindow, tokens: NDArray[np.int64]
-) -> Iterator[_Result]:
+def run_window(engine: Engine[Any], window: GoldenWindow) -> Iterator[_Result]:
     """Encode a window and yield the results of its passes."""
     last = window.passes[-1]
     features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
     decoder = engine.decoder(features, last.first + last.k)
     for each in window.passes:
-        part = tokens[each.first : each.first + each.k].tolist()
+        part = window.tokens[each.first : each.first + each.k].tolist()
         yield run_in_order(decoder, part, each.first, each.want)
-
-
-def _off(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
-    if not exact.size:
-        return 0.0
-    return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
 
 
 # -- what is run ----------------------------------------------------------------------------------
@@ -132,32 +120,31 @@ def _off(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
 def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
     """Return a window for each context; the first runs all functions of the decoder, too."""
     speech, _ = soundfile.read(asset("speech") / "recording.flac", dtype="float32")
-    found = []
+    tokens, found = _transcript(model), []
     for i, n_ctx in enumerate(meta.contexts):
         with_bank = meta.bank and MARGIN + _HIDDEN < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
         n = max(1, n_ctx - _HIDDEN - with_bank * MARGIN)
         mel = mel_of(model, speech[: max(1, n - _SILENT) * FRAME], n)
         whole = with_bank or n_ctx == meta.dims.n_audio_ctx
-        passes = _passes(meta) if i == 0 else (Pass(0, 6, (0, 5)), Pass(6, 1, (0,)))
-        found.append(GoldenWindow(mel, 0 if whole else n, passes))
+        passes = (Pass(0, 6, True), Pass(6, 1, True)) if i else _passes(meta)
+        found.append(GoldenWindow(tokens, mel, 0 if whole else n, passes))
     return tuple(found)
 
 
 def _passes(meta: Meta) -> tuple[Pass, ...]:
-    n, found = 0, []
-    filled = 0
+    n, filled, found = 0, 0, []
     for n_slots in sorted({size for form in FORMS for size in meta.slots(form)}):
         # Columns are taken in order, so tokens behind the shorter cache run on the longer one.
         fills = [(MAX_TOKENS, False)] * -(-max(0, filled - n) // MAX_TOKENS)
         for k, has_logits in (*fills, *_PASSES):
             if n + k <= meta.dims.n_text_ctx:
-                found.append(Pass(n, k, tuple(sorted({0, k // 2, k - 1})) if has_logits else ()))
+                found.append(Pass(n, k, has_logits))
                 n += k
         filled = n_slots
     return tuple(found)
 
 
-def golden_tokens(model: Model) -> NDArray[np.int64]:
+def _transcript(model: Model) -> NDArray[np.int64]:
     """Return a transcript, as long as the text context: the special tokens it starts with, text."""
     start = start_of(model)
     said = " ".join(clip.text for clip in clips()).encode()
@@ -182,38 +169,31 @@ def start_of(model: Model) -> list[int]:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def save_golden(
-    folder: Path, reference: Engine[Any], windows: Sequence[GoldenWindow], tokens: NDArray[np.int64]
-) -> None:
+def save_golden(folder: Path, reference: Engine[Any], windows: Iterable[GoldenWindow]) -> None:
     """Run the windows through the reference and write all of it. Raises `OSError`."""
-    arrays: dict[str, NDArray[Any]] = {"tokens": tokens}
+    arrays: dict[str, NDArray[Any]] = {}
     for i, window in enumerate(windows):
-        arrays[f"{i}"] = np.array([(each.first, each.k) for each in window.passes])
-        arrays[f"{i}.mel"], arrays[f"{i}.audio_ctx"] = window.mel, np.array(window.audio_ctx)
-        for j, (logits, alignment) in enumerate(run_window(reference, window, tokens)):
-            arrays[f"{i}.{j}.want"] = np.array(window.passes[j].want, np.int64)
-            arrays[f"{i}.{j}.logits"], arrays[f"{i}.{j}.alignment"] = logits, alignment
+        parts = (window.tokens, window.mel, window.audio_ctx, [*map(astuple, window.passes)])
+        arrays |= {f"{i}.{name}": np.array(part) for name, part in zip(_PARTS, parts, strict=True)}
+        for j, result in enumerate(run_window(reference, window)):
+            arrays[f"{i}.{j}.logits"], arrays[f"{i}.{j}.alignment"] = result
     np.savez(folder / GOLDEN, **arrays)  # type: ignore[arg-type]  # numpy's stub: allow_pickle
 
 
-def golden_vectors(built: BuiltModel) -> Golden:
-    """Read the golden vectors of a built model. Raises `ModelError` if they are damaged."""
+def golden_vectors(built: BuiltModel) -> list[GoldenWindow]:
+    """Read a built model's windows, that of the shortest context first.
+
+    Raises `ModelError` if they are damaged.
+    """
     try:
         with np.load(built.folder / GOLDEN) as file:
-            read = [_read_window(file, i) for i in range(len(built.meta.contexts))]
-            return Golden(file["tokens"], *zip(*read, strict=True))
+            return [_read_window(file, i) for i in range(len(built.meta.contexts))]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{built.folder / GOLDEN}: damaged ({error}); {BUILD_AGAIN}") from error
 
 
-def _read_window(
-    file: Mapping[str, NDArray[Any]], i: int
-) -> tuple[GoldenWindow, tuple[_Result, ...]]:
-    places = file[f"{i}"].tolist()
-    passes = tuple(
-        Pass(first, k, tuple(file[f"{i}.{j}.want"].tolist())) for j, (first, k) in enumerate(places)
-    )
-    results = tuple(
-        (file[f"{i}.{j}.logits"], file[f"{i}.{j}.alignment"]) for j in range(len(places))
-    )
-    return GoldenWindow(file[f"{i}.mel"], int(file[f"{i}.audio_ctx"]), passes), results
+def _read_window(file: Mapping[str, NDArray[Any]], i: int) -> GoldenWindow:
+    tokens, mel, audio_ctx, rows = (file[f"{i}.{name}"] for name in _PARTS)
+    passes = tuple(Pass(first, k, bool(logits)) for first, k, logits in rows.tolist())
+    results = ((file[f"{i}.{j}.logits"], file[f"{i}.{j}.alignment"]) for j in range(len(passes)))
+    return GoldenWindow(tokens, mel, int(audio_ctx), passes, tuple(results))

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamd.engine import Weights
 from streamd.engine.coreml.golden import GoldenWindow, run_window, start_of
@@ -29,9 +28,7 @@ _SMALLEST_NORMAL = 2.0**-14
 _EPSILON = 1e-5
 
 
-def norm_scales(
-    model: Model, windows: Sequence[GoldenWindow], tokens: NDArray[np.int64]
-) -> dict[str, NormScale]:
+def norm_scales(model: Model, windows: Sequence[GoldenWindow]) -> dict[str, NormScale]:
     """Return the scale of each layer norm, from its inputs in the golden windows.
 
     All special tokens are measured, too: some have values a hundred times as large as text.
@@ -48,19 +45,17 @@ def norm_scales(
     engine = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
     engine.norm = measured
     for window in windows:
-        list(run_window(engine, window, tokens))
-    _run_special(engine, model, windows[0], tokens)
+        list(run_window(engine, window))
+    _run_special(engine, model, windows[0])
     return {name: _scale(largest) for name, largest in sums.items()}
 
 
-def _run_special(
-    engine: ReferenceEngine, model: Model, window: GoldenWindow, tokens: NDArray[np.int64]
-) -> None:
+def _run_special(engine: ReferenceEngine, model: Model, window: GoldenWindow) -> None:
     """Run each special token at the beginning, and behind the start of a transcript."""
     special = np.arange(len(model.vocabulary), model.dims.n_vocab)
     features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
-    for before in (tokens[:0], tokens[: len(start_of(model)) - 1]):
-        n, every = len(before), np.concatenate([before, special])
+    for n in (0, len(start_of(model)) - 1):
+        every = np.concatenate([window.tokens[:n], special])
         order = np.arange(len(every))
         visible = np.eye(len(every), dtype=np.bool_)
         visible[:, :n] = np.arange(n) <= order[:, None]

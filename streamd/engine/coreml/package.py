@@ -84,7 +84,7 @@ Bits = Literal[16, 8, 6]
 META, EMBEDDING, POSITIONS = "meta.json", "embedding.npy", "positions.npy"
 SILENCE, GOLDEN = "silence.npy", "golden.npz"
 """Names of the files beside the packages."""
-VERSION = 3
+VERSION = 4
 """Version of this layout; folders of other versions are rejected."""
 
 MASKED = -40_000.0

@@ -17,7 +17,7 @@ import numpy as np
 from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
 from streamd.engine import Weights
 from streamd.engine.coreml.built import BuiltModel, open_built, sha256
-from streamd.engine.coreml.golden import golden_tokens, golden_windows, save_golden
+from streamd.engine.coreml.golden import golden_windows, save_golden
 from streamd.engine.coreml.norms import held_reference, norm_scales
 from streamd.engine.coreml.package import (
     EMBEDDING,
@@ -136,8 +136,8 @@ def write(
     n_steps = len(packages) + 2
     on_progress(0, n_steps, "states of silence and layer norms")
     model = with_bank(model, threads=2, precision="float32")
-    windows, tokens = golden_windows(meta, model), golden_tokens(model)
-    meta = msgspec.structs.replace(meta, norms=norm_scales(model, windows, tokens))
+    windows = golden_windows(meta, model)
+    meta = msgspec.structs.replace(meta, norms=norm_scales(model, windows))
     for done, (name, of) in enumerate(packages, 1):
         on_progress(done, n_steps, name)
         save_package(folder / name, of, meta, model.weights, model.bank)
@@ -147,7 +147,7 @@ def write(
     np.save(folder / POSITIONS, weights["decoder.positional_embedding"].astype(np.float16))
     if model.bank is not None:
         np.save(folder / SILENCE, model.bank.states)
-    save_golden(folder, held_reference(meta, weights, model.bank), windows, tokens)
+    save_golden(folder, held_reference(meta, weights, model.bank), windows)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     facts = {
         str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))

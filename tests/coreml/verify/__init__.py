@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 
-from streamd.engine.check import Peak
+from streamd.engine.check import Peak, distance
 from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import Function
 from streamd.engine.model import Model
@@ -104,5 +104,4 @@ def difference(found: Array, wanted: Array) -> float:
     if found.shape != wanted.shape or not np.isfinite(found).all():
         return float("inf")
     known = ~np.isnan(wanted)
-    error, size = (float(np.linalg.norm(each[known])) for each in (found - wanted, wanted))
-    return error / size if size else error
+    return distance(found[known], wanted[known])

@@ -58,7 +58,7 @@ class Calls:
         """
         self._built, self._mel = built, mel
         self._model = model
-        self._tokens = golden_vectors(built).tokens
+        self._tokens = golden_vectors(built)[0].tokens
         self._windows: dict[int, _Window] = {}
 
     def call(self, function: Function) -> Call:

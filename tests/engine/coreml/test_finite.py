@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.runtime.worker import WorkerLimits
+from streamd.engine.coreml.runtime.engine import WorkerLimits
 from streamd.errors import EngineError
 from tests.coreml.interpreter import Interpreter
 from tests.support.coreml_runs import core_ml, faulty

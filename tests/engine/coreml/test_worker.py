@@ -16,7 +16,8 @@ import pytest
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime import worker
-from streamd.engine.coreml.runtime.worker import Job, Supervisor, WorkerLimits, WorkerLostError
+from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
+from streamd.engine.coreml.runtime.worker import Job, WorkerLostError
 from streamd.errors import EngineError
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import PATIENT, PLACEMENTS, core_ml, faulty
@@ -125,23 +126,22 @@ def test_a_placement_that_fails_is_replaced_in_the_middle_of_a_window(
 
 def test_workers_lost_many_windows_ago_do_not_count(built, tmp_path):
     job = Job(built, tmp_path, PLACEMENTS["state"], "never imported")
-    supervisor = Supervisor(job, WorkerLimits(deaths=2, windows=10))
+    engine = CoreMLEngine(job, WorkerLimits(deaths=2, windows=10))
     for _ in range(5):
-        supervisor.lost(WorkerLostError("died"))
-        for _ in range(10):
-            supervisor.new_window()
-    supervisor.lost(WorkerLostError("died"))
-    supervisor.new_window()
+        engine.lost(WorkerLostError("died"))
+        engine.n_windows += 10
+    engine.lost(WorkerLostError("died"))
+    engine.n_windows += 1
     with pytest.raises(EngineError):
-        supervisor.lost(WorkerLostError("died"))
+        engine.lost(WorkerLostError("died"))
 
 
 def test_a_package_that_is_gone_is_an_engine_error(built, tmp_path):
     gone = replace(built, folder=tmp_path / "gone")
     job = Job(gone, tmp_path, PLACEMENTS["state"], library=coreml_stand_in.__name__)
-    supervisor = Supervisor(job, WorkerLimits(deaths=1))
+    engine = CoreMLEngine(job, WorkerLimits(deaths=1))
     with pytest.raises(EngineError, match="gone"):
-        supervisor.worker()
+        engine.with_worker(lambda worker: None)
 
 
 def test_signals_for_the_program_leave_the_worker_alone(built, tmp_path):

@@ -1,33 +1,32 @@
 """Whisper on Core ML: an `Engine` whose work is done by a supervised process.
 
-Any thread may call it; it does one thing at a time. Results do not depend on where the model runs,
-nor on whether a worker was replaced in the middle of a window: what a new worker lacks is computed
-again from what is remembered here.
+Any thread may call it; it does one thing at a time. A worker that dies, or does not answer in time,
+costs a repetition: what a new one lacks is computed again from what is remembered here, so results
+do not depend on where the model runs, nor on whether a worker was replaced. If that happens too
+often, its placement is abandoned for the next one; when there is none left, the engine has failed.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
-from weakref import finalize, ref
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.coreml.package import MAX_TOKENS, Function, padded
-from streamd.engine.coreml.runtime.library import Placement
+from streamd.engine.coreml.runtime.library import Placement, of_form
 from streamd.engine.coreml.runtime.programs import Step
-from streamd.engine.coreml.runtime.worker import (
-    Job,
-    Supervisor,
-    Worker,
-    WorkerLimits,
-    WorkerLostError,
-)
+from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.engine.padding import Extent, kept_positions
+from streamd.errors import EngineError
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
+
+log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 RunStep = Callable[[Step], tuple[Logits, Alignment]]
@@ -63,46 +62,78 @@ class CoreMLFeatures:
         return self._engine.with_worker(try_with)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """When a worker counts as hung, and a placement as unusable.
+
+    `start_s`, `answer_s`: how long a worker may take to load, and for a window or a pass. A
+    placement is abandoned after `deaths` workers lost within `windows` windows.
+    """
+
+    start_s: float = 30.0
+    answer_s: float = 20.0
+    deaths: int = 3
+    windows: int = 50
+
+
 class CoreMLEngine:
-    """A built model on Core ML; an `Engine` (streamd/engine/__init__.py)."""
+    """A built model on Core ML; an `Engine` (streamd/engine/__init__.py).
+
+    It has one worker at a time, which is started when it is first needed, and ends with it.
+    `n_windows` is how many windows were encoded.
+    """
 
     def __init__(self, job: Job, limits: WorkerLimits) -> None:
-        """The worker ends with the engine, or when the engine is closed."""
-        self.dims, self._built = job.built.meta.dims, job.built
-        self._supervisor = Supervisor(job, limits)
+        """Without functions in the `job`, workers load all that its placement needs."""
+        self.dims, self.n_windows, self.cache_slots = job.built.meta.dims, 0, CacheSlots()
+        needed = job.functions or of_form(job.built, job.placement.form)
+        self._job, self._limits = replace(job, functions=needed), limits
         self._lock = threading.RLock()
-        self.cache_slots = CacheSlots()
-        self._end = finalize(self, self._supervisor.close)
+        self._fallbacks: list[Placement] = []
+        self._worker: Worker | None = None
+        self._deaths: list[int] = []
 
     @property
     def placement(self) -> Placement:
         """Where the model runs now."""
-        return self._supervisor.placement
+        return self._job.placement
 
     def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
-        """Set limits and fallbacks as `Supervisor.configure` does."""
+        """Set new limits, and the placements to try when the current one is abandoned."""
         with self._lock:
-            self._supervisor.configure(limits, *fallbacks)
+            self._limits, self._fallbacks = limits, list(fallbacks)
 
     def fits(self, mel: Mel, audio_ctx: int) -> bool:
         """Return whether the functions that are loaded can run this window."""
-        context = self._built.context(self._built.extend(mel, audio_ctx)[1].n)
-        return any(f.n_ctx == context for f in self._supervisor.functions)
+        built = self._job.built
+        context = built.context(built.extend(mel, audio_ctx)[1].n)
+        return any(f.n_ctx == context for f in self._job.functions)
 
     def load(self, function: Function) -> None:
-        """Load one more function, between two windows. Raises `EngineError` as `encode`."""
-        with self._lock:
-            self.with_worker(lambda worker: self._supervisor.load(function))
+        """Load one more function, between two windows, and in each worker from now on.
+
+        Raises `EngineError` as `encode`.
+        """
+
+        def attempt(worker: Worker) -> None:
+            # Another placement, to which this one may have fallen back, has functions of its own.
+            needed = of_form(self._job.built, self.placement.form)
+            if function in needed and function not in self._job.functions:
+                worker.load(function, self._limits.start_s)
+                self._job = replace(self._job, functions=(*self._job.functions, function))
+
+        self.with_worker(attempt)
 
     def close(self) -> None:
         """End the worker; the engine cannot be used any more."""
-        self._end()
+        if self._worker is not None:
+            self._worker.close()
 
     def encode(self, mel: Mel, *, audio_ctx: int = 0) -> CoreMLFeatures:
         """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed often."""
-        features = CoreMLFeatures(self, *self._built.extend(mel, audio_ctx))
+        features = CoreMLFeatures(self, *self._job.built.extend(mel, audio_ctx))
         with self._lock:
-            self._supervisor.new_window()
+            self.n_windows += 1
             self.with_worker(lambda worker: self.cache_slots.take(worker, features))
         return features
 
@@ -115,9 +146,31 @@ class CoreMLEngine:
         with self._lock:
             while True:
                 try:
-                    return attempt(self._supervisor.worker())
+                    if self._worker is None:
+                        worker = Worker(self._job)
+                        worker.wait(self._limits.start_s)
+                        self._worker = worker
+                    self._worker.answer_s = self._limits.answer_s
+                    return attempt(self._worker)
                 except WorkerLostError as error:
-                    self._supervisor.lost(error)
+                    self.lost(error)
+
+    def lost(self, error: WorkerLostError) -> None:
+        """Record a lost worker, which will be replaced. Raises `EngineError` if too many were."""
+        self._worker = None
+        since = self.n_windows - self._limits.windows
+        self._deaths = [*(window for window in self._deaths if window > since), self.n_windows]
+        if len(self._deaths) < self._limits.deaths:
+            log.warning("Core ML, %s: the worker %s; starting another", self.placement, error)
+            return
+        if not self._fallbacks:
+            raise EngineError(
+                f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
+            ) from error
+        abandoned, placement, self._deaths = self.placement, self._fallbacks.pop(0), []
+        needed = of_form(self._job.built, placement.form)
+        self._job = replace(self._job, placement=placement, functions=needed)
+        log.warning("Core ML, %s: the worker %s; changing to %s", abandoned, error, placement)
 
 
 def _gone() -> None:

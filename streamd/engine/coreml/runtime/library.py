@@ -6,18 +6,15 @@ compiled once, and stay under a path that does not change. Source: coremltools' 
 Prediction".
 """
 
-import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +22,17 @@ from numpy.typing import NDArray
 from streamd.disk import put_folder
 from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import LIBRARY, MAX_TOKENS, Form, Function, coremltools
-from streamd.errors import StreamdError
 
 Array = NDArray[np.float32]
 State = Any
 """``coremltools.models.model.MLState``."""
+Loaded = Any
+"""A function that can be called: ``coremltools.models.CompiledMLModel``. States that it makes are
+all zeros, and all functions of the package can share them."""
 
 Unit = Literal["ane", "gpu"]
 """The Neural Engine, or the graphics processor."""
 
-_USUAL = (RuntimeError, OSError, StreamdError)
-"""Errors whose text says enough."""
 _UNITS: dict[Unit, str] = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
 """Their names in ``coremltools.ComputeUnit``; the CPU runs what the other one cannot."""
 _UNIT_NAMES: dict[Unit, str] = {"ane": "Neural Engine", "gpu": "GPU"}
@@ -45,8 +42,6 @@ _DEVICES = {
     "MLNeuralEngineComputeDevice": "Neural Engine",
 }
 _FIRST_STEPS = (1, MAX_TOKENS)
-_PLAN_S = 120.0
-"""How long Core ML may take to plan a package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +88,6 @@ def of_form(built: BuiltModel, form: Form) -> tuple[Function, ...]:
     return tuple(f for f in built.functions if form in f.forms)
 
 
-class Loaded(Protocol):
-    """A function that can be called: ``coremltools.models.CompiledMLModel``."""
-
-    def predict(self, data: dict[str, Array], state: State = None) -> Mapping[str, Array]:
-        """Compute the outputs. Raises `RuntimeError` if Core ML fails."""
-        ...
-
-    def make_state(self) -> State:
-        """Return new states, all zeros, which all functions of the package can share."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Devices:
     """The devices that run one function of a package.
@@ -139,12 +122,11 @@ class Library:
 
     def load(self, package: Path, function: str, unit: Unit) -> Loaded:
         """Load a function of a compiled package. Raises whatever Core ML raises."""
-        loaded: Loaded = self._module.models.CompiledMLModel(
+        return self._module.models.CompiledMLModel(
             str(self._compiled_path(package)),
             compute_units=self._module.ComputeUnit[_UNITS[unit]],
             function_name=function,
         )
-        return loaded
 
     def plan(self, package: Path, unit: Unit) -> dict[str, Devices]:
         """Return the devices of each function. Raises `RuntimeError` if Core ML has no plan."""
@@ -178,74 +160,3 @@ class Library:
         for part in list(target.iterdir()):
             part.rename(new / part.name)
         shutil.rmtree(target)
-
-
-def devices(
-    built: BuiltModel, compiled: Path, placement: Placement, library: str
-) -> Iterator[Devices]:
-    """Yield the devices of each function that the placement needs.
-
-    Core ML is asked in a process of its own for each package: ``MLComputePlan`` is slow, and is
-    known to crash on models with states. `compiled` is the folder of the compiled packages.
-    """
-    needed = [f for f in built.functions if placement.form in f.forms]
-    for package in dict.fromkeys(function.package for function in needed):
-        functions = [function for function in needed if function.package == package]
-        unit = placement.unit(functions[0])
-        found = _planned(built.folder / package, unit, library, compiled)
-        for function in functions:
-            yield found.get(function.name) or Devices(function.package, function.name)
-
-
-def _planned(package: Path, unit: Unit, library: str, compiled: Path) -> dict[str, Devices]:
-    """Return the devices of each function; empty if the process died or took too long."""
-    spawn = get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(
-        target=_send_plan, args=(theirs, package, unit, library, compiled), daemon=True
-    )
-    process.start()
-    theirs.close()
-    try:
-        found: dict[str, Devices] = ours.recv() if ours.poll(_PLAN_S) else {}
-    except EOFError:
-        found = {}
-    process.kill()
-    process.join()
-    return found
-
-
-def _send_plan(
-    connection: Connection, package: Path, unit: Unit, library: str, compiled: Path
-) -> None:
-    redirect_stdout()
-    with Telling(lambda error: connection.send({})):
-        connection.send(Library(library, compiled).plan(package, unit))
-
-
-def redirect_stdout() -> None:
-    """Send what this process writes to stdout to stderr, from below Python, too.
-
-    Core ML's compiler is verbose, and stdout has captions. coremltools silences the compiler in
-    some calls, not in ``compile_model`` (coremltools 9.0, CoreMLPython.mm).
-    """
-    os.dup2(2, 1)
-
-
-class Telling:
-    """Tells of an error that ends a block, whatever it is: coremltools raises bare exceptions."""
-
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell = tell
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> bool:
-        """Swallow the error, unless it means that somebody ends the process."""
-        if not isinstance(error, Exception):
-            return False
-        text = " ".join(str(error).split()) or "no message"
-        self._tell(text if isinstance(error, _USUAL) else f"{type(error).__name__}: {text}")
-        return True

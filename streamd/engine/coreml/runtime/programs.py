@@ -114,7 +114,7 @@ class Programs:
     def _call(
         self, function: Function, inputs: Mapping[str, Array], state: State = None
     ) -> Mapping[str, Array]:
-        found = self._loaded[function].predict(dict(inputs), state)
+        found: Mapping[str, Array] = self._loaded[function].predict(dict(inputs), state)
         for name, values in found.items():
             if not np.isfinite(values).all():
                 # It would stay in the caches, and all text after it would be nonsense.

@@ -13,7 +13,7 @@ import logging
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -25,9 +25,9 @@ import msgspec
 from streamd.disk import discard, put_file
 from streamd.engine import Engine
 from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.golden import Golden, against_golden, golden_vectors
+from streamd.engine.coreml.golden import GoldenWindow, against_golden, golden_vectors
 from streamd.engine.coreml.package import META, Function
-from streamd.engine.coreml.runtime.engine import CoreMLEngine
+from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.library import (
     ON_GPU,
     ON_NEURAL_ENGINE,
@@ -35,7 +35,7 @@ from streamd.engine.coreml.runtime.library import (
     at_first,
     of_form,
 )
-from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLimits, WorkerLostError
+from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.engine.prepared import fastest_ms, window_ms
 from streamd.errors import EngineError, ModelError
 from streamd.processor import processor_name
@@ -238,7 +238,7 @@ class Takeover:
         engine = CoreMLEngine(job, TRIAL_LIMITS)
         try:
             self._prepare(job, first)
-            _compare(engine, golden.shortest())
+            _compare(engine, golden[:1])
             own_ms = self._faster(placement, engine) if timed else None
             self._activate(engine, fits=engine.fits)
             self._prepare(job, rest)
@@ -318,9 +318,9 @@ class Takeover:
         self._trials.append(Trial(placement=placement, wrong=why))
 
 
-def _compare(engine: CoreMLEngine, golden: Golden) -> None:
+def _compare(engine: CoreMLEngine, windows: Sequence[GoldenWindow]) -> None:
     """Raise `_RefusedError` if an engine is too far from the golden vectors."""
-    off = against_golden(engine, golden)
+    off = against_golden(engine, windows)
     if not off.acceptable:
         raise _RefusedError(
             f"logits {off.logits:.2g} off, alignment {off.alignment:.2g}, at {off.where}"

@@ -1,10 +1,7 @@
-"""The process that runs Core ML, its handle in the program, and the supervisor that replaces it.
+"""The process that runs Core ML, and its handle in the program.
 
 Requests and replies go through a pipe, large arrays through memory that both processes share. That
 memory has no name, so it is freed when both processes have ended, however they end.
-
-A worker that dies, or does not answer in time, costs a repetition. If that happens too often, its
-placement is abandoned for the next one; when there is none left, the engine has failed.
 """
 
 import atexit
@@ -14,30 +11,25 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from weakref import finalize
 
 import numpy as np
 
 from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.package import MAX_TOKENS, Function, Meta
-from streamd.engine.coreml.runtime.library import (
-    Array,
-    Library,
-    Placement,
-    Telling,
-    of_form,
-    redirect_stdout,
-)
+from streamd.engine.coreml.runtime.library import Array, Devices, Library, Placement, of_form
 from streamd.engine.coreml.runtime.programs import Programs, Step
 from streamd.engine.padding import Extent
-from streamd.errors import EngineError
+from streamd.errors import StreamdError
 from streamd.search import Alignment, Logits
 from streamd.types import Mel
 
@@ -45,7 +37,11 @@ log = logging.getLogger(__name__)
 
 _NAME = "streamd-coreml"
 _REPORT_S = 20.0
-"""How often the log says that loading goes on."""
+"""How often the log says what a worker is doing."""
+_PLAN_S = 120.0
+"""How long Core ML may take to plan a package."""
+_USUAL = (RuntimeError, OSError, StreamdError)
+"""Errors whose text says enough."""
 _PRIO_DARWIN_PROCESS, _PRIO_DARWIN_BG = 4, 0x1000
 """From macOS's <sys/resource.h>."""
 
@@ -61,9 +57,8 @@ class Job:
     """What a worker is to run.
 
     `compiled` is the folder for the compiled packages; `library` is the module to import for Core
-    ML: coremltools, or in tests a replacement. `functions` are loaded at the start, none meaning
-    all that the placement needs; without `serve` one by one, to have Core ML prepare them, and at
-    background priority. Then the worker is done.
+    ML: coremltools, or in tests a replacement. `functions` are loaded at the start; without `serve`
+    one by one, to have Core ML prepare them, and at background priority. Then the worker is done.
     """
 
     built: BuiltModel
@@ -81,13 +76,16 @@ class Encode(NamedTuple):
     extent: Extent
 
 
-class Load(NamedTuple):
-    """Load one more function."""
+class Plan(NamedTuple):
+    """Return the devices of each function of this one's package."""
 
     function: Function
 
 
-Reply = tuple[Literal["progress", "done", "failed"], str]
+Request = Encode | Step | Plan | Function
+"""A function is one more to load."""
+Answer = dict[str, Devices] | None
+Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], Answer]
 """``progress`` while the worker loads, and what it does; ``done`` when it has loaded or answered a
 request; ``failed`` with Core ML's error, after which the worker ends."""
 
@@ -119,19 +117,28 @@ def shared_arrays(memory: Sequence[Memory], meta: Meta) -> SharedArrays:
 
 
 def main(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
-    """Load the model and answer requests until the supervisor ends or closes the connection.
+    """Load the model and answer requests until the program ends or closes the connection.
 
-    Signals for the whole program (Ctrl-C, the end of a service) are left to the supervisor: audio
+    Signals for the whole program (Ctrl-C, the end of a service) are left to the program: audio
     that was captured before them must still be decoded.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    redirect_stdout()
-    # Nobody reads the pipe any more when the supervisor is gone.
-    with (
-        suppress(EOFError, BrokenPipeError, ConnectionResetError),
-        Telling(lambda error: connection.send(("failed", error))),
-    ):
+    # Core ML's compiler is verbose, and stdout has captions. coremltools silences the compiler in
+    # some calls, not in ``compile_model`` (coremltools 9.0, CoreMLPython.mm).
+    os.dup2(2, 1)
+
+    def tell(kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):  # somebody ends the process
+            return False
+        text = " ".join(str(error).split()) or "no message"
+        usual = isinstance(error, _USUAL)  # coremltools raises bare exceptions, too
+        connection.send(("failed", text if usual else f"{type(error).__name__}: {text}"))
+        return True
+
+    # Nobody reads the pipe any more when the program is gone.
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError), ExitStack() as stack:
+        stack.push(tell)
         _serve(job, connection, memory)
 
 
@@ -144,11 +151,15 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
         job.built, job.placement, library, lambda text: connection.send(("progress", text))
     )
     programs.load(job.functions, keep=job.serve)
-    connection.send(("done", ""))
+    connection.send(("done", None))
     while job.serve:
-        request: Encode | Step | Load = connection.recv()
-        if isinstance(request, Load):
-            programs.load([request.function], keep=True)
+        request: Request = connection.recv()
+        found = None
+        if isinstance(request, Function):
+            programs.load([request], keep=True)
+        elif isinstance(request, Plan):
+            package, unit = request.function.package, job.placement.unit(request.function)
+            found = library.plan(job.built.folder / package, unit)
         elif isinstance(request, Encode):
             mel = shared.mel[:, : 2 * request.extent.n]
             programs.encode(request.cache_slot, mel, request.extent)
@@ -156,7 +167,7 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
             logits, alignment = programs.step(request)
             shared.logits[: len(logits)] = logits
             shared.alignment[: len(alignment), :, : alignment.shape[2]] = alignment
-        connection.send(("done", ""))
+        connection.send(("done", found))
 
 
 def _lower_priority() -> None:
@@ -181,7 +192,11 @@ class WorkerLostError(Exception):
 
 
 class Worker:
-    """A handle of a worker process; `answer_s` is how long it may take for a window or a pass."""
+    """A handle of a worker process, which ends with it.
+
+    `answer_s` is how long the worker may take for a window or a pass. All methods but `close` raise
+    `WorkerLostError` if it died, did not answer in time, or Core ML failed.
+    """
 
     def __init__(self, job: Job) -> None:
         """Start the process; call `wait` before anything else."""
@@ -197,74 +212,59 @@ class Worker:
         )
         self._process.start()
         theirs.close()
+        self.close = finalize(self, _end, self._process, ours)
+        self.close.atexit = False  # `_kill_all` does it, and when is important
 
     def wait(self, start_s: float) -> None:
-        """Wait until the worker has loaded, which may take minutes; the log says what it is doing.
-
-        Raises `WorkerLostError` if it died, was not ready within `start_s`, or Core ML rejected the
-        model.
-        """
-        begun_s, state = time.monotonic(), "starting"
-        while True:
-            spent_s = time.monotonic() - begun_s
-            if spent_s >= start_s:
-                raise self._lost(f"was not ready within {start_s:g} s", timed_out=True)
-            if not self._connection.poll(min(_REPORT_S, start_s - spent_s)):
-                spent_s = time.monotonic() - begun_s
-                log.info("Core ML, %s: %s, for %.0f s so far", self._placement, state, spent_s)
-                continue
-            kind, state = self._receive()
-            if kind == "done":
-                return
-            log.debug("%s: %s", self._placement, state)
+        """Wait until the worker has loaded, which may take minutes; the log says what it does."""
+        self._answer(start_s, "was not ready")
 
     def encode(self, cache_slot: int, mel: Mel, extent: Extent) -> None:
-        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot.
-
-        Raises `WorkerLostError` if the worker died, did not answer in time, or Core ML failed.
-        """
+        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot."""
         self._shared.mel[:, : mel.shape[1]] = mel
-        self._request(Encode(cache_slot, extent))
+        self._request(Encode(cache_slot, extent), self.answer_s)
 
     def step(self, step: Step, n_keys: int) -> tuple[Logits, Alignment]:
-        """Run a pass over a window that sees `n_keys` audio positions.
-
-        Raises `WorkerLostError` as `encode`.
-        """
-        self._request(step)
+        """Run a pass over a window that sees `n_keys` audio positions."""
+        self._request(step, self.answer_s)
         alignment = self._shared.alignment[: len(step.tokens), :, :n_keys]
         return self._shared.logits[: len(step.want)].copy(), alignment.copy()
 
     def load(self, function: Function, start_s: float) -> None:
-        """Load one more function within this time. Raises `WorkerLostError` as `encode`."""
-        self._request(Load(function), start_s)
+        """Load one more function within this time."""
+        self._request(function, start_s)
 
-    def close(self) -> None:
-        """Kill the process; nothing that it holds is needed any more."""
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
+    def plan(self, function: Function) -> dict[str, Devices]:
+        """Return the devices of each function of this one's package."""
+        return self._request(Plan(function), _PLAN_S) or {}
 
-    def _request(self, request: Encode | Step | Load, within_s: float | None = None) -> None:
-        within_s = self.answer_s if within_s is None else within_s
+    def _request(self, request: Request, within_s: float) -> Answer:
         try:
             self._connection.send(request)
         except OSError as error:
             raise self._lost(self._exit()) from error
-        while True:
-            if not self._connection.poll(within_s):
-                raise self._lost(f"did not answer within {within_s:g} s", timed_out=True)
-            if self._receive()[0] == "done":
-                return
+        return self._answer(within_s, "did not answer")
 
-    def _receive(self) -> Reply:
-        try:
-            reply: Reply = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._lost(self._exit()) from error
-        if reply[0] == "failed":
-            raise self._lost(reply[1])
-        return reply
+    def _answer(self, within_s: float, otherwise: str) -> Answer:
+        begun_s, state = time.monotonic(), "starting"
+        while True:
+            left_s = within_s - (time.monotonic() - begun_s)
+            if left_s <= 0:
+                raise self._lost(f"{otherwise} within {within_s:g} s", timed_out=True)
+            if not self._connection.poll(min(_REPORT_S, left_s)):
+                spent_s = time.monotonic() - begun_s
+                log.info("Core ML, %s: %s, for %.0f s so far", self._placement, state, spent_s)
+                continue
+            try:
+                reply: Reply = self._connection.recv()
+            except (EOFError, OSError) as error:
+                raise self._lost(self._exit()) from error
+            if reply[0] == "done":
+                return reply[1]
+            state = reply[1]
+            if reply[0] == "failed":
+                raise self._lost(state)
+            log.debug("%s: %s", self._placement, state)
 
     def _lost(self, why: str, *, timed_out: bool = False) -> WorkerLostError:
         self.close()
@@ -277,102 +277,28 @@ class Worker:
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 
-# -- supervision ----------------------------------------------------------------------------------
+def _end(process: BaseProcess, connection: Connection) -> None:
+    """Kill the process; nothing that it holds is needed any more."""
+    process.kill()
+    process.join()
+    connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
-    """When a worker counts as hung, and a placement as unusable.
+def devices(job: Job) -> Iterator[Devices]:
+    """Yield the devices of each function that the placement needs.
 
-    `start_s`, `answer_s`: how long a worker may take to load, and for a window or a pass. A
-    placement is abandoned after `deaths` workers lost within `windows` windows.
+    Core ML is asked in a process of its own for each package: ``MLComputePlan`` is slow, and is
+    known to crash on models with states.
     """
-
-    start_s: float = 30.0
-    answer_s: float = 20.0
-    deaths: int = 3
-    windows: int = 50
-
-
-class Supervisor:
-    """Owns one worker at a time, on the first placement that works."""
-
-    def __init__(self, job: Job, limits: WorkerLimits) -> None:
-        """The worker is started when it is first needed."""
-        needed = job.functions or of_form(job.built, job.placement.form)
-        self._job, self._limits = replace(job, functions=needed), limits
-        self._fallbacks: list[Placement] = []
-        self._worker: Worker | None = None
-        self._n_windows = 0
-        self._deaths: list[int] = []
-
-    @property
-    def placement(self) -> Placement:
-        """Where the model runs now."""
-        return self._job.placement
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        """What each worker loads."""
-        return self._job.functions
-
-    def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
-        """Set new limits, and the placements to try when the current one is abandoned."""
-        self._limits, self._fallbacks = limits, list(fallbacks)
-
-    def load(self, function: Function) -> None:
-        """Load one more function, now and in each worker from now on.
-
-        Raises `WorkerLostError` or `EngineError` as `worker` does.
-        """
-        worker = self.worker()
-        # Another placement, to which this one may have fallen back, has functions of its own.
-        needed = of_form(self._job.built, self.placement.form)
-        if function in needed and function not in self.functions:
-            worker.load(function, self._limits.start_s)
-            self._job = replace(self._job, functions=(*self.functions, function))
-
-    def new_window(self) -> None:
-        """Count a window, and forget workers that were lost too many windows ago."""
-        self._n_windows += 1
-        since = self._n_windows - self._limits.windows
-        self._deaths = [window for window in self._deaths if window > since]
-
-    def worker(self) -> Worker:
-        """Return the worker, loaded. Raises `EngineError` if too many were lost, as `lost` does."""
-        while self._worker is None:
-            worker = Worker(self._job)
-            try:
-                worker.wait(self._limits.start_s)
-            except WorkerLostError as error:
-                self.lost(error)
-            else:
-                self._worker = worker
-        self._worker.answer_s = self._limits.answer_s
-        return self._worker
-
-    def lost(self, error: WorkerLostError) -> None:
-        """Record a lost worker, which `worker` replaces. Raises `EngineError` if too many were."""
-        self._worker = None
-        self._deaths.append(self._n_windows)
-        if len(self._deaths) < self._limits.deaths:
-            log.warning("Core ML, %s: the worker %s; starting another", self.placement, error)
-            return
-        if not self._fallbacks:
-            raise EngineError(
-                f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
-            ) from error
-        abandoned, self._deaths = self.placement, []
-        placement = self._fallbacks.pop(0)
-        needed = of_form(self._job.built, placement.form)
-        self._job = replace(self._job, placement=placement, functions=needed)
-        log.warning("Core ML, %s: the worker %s; changing to %s", abandoned, error, self.placement)
-
-    def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+    for _, of in groupby(of_form(job.built, job.placement.form), lambda each: each.package):
+        functions = list(of)
+        worker, found = Worker(replace(job, functions=())), dict[str, Devices]()
+        with suppress(WorkerLostError):
+            worker.wait(_PLAN_S)
+            found = worker.plan(functions[0])
+        worker.close()
+        for function in functions:
+            yield found.get(function.name) or Devices(function.package, function.name)
 
 
 @atexit.register
