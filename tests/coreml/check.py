@@ -21,7 +21,6 @@ from streamd.engine.check import FLOAT16_MAX, clips, mel_of
 from streamd.engine.coreml.built import BuiltModel, check_files
 from streamd.engine.coreml.golden import Distance, against_golden, golden_vectors
 from streamd.engine.coreml.package import EMBEDDING, FORMS, META, POSITIONS, SILENCE
-from streamd.engine.coreml.package_builder import weights_digest
 from streamd.engine.model import Model
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import find, load_model
@@ -89,9 +88,7 @@ def _opened(name: str) -> tuple[BuiltModel, Model | None]:
     checkpoint = built.meta.name if folder_given else name
     if find(checkpoint, places()) is None:
         return built, None
-    model = load_model(checkpoint)
-    same = weights_digest(model.weights) == built.meta.weights
-    return built, model if same or not folder_given else None
+    return built, load_model(checkpoint)
 
 
 def _linted(complaints: Sequence[Complaint]) -> Iterator[str]:

@@ -55,7 +55,6 @@ def model() -> Model:
 
 META = Meta(
     name="odd",
-    weights="",
     coremltools="",
     dims=DIMS,
     alignment_heads=model().alignment_heads,

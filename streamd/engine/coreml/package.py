@@ -13,10 +13,9 @@ A built model is a folder::
     decoder_state.mlpackage      the decoder with its caches in Core ML's memory
     decoder_mix.mlpackage        the decoder with its self-attention cache in the host's memory
 
-Everything follows from `Meta`: `functions` lists what each package can do. The builder writes
-exactly that, the engine asks for a function with `BuiltModel.find`, the tests compare the saved
-packages with it. All tensors are float16 inside Core ML; its Python binding takes and returns
-float32. Reading a built model needs no Core ML.
+Everything follows from `Meta`: the builder writes what `functions` lists, the engine looks there
+for what it needs, the tests compare the saved packages with it. All tensors are float16 inside Core
+ML; its Python binding takes and returns float32. Reading a built model needs no Core ML.
 
 **Contexts.** A context is how many positions an encoder computes. In all but the full one its
 attention also sees the whole bank of silence (streamd/engine/padding.py), whose states follow the
@@ -24,10 +23,9 @@ computed ones in each layer and in its output. The mask hides those that the win
 and adds the logarithm of what a sampled one stands for.
 
 **Widths.** Every axis over audio positions is padded to a multiple of 32, which is 64 bytes: the
-Neural Engine prefers that for a last axis and requires it for a state's. 1500 positions become
-1504. A mask hides the padding, in the encoder too. So a window of n positions gives the same result
-on the next larger context as on one of its own, provided that its log-mel is zero from column
-``2 * n`` on (which is what Whisper's convolution pads with).
+Neural Engine prefers that for a last axis and requires it for a state's. A mask hides the padding.
+So a window of n positions gives the same result on the next larger context as on its own, if its
+log-mel is zero from column ``2 * n`` on (which is what Whisper's convolution pads with).
 
 **Half precision.** Layer norms square their input, whose sums of squares reach 550,000 in tiny.en
 and 330,000 in base, against 65,504; and their epsilon, 1e-5, is subnormal, which some processors
@@ -35,14 +33,10 @@ take for zero. So each input is multiplied by a power of two, which changes no d
 its square (`NormScale`). Rows that a pass does not use are copies of one that it does: the norm of
 zeros divides by the root of epsilon alone.
 
-**One decoder for all contexts.** The cross-attention caches have room for every context
-(`Meta.n_keys`), whatever the window's own; ``cross_mask`` hides the rest. A cache for each context
-would have another shape and need functions of its own, to be compiled and kept in memory. And one
-``MLState`` serves all functions of a package only if its shapes are the same.
-
-**Caches** are (n_layer, n_head, d_head, positions), keys and values alike. With positions last, the
-decoder's attention is two matrix products without a transposed copy of the cache, and the host
-writes a token's new keys as one column.
+**Caches** are (n_layer, n_head, d_head, positions), keys and values alike: the decoder's attention
+is two matrix products without a transposed copy, and the host writes a token's new keys as one
+column. Those of cross-attention have room for every context (`Meta.n_keys`); ``cross_mask`` hides
+the rest. So one decoder, and one ``MLState``, serve all contexts.
 """
 
 import logging
@@ -205,15 +199,14 @@ class FileFacts(msgspec.Struct, frozen=True):
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What was built, and from what.
 
-    `name` is the model's, `weights` a SHA-256 of all its parameters, `coremltools` the version that
-    wrote the packages. `alignment_heads` are sorted (decoder layer, head) pairs, `contexts` sorted
-    numbers of encoder positions; `bank` says whether all but the full one have a bank of silence.
-    `norms` are those of all layer norms by their parameters' name, `files` all but ``meta.json``.
+    `name` is the model's, `coremltools` the version that wrote the packages. `alignment_heads` are
+    sorted (decoder layer, head) pairs, `contexts` sorted numbers of encoder positions; `bank` says
+    whether all but the full one have a bank of silence. `norms` are those of all layer norms by
+    their parameters' name, `files` all but ``meta.json``.
     """
 
     version: int = VERSION
     name: str
-    weights: str
     coremltools: str
     dims: ModelDimensions
     alignment_heads: Heads

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
-from streamd.engine import Weights
 from streamd.engine.coreml.built import BuiltModel, open_built, sha256
 from streamd.engine.coreml.golden import golden_windows, save_golden
 from streamd.engine.coreml.norms import held_reference, norm_scales
@@ -123,7 +122,6 @@ def write(
     has_bank = model.bank is not None or model.dims.n_audio_ctx >= N_AUDIO_CTX  # `with_bank` says
     meta = Meta(
         name=model.name,
-        weights=weights_digest(model.weights),
         coremltools=tools.__version__,
         dims=model.dims,
         alignment_heads=tuple(sorted(model.alignment_heads)),
@@ -148,10 +146,10 @@ def write(
     if model.bank is not None:
         np.save(folder / SILENCE, model.bank.states)
     save_golden(folder, held_reference(meta, weights, model.bank), windows)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
     facts = {
         str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))
-        for path in files
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
     meta = msgspec.structs.replace(meta, files=facts)
     (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
@@ -163,13 +161,3 @@ def _contexts(model: Model, shorter: Sequence[int]) -> tuple[int, ...]:
     if not all(0 < n_ctx <= full for n_ctx in shorter):
         raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
     return tuple(sorted({*shorter, full}))
-
-
-def weights_digest(weights: Weights) -> str:
-    """Return a SHA-256 of all parameters, whatever file they came from."""
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        values = weights[name]
-        digest.update(f"{name} {values.shape}\n".encode())
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()

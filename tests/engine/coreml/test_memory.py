@@ -20,7 +20,6 @@ TURBO = BuiltModel(
     Path("turbo"),
     Meta(
         name="turbo",
-        weights="",
         coremltools="",
         dims=DIMS,
         alignment_heads=((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14)),

@@ -111,15 +111,20 @@ def test_without_a_mac_the_check_is_refused_in_a_line(monkeypatch, capsys):
     ],
 )
 def test_why_a_mac_cannot_use_core_ml_is_said_in_a_line(
-    monkeypatch, release, python, library, told
+    monkeypatch, caplog, release, python, library, told
 ):
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("sys.version_info", python)
     monkeypatch.setattr("platform.mac_ver", lambda: (release, ("", "", ""), "arm64"))
     monkeypatch.setattr(opening, "find_spec", lambda name: library or None)
     monkeypatch.setattr(opening, "version", lambda name: library)
-    assert told in opening.unavailable()
-    assert bool(told) == bool(opening.unavailable())
+    why = opening.unavailable()
+    assert told in why
+    assert bool(told) == bool(why)
+    if told:
+        caplog.set_level("INFO")
+        assert opening.built_for_core_ml(load({"model": "tiny.en"}, {}), opening.CoreML()) is None
+        assert caplog.messages == [f"on the CPU: {why}"]
 
 
 def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path):

@@ -1,7 +1,7 @@
 """The process that runs Core ML, and its handle in the program.
 
-Requests and replies go through a pipe, large arrays through memory that both processes share. That
-memory has no name, so it is freed when both processes have ended, however they end.
+Requests and replies go through a pipe, large arrays through memory that both processes share, which
+is freed when both have ended, however they end, since it has no name.
 """
 
 import atexit
@@ -90,15 +90,8 @@ Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], Answe
 request; ``failed`` with Core ML's error, after which the worker ends."""
 
 
-class SharedArrays(NamedTuple):
-    """Float32 arrays that both processes see, of the largest sizes there are."""
-
-    mel: Array
-    logits: Array
-    alignment: Array
-
-
 def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
+    """Return the largest shapes of a window's log-mel, and of a pass's logits and alignment."""
     dims, n_heads = meta.dims, len(meta.alignment_heads)
     return (
         (dims.n_mels, 2 * dims.n_audio_ctx),
@@ -107,10 +100,10 @@ def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def shared_arrays(memory: Sequence[Memory], meta: Meta) -> SharedArrays:
-    """Return the arrays in the memory of a `Worker`, which must outlive them."""
+def _arrays(memory: Sequence[Memory], meta: Meta) -> list[Array]:
+    """Return float32 arrays of these shapes, which both processes see, in the shared memory."""
     parts = zip(memory, _shapes(meta), strict=True)
-    return SharedArrays(*(np.frombuffer(part, np.float32).reshape(shape) for part, shape in parts))
+    return [np.frombuffer(part, np.float32).reshape(shape) for part, shape in parts]
 
 
 # -- in the worker --------------------------------------------------------------------------------
@@ -143,7 +136,7 @@ def main(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
 
 
 def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
-    shared = shared_arrays(memory, job.built.meta)
+    shared_mel, shared_logits, shared_alignment = _arrays(memory, job.built.meta)
     if not job.serve:
         _lower_priority()
     library = Library(job.library, job.compiled)
@@ -161,12 +154,12 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
             package, unit = request.function.package, job.placement.unit(request.function)
             found = library.plan(job.built.folder / package, unit)
         elif isinstance(request, Encode):
-            mel = shared.mel[:, : 2 * request.extent.n]
+            mel = shared_mel[:, : 2 * request.extent.n]
             programs.encode(request.cache_slot, mel, request.extent)
         else:
             logits, alignment = programs.step(request)
-            shared.logits[: len(logits)] = logits
-            shared.alignment[: len(alignment), :, : alignment.shape[2]] = alignment
+            shared_logits[: len(logits)] = logits
+            shared_alignment[: len(alignment), :, : alignment.shape[2]] = alignment
         connection.send(("done", found))
 
 
@@ -204,7 +197,7 @@ class Worker:
         memory = [spawn.RawArray("f", math.prod(shape)) for shape in _shapes(meta)]
         ours, theirs = spawn.Pipe()
         self.answer_s = math.inf
-        self._shared = shared_arrays(memory, meta)
+        self._mel, self._logits, self._alignment = _arrays(memory, meta)
         self._placement = job.placement
         self._connection: Connection = ours
         self._process: BaseProcess = spawn.Process(
@@ -221,14 +214,14 @@ class Worker:
 
     def encode(self, cache_slot: int, mel: Mel, extent: Extent) -> None:
         """Encode (n_mels, 2 * extent.n) log-mel into a cache slot."""
-        self._shared.mel[:, : mel.shape[1]] = mel
+        self._mel[:, : mel.shape[1]] = mel
         self._request(Encode(cache_slot, extent), self.answer_s)
 
     def step(self, step: Step, n_keys: int) -> tuple[Logits, Alignment]:
         """Run a pass over a window that sees `n_keys` audio positions."""
         self._request(step, self.answer_s)
-        alignment = self._shared.alignment[: len(step.tokens), :, :n_keys]
-        return self._shared.logits[: len(step.want)].copy(), alignment.copy()
+        alignment = self._alignment[: len(step.tokens), :, :n_keys]
+        return self._logits[: len(step.want)].copy(), alignment.copy()
 
     def load(self, function: Function, start_s: float) -> None:
         """Load one more function within this time."""
