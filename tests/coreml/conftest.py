@@ -19,15 +19,10 @@ def pytest_pycollect_makemodule(module_path, parent):
     return runs.skipped_without_coremltools(module_path, parent)
 
 
-def _build(folder, options: BuildOptions) -> BuiltModel:
-    write(folder, runs.model(), options)
-    return open_built(folder)
-
-
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> BuiltModel:
     """With contexts of 384 and 1500."""
-    return _build(tmp_path_factory.mktemp("built"), BuildOptions(audio_contexts=(384,)))
+    return runs.build_small(tmp_path_factory.mktemp("built"), 384)
 
 
 @pytest.fixture(scope="session")

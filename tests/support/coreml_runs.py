@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.package import Form
+from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.worker import Job
@@ -21,6 +22,7 @@ from streamd.engine.model import Model, parameter_shapes
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.padding import Bank, bank_shape
 from streamd.engine.vocabulary import openai_vocabulary
+from streamd.options import BuildOptions
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in
 
@@ -79,6 +81,12 @@ def model() -> Model:
         language="en",
         bank=Bank(np.random.default_rng(3).standard_normal(bank_shape(DIMS)).astype(np.float16)),
     )
+
+
+def build_small(folder: Path, *contexts: int) -> BuiltModel:
+    """That model, built in an empty folder with these contexts besides the full one."""
+    write(folder, model(), BuildOptions(audio_contexts=contexts))
+    return open_built(folder)
 
 
 PATIENT = WorkerLimits(start_s=300.0, answer_s=100.0)
