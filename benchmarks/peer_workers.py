@@ -182,7 +182,7 @@ class OpenAiWhisper:
 
 
 class Streamd:
-    """streamd, whose script fixes the length of its hypothesis (streamd/bench/step.py).
+    """streamd, whose script fixes the length of its hypothesis (streamd/bench.py).
 
     `ctx` 0 is what it would choose for such a window. The draft is what it said half a second
     before, as in a stream; ``streamd-undrafted`` has none.

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from sounds import DATA, sets
-from streamd.bench.wer import n_edits, spoken
+from streamd.bench import n_edits, spoken
 from streamd.processor import machine
 from tables import table
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import noises
 from lab.latency import SpokenWord
-from streamd.bench.wer import spoken
+from streamd.bench import spoken
 
 _ROOT = Path(__file__).resolve().parents[1]
 DATA = _ROOT.parent / "shared/data/eval"

@@ -22,7 +22,7 @@ from lab.metrics import Metrics, Spread, measure
 from lab.recordings import Recording, fits, offline, read_recording, with_times
 from lab.replay import Clock, replay
 from sounds import RECORDING
-from streamd.bench.wer import n_edits, spoken
+from streamd.bench import n_edits, spoken
 from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model

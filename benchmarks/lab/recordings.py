@@ -18,7 +18,7 @@ import soxr
 
 from lab.alignment import align
 from lab.latency import SpokenWord
-from streamd.bench.wer import spoken
+from streamd.bench import spoken
 from streamd.engine.recognizer import Recognizer
 from streamd.errors import ConfigError, SourceError
 from streamd.types import (

@@ -6,8 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamd.bench import ScriptedRecognizer, StepTimes, measure_encoder, measure_steps
-from streamd.bench.wer import n_edits, spoken
+from streamd.bench import (
+    ScriptedRecognizer,
+    StepTimes,
+    measure_encoder,
+    measure_steps,
+    n_edits,
+    spoken,
+)
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model

@@ -20,7 +20,7 @@ from streamd.errors import ConfigError
 from streamd.events import PROTOCOL
 from streamd.options import BindOptions
 from streamd.server.dialects import DIALECTS, requested_role
-from streamd.server.responses import plain, respond
+from streamd.server.exchange import plain, respond
 from streamd.server.routes import (
     HEALTH_PATH,
     PATHS,

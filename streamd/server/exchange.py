@@ -1,11 +1,14 @@
-"""One HTTP request with a body, and its response: what the websocket library cannot parse."""
+"""HTTP besides websockets: responses, and requests with a body, which the library cannot parse."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
+from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import h11
+import msgspec
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
@@ -131,3 +134,22 @@ class Exchange:
                 await self._writer.drain()
         except (OSError, TimeoutError) as error:
             raise GoneError from error
+
+
+def respond(status: int, body: bytes, headers: Mapping[str, str]) -> Response:
+    """Return a response to a request that does not become a websocket."""
+    connection = {"Date": formatdate(usegmt=True), "Connection": "close"}
+    every = {**connection, "Content-Length": str(len(body)), **headers}
+    return Response(status, HTTPStatus(status).phrase, Headers(every), body)
+
+
+def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response of one line of text."""
+    kind = {"Content-Type": "text/plain; charset=utf-8"}
+    return respond(status, f"{text}\n".encode(), {**kind, **(headers or {})})
+
+
+def in_json(status: int, value: object, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response in JSON."""
+    kind = {"Content-Type": "application/json"}
+    return respond(status, msgspec.json.encode(value), {**kind, **(headers or {})})

@@ -48,10 +48,9 @@ from streamd.server.connection import (
 )
 from streamd.server.dialects import DIALECTS, ROOT_PATH, Dialect, introduced, requested_role
 from streamd.server.dialects.wyoming import Wyoming
-from streamd.server.exchange import BadRequestError, Exchange, GoneError
+from streamd.server.exchange import BadRequestError, Exchange, GoneError, plain
 from streamd.server.ingest import Ingests, Sessions
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
-from streamd.server.responses import plain
 from streamd.server.rest import Recordings, Rest, as_failure, failure
 from streamd.server.routes import UPLOADS, Invitation, load_pages, routes
 from streamd.server.wire import STREAM_PATH, Limits, Role

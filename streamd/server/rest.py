@@ -15,8 +15,7 @@ from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final
-from streamd.server.exchange import Exchange
-from streamd.server.responses import in_json, respond
+from streamd.server.exchange import Exchange, in_json, respond
 from streamd.server.wire import naming_field
 
 _MAX_FIELDS = 64

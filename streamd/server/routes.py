@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlencode
 import segno
 from websockets.http11 import Response
 
+from streamd.server.exchange import in_json, plain, respond
 from streamd.server.ingest import Sessions
-from streamd.server.responses import in_json, plain, respond
 
 SESSIONS_PATH = "/v1/sessions"
 HEALTH_PATH = "/healthz"

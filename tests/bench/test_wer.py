@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.bench.wer import n_edits, spoken
+from streamd.bench import n_edits, spoken
 
 texts = st.lists(st.sampled_from("abcd"), max_size=8)
 

@@ -16,7 +16,7 @@ from lab.latency import SpokenWord
 from lab.metrics import measure
 from lab.recordings import Clip, Recording, offline, read_recording, with_times
 from lab.replay import replay
-from streamd.bench.wer import spoken
+from streamd.bench import spoken
 from streamd.engine.recognizer import Counters
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Eos, Final, Partial

@@ -21,7 +21,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 from websockets.asyncio.client import connect
 
-from streamd.bench.wer import spoken
+from streamd.bench import spoken
 from streamd.events import EndReason, Gap, Partial, Vad
 from streamd.hub import Hub
 from streamd.options import BindOptions

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import soundfile
 
-from streamd.bench.wer import n_edits, spoken
+from streamd.bench import n_edits, spoken
 from streamd.config import load
 from streamd.daemon import build
 from streamd.engine import Engine

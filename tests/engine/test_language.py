@@ -81,7 +81,7 @@ class Heard:
 def stream(language: str) -> Heard:
     """Three clips with pauses between them; the model, which is random, is never sure."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamd.session.language.SURE", 0.0)
+        patch.setattr("streamd.session.SURE", 0.0)
         return _stream(language)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.bench.wer import n_edits, spoken
+from streamd.bench import n_edits, spoken
 from streamd.cli.packages import functions, trials
 from streamd.config import load
 from streamd.daemon import build
