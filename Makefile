@@ -101,7 +101,8 @@ clean: ## remove everything that was made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment is made anew in place whenever pyproject.toml is newer than it.
+# The environment is made anew in place whenever pyproject.toml is newer than it. pip knows groups
+# from 25.1 on. For `make demo` nothing is compiled ahead: it uses little of what is installed.
 $(INSTALLED): GROUPS := --group dev
 $(INSTALLED) $(VENV)/.runtime: pyproject.toml
 	@$(if $(UV),$(MAKE_WITH_UV),$(MAKE_WITH_PIP))
@@ -128,8 +129,8 @@ if [ -n "$(MAC)" ] && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 
 fi; \
 echo "Making the environment $(VENV) ..."; \
 test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
-$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'; \
-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . $(GROUPS)
+$(if $(GROUPS),$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1';) \
+$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(GROUPS),,--no-compile) --editable . $(GROUPS)
 endef
 
 define SYSTEM_INSTALL

@@ -24,7 +24,7 @@ from streamd.engine import store
 from tests.support import huggingface_folder, pulseaudio, recorded
 from tests.support.hub import Repo, hub, repo_of
 
-pytestmark = [pytest.mark.walkthrough, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ROOT / "build/real/base"
@@ -258,6 +258,7 @@ def test_each_command_of_the_pages_is_run() -> None:
     assert {*RUNS} == {*HERE}
 
 
+@pytest.mark.walkthrough
 @pytest.mark.parametrize("command", HERE)
 def test_it_does_what_the_page_says(command: str, machine: Machine) -> None:
     run = RUNS[command]
@@ -278,6 +279,7 @@ def test_it_does_what_the_page_says(command: str, machine: Machine) -> None:
         assert (missing, running.process.returncode) == ({}, run.code)
 
 
+@pytest.mark.walkthrough
 def test_the_python_of_the_readme(machine: Machine) -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
     imports, microphone, recording = block.split("\n\n")
