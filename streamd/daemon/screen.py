@@ -7,7 +7,7 @@ or a client.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from signal import SIGWINCH
 from typing import Any
@@ -38,7 +38,6 @@ class Screen:
 
     def __init__(self, captions: CaptionSink, progress: ProgressBar | None = None) -> None:
         self._captions, self._progress = captions, progress
-        self._above_progress = nullcontext if progress is None else progress.above
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="captions")
         self._ended = False
         self._peak, self._n_heard = 0.0, 0
@@ -76,7 +75,7 @@ class Screen:
 
     def write(self, event: Event) -> None:
         """Show an event above the progress bar; `show` calls this, and `close`."""
-        with self._above_progress():
+        with self._drawing():
             self._captions.write(event)
 
     def close(self) -> None:
@@ -86,17 +85,27 @@ class Screen:
         self._captions.close()
 
     def _meter(self, peak: float) -> None:
-        with self._above_progress():
+        with self._drawing():
             self._captions.meter(peak)
 
     def _redraw(self) -> None:
-        with self._above_progress():
+        with self._drawing():
             self._captions.redraw()
 
     @contextmanager
     def _above(self) -> Iterator[None]:
-        with self._above_progress(), self._captions.above():
+        with self._drawing(), self._captions.above():
             yield
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Let the captions draw; between, a progress bar has their place and shows their rows."""
+        if self._progress is None:
+            yield
+            return
+        with self._progress.above():
+            yield
+            self._progress.captions = self._captions.hide()
 
 
 def _is_done(future: Future[None] | None) -> bool:

@@ -31,6 +31,10 @@ class CaptionSink(Sink, Protocol):
         """Show the level of the microphone, 0 to 1, while there are no captions."""
         return
 
+    def hide(self) -> list[str]:
+        """Remove what may still change, and return its rows: something else shows them."""
+        return []
+
     def above(self) -> AbstractContextManager[None]:
         """Let other output, such as a log line, appear above the captions."""
         return nullcontext()

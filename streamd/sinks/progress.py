@@ -87,6 +87,8 @@ class ProgressBar:
         self._drawn_s = self._began_s - _REDRAW_S
         self._region = Region()
         self._rows: list[str] = []
+        self.captions: list[str] = []
+        """Rows to show above the bar."""
 
     def update(self, done: int, total: int) -> None:
         """Show how much is done, at most ten times a second; a `total` of 0 means unknown."""
@@ -97,7 +99,7 @@ class ProgressBar:
         elapsed_s = now_s - self._began_s
         speed = (done - self._start) / elapsed_s if elapsed_s > 0 else 0.0
         self._rows = [self._render(done, total, speed, self._size()[0])]
-        self._put(self._region.draw(self._rows))
+        self._put(self._region.draw([*self.captions, *self._rows]))
 
     @contextmanager
     def above(self) -> Iterator[None]:
@@ -106,7 +108,7 @@ class ProgressBar:
         try:
             yield
         finally:
-            self._put(self._region.draw(self._rows))
+            self._put(self._region.draw([*self.captions, *self._rows]))
 
     def close(self) -> None:
         """Remove the bar."""

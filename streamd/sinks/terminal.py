@@ -232,10 +232,15 @@ class TerminalSink:
         """Fit the newest rows to the terminal's present size: call it on SIGWINCH."""
         self._draw(anew=True)
 
+    def hide(self) -> list[str]:
+        """Remove what may still change until the next event, and return its rows."""
+        self._put(self._region.draw([], self._leave(len(self._fixed()))))
+        return [paint(row) for row in self._changing(self._size()[0])]
+
     @contextmanager
     def above(self) -> Iterator[None]:
         """Keep whole lines that are written to the same terminal inside above what may change."""
-        self._put(self._region.draw([], self._leave(len(self._fixed()))))
+        self.hide()
         try:
             yield
         finally:
