@@ -67,13 +67,13 @@ class SessionOptions:
     """A less probable newest word is hidden during speech, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 64
-    """Limit of the committed tokens before the window that the decoder gets as its prompt."""
+    """Most committed tokens before the window that the decoder gets as its prompt."""
     keep_context: bool = False
     """Whether the prompt includes earlier utterances."""
     language_after: Span = 100
     """Length of an utterance after which its detected language is fixed."""
     backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
-    """Audio kept while the engine lags; older audio is dropped and reported as a gap."""
+    """Audio kept while the engine lags; older audio becomes a gap."""
     language: Annotated[str, DERIVED] = ""
     """The code of the spoken language; empty: it is detected."""
     task: Annotated[str, DERIVED] = ""
@@ -143,8 +143,7 @@ class GateOptions:
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
     """Quieter frames are never voiced."""
     steady_db: Annotated[float, Meta(ge=0.0, le=60.0), "dB"] = 3.0
-    """Sound whose level varied by less within two seconds is noise; 0 disables the check. With
-    silero there is none."""
+    """Without silero, sound whose level varied by less within two seconds is noise; 0: never."""
 
     @property
     def close_share(self) -> float:
@@ -159,7 +158,7 @@ class EndpointOptions:
     pre_roll: Span = 25
     """Audio included from before the gate opened."""
     pre_final: Span = 10
-    """Silence after which the final is decoded in advance. It still belongs to the utterance."""
+    """Silence after which the final is decoded in advance; it belongs to the utterance."""
     plain: Span = 30
     """Silence that ends an utterance."""
     sentence: Span = 20
@@ -242,12 +241,13 @@ class DecodingOptions:
     logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.0
     """Text with a lower mean log probability is a guess and is decoded again."""
     final_logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.25
-    """The same for finals of a stream: higher temperatures invent text (OpenWhispr#1458)."""
+    """The same for finals of a stream."""
+    # Higher temperatures invent text (OpenWhispr#1458).
     least_logprob: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.4
     """An utterance with a lower mean log probability in the end has no words."""
     # In 16 minutes of real speech none was below -1.25; of voices played backwards, most were.
     entropy_threshold: Annotated[float, Meta(ge=0.0, le=10.0), "nats"] = 2.8
-    """A final whose last 32 tokens have less entropy is decoded again; 0 disables the check."""
+    """A final whose last 32 tokens have less entropy is decoded again; 0: none."""
     # From whisper.cpp; the value is that of OpenWhispr#1458. openai-whisper has no such check.
     no_speech_threshold: Share = 0.6
     """A window whose no-speech probability is higher is dropped, if its text is a guess, too."""
@@ -275,8 +275,8 @@ class DecodingOptions:
     # Whisper ends what it hears with a full stop, so where a live window ends, it favours one. On
     # stream A 22 commas instead of 15 were kept (28 offline), and no full stop became a comma.
     stability: Share = 0.0
-    """How much less probable than the best token a drafted one may be and still be kept; 0: none.
-    Finals are always exact (SSBD, arXiv 2509.21740)."""
+    """How much less probable than the best token a drafted one may be; finals are always exact."""
+    # SSBD, arXiv 2509.21740.
     seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
     audio_ctx: Annotated[int, Meta(ge=0, le=1_500)] = 0
@@ -475,16 +475,13 @@ class ServerLimits:
     shutdown_ms: DurationMs = 10_000
     """Time for the last finals when the server ends."""
     write_buffer_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 32 << 10
-    """Size of the send buffer of a connection; when it is full, sending waits."""
+    """Size of the send buffer of a connection."""
     send_deadline_ms: DurationMs = 10_000
-    """How long a message, or the closing handshake, may wait for a client that does not read."""
+    """How long a message may wait for a client that does not read."""
     ping_ms: Annotated[int, Meta(ge=1), "ms"] = 20_000
     """Silence after which a client is pinged, and the time it has to answer."""
     max_pending: Annotated[int, Meta(ge=1)] = 256
-    """Connections that have not sent their request yet; at least as many as all clients together.
-
-    Above the limit the oldest pending connection from the busiest address is dropped.
-    """
+    """Connections without a request yet; above it the oldest of the busiest address is dropped."""
 
     @property
     def max_speakers(self) -> int:
