@@ -83,23 +83,21 @@ class ConnectionRegistry:
 
         `other` handles requests by another method than GET and HEAD, which the library cannot read.
         """
-        registry = self
-
-        class RegisteredConnection(HttpConnection):
-            handle_other = staticmethod(other)
-
-            def connection_lost(self, exc: Exception | None) -> None:
-                super().connection_lost(exc)
-                registry.remove(self.transport)
-
-        return RegisteredConnection
+        known = {"registry": self, "handle_other": staticmethod(other)}
+        return type("RegisteredConnection", (HttpConnection,), known)
 
 
 class HttpConnection(ws.ServerConnection):
     """Answers HEAD, and hands connections with other methods over to `handle_other`."""
 
     method = ""
+    registry: ConnectionRegistry
     handle_other: HandleOther
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the registry."""
+        super().connection_lost(exc)
+        self.registry.remove(self.transport)
 
     def data_received(self, data: bytes) -> None:
         """Handle bytes from the client."""

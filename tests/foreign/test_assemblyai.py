@@ -47,8 +47,8 @@ def test_a_recording(server, speech, native, came_back):
     assert (got[0].type, got[-1].type) == ("Begin", "Termination")
     assert got[-1].audio_duration_seconds == len(speech) // 16_000
     for turn in ended:
-        same = [each for each in turns if each.turn_order == turn.turn_order]
-        assert all(turn.transcript.startswith(each.transcript.rstrip(".,?!")) for each in same)
+        before = [each for each in turns if each.turn_order == turn.turn_order]
+        assert all(turn.transcript.startswith(each.transcript.rstrip(".,?!")) for each in before)
     told = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
     came_back("assemblyai", "StreamingClient", f"{told}, {len(ended)} ended; {same}")
 
