@@ -246,10 +246,7 @@ _CPP = {
     "-wt --word-thold": "--mark-low",
 }
 FOREIGN: Mapping[str, Mapping[str, str]] = {"openai-whisper": _OPENAI, "whisper.cpp": _CPP}
-"""The flags of other programs that streamd lacks, and what to use instead.
-
-A test compares them with the tables of docs/recipes.md.
-"""
+"""The flags of other programs that streamd lacks, and what to use instead."""
 
 
 def refuse_foreign(words: Sequence[str]) -> None:

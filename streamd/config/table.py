@@ -84,6 +84,7 @@ CODE_OF: Mapping[str, str] = {
 }
 """The code of each name, in lower case."""
 
+_ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in options.FORMAT_NAMES]
 _TABLE: Mapping[str, tuple[Opt, ...]] = {
     "input": (
         Opt("input.files", "audio files or URLs, in this order; -: stdin", positional=True),
@@ -194,8 +195,7 @@ _TABLE: Mapping[str, tuple[Opt, ...]] = {
             "transcript file; may be repeated",
             flags="-o",
             metavar="FILE",
-            allowed="FILE.txt, .srt, .vtt, .lrc, "
-            ".csv, .tsv, .json, .full.json, .jsonl, .html or .mp4",
+            allowed=f"FILE{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}",
         ),
         Opt("output.output_dir", "folder for transcripts named after their files", metavar="DIR"),
         Opt(
