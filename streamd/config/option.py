@@ -225,5 +225,9 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return the end of an error message about an unknown word: the nearest known one, if any."""
-    close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    names = list(known)
+    # A whole part, such as --rate of --input-rate, says more than some letters in common.
+    parts = [name for name in names if word.lstrip("-") in name.split("-")]
+    slips = get_close_matches(word, names, n=1, cutoff=0.75)
+    near = slips or parts or get_close_matches(word, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -207,6 +207,7 @@ def test_file_named_like_a_command(run, tmp_path):
     ("words", "expected"),
     [
         ("--stpe 500", "unknown option --stpe; did you mean --step?"),
+        ("--rate 48000", "unknown option --rate; did you mean --input-rate?"),
         ("--stpe=500", "unknown option --stpe; did you mean --step?"),
         ("--xyzzy", "unknown option --xyzzy"),
         ("a.wav -5", "unknown option -5"),
