@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -17,9 +18,16 @@ def s16(n_frames: int) -> bytes:
     return bytes(n_frames * FRAME_BYTES)
 
 
-async def test_a_whole_stream_and_its_speaker_hears_it_back():
+@asynccontextmanager
+async def feeding(query: str = "role=ingest&session=talk"):
+    """The sessions of a server, the server, and a client that feeds one."""
     streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, "role=both&session=talk") as speaker:
+    async with serving(streams) as server, client(server.port, query) as speaker:
+        yield streams, server, speaker
+
+
+async def test_a_whole_stream_and_its_speaker_hears_it_back():
+    async with feeding("role=both&session=talk") as (streams, _, speaker):
         hello = await speaker.get()
         assert (hello["session"], hello["seq"]) == ("talk", 0)
         await speaker.say(s16(5))
@@ -40,8 +48,7 @@ async def test_a_whole_stream_and_its_speaker_hears_it_back():
 
 
 async def test_who_only_speaks_is_not_sent_the_transcript():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, "role=ingest") as speaker:
+    async with feeding("role=ingest") as (_, server, speaker):
         hello = await speaker.get()
         async with client(server.port, f"session={hello['session']}") as listener:
             await listener.get()
@@ -92,11 +99,7 @@ async def test_samples_arrive_exactly_however_they_are_cut(encoding, dtype, scal
 
 
 async def test_rate_and_channels_are_converted():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (streams, _, speaker):
         await speaker.say({"type": "start", "rate": 48000, "channels": 2})
         await speaker.say(bytes(48000 * 2 * 2))
         await speaker.say({"type": "stop"})
@@ -105,11 +108,7 @@ async def test_rate_and_channels_are_converted():
 
 
 async def test_half_a_second_of_audio_at_most_is_fed_at_once_and_only_when_there_is_room():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (streams, _, speaker):
         await speaker.get()
         ingest = streams.ingests["talk"]
         ingest.has_room.clear()
@@ -216,11 +215,7 @@ async def test_nonsense_ends_its_own_stream_only(name):
 
 
 async def test_what_was_said_before_the_nonsense_is_final():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (_, server, speaker):
         await speaker.get()
         async with client(server.port, "session=talk") as listener:
             await listener.get()
@@ -261,11 +256,7 @@ async def test_samples_that_are_no_numbers_are_complained_about_once():
 
 
 async def test_too_large_a_message_closes_with_1009_and_what_was_said_is_final():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (_, server, speaker):
         await speaker.get()
         async with client(server.port, "session=talk") as listener:
             await listener.get()
@@ -277,11 +268,7 @@ async def test_too_large_a_message_closes_with_1009_and_what_was_said_is_final()
 
 
 async def test_what_is_sent_after_stop_is_ignored():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (streams, _, speaker):
         await speaker.get()
         ingest = streams.ingests["talk"]
         ingest.may_finish.clear()
@@ -321,11 +308,7 @@ async def test_too_many_streams_are_told_to_try_later():
 
 
 async def test_a_client_that_vanishes_has_said_what_it_said():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (_, server, speaker):
         await speaker.get()
         async with client(server.port, "session=talk") as listener:
             await listener.get()
@@ -339,11 +322,7 @@ async def test_a_client_that_vanishes_has_said_what_it_said():
 
 
 async def test_a_client_that_vanishes_while_we_are_busy_is_waited_for_by_nobody():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (streams, server, speaker):
         await speaker.get()
         ingest = streams.ingests["talk"]
         ingest.has_room.clear()
