@@ -26,7 +26,6 @@ import numpy as np
 
 from lab.random_model import random_model
 from streamd.engine.coreml.built import BuiltModel, open_built
-from streamd.engine.coreml.package import FORMS
 from streamd.engine.coreml.package_builder import write
 from streamd.options import BuildOptions
 from streamd.processor import machine
@@ -80,10 +79,9 @@ def measure(dims: str, plan: BuildOptions) -> Row:
 
 
 def _operations(built: BuiltModel) -> tuple[int, int]:
-    form = FORMS[0]
-    parts = built.find("encode", form, n_ctx=built.meta.contexts[0])
-    step = built.find("step", form, k=1)[0]
-    *encoder, decoder = (_n_operations(built.path(each), each.name) for each in (*parts, step))
+    parts = [f for f in built.functions if f.n_ctx == built.meta.contexts[0] and f.kind == "encode"]
+    step = next(f for f in built.functions if f.kind == "step" and f.k == 1)
+    *encoder, decoder = (_n_operations(built.folder / f.package, f.name) for f in (*parts, step))
     return sum(encoder), decoder
 
 

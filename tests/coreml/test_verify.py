@@ -17,7 +17,7 @@ from tests.coreml.programs import Changed, saved
 from tests.coreml.verify import EXACT, compare, verify
 from tests.coreml.verify.calls import Call, Calls
 from tests.golden import load
-from tests.support.coreml_runs import model
+from tests.support.coreml_runs import find, model
 
 N_CTX = 96
 HALF = 6e-3
@@ -142,10 +142,10 @@ CASES = [
 @pytest.mark.parametrize(("kind", "form", "slip"), CASES)
 def test_a_slip_is_seen(kind, form, slip, small, mels, tmp_path):
     n_ctx, k = (N_CTX, 0) if kind == "encode" else (0, 8)
-    function = small.find(kind, form, n_ctx=n_ctx, k=k)[0]
+    function = find(small, kind, form, n_ctx=n_ctx, k=k)
     call = Calls(small, load.model("random"), mels[128]).call(function)
-    assert compare(Interpreter(small.path(function)), call).right
-    changed = Changed(small.path(function), tmp_path)
+    assert compare(Interpreter(small.folder / function.package), call).right
+    changed = Changed(small.folder / function.package, tmp_path)
     slip(changed, function.name)
     finding = compare(Interpreter(changed.write()), call)
     assert not finding.right, finding
@@ -155,9 +155,9 @@ def test_a_slip_is_seen(kind, form, slip, small, mels, tmp_path):
 @pytest.mark.parametrize("slip", [tanh_gelu, another_epsilon])
 def test_half_precision_alone_would_hide_small_slips(slip, small, mels, tmp_path):
     """That is why both are compared."""
-    function = small.find("encode", "state", n_ctx=N_CTX)[0]
+    function = find(small, "encode", "state", n_ctx=N_CTX)
     call = Calls(small, load.model("random"), mels[128]).call(function)
-    changed = Changed(small.path(function), tmp_path)
+    changed = Changed(small.folder / function.package, tmp_path)
     slip(changed, function.name)
     assert compare(Interpreter(changed.write()), call).half < HALF
 
@@ -188,9 +188,9 @@ def test_a_wrong_table_is_seen(table, small, mels, tmp_path):
     values = np.load(folder / table)
     np.save(folder / table, np.roll(values, 1, axis=0))
     copy = open_built(folder)
-    function = copy.find("align", "state", k=32)[0]
+    function = find(copy, "align", "state", k=32)
     call = Calls(copy, load.model("random"), mels[128]).call(function)
-    assert not compare(Interpreter(copy.path(function)), call).right
+    assert not compare(Interpreter(copy.folder / function.package), call).right
 
 
 def test_weights_of_another_model_are_seen(small, mels):
@@ -198,5 +198,5 @@ def test_weights_of_another_model_are_seen(small, mels):
     name = "decoder.blocks.1.mlp.0.bias"
     other = {**random.weights, name: random.weights[name] + np.float32(0.01)}
     calls = Calls(small, replace(random, weights=other), mels[128])
-    function = small.find("step", "mix", k=1)[0]
-    assert not compare(Interpreter(small.path(function)), calls.call(function)).right
+    function = find(small, "step", "mix", k=1)
+    assert not compare(Interpreter(small.folder / function.package), calls.call(function)).right

@@ -13,7 +13,7 @@ import pytest
 
 from streamd.engine import ModelDimensions
 from streamd.engine.coreml.built import BuiltModel, open_built
-from streamd.engine.coreml.package import Form
+from streamd.engine.coreml.package import Form, Function, FunctionKind
 from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.library import Placement
@@ -87,6 +87,14 @@ def build_small(folder: Path, *contexts: int) -> BuiltModel:
     """That model, built in an empty folder with these contexts besides the full one."""
     write(folder, model(), BuildOptions(audio_contexts=contexts))
     return open_built(folder)
+
+
+def find(
+    built: BuiltModel, kind: FunctionKind, form: Form, *, n_ctx: int = 0, k: int = 0
+) -> Function:
+    """The first function of a form for this purpose."""
+    wanted = (kind, n_ctx, k)
+    return next(f for f in built.functions if (f.kind, f.n_ctx, f.k) == wanted and form in f.forms)
 
 
 PATIENT = WorkerLimits(start_s=300.0, answer_s=100.0)

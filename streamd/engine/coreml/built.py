@@ -16,9 +16,7 @@ from streamd.engine.coreml.package import (
     POSITIONS,
     SILENCE,
     VERSION,
-    Form,
     Function,
-    FunctionKind,
     Meta,
     functions,
     padded,
@@ -79,20 +77,6 @@ class BuiltModel:
             first = padded(context) + extent.first
             added[first : first + len(biases)] = biases
         return added
-
-    def find(
-        self, kind: FunctionKind, form: Form, *, n_ctx: int = 0, k: int = 0
-    ) -> tuple[Function, ...]:
-        """Return the functions for a purpose: encoder parts in order, the longest cache first."""
-        return tuple(
-            f
-            for f in self.functions
-            if (f.kind, f.n_ctx, f.k) == (kind, n_ctx, k) and form in f.forms
-        )
-
-    def path(self, function: Function) -> Path:
-        """Return the path of the package that contains a function."""
-        return self.folder / function.package
 
 
 def open_built(folder: Path) -> BuiltModel:

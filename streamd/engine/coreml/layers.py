@@ -102,7 +102,7 @@ class Layers:
     def feed_forward(self, x: Var, block: str) -> Var:
         """Compute a layer norm, then two linear layers with an exact GELU between them."""
         y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
-        return self.linear(gelu(y), f"{block}.mlp.2")
+        return self.linear(mb.gelu(x=y, mode="EXACT"), f"{block}.mlp.2")
 
     def _half(self, name: str, values: NDArray[Any]) -> Half:
         if name not in self._halves:
@@ -112,11 +112,6 @@ class Layers:
                 raise ModelError(f"{name} holds values beyond float16's: Core ML cannot run it")
             self._halves[name] = half
         return self._halves[name]
-
-
-def gelu(x: Var) -> Var:
-    """Compute the exact GELU."""
-    return mb.gelu(x=x, mode="EXACT")
 
 
 def concat(values: Sequence[Var], axis: int) -> Var:

@@ -24,7 +24,6 @@ from streamd.engine.coreml.layers import (
     attend_by_head,
     concat,
     cut,
-    gelu,
     query_scale,
     split_heads,
 )
@@ -98,8 +97,8 @@ def _extended(x: Var, layer: int, layers: Layers, bank: Bank | None) -> Var:
 
 def _front(layers: Layers, mel: Var) -> Var:
     """Two convolutions, of which the second halves the rate, and the positional embedding."""
-    x = gelu(layers.convolution(mel, "encoder.conv1", stride=1))
-    x = gelu(layers.convolution(x, "encoder.conv2", stride=2))
+    x = mb.gelu(x=layers.convolution(mel, "encoder.conv1", stride=1), mode="EXACT")
+    x = mb.gelu(x=layers.convolution(x, "encoder.conv2", stride=2), mode="EXACT")
     n = x.shape[3]
     table = layers.weights["encoder.positional_embedding"][:n]
     # Copies beyond the trained context, where the mask hides the positions.

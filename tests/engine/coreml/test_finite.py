@@ -7,7 +7,7 @@ from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.engine import WorkerLimits
 from streamd.errors import EngineError
 from tests.coreml.interpreter import Interpreter
-from tests.support.coreml_runs import core_ml, faulty
+from tests.support.coreml_runs import core_ml, faulty, find
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_numbers_that_come_back_every_time_are_an_error(built, tmp_path):
 
 def test_a_window_finds_nothing_of_the_one_before(built):
     """NaN in all states before "load": it writes all of them anew."""
-    (function,) = built.find("load", "state", n_ctx=built.meta.contexts[0])
-    interpreter = Interpreter(built.path(function))
+    function = find(built, "load", "state", n_ctx=built.meta.contexts[0])
+    interpreter = Interpreter(built.folder / function.package)
     state = interpreter.make_state(function.name)
     for array in state.values():
         array[...] = np.nan

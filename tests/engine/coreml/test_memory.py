@@ -72,12 +72,11 @@ class Counting:
 
     def compile(self, built, functions, on_progress): ...
 
-    def load(self, path: Path, name: str, unit: str) -> Loaded:
-        found = next(f for f in TURBO.functions if (f.package, f.name) == (path.name, name))
-        self._add(n_bytes(found))
+    def load(self, function: Function, unit: str) -> Loaded:
+        self._add(n_bytes(function))
         self.peak = max(self.peak, self.n_bytes)
         loaded = Loaded()
-        finalize(loaded, self._add, -n_bytes(found))
+        finalize(loaded, self._add, -n_bytes(function))
         return loaded
 
     def _add(self, n: int) -> None:

@@ -20,7 +20,7 @@ from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.worker import Job, WorkerLostError
 from streamd.errors import EngineError
 from tests.support import coreml_stand_in
-from tests.support.coreml_runs import PATIENT, PLACEMENTS, core_ml, faulty
+from tests.support.coreml_runs import PATIENT, PLACEMENTS, core_ml, faulty, find
 
 EXACT = 1e-5
 
@@ -171,7 +171,7 @@ def test_a_worker_that_somebody_waits_for_is_not_in_the_background(
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr(os, "setpriority", lambda *which: lowered.append(which))
     job = Job(built, tmp_path, PLACEMENTS["mix"], coreml_stand_in.__name__, serve=serve)
-    job = replace(job, functions=built.find("cross", "mix", n_ctx=384))
+    job = replace(job, functions=(find(built, "cross", "mix", n_ctx=384),))
     memory = [RawArray("f", prod(shape)) for shape in worker._shapes(built.meta)]
     with suppress(EOFError):
         worker._serve(job, Closed(), memory)

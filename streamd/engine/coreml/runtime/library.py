@@ -114,18 +114,18 @@ class Library:
         self, built: BuiltModel, functions: Iterable[Function], on_progress: Callable[[str], None]
     ) -> None:
         """Compile what is not compiled yet. Raises `OSError`, or whatever Core ML raises."""
-        packages = sorted({built.path(function) for function in functions})
+        packages = sorted({built.folder / function.package for function in functions})
         missing = [path for path in packages if not self._compiled_path(path).is_dir()]
         for n, path in enumerate(missing, 1):
             on_progress(f"compiling {path.name} ({n} of {len(missing)})")
             put_folder(self._compiled_path(path), partial(self._compile, path))
 
-    def load(self, package: Path, function: str, unit: Unit) -> Loaded:
-        """Load a function of a compiled package. Raises whatever Core ML raises."""
+    def load(self, function: Function, unit: Unit) -> Loaded:
+        """Load a function whose package is compiled. Raises whatever Core ML raises."""
         return self._module.models.CompiledMLModel(
-            str(self._compiled_path(package)),
+            str(self._compiled_path(Path(function.package))),
             compute_units=self._module.ComputeUnit[_UNITS[unit]],
-            function_name=function,
+            function_name=function.name,
         )
 
     def plan(self, package: Path, unit: Unit) -> dict[str, Devices]:

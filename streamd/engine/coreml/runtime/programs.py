@@ -65,7 +65,7 @@ class Programs:
             name = f"{function.package}, {function.name} ({n} of {len(functions)})"
             self._on_progress(f"loading {name}")
             unit = self._placement.unit(function)
-            loaded = self._library.load(self._built.path(function), function.name, unit)
+            loaded = self._library.load(function, unit)
             if keep:
                 self._loaded[function], self._inputs[function] = loaded, new_inputs(function)
             del loaded
@@ -75,26 +75,25 @@ class Programs:
         built, added = self._built, self._built.key_mask(extent)
         context = built.context(extent.n)
         x = mel
-        for function in built.find("encode", self._form, n_ctx=context):
+        for function in self._of("encode", n_ctx=context):  # a part of the encoder after the other
             inputs = self._inputs[function]
             (first, mask) = (inputs[tensor.name] for tensor in function.inputs)
             first[..., x.shape[-1] :] = 0
             first[..., : x.shape[-1]] = x.reshape(first.shape[1], 1, -1)
             mask[0, :, 0, 0] = added
             x = self._call(function, inputs)["encoded"]
-        kind: FunctionKind = "load" if self._form == "state" else "cross"
-        (function,) = built.find(kind, self._form, n_ctx=context)
+        (function,) = self._of("cross", "load", n_ctx=context)
         inputs = self._inputs[function]
         inputs["encoded"][...] = x
         if cache_slot not in self._caches:
-            decoder = self._loaded[self._passes()[0]]
+            decoder = self._loaded[self._of("step")[0]]
             self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
         caches = self._caches[cache_slot]
         caches.load(added, lambda state: self._call(function, inputs, state))
 
     def step(self, step: Step) -> tuple[Array, Array]:
         """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_keys)."""
-        caches, function = self._caches[step.cache_slot], choose(self._passes(), step)
+        caches, function = self._caches[step.cache_slot], choose(self._of("step", "align"), step)
         inputs = self._inputs[function]
         x = self._built.embedding[step.tokens].astype(np.float32)
         fill(inputs, function, step, x + self._built.positions[step.positions])
@@ -108,8 +107,8 @@ class Programs:
         chunks = [found[name][0, :, 0] for name in function.logits]
         return np.concatenate(chunks, axis=-1)[step.want, :n_vocab], alignment
 
-    def _passes(self) -> tuple[Function, ...]:
-        return tuple(f for f in self._loaded if f.kind in ("step", "align"))
+    def _of(self, *kinds: FunctionKind, n_ctx: int = 0) -> tuple[Function, ...]:
+        return tuple(f for f in self._loaded if f.kind in kinds and f.n_ctx == n_ctx)
 
     def _call(
         self, function: Function, inputs: Mapping[str, Array], state: State = None

@@ -45,9 +45,6 @@ _USUAL = (RuntimeError, OSError, StreamdError)
 _PRIO_DARWIN_PROCESS, _PRIO_DARWIN_BG = 4, 0x1000
 """From macOS's <sys/resource.h>."""
 
-Memory = Any
-"""A shared array of ctypes; `multiprocessing` has no public name for its type."""
-
 
 # -- what is sent ---------------------------------------------------------------------------------
 
@@ -100,8 +97,8 @@ def _shapes(meta: Meta) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _arrays(memory: Sequence[Memory], meta: Meta) -> list[Array]:
-    """Return float32 arrays of these shapes, which both processes see, in the shared memory."""
+def _arrays(memory: Sequence[Any], meta: Meta) -> list[Array]:
+    """Return float32 arrays of these shapes, which both processes see, in ctypes' shared memory."""
     parts = zip(memory, _shapes(meta), strict=True)
     return [np.frombuffer(part, np.float32).reshape(shape) for part, shape in parts]
 
@@ -109,7 +106,7 @@ def _arrays(memory: Sequence[Memory], meta: Meta) -> list[Array]:
 # -- in the worker --------------------------------------------------------------------------------
 
 
-def main(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
+def main(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
     """Load the model and answer requests until the program ends or closes the connection.
 
     Signals for the whole program (Ctrl-C, the end of a service) are left to the program: audio
@@ -135,7 +132,7 @@ def main(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
         _serve(job, connection, memory)
 
 
-def _serve(job: Job, connection: Connection, memory: Sequence[Memory]) -> None:
+def _serve(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
     shared_mel, shared_logits, shared_alignment = _arrays(memory, job.built.meta)
     if not job.serve:
         _lower_priority()
