@@ -224,6 +224,7 @@ def _build(name: str) -> "BuiltModel":
 
     run = "import sys; from streamd.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", run, "models", "build", name, "--engine", "coreml"]
+    log.info("building %s for the GPU and the Neural Engine while captions go on", name)
     with Popen(["nice", *command], stderr=PIPE, text=True) as process:
         atexit.register(process.kill)
         for line in process.stderr or ():
