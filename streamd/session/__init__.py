@@ -20,7 +20,7 @@ from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
-from streamd.session.segment import LEAST_LOGPROB, LONGEST, Segment, usable
+from streamd.session.segment import LONGEST, Segment, is_guess, usable
 from streamd.session.timeline import Timeline
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Suspect, Window, Word, ms_from_frames
 from streamd.vad import Gate, level_db
@@ -273,8 +273,8 @@ class Session:
         if self._options.task == "translate":
             # Its words have no places of their own in the audio, so a window cannot begin at one.
             length = self._segmenter.options.longest
-        n = 0  # of a guess, nothing is committed: it may be shown
-        if hypothesis.avg_logprob >= LEAST_LOGPROB:
+        n = 0
+        if not is_guess(hypothesis):
             n = self._policy.commit(words, now=end, silence=silence)
             n = n or segment.overdue(words, end, length)
         segment.revise_but_mark(words, n)

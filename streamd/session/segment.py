@@ -16,8 +16,9 @@ from streamd.vad.utterance import State, Utterance
 
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: in a window longer than the first, words older than the second are committed anyway."""
-LEAST_LOGPROB = -1.0
-"""Words of a hypothesis with a lower mean log probability are committed only at the end."""
+LEAST_LOGPROB, LEAST_EVIDENCE = -1.0, -1.25
+"""Words of a hypothesis with a lower mean log probability, or a lower difference of that and the
+probability of no speech, are committed only at the end."""
 KEPT, LONGEST = 150, 500
 """Frames of committed words that stay in the window, and the length from which none have to."""
 
@@ -249,6 +250,12 @@ def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]
     if words and (doubtful or voiced_share(words[0].start, words[-1].end) < MOST_VOICED):
         return replace(hypothesis, words=(), tokens=(), suspect=Suspect.HALLUCINATION)
     return replace(hypothesis, suspect=None) if suspected else hypothesis
+
+
+def is_guess(hypothesis: Hypothesis) -> bool:
+    """Whether a hypothesis may be shown, but nothing of it is committed yet."""
+    logprob = hypothesis.avg_logprob
+    return logprob < LEAST_LOGPROB or logprob - hypothesis.no_speech_prob < LEAST_EVIDENCE
 
 
 def usable(hypothesis: Hypothesis, final_until: int, segmenter: Segmenter) -> Hypothesis:

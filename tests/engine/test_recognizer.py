@@ -162,6 +162,21 @@ def test_two_small_doubts_are_as_bad_as_a_great_one(nospeech, prob, said):
     assert text_of(ours.recognize(window(last=True)).words) == said
 
 
+@pytest.mark.parametrize(
+    ("temperature", "nospeech", "prefix", "said"),
+    [
+        (0.4, 0.3, b"", ""),
+        (0.4, 0.1, b"", "ab cd"),
+        (0.2, 0.3, b"", "ab cd"),
+        (0.4, 0.3, b" x", "ab cd"),
+    ],
+)
+def test_what_was_drawn_at_a_high_temperature_needs_speech(temperature, nospeech, prefix, said):
+    options = {"temperatures": (temperature,), "best_of": 1}
+    ours, _ = recognizer(script(b" ab cd", nospeech=nospeech, prob=0.99, prefix=prefix), **options)
+    assert text_of(ours.recognize(window(last=True, prefix=tuple(prefix))).words) == said
+
+
 def test_words_after_the_audio_are_cut():
     ours, _ = recognizer(BAD["padding"])
     found = ours.recognize(window(200, prefix=tuple(PREFIX)))

@@ -304,14 +304,17 @@ def test_a_short_pause_leaves_the_words_before_it_in_the_window():
     assert [text for text, _, _ in finals(events)] == ["w1 w2, w5. w6 w7, w8"]
 
 
-def test_of_a_guess_nothing_is_committed_but_it_is_shown():
+@pytest.mark.parametrize(
+    ("logprob", "no_speech_prob", "stable"), [(-1.1, 0.0, 0), (-0.9, 0.4, 0), (-0.9, 0.3, 5)]
+)
+def test_of_a_guess_nothing_is_committed_but_it_is_shown(logprob, no_speech_prob, stable):
     policy = AlignAtt(AlignAttOptions(frame_threshold=0))
     session = scripted_session(SessionOptions(length=25), policy=policy)
     session.feed(scripted_audio([True] * 460))
     words = (Word(" maybe", 20, 60, 0.1, (1,)), Word(" this", 60, 90, 0.4, (2,)))
-    guess = Hypothesis(words=words, avg_logprob=-1.1)
+    guess = Hypothesis(words=words, avg_logprob=logprob, no_speech_prob=no_speech_prob)
     (partial,) = session.accept(session.next_window(), guess)
-    assert (partial.text, partial.stable) == ("maybe this", 0)
+    assert (partial.text, partial.stable) == ("maybe this", stable)
 
 
 def test_the_mark_after_the_newest_word_may_still_change():
