@@ -63,7 +63,7 @@ class SessionOptions:
     """New audio after which the next partial is due; 0: only finals (whisper.cpp's VAD mode)."""
     length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 250
     """A longer window is trimmed to its uncommitted part."""
-    shown_prob: Share = 0.35
+    shown_prob: Share = 0.4
     """A less probable newest word is hidden during speech, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 64

@@ -34,8 +34,9 @@ _DOUBT, _DOUBT_LOGPROB = 0.4, -1.1
 """Above this probability of no speech and below this mean log probability there are no words. In 16
 minutes of real speech that takes away an "um" and an "uh", in babble and vowels most words."""
 _DRAWN, _LITTLE_DOUBT = 0.4, 0.2
-"""From this temperature on, and above this probability of no speech, a final is a guess. Mumbling
-became "Okay, okay" and "One, two, three, four"; in 25 minutes of speech no such text was right."""
+"""So much above the lowest temperature and above this probability of no speech, a final is a guess.
+Mumbling became "Okay, okay" and "One, two, three, four"; of 25 minutes of speech no such text was
+right."""
 _ENGLISH, _OTHERS = 6.5, 13.0
 """Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
 
@@ -187,12 +188,13 @@ class Recognizer(Generic[FeaturesT]):
     def _is_guess(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> bool:
         # Text of a window that hardly holds speech may be probable ("you", "Thank you."), and noise
         # like voices brings text that is not. The end of an utterance with words may have both.
+        hot = decoded.temperature >= self._thorough.temperatures[0] + _DRAWN
+        drawn = hot and decoded.no_speech_prob > _LITTLE_DOUBT
         if window.last and window.prefix:
-            return False
+            return drawn
         improbable = window.last and decoded.avg_logprob < self._quick.least_logprob
         # There are many ways to translate, so none is probable, and another try is no better.
         doubts = decoded.no_speech_prob > _DOUBT and decoded.avg_logprob < _DOUBT_LOGPROB
-        drawn = decoded.temperature >= _DRAWN and decoded.no_speech_prob > _LITTLE_DOUBT
         improbable = (improbable or doubts or drawn) and not view.tokenizer.translates
         return improbable or decoded.no_speech_prob > self._quick.no_speech_threshold
 

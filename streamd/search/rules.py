@@ -35,7 +35,8 @@ class Rules:
         """`something_said`: there is a forced prefix, so the transcript may end at once.
 
         openai-whisper refuses that even then, but a stream would invent a word whenever a window
-        holds nothing new. `continues`: other text precedes, whose closing mark was already shown.
+        holds nothing new. `continues`: other text precedes, without its closing mark, which
+        may come first, but not alone.
         """
         self.eot, self._begin = tokenizer.eot, tokenizer.timestamp_begin
         self._options = options
@@ -50,17 +51,19 @@ class Rules:
         self._stops = _single(tokenizer, _STOPS)
         self._commas = _single(tokenizer, _COMMAS)
         self._blank: list[int] = []
+        self._joint: list[int] = []
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
             self._blank = [*tokenizer.encode(" "), tokenizer.eot] if blank is None else [*blank]
-            if continues:
-                self._blank += [token for mark in _MARKS for token in tokenizer.encode(mark)]
+            self._joint = _single(tokenizer, _MARKS) if continues else []
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
         """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""
         row = logits.copy()
         if not tokens:
             row[self._blank] = REFUSED
+        elif len(tokens) == 1 and tokens[0] in self._joint:
+            row[[*self._blank, *self._joint]] = REFUSED
         row[self._suppressed] = REFUSED
         if self._options.text_only:
             row[self.eot + 1 : self._begin if self._options.timestamps else None] = REFUSED

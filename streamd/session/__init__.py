@@ -196,7 +196,8 @@ class Session:
         # decoder knows the words before, it does not repeat them.
         known = segment.committed[-1].end if window.before else self._final_until
         known = min(known, self._final_until)
-        segment.newest = hypothesis = usable(hypothesis, known, self._segmenter)
+        hypothesis = usable(hypothesis, known, self._segmenter)
+        segment.newest = hypothesis = segment.without_joint(hypothesis)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         events: list[SessionEvent] = []
         if self._left_out(segment, window):

@@ -37,6 +37,10 @@ class Segment:
     """How many committed words are before the window."""
     n_before: int = 0
     """How many committed words are of the utterance before: only the decoder gets them."""
+    joint: Word | None = None
+    """The mark that the newest hypothesis has between the utterance before and this one."""
+    after_stop: bool = False
+    """Whether the final before ends with a full stop, and this utterance continues it."""
     tail: Sequence[Word] = ()
     """The uncommitted words of the last hypothesis; the draft of the next."""
     held: tuple[int, Hypothesis] | None = None
@@ -62,7 +66,25 @@ class Segment:
     @property
     def draft(self) -> tuple[int, ...]:
         """Tokens of the tail."""
-        return tuple(token for word in self.tail for token in word.tokens)
+        joint = () if self.joint is None else self.joint.tokens
+        return (*joint, *(token for word in self.tail for token in word.tokens))
+
+    def without_joint(self, hypothesis: Hypothesis) -> Hypothesis:
+        """Take the mark that belongs behind the utterance before from the start of a hypothesis.
+
+        It was shown already, maybe as another one: only the decoder gets it. So what follows a full
+        stop in the captions begins with a capital, whatever the decoder has put there.
+        """
+        if not self.n_before or len(self.committed) > self.n_before:
+            return hypothesis
+        words, self.joint = hypothesis.words, None
+        if words and words[0].text.strip() in _MARKS:
+            self.joint, words = words[0], words[1:]
+        if words and self.after_stop:
+            bare = words[0].text.lstrip()
+            capital = words[0].text.removesuffix(bare) + bare[:1].upper() + bare[1:]
+            words = (replace(words[0], text=capital), *words[1:])
+        return replace(hypothesis, words=words)
 
     def last_end(self, segmenter: Segmenter) -> int | None:
         """Where the utterance ended, or would end if its pause lasts, or None."""
@@ -90,6 +112,10 @@ class Segment:
 
     def revise(self, words: Sequence[Word], n: int) -> None:
         """Commit the first `n` of the words; the others are the new tail."""
+        if n and self.joint is not None:
+            self.committed.append(self.joint)
+            self.n_before += 1
+            self.joint = None
         self.committed += words[:n]
         self.tail = words[n:]
 
@@ -104,9 +130,18 @@ class Segment:
         self.revise(words, n)
 
     def continue_after(self, before: "Segment") -> None:
-        """Let the windows begin with what the utterance before has left in its own."""
+        """Let the windows begin with what the utterance before has left in its own.
+
+        Its closing mark is not among it. Whether the sentence ended there, the decoder knows better
+        now, and it goes on accordingly.
+        """
         self.committed = before.committed[before.n_left :]
+        last = self.committed.pop()
+        if last.text not in _MARKS:
+            bare, _ = split_mark(last) or (last, None)
+            self.committed.append(bare)
         self.n_before = len(self.committed)
+        self.after_stop = last.text[-1:] in _STOPS
         self.anchor = before.anchor
 
     def restart(self, words: Sequence[Word]) -> list[Word]:
@@ -202,6 +237,7 @@ class Segment:
 
 
 _MARKS = ".,?!;:"
+_STOPS = ".?!"
 
 
 def split_mark(word: Word) -> tuple[Word, Word] | None:

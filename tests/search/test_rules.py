@@ -57,6 +57,19 @@ def test_a_full_stop_must_be_clearly_more_probable_than_a_comma(comma, is_refuse
     assert ord(".") in allowed([ord("a")], row=row, stop_margin=2.0)
 
 
+def test_a_mark_that_joins_two_utterances_does_not_stand_alone():
+    rules = Rules(TOKENIZER, DecodingOptions(stop_margin=0.0), continues=True)
+    row = np.zeros(N_VOCAB, np.float32)
+    mark, marks = ord(","), {ord(mark) for mark in ",.?!"}
+    first = set(np.flatnonzero(np.isfinite(rules(row, []))).tolist())
+    assert marks <= first
+    assert EOT not in first
+    second = set(np.flatnonzero(np.isfinite(rules(row, [mark]))).tolist())
+    assert not second & {EOT, *marks}
+    assert ord("a") in second
+    assert {EOT, mark} <= set(np.flatnonzero(np.isfinite(rules(row, [ord("a")]))).tolist())
+
+
 def test_only_text_is_written_unless_openai_s_rules_are_wanted():
     assert max(allowed([1])) == EOT
     openai = allowed([1], DecodingOptions(text_only=False))

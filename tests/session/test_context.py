@@ -1,6 +1,9 @@
 """What an utterance's windows hold of the one before, and how a text that ends early goes on."""
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 
 from streamd.commit import LocalAgreement, Sliding
 from streamd.events import Event, Final
@@ -51,6 +54,43 @@ def test_after_a_short_pause_the_decoder_gets_the_end_of_the_utterance_before():
     assert 150 <= len(kept) * WORD < 150 + 2 * WORD, "three seconds of words"
     assert of_second[0].start <= kept[0] * WORD, "and their audio"
     assert not any(window.before for window in windows if window.end < 33 * WORD)
+
+
+def marked(mark: str, joint: str | None) -> Callable[[Window], Hypothesis]:
+    """Ends the first ten words with a mark, and writes its own there when it reads on."""
+    honest = ScriptedRecognizer()
+
+    def recognize(window: Window) -> Hypothesis:
+        found = honest.recognize(window)
+        words = [
+            replace(word, text=f"{word.text}{mark}", tokens=(9, 99))
+            if word.tokens == (9,)
+            else word
+            for word in found.words
+        ]
+        if window.before and not window.prefix and words and joint:
+            words.insert(0, replace(words[0], text=joint, tokens=(98,), end=words[0].start))
+        return replace(found, words=tuple(words))
+
+    return recognize
+
+
+@pytest.mark.parametrize(
+    ("mark", "joint", "begins"),
+    [(".", ",", "W13"), (",", ",", "w13"), (",", None, "w13"), (".", None, "W13")],
+)
+def test_the_decoder_may_choose_another_mark_between_two_utterances(mark, joint, begins):
+    speech, endpoint = spoken((10, SHORT), (10, LONG)), EndpointOptions(unfinished=20)
+    texts, windows = listen(speech, marked(mark, joint), endpoint)
+    first, second = texts
+    assert first.endswith(f"w9{mark}")
+    assert second.startswith(f"{begins} w14"), "the mark was shown; a full stop needs a capital"
+    of_second = [window for window in windows if window.before]
+    undecided = [window.before for window in of_second if not window.prefix]
+    assert undecided
+    assert all(before[-1] == 9 for before in undecided), "without the mark"
+    decided = [window.before for window in of_second if window.prefix]
+    assert decided[0][-1] == (98 if joint else 9), "with the one that it chose"
 
 
 def test_after_a_long_pause_it_does_not():

@@ -197,6 +197,6 @@ def test_a_flush_anywhere_loses_no_word_and_doubles_none(session, speech, seed, 
     world.run(gaps=False, flushes=True, delay=delay)
     check_transcript(world.events)
     said = " ".join(event.text for event in world.events if isinstance(event, Final)).split()
-    numbers = [int(word.strip("w.,")) for word in said]
+    numbers = [int(word.strip("wW.,")) for word in said]
     middles = range(WORD // 2, len(speech), WORD)
     assert numbers == [n for n, middle in enumerate(middles) if speech[middle]]
