@@ -10,7 +10,7 @@ const MIN_CUE_MS = 1000;
 const PAUSE_MS = 500;
 const ORPHAN_CELLS = 12;
 
-export const SENTENCE_END = /[.?!…。？！]["'”’»)」』]*$/u;
+export const SENTENCE_END = /(?:[?!…。？！]|(?<!\b(?:M[rs]|Mrs|Dr|St|Prof|[A-HJ-Z]))\.)["'”’»)」』]*$/u;
 const CLAUSE_END = /[,;:–—、，；：]["'”’»)」』]*$/u;
 const BREAKS = /[\t\n\v\f\r\x85\u2028\u2029]/g;
 const UNSAFE = /[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\p{Cs}/gu;

@@ -12,7 +12,9 @@ from streamd.events import Event, Final
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.text import PARAGRAPH_PAUSE_MS, blank_between
 
-SENTENCE_END = re.compile(r"[.?!…。？！][\"'”’»)」』]*$")
+_TITLE = r"(?<!\bM[rs])(?<!\bMrs)(?<!\bDr)(?<!\bSt)(?<!\bProf)(?<!\b[A-HJ-Z])"
+SENTENCE_END = re.compile(rf"(?:[?!…。？！]|{_TITLE}\.)[\"'”’»)」』]*$")
+"""A full stop behind a title or an initial ends no sentence."""
 _MAX_MS = 30_000
 """Text without full stops, such as lyrics, is not joined beyond this."""
 

@@ -88,5 +88,17 @@ def test_a_sentence_is_written_as_soon_as_it_is_complete():
     assert seen == [0, 0, 1, 2]
 
 
+@pytest.mark.parametrize("title", ["Mr.", "Mrs.", "Ms.", "Dr.", "St.", "Prof.", "George W."])
+def test_a_title_ends_no_sentence(title):
+    text = f"There came {title} Moreland."
+    assert shown(*said(f"There came {title}", "Moreland.")) == f"{text}\n"
+    told = spoken("They all looked up and saw the door open. " + text)
+    assert f"came {title}" not in shown(told, form="srt").replace(f"{title} Moreland", "")
+
+
+def test_the_last_word_may_be_short():
+    assert shown(*said("So do I.", "And she.")).splitlines() == ["So do I.", "And she."]
+
+
 def test_no_blank_comes_between_wide_letters():
     assert shown(*said("今天是", "星期五。")) == "今天是星期五。\n"
