@@ -61,7 +61,7 @@ def options_page() -> str:
 
 def _section(name: str, options: list[Option]) -> str:
     rows = "".join(map(_row, options))
-    return f"## [{name}]\n\n{SECTIONS[name]}.\n\n{_TABLE}{rows}"
+    return f"## [{name}]\n\n{_TABLE}{rows}"
 
 
 _TABLE = "option and default|allowed|meaning\n---|---|---\n"
