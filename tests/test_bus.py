@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from nats.errors import TimeoutError as NoAnswerError
+from websockets.asyncio.client import connect
 
 from streamd.daemon.streams import SessionStorage, Stream, Streams
 from streamd.errors import WireError
@@ -16,7 +17,7 @@ from streamd.types import Frames
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
 from tests.support.nats import Nats
-from tests.support.serving import client, serving
+from tests.support.serving import Client, client, serving
 
 SECRET = "5ec4e7"
 SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60
@@ -192,6 +193,17 @@ async def test_who_has_lost_a_session_is_refused_and_its_listeners_hear_the_othe
         assert [final.seq for final in await finals(await b.listen(), 3)] == [1, 2, 3]
 
 
+async def test_a_node_hears_that_a_session_is_fed_elsewhere_while_its_client_is_away(nats):
+    async with nodes(nats) as (a, b):
+        first = await a.open()
+        await say(first)
+        replaced = asyncio.Event()
+        first.replaced = replaced.set
+        await b.open(epoch=first.hub.epoch, secret=SECRET)
+        await a.bus._beat()
+        assert replaced.is_set()
+
+
 async def test_nobody_else_feeds_a_session_meanwhile(nats):
     async with nodes(nats) as (a, b):
         stream = await a.open()
@@ -285,8 +297,9 @@ async def test_a_message_whose_answer_is_lost_is_stored_once(nats, monkeypatch):
     second = await stream.put(subject, b"2", last=first)
     with pytest.raises(OvertakenError):
         await stream.put(subject, b"3", last=first)
-    assert [(await stream.next(subject, at)).data for at in (0, first)] == [b"1", b"2"]
-    assert await stream.next(subject, second) is None
+    found = [each.data for each in await stream.following(subject, 0)]
+    assert found == [b"1", b"2"]
+    assert await stream.following(subject, second) == []
     task.cancel()
     await asyncio.wait([task])
 
@@ -313,3 +326,21 @@ async def test_a_client_is_told_that_another_node_took_its_place(nats):
             assert (fault["code"], first.close_code) == ("replaced", 4409)
         async with client(here.port, f"{query}&epoch={told}") as third:
             assert (await third.get())["epoch"] == told
+
+
+async def test_who_is_connected_to_a_node_that_ends_is_sent_to_another_one(nats):
+    """Without ``eos``, since the session goes on."""
+    async with nodes(nats) as (a, b), serving(b.streams) as there:
+        async with serving(a.streams) as here:
+            address = f"ws://127.0.0.1:{here.port}/v1/stream?session=talk"
+            speaker = Client(await connect(f"{address}&role=both"))
+            told = (await speaker.get())["epoch"]
+            await speaker.say({"type": "start", "samples": 0})
+            await speaker.until("started")
+            listener = Client(await connect(address))
+            await listener.get()
+        for closed in (speaker, listener):
+            assert "eos" not in [message["type"] for message in await closed.rest()]
+            assert closed.close_code == 1012
+        async with client(there.port, f"role=both&session=talk&epoch={told}") as speaker:
+            assert (await speaker.get())["epoch"] == told

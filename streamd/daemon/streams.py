@@ -166,6 +166,7 @@ class Stream:
                 journal.feed(Fed(choices=kept, proof=proof_of(secret) if secret else ""))
             except StreamdError as error:
                 self._failed(error)
+            await self.stored()  # before the client counts on it
 
     @property
     def is_over(self) -> bool:
@@ -180,10 +181,11 @@ class Stream:
     @property
     def lag_ms(self) -> int:
         """Duration of the speech that waits for the engine, or of the wait to be stored."""
-        return max(self._unstored_ms, ms_from_frames(self.session.backlog))
+        return max(self.unstored_ms, ms_from_frames(self.session.backlog))
 
     @property
-    def _unstored_ms(self) -> int:
+    def unstored_ms(self) -> int:
+        """How long the oldest event has waited to be stored."""
         return self.hub.journal.lag_ms if self.hub.journal else 0
 
     def feed(self, frames: Frames) -> None:
@@ -257,7 +259,7 @@ class Stream:
         if self._ended:
             return
         # By time, not by window: when the engine is overloaded, windows are rare.
-        if self.session.late or self._unstored_ms >= _LATE_MS:
+        if self.session.late or self.unstored_ms >= _LATE_MS:
             self.hub.publish(Lag(lag_ms=self.lag_ms))
         self.hub.publish(
             Stats(
@@ -274,8 +276,8 @@ class Stream:
         self._publish([fault])
 
     def fail(self, fault: Fault) -> None:
-        """Publish a fault and end the session."""
-        if not self.hub.closed:
+        """Publish a fault and end the session, unless another node can go on with it."""
+        if not (self.hub.closed or self.hub.moves):
             self.hub.publish(fault)
         self.end(EndReason.ERROR, resumable=True)
 
@@ -288,7 +290,8 @@ class Stream:
     @property
     def hands_over(self) -> bool:
         """Whether its client can go on at another node, so that no word has to be cut here."""
-        return self.hub.journal is not None and self.hub.journal.hands_over
+        journal = self.hub.journal
+        return journal is not None and self.hub.moves and bool(journal.fed.proof)
 
     def lose(self) -> None:
         """Another node has the session: publish nothing more; the hub stays, for its listeners."""
@@ -321,7 +324,8 @@ class Stream:
                     journal.settled_ms = max(journal.settled_ms, self.session.now_ms)
                     journal.end(reason)
         finally:
-            self.hub.close(reason)
+            if not (resumable and self.hub.moves):
+                self.hub.close(reason)
 
     def _publish(self, events: Sequence[SessionEvent]) -> None:
         if self._ended:
@@ -444,7 +448,7 @@ class Streams:
         try:
             last = await journals.prepare(session, feeder, have=hub.epoch if hub else "")
         except JournalError as error:
-            raise WireError("session_busy", f"{error}: try again") from error
+            raise WireError("slow", f"{error}: try again") from error
         hub = self._hub_of(session)
         if hub is not None and last not in (None, hub.epoch):
             hub.close(EndReason.DISCONNECT)  # all of an earlier run
@@ -657,6 +661,7 @@ class Streams:
                 stream.publish_state(busy_s / len(running))
             hubs = [stream.hub for stream in self._streams.values()]
             self.metrics.streams.set(len(running))
+            self.metrics.unstored.set(max((s.unstored_ms for s in running), default=0) / 1000)
             self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
 
     def fail(self, error: Exception) -> None:
@@ -696,6 +701,7 @@ class Streams:
         """Another node took the session: its listeners here stay, and hear of it from there."""
         if (stream := self._streams.get(name)) is not None:
             self._add_stream(name, stream.hub)
+            self.metrics.replaced.inc()
             stream.lose()
 
     def _add_stream(self, name: str, hub: Hub) -> Stream:

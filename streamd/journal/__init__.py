@@ -82,6 +82,8 @@ class Journal(Protocol):
     fed: Fed
     ended: str
     """The reason why the run is over; empty while it is not."""
+    is_shared: bool
+    """Whether other nodes can go on with the run."""
     settled_ms: int
     """Time of the session before which no audio is needed, not even after a crash.
 
@@ -105,10 +107,6 @@ class Journal(Protocol):
     @property
     def lag_ms(self) -> int:
         """How long the oldest of the events that are not stored yet has waited."""
-
-    @property
-    def hands_over(self) -> bool:
-        """Whether its client can go on at another node at once."""
 
     def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Callable[[], None]) -> None:
         """Say where events of other nodes go, and what to call when one takes the session."""
@@ -145,10 +143,10 @@ class Journals(Protocol):
     async def written(self) -> None:
         """Return when all is stored that was to be."""
 
-    async def prepare(self, session: str, feeder: Claimant | None, *, have: str) -> str | None:
+    async def prepare(self, session: str, claimant: Claimant | None, *, have: str) -> str | None:
         """Learn what other nodes have stored; await it before `recall` and `open`.
 
-        `have` is the epoch that the caller knows. A `feeder` takes the session over if it may.
+        `have` is the epoch that the caller knows. A `claimant` takes the session over if it may.
         Returns the epoch of the last run, None if there is none or no other node. Raises
         `JournalError` if nothing can be learnt now.
         """

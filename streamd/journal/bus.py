@@ -15,6 +15,7 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -24,7 +25,14 @@ from nats.aio.subscription import Subscription
 
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, SessionEvent, Stats, Vad
 from streamd.journal import Claimant, Fed, Head, JournalError, JournalLine, Release
-from streamd.journal.jetstream import LEASES, LOG, NODES, JetStream, OvertakenError
+from streamd.journal.jetstream import (
+    LEASES,
+    LOG,
+    NODES,
+    JetStream,
+    OvertakenError,
+    StoredMessage,
+)
 
 _HISTORY = 10_000
 """Finals of a session that a node keeps in memory for replay: a day of speech."""
@@ -141,12 +149,10 @@ class Channel:
         is_used = self.journal is not None and (self.journal.is_mine or not self.journal.closed)
         return not (is_used or self.lock.locked())
 
-    async def lease(self) -> Lease | None:
-        """Read the lease."""
-        if (found := await self.stream.newest(f"$KV.{LEASES}.{self.key}")) is None:
-            return None
-        self.revision = found.at
-        return _lease(found.data)
+    async def lease(self) -> tuple[Lease | None, StoredMessage | None]:
+        """Read the lease; return it with its message. It is for the caller to set `revision`."""
+        found = await self.stream.newest(f"$KV.{LEASES}.{self.key}")
+        return _lease(found.data) if found else None, found
 
     async def write_lease(self, node: str, epoch: str, settled_ms: int) -> None:
         """Write the lease; raises `OvertakenError` if another node has done so."""
@@ -176,6 +182,7 @@ class BusJournal:
         self.ended = ""
         self.settled_ms = self.kept_ms = 0
         self.closed = False
+        self.is_shared = True
         self.is_mine = is_new
         """Whether this node feeds the session."""
         self.at = 0
@@ -202,11 +209,6 @@ class BusJournal:
     def lag_ms(self) -> int:
         """How long the oldest of the events that are not stored yet has waited."""
         return self._channel.outbox.lag_ms if self.is_mine else 0
-
-    @property
-    def hands_over(self) -> bool:
-        """Whether its client can go on at another node."""
-        return self.is_mine and bool(self.fed.proof)
 
     def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Callable[[], None]) -> None:
         """Send events of other nodes to `relay`, and call `lost` when one takes the session."""
@@ -258,11 +260,12 @@ class BusJournal:
     async def catch_up(self) -> None:
         """Read the lines that this node has not heard of."""
         async with self._lock:
-            while not self.ended:
-                if (found := await self._stream.next(self._subject, self.at)) is None:
+            while not (self.is_mine or self.ended):
+                if not (found := await self._stream.following(self._subject, self.at)):
                     return
-                if not self.is_mine:
-                    self._take(found.at, _line(found.data))
+                for each in found:
+                    if each.at > self.at and not self.is_mine:
+                        self._take(each.at, _line(each.data))
 
     async def follow(self) -> None:
         """Hear from now on what the node that feeds the session tells."""
@@ -281,6 +284,8 @@ class BusJournal:
         """Become the one whose lines are taken; await `Channel.write_lease` first."""
         while True:
             await self.catch_up()
+            if self.ended:
+                return
             head = Head(session=self.session, epoch=self.epoch, started=self.started)
             # The interrupted segment used a number, which its successor must not use again.
             head = msgspec.structs.replace(
@@ -387,44 +392,47 @@ class Bus:
         for channel in [*self._channels.values()]:
             await channel.outbox.done()
 
-    async def prepare(self, session: str, feeder: Claimant | None, *, have: str) -> str | None:
-        """Read what is stored of a session, and take it if a `feeder` may go on with it here.
+    async def prepare(self, session: str, claimant: Claimant | None, *, have: str) -> str | None:
+        """Read what is stored of a session, and take it if a `claimant` may go on with it here.
 
-        While the bus does not answer, clients get what this node has. Raises `JournalError` if it
-        has nothing, or another node was first.
+        While the bus does not answer, sessions that this node feeds go on. Others wait, since it
+        may lack finals that the client got elsewhere. Raises `JournalError` if that takes long.
         """
         channel = self._channel(session)
         journal = channel.journal
-        if self._stream.trouble and journal and (journal.is_mine or (have and not feeder)):
+        if self._stream.trouble and journal is not None and journal.is_mine:
             return journal.epoch
         try:
             async with asyncio.timeout(_PATIENCE_S), channel.lock:
-                return await self._prepare(channel, feeder, have)
+                while True:
+                    with suppress(OvertakenError):  # as when the other node lets it go just now
+                        return await self._prepare(channel, claimant, have)
         except TimeoutError:
             raise JournalError(self._stream.trouble or "the bus is slow") from None
-        except OvertakenError:
-            raise JournalError(f"another node takes session {session!r}") from None
 
-    async def _prepare(self, channel: Channel, feeder: Claimant | None, have: str) -> str | None:
+    async def _prepare(self, channel: Channel, claimant: Claimant | None, have: str) -> str | None:
         if channel.journal is not None and channel.journal.closed:
             await channel.outbox.done()  # its end is being written
         journal = channel.journal
         if journal is not None and journal.is_mine and not journal.at:
             return journal.epoch  # it is just being begun here
-        if (lease := await channel.lease()) is None:
+        lease, stored = await channel.lease()
+        if lease is None or stored is None:
             return None
         if journal is not None and journal.is_mine:
-            if lease.node == self._stream.node and lease.epoch == journal.epoch:
-                return lease.epoch
+            if lease.node == self._stream.node:
+                return journal.epoch
             await journal.lose()
-        if feeder is None and have == lease.epoch:
-            return have
+        # Not before: with the newest revision, a node that has lost the session would not notice.
+        channel.revision = stored.at
+        if claimant is None and have == lease.epoch and (journal is None or journal.closed):
+            return have  # it is over
         if journal is None or journal.closed or journal.epoch != lease.epoch:
             journal = await self._read(channel, lease)
         await journal.follow()
         channel.is_elsewhere = False
-        if feeder is not None:
-            await self._admit(channel, journal, lease, feeder)
+        if claimant is not None:
+            await self._admit(channel, lease, stored.time, claimant)
         return lease.epoch if journal.at else None
 
     async def _read(self, channel: Channel, lease: Lease) -> BusJournal:
@@ -439,16 +447,19 @@ class Bus:
         return journal
 
     async def _admit(
-        self, channel: Channel, journal: BusJournal, lease: Lease, feeder: Claimant
+        self, channel: Channel, lease: Lease, stored_at: datetime, claimant: Claimant
     ) -> None:
         """Take the session for a client, unless it is fed elsewhere or over."""
-        if feeder.epoch and feeder.epoch != lease.epoch:
-            await self._look_back(channel, feeder.epoch)
-        if journal.ended:
+        if claimant.epoch and claimant.epoch != lease.epoch:
+            await self._look_back(channel, claimant.epoch)
+        if (journal := channel.journal) is None or journal.ended:
             return
-        if not feeder.resumes(journal.epoch, journal.fed):
+        if not claimant.resumes(journal.epoch, journal.fed):
             is_fed = lease.node not in ("", self._stream.node) and await self._is_alive(lease.node)
-            channel.is_elsewhere = is_fed or await self._is_awaited(channel, journal)
+            # The client that can resume the session may still come.
+            age_s = (datetime.now(UTC) - stored_at).total_seconds()
+            is_awaited = bool(journal.fed.proof) and age_s < self._resume_s
+            channel.is_elsewhere = is_fed or is_awaited
         if not channel.is_elsewhere:
             await channel.write_lease(self._stream.node, journal.epoch, lease.settled_ms)
             journal.settled_ms = max(journal.settled_ms, lease.settled_ms)
@@ -462,13 +473,6 @@ class Bus:
 
     async def _is_alive(self, node: str) -> bool:
         return await self._stream.newest(f"$KV.{NODES}.{node}") is not None
-
-    async def _is_awaited(self, channel: Channel, journal: BusJournal) -> bool:
-        """Whether the client that can resume the session may still come."""
-        found = await self._stream.newest(f"$KV.{LEASES}.{channel.key}")
-        if not journal.fed.proof or found is None:
-            return False
-        return (datetime.now(UTC) - found.time).total_seconds() < self._resume_s
 
     def open(self, session: str) -> BusJournal:
         """Return the journal of a session that `prepare` has taken, or begin a run."""
@@ -522,3 +526,7 @@ class Bus:
                     channel.task.cancel()
             elif journal is not None and not journal.is_mine:
                 await journal.catch_up()
+            elif journal is not None and journal.at and not channel.lock.locked():
+                lease, _ = await channel.lease()
+                if lease and lease.node != self._stream.node and not journal.closed:
+                    await journal.lose()  # while its client was away

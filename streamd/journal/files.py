@@ -216,7 +216,7 @@ class FileJournal:
         self.fed = head.fed
         self.ended = ""
         self.settled_ms = self.kept_ms = 0
-        self.hands_over, self.lag_ms = False, 0
+        self.is_shared, self.lag_ms = False, 0
         self._index, self._files, self._policy = index, tuple(files), policy
         self._file = -1
         self._size = 0
@@ -479,7 +479,7 @@ class Folder:
     async def written(self) -> None:
         """Do nothing: what is stored is written."""
 
-    async def prepare(self, session: str, feeder: Claimant | None, *, have: str) -> str | None:
+    async def prepare(self, session: str, claimant: Claimant | None, *, have: str) -> str | None:
         """Do nothing: no other process writes the folder."""
         return None
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -28,6 +29,9 @@ BEAT_S, LEASE_S = 2.0, 8.0
 _ANSWER_S = 1.0
 """Time for an answer; what is not answered is asked again, and stored only once."""
 _PAUSE_S = 0.1
+_BATCH = 500
+_END_OF_BATCH = "204", "404"
+"""Status of what follows the last message, or comes in place of the first."""
 _WRONG_LAST, _NO_MESSAGE, _OTHER_CONFIG = (10071, 10164), 10037, 10058
 """Error codes: another message came in between, nothing is there, it exists with other options."""
 
@@ -79,6 +83,7 @@ class JetStream:
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]  # it is only slept
                 ping_interval=5,
+                no_echo=True,
             )
             await self._insist(self._declare)
             self._declared.set()
@@ -128,13 +133,18 @@ class JetStream:
         await self._declared.wait()
         return await self._insist(put)
 
-    async def next(self, subject: str, after: int) -> StoredMessage | None:
-        """Return the first message of a subject behind place `after`."""
-        return await self._read(subject, after + 1)
+    async def following(self, subject: str, after: int) -> list[StoredMessage]:
+        """Return the first messages of a subject in the log behind place `after`, a batch of them.
+
+        The newest may be missing for a moment if the bus has several servers.
+        """
+        await self._declared.wait()
+        return await self._insist(lambda: self._batch(subject, after))
 
     async def newest(self, subject: str) -> StoredMessage | None:
         """Return the last message of a subject."""
-        return await self._read(subject)
+        await self._declared.wait()
+        return _stored(await self._insist(lambda: self._get(subject)))
 
     async def tell(self, subject: str, data: bytes) -> None:
         """Send a message that is not stored to whoever listens now."""
@@ -149,14 +159,29 @@ class JetStream:
 
         return await self._nats.subscribe(subject, cb=call)
 
-    async def _read(self, subject: str, seq: int | None = None) -> StoredMessage | None:
-        await self._declared.wait()
-        return _stored(await self._insist(lambda: self._get(subject, seq)))
+    async def _batch(self, subject: str, after: int) -> list[StoredMessage]:
+        wanted = {"seq": after + 1, "next_by_subj": subject, "batch": _BATCH}
+        inbox = await self._nats.subscribe(self._nats.new_inbox())
+        try:
+            request = msgspec.json.encode(wanted)
+            await self._nats.publish(f"$JS.API.DIRECT.GET.{LOG}", request, reply=inbox.subject)
+            found: list[StoredMessage] = []
+            while True:
+                message = await inbox.next_msg(_ANSWER_S)
+                headers = message.headers or {}
+                if (status := headers.get(Header.STATUS.value)) in _END_OF_BATCH:
+                    return found
+                if status is not None:
+                    raise Error(f"{status} {headers.get(Header.DESCRIPTION.value, '')}")
+                time = datetime.fromisoformat(headers["Nats-Time-Stamp"])
+                found.append(StoredMessage(int(headers["Nats-Sequence"]), message.data, time))
+        finally:
+            await inbox.unsubscribe()
 
-    async def _get(self, subject: str, seq: int | None = None) -> RawStreamMsg | None:
+    async def _get(self, subject: str) -> RawStreamMsg | None:
         stream = LOG if subject.startswith(LOG) else f"KV_{subject.split('.')[1]}"
         try:
-            return await self._js.get_msg(stream, seq, subject, next=seq is not None)
+            return await self._js.get_msg(stream, subject=subject)
         except APIError as error:
             if error.err_code == _NO_MESSAGE:
                 return None
@@ -191,6 +216,7 @@ class JetStream:
         ]
         for stream in streams:
             stream.num_replicas = self._replicas
+            stream.allow_direct = True
             if stream.name != LOG:
                 stream.max_msgs_per_subject, stream.allow_rollup_hdrs = 1, True
             try:

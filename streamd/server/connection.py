@@ -172,7 +172,7 @@ class Connection:
         self._socket, self._dialect, self._ingests = socket, dialect, ingests
         self._query = dialect.request()
         self._error: WireError | None = None
-        self._stuck = False
+        self._stuck = self._moves = False
         self._ingest: Ingest | None = None
         self._hub = self._join()
         self._hello = Hello(
@@ -243,7 +243,14 @@ class Connection:
         self._subscription.offer(ack)
 
     def end(self) -> None:
-        """The server ends: end the transcript, even if another process resumes the session."""
+        """The server ends: end the transcript, even if another process resumes the session.
+
+        A client that can go on at another node has its connection closed, and reconnects.
+        """
+        if self._hub.moves and (self._ingest is None or self._ingest.session.hands_over):
+            self._moves = True
+            self._subscription.close()
+            return
         self._subscription.offer(Eos(seq=self._hub.seq, reason=EndReason.SHUTDOWN))
 
     async def _read(self, message: str | bytes | None) -> EndReason:
@@ -285,6 +292,8 @@ class Connection:
             code, reason = (1001, EndReason.SHUTDOWN) if ends else (1000, "")
             if self._subscription.slow:
                 self._error = WireError("slow", "too far behind: reconnect with after=")
+            if self._moves:
+                code, reason = 1012, "go on at another node"
             if self._error is not None:
                 await refuse(self._socket, self._dialect, self._error)
         except ConnectionClosed:

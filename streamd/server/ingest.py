@@ -91,7 +91,7 @@ class Sessions(Protocol):
         """Learn what other nodes know of a session; await it right before `hub` or `open`.
 
         It takes the session over for a client that `feeds` it, if another node had it and the
-        client has the right to. Raises `WireError` with `session_busy` if nothing can be learnt.
+        client has the right to. Raises `WireError` with `slow` if nothing can be learnt now.
         """
 
     def hub(self, session: str) -> Hub | None:

@@ -27,6 +27,8 @@ class Metrics:
         self.streams = gauge("streams_active", "Sessions in progress")
         self.uploads = gauge("uploads_active", "Recordings being received or transcribed")
         self.queued = gauge("sub_queue_depth", "Events in the longest queue of a client")
+        self.unstored = gauge("unstored_seconds", "Time that an event has waited for the bus")
+        self.replaced = counter("sessions_replaced", "Sessions that another node has taken over")
         self.slow = counter("slow_disconnects", "Clients disconnected for reading too slowly")
         self._lag = latency("lag_seconds", "Time from the end of the audio of a final to its text")
         self._partial = latency(

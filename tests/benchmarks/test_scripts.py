@@ -285,3 +285,9 @@ def test_what_building_for_core_ml_costs():
     assert row["packages_mb"]["embedding.npy"] < row["disk_mb"]
     assert row["weights_mb"] < row["peak_mb"]
     assert "| tiny | 16 |" in table
+
+
+def test_what_nats_costs():
+    table, told = run("cluster.py", "--seconds", "2", "--speakers", "1")
+    assert "on NATS, another node" in table
+    assert [row["process"] for row in told["cost"]["on NATS"]][-1] == "NATS"

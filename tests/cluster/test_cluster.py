@@ -1,0 +1,303 @@
+"""Three nodes behind HAProxy, of which one or NATS is killed again and again: no word is lost.
+
+Speakers talk in real time. STREAMD_KILLS says how often something is killed.
+"""
+
+import asyncio
+import importlib.util
+import itertools
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import Self
+
+import jiwer
+import numpy as np
+import pytest
+
+from streamd.client import watch
+from streamd.events import Eos, Event, Final, Gap, Missed
+from streamd.types import SAMPLE_RATE
+from tests.support import recorded
+from tests.support.nats import Nats, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = str(Path(sys.executable).with_name("streamd"))
+N_KILLS = int(os.environ.get("STREAMD_KILLS", "10"))
+N_NODES, N_SPEAKERS, N_LISTENERS = 3, 12, 30
+BLOCK = SAMPLE_RATE // 10
+CLIPS = ("sense_0870", "sense_0880", "arctic_a0245", "LJ002-0186")
+
+_spec = importlib.util.spec_from_file_location("speak", ROOT / "clients/python/speak.py")
+speak = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(speak)
+
+
+def program(name: str) -> str:
+    """Return the path of a system program that the tests need."""
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        assert not os.environ.get("STREAMD_REQUIRE_SYSTEM"), f"{name} is not installed"
+        pytest.skip(f"needs {name}")
+    return found
+
+
+class Node:
+    """A streamd in a process of its own, on one port."""
+
+    def __init__(self, bus: str, *options: str) -> None:
+        self.port, self._log = free_port(), b""
+        self._options = ("--bus", bus, "--max-streams", str(N_SPEAKERS), *options)
+        self.url = f"ws://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            *(PROGRAM, "serve", "--port", str(self.port), *self._options),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async for line in self.process.stderr:
+            if b"listening on" in line:
+                self._reading = asyncio.create_task(self.process.stderr.read())
+                return
+        raise AssertionError(f"streamd ended with {await self.process.wait()}")
+
+    async def end(self, how: int) -> None:
+        self.process.send_signal(how)
+        await self.process.wait()
+        self._log += await self._reading
+        assert b"Traceback" not in self._log, self._log.decode()
+        assert how == signal.SIGKILL or self.process.returncode == 0, self._log.decode()
+
+    async def kill(self) -> None:
+        await self.end(signal.SIGKILL)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end(signal.SIGTERM)
+
+
+class Balancer:
+    """HAProxy or NGINX with the configuration of contrib, for nodes on other ports."""
+
+    def __init__(self, name: str, folder: Path, nodes: list[Node]) -> None:
+        self.port = free_port()
+        self.url = f"ws://127.0.0.1:{self.port}"
+        file = "haproxy.cfg" if name == "haproxy" else "nginx.conf"
+        text = (ROOT / "contrib/cluster" / file).read_text()
+        for n, node in enumerate(nodes, 1):
+            text = text.replace(f"10.0.0.{n}:8765", f"127.0.0.1:{node.port}")
+        text = re.sub(r"(bind :|listen )8765", rf"\g<1>{self.port}", text)
+        if name == "nginx":
+            text = f"daemon off; pid {folder}/pid; error_log stderr warn;\n{text}"
+            text = text.replace("http {", "http {\n    access_log off;")
+        self._file = folder / file
+        self._file.write_text(text)
+        self._command = [program(name), "-f" if name == "haproxy" else "-c", str(self._file)]
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(*self._command)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._process.terminate()
+        await self._process.wait()
+
+
+def sound(n: int) -> bytes:
+    """What speaker `n` says in a round: the clips from another one on, with pauses between."""
+    pause = np.zeros(2 * SAMPLE_RATE)
+    clips = [CLIPS[(n + i) % len(CLIPS)] for i in range(len(CLIPS))]
+    every = np.concatenate([part for clip in clips for part in (recorded.samples(clip), pause)])
+    every = np.pad(every, (0, -len(every) % BLOCK))
+    return (every * 32767).astype("<i2").tobytes()
+
+
+class Talk:
+    """One speaker, who says the same again and again, and what its listeners heard."""
+
+    def __init__(self, n: int, url: str) -> None:
+        self.session, self._url, self._pcm = f"talk-{n}", url, sound(n)
+        self.n_rounds = 0
+        self.begun, self.enough = asyncio.Event(), asyncio.Event()
+        self.heard: list[list[Final]] = []
+
+    async def say(self, *, n_rounds: int = sys.maxsize, paced: bool = True) -> None:
+        """Speak in real time if `paced`, until `enough`."""
+        loop = asyncio.get_running_loop()
+
+        def told(message: dict[str, object]) -> None:
+            self.begun.set()
+
+        async with speak.Speaker(self._url, self.session, on_message=told) as speaker:
+            for _ in range(n_rounds):
+                began_s = loop.time()
+                for at in range(0, len(self._pcm), 2 * BLOCK):
+                    if paced:
+                        late_s = began_s + at / 2 / SAMPLE_RATE - loop.time()
+                        await asyncio.wait([self._paused], timeout=max(0.0, late_s))
+                    await speaker.send(self._pcm[at : at + 2 * BLOCK])
+                self.n_rounds += 1
+                if self.enough.is_set():
+                    break
+            await speaker.stop()
+
+    @property
+    def _paused(self) -> asyncio.Future[None]:
+        """A future that is never done: to wait for a clock."""
+        return asyncio.get_running_loop().create_future()
+
+    async def listen(self, url: str, news: Callable[[Event], None]) -> None:
+        """Note the finals until the session ends; come back however often the node dies."""
+        finals: list[Final] = []
+        self.heard.append(finals)
+        address = f"{url}/v1/stream?session={self.session}"
+        async with aclosing(watch(address, after=0, retry_ms=50)) as events:
+            async for event in events:
+                assert not isinstance(event, Missed | Gap), event
+                news(event)
+                if isinstance(event, Final):
+                    finals.append(event)
+                if isinstance(event, Eos) and event.reason == "stop":
+                    return
+
+
+def words(finals: list[Final]) -> str:
+    return re.sub(r"[^a-z0-9 ]", "", " ".join(final.text.lower() for final in finals))
+
+
+async def undisturbed(n: int, url: str) -> list[Final]:
+    """Return the finals of a round of which nothing is disturbed."""
+    talk = Talk(n, url)
+    talk.session = f"calm-{n}"
+    speaking = asyncio.create_task(talk.say(n_rounds=1, paced=False))
+    await talk.begun.wait()
+    await talk.listen(url, lambda event: None)
+    await speaking
+    return talk.heard[0]
+
+
+@pytest.mark.timeout(180 + 20 * N_KILLS)
+async def test_killed_again_and_again(tmp_path, capsys):
+    rng = random.Random(N_KILLS)
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(Nats(tmp_path / "nats"))
+        nodes = [await stack.enter_async_context(Node(nats.url)) for _ in range(N_NODES)]
+        balancer = await stack.enter_async_context(Balancer("haproxy", tmp_path, nodes))
+        calm = [await undisturbed(n, balancer.url) for n in range(len(CLIPS))]
+        talks = [Talk(n, balancer.url) for n in range(N_SPEAKERS)]
+        speaking = [asyncio.create_task(talk.say()) for talk in talks]
+        news: asyncio.Queue[Event] = asyncio.Queue()
+        for talk in talks:
+            await talk.begun.wait()
+        listening = [
+            asyncio.create_task(
+                talks[n % N_SPEAKERS].listen(rng.choice(nodes).url, news.put_nowait)
+            )
+            for n in range(N_LISTENERS)
+        ]
+        n_killed = {"node": 0, "NATS": 0}
+        for _ in range(N_KILLS):
+            await some(news, rng)
+            victim = nats if rng.random() < 0.2 else rng.choice(nodes)
+            n_killed["NATS" if victim is nats else "node"] += 1
+            await victim.kill()
+            await victim.start()
+        for talk in talks:
+            talk.enough.set()
+        await asyncio.gather(*speaking)
+        await asyncio.gather(*listening)
+    n_same = n_all = 0
+    wer = []
+    for n, talk in enumerate(talks):
+        first, *others = talk.heard
+        assert [final.seq for final in first] == list(range(1, len(first) + 1))
+        assert all(other == first for other in others)
+        assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
+        again = calm[n % len(CLIPS)] * talk.n_rounds
+        wer.append(jiwer.process_words(words(again), words(first)))
+        n_all += len(again)
+        n_same += sum(a.text == b.text for a, b in zip(again, first, strict=False))
+    n_words = sum(w.hits + w.substitutions + w.deletions for w in wer)
+    kinds = {
+        k: sum(getattr(w, k) for w in wer) for k in ("substitutions", "deletions", "insertions")
+    }
+    with capsys.disabled():
+        print(f"\nkilled: {n_killed}; {N_SPEAKERS} speakers, {N_LISTENERS} listeners")
+        print(f"finals: {n_all}, no number missing or doubled, {n_same} as undisturbed")
+        print(f"words: {n_words}, unlike the undisturbed ones: {kinds}")
+    assert sum(kinds.values()) <= 0.02 * n_words
+
+
+async def some(news: asyncio.Queue[Event], rng: random.Random) -> None:
+    """Return after a random number of finals from now on: a few seconds, in the middle of words."""
+    while not news.empty():
+        news.get_nowait()
+    for _ in range(rng.randrange(1, 8)):
+        while not isinstance(await news.get(), Final):
+            pass
+    for _ in range(rng.randrange(12)):
+        await news.get()
+
+
+@pytest.mark.parametrize("name", ["haproxy", "nginx"])
+async def test_nodes_that_are_restarted_one_by_one_cut_no_word(tmp_path, name):
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(Nats(tmp_path / "nats"))
+        nodes = [await stack.enter_async_context(Node(nats.url)) for _ in range(N_NODES)]
+        balancer = await stack.enter_async_context(Balancer(name, tmp_path, nodes))
+        calm = await undisturbed(0, balancer.url)
+        talk = Talk(0, balancer.url)
+        speaking = asyncio.create_task(talk.say())
+        await talk.begun.wait()
+        news: asyncio.Queue[Event] = asyncio.Queue()
+        listening = asyncio.create_task(talk.listen(balancer.url, news.put_nowait))
+        for node in nodes:
+            while not isinstance(await news.get(), Final):
+                pass
+            await node.end(signal.SIGTERM)
+            await node.start()
+        talk.enough.set()
+        await speaking
+        await listening
+    (first,) = talk.heard
+    assert [final.seq for final in first] == list(range(1, len(first) + 1))
+    difference = jiwer.process_words(words(calm * talk.n_rounds), words(first))
+    assert difference.wer <= 0.05, (words(calm), words(first))
+
+
+async def test_one_of_three_servers_of_nats_dies_and_nobody_notices(tmp_path):
+    ports = [(free_port(), free_port()) for _ in range(3)]
+    routes = ",".join(f"nats://127.0.0.1:{cluster}" for _, cluster in ports)
+    async with AsyncExitStack() as stack:
+        servers = []
+        for n, (port, cluster) in enumerate(ports):
+            options = f"-js -sd {tmp_path}/{n} -a 127.0.0.1 -n n{n} --cluster_name c"
+            options += f" --cluster nats://127.0.0.1:{cluster} --routes {routes}"
+            servers.append(Nats(tmp_path, *options.split(), port=port))
+        starting = [asyncio.create_task(stack.enter_async_context(server)) for server in servers]
+        await asyncio.gather(*starting)
+        bus = ",".join(server.url for server in servers)
+        node = Node(bus, "--set", "journal.replicas=3")
+        await stack.enter_async_context(node)
+        calm = await undisturbed(0, node.url)
+        talk = Talk(0, node.url)
+        speaking = asyncio.create_task(talk.say(n_rounds=1))
+        await talk.begun.wait()
+        news: asyncio.Queue[Event] = asyncio.Queue()
+        listening = asyncio.create_task(talk.listen(node.url, news.put_nowait))
+        while not isinstance(await news.get(), Final):
+            pass
+        await servers[0].kill()
+        await speaking
+        await listening
+    assert [final.text for final in talk.heard[0]] == [final.text for final in calm]
