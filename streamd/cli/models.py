@@ -85,6 +85,7 @@ def _automatic(config: Config, here: StorePaths) -> str:
             _download(better, Repository(usual.repository), here, config.output)
             return better
         imports.decline(here.imported)
+    _refuse_wrong_language(bundled, config.decoding)
     hint = f"many words will be wrong; streamd models get {better} downloads a better model"
     log.warning("using %s, which ships with streamd: %s", bundled, hint)
     return bundled

@@ -17,6 +17,7 @@ from streamd.disk import locked, megabytes
 from streamd.engine.catalog import CATALOG
 from streamd.engine.store import find, imports, load_model, not_here
 from streamd.engine.store.cache import places
+from streamd.errors import ConfigError
 from tests.support.checkpoints import checkpoint, ggml, huggingface
 from tests.support.hub import hub, repo_of
 
@@ -315,7 +316,8 @@ def test_the_best_one_that_knows_the_language(serving, capsys):
     assert chosen(language="auto") == chosen(task="translate") == "tiny"
     assert chosen(model="tiny.en") == "tiny.en"
     main(["models", "remove", "tiny", "-q"])
-    assert chosen(language="de") == "tiny.en"
+    with pytest.raises(ConfigError, match=r"tiny\.en knows en only; take one such as base"):
+        chosen(language="de")
 
 
 def test_an_import_is_judged_by_its_size_and_languages(serving):
@@ -436,6 +438,14 @@ def test_no_model_at_all_is_the_bundled_one_and_says_so(serving):
     using = "streamd: warning: using tiny.en, which ships with streamd"
     assert done.stderr.splitlines()[0] == f"{using}: {hint}"
     assert not serving.seen, "nobody was asked"
+
+
+@pytest.mark.parametrize(("words", "asked"), [("-l de", "--language de"), ("-tr", "--translate")])
+def test_the_bundled_model_is_not_used_for_what_it_cannot_do(words, asked, monkeypatch, capsys):
+    monkeypatch.delenv("STREAMD_MODEL", raising=False)
+    assert main([*words.split(), str(SOUND)]) == 2
+    expected = f"streamd: {asked}: the model tiny.en knows en only; take one such as base\n"
+    assert capsys.readouterr().err == expected
 
 
 # -- at a terminal -------------------------------------------------------------------------------
