@@ -251,6 +251,7 @@ class MLComputePlan:
 
 models = SimpleNamespace(
     CompiledMLModel=CompiledMLModel,
+    model=SimpleNamespace(MLState=MLState),
     utils=SimpleNamespace(compile_model=_compile_model),
     compute_plan=SimpleNamespace(MLComputePlan=MLComputePlan),
 )

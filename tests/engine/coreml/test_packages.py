@@ -2,6 +2,8 @@
 
 import shutil
 from dataclasses import replace
+from inspect import signature
+from operator import attrgetter
 
 import pytest
 
@@ -9,6 +11,7 @@ from streamd.cli import main
 from streamd.cli.packages import compared, functions, offer, trials
 from streamd.config import load
 from streamd.daemon import opening
+from streamd.engine.coreml import package
 from streamd.engine.coreml.runtime.library import Placement
 from streamd.engine.coreml.runtime.takeover import (
     Outcome,
@@ -125,6 +128,32 @@ def test_why_a_mac_cannot_use_core_ml_is_said_in_a_line(
         caplog.set_level("INFO")
         assert opening.built_for_core_ml(load({"model": "tiny.en"}, {}), opening.CoreML()) is None
         assert caplog.messages == [f"on the CPU: {why}"]
+
+
+_PLAN = "models.compute_plan.MLComputePlan"
+CALLS = (
+    "models.utils.compile_model",
+    "models.CompiledMLModel",
+    "models.CompiledMLModel.predict",
+    "models.CompiledMLModel.make_state",
+    "models.model.MLState.write_state",
+    f"{_PLAN}.load_from_path",
+    f"{_PLAN}.get_compute_device_usage_for_mlprogram_operation",
+    f"{_PLAN}.get_estimated_cost_for_mlprogram_operation",
+)
+"""All that the runtime calls."""
+
+
+def test_the_stand_in_is_called_as_coremltools_is():
+    theirs = package.coremltools()
+    for name in CALLS:
+        mine, real = (
+            list(signature(attrgetter(name)(module)).parameters)
+            for module in (coreml_stand_in, theirs)
+        )
+        assert mine == real[: len(mine)], name
+    units = {unit.name for unit in coreml_stand_in.ComputeUnit}
+    assert units <= {unit.name for unit in theirs.ComputeUnit}
 
 
 def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path):
