@@ -344,3 +344,9 @@ async def test_who_is_connected_to_a_node_that_ends_is_sent_to_another_one(nats)
             assert closed.close_code == 1012
         async with client(there.port, f"role=both&session=talk&epoch={told}") as speaker:
             assert (await speaker.get())["epoch"] == told
+
+
+async def test_no_client_is_told_the_password_of_the_bus():
+    stream = JetStream("nats://me:secret@127.0.0.1:1,nats://me:secret@h/", days=1, replicas=1)
+    told = "the bus nats://127.0.0.1:1,nats://h/ does not answer: it is not connected"
+    assert stream.trouble == told

@@ -6,6 +6,7 @@ here has a state at the server that a restart would lose: no consumers, only sin
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -60,6 +61,7 @@ class JetStream:
     def __init__(self, url: str, *, days: int, replicas: int) -> None:
         self.node = secrets.token_hex(4)
         self._url, self._days, self._replicas = url, days, replicas
+        self._name = f"the bus {re.sub('//[^/,]*@', '//', url)}"  # clients get it without passwords
         self._nats = Client()
         self._js: JetStreamContext = self._nats.jetstream(timeout=_ANSWER_S)
         self._trouble = ""
@@ -104,7 +106,7 @@ class JetStream:
         """Why the bus does not answer; empty if it does."""
         away = "" if self._nats.is_connected else "it is not connected"
         trouble = self._trouble or away or ("" if self._declared.is_set() else "it is new")
-        return trouble and f"the bus {self._url} does not answer: {trouble}"
+        return trouble and f"{self._name} does not answer: {trouble}"
 
     async def put(self, subject: str, data: bytes, *, last: int) -> int:
         """Store a message of which the one at `last` (0: none) is the last of its subject before.
@@ -201,9 +203,9 @@ class JetStream:
     def _worry(self, error: Exception | None) -> None:
         trouble = "" if error is None else str(error).removeprefix("nats: ") or repr(error)
         if trouble and not self._trouble:
-            log.warning("the bus %s: %s; finals wait", self._url, trouble)
+            log.warning("%s: %s; finals wait", self._name, trouble)
         elif self._trouble and not trouble:
-            log.info("the bus %s answers", self._url)
+            log.info("%s answers", self._name)
         self._trouble = trouble
 
     async def _declare(self) -> None:
