@@ -108,7 +108,7 @@ class Stream:
         metrics: Metrics,
         room: int,
     ) -> None:
-        self.session, self.hub = new_session(hub.choices), hub
+        self.session, self.hub, self._chosen = new_session(hub.choices), hub, hub.choices
         self._new_session, self._choose = new_session, calls.choose
         self._metrics, self._observe = metrics, metrics.observer()
         self._room, self._wake, self._failed = room, calls.wake, calls.failed
@@ -137,7 +137,8 @@ class Stream:
         where it was settled; otherwise the time since then is a gap.
         """
         self._begun, self._recording, self.is_resumed = True, recording, is_resumed
-        self.session = self._new_session(self.hub.choices)  # which another node may have changed
+        if self.hub.choices != self._chosen:  # another node has changed them
+            self.session = self._new_session(self.hub.choices)
         journal = self.hub.journal
         if journal is None or not journal.seq + journal.settled_ms:
             return

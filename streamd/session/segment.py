@@ -150,6 +150,7 @@ class Segment:
         Returns the words that leave the window.
         """
         self.revise(words, len(words))
+        self.joint = None
         gone, self.n_left = self.committed[self.n_left :], len(self.committed)
         if gone:
             self.anchor = max(self.anchor, self.utterance.start, gone[-1].end)
