@@ -204,6 +204,18 @@ async def test_a_node_hears_that_a_session_is_fed_elsewhere_while_its_client_is_
         assert replaced.is_set()
 
 
+async def test_a_session_is_not_dropped_while_it_is_looked_up(nats):
+    async with nodes(nats) as (a, b):
+        await a.open()
+        await b.streams.prepare("talk")
+        channel = b.bus._channels["talk"]
+        async with channel.lock:
+            await b.bus._beat()
+        assert not channel.journal.closed
+        await b.bus._beat()  # nobody wanted it
+        assert "talk" not in b.bus._channels
+
+
 async def test_nobody_else_feeds_a_session_meanwhile(nats):
     async with nodes(nats) as (a, b):
         stream = await a.open()

@@ -146,8 +146,7 @@ class Channel:
     @property
     def is_idle(self) -> bool:
         """Whether nobody needs it."""
-        is_used = self.journal is not None and (self.journal.is_mine or not self.journal.closed)
-        return not (is_used or self.lock.locked())
+        return self.journal is None or (self.journal.closed and not self.journal.is_mine)
 
     async def lease(self) -> tuple[Lease | None, StoredMessage | None]:
         """Read the lease; return it with its message. It is for the caller to set `revision`."""
@@ -398,15 +397,18 @@ class Bus:
         While the bus does not answer, sessions that this node feeds go on. Others wait, since it
         may lack finals that the client got elsewhere. Raises `JournalError` if that takes long.
         """
-        channel = self._channel(session)
-        journal = channel.journal
+        journal = self._channel(session).journal
         if self._stream.trouble and journal is not None and journal.is_mine:
             return journal.epoch
         try:
-            async with asyncio.timeout(_PATIENCE_S), channel.lock:
+            async with asyncio.timeout(_PATIENCE_S):
                 while True:
-                    with suppress(OvertakenError):  # as when the other node lets it go just now
-                        return await self._prepare(channel, claimant, have)
+                    channel = self._channel(session)
+                    async with channel.lock:
+                        if channel is not self._channels.get(session):
+                            continue  # it was dropped meanwhile
+                        with suppress(OvertakenError):  # as when the other node lets it go now
+                            return await self._prepare(channel, claimant, have)
         except TimeoutError:
             raise JournalError(self._stream.trouble or "the bus is slow") from None
 
@@ -516,6 +518,8 @@ class Bus:
         """Forget sessions that nobody needs; look for lines of which nobody has told us."""
         for session, channel in [*self._channels.items()]:
             journal = channel.journal
+            if channel.lock.locked():
+                continue  # `prepare` is at it
             if journal is not None and not journal.is_joined:
                 journal.close()  # the client for which it was looked up could not have it
             if channel.is_idle:
@@ -526,7 +530,7 @@ class Bus:
                     channel.task.cancel()
             elif journal is not None and not journal.is_mine:
                 await journal.catch_up()
-            elif journal is not None and journal.at and not channel.lock.locked():
+            elif journal is not None and journal.at:
                 lease, _ = await channel.lease()
                 if lease and lease.node != self._stream.node and not journal.closed:
                     await journal.lose()  # while its client was away
