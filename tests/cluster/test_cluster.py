@@ -29,7 +29,7 @@ from tests.support.nats import Nats, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
-N_KILLS = int(os.environ.get("STREAMD_KILLS", "10"))
+N_KILLS = int(os.environ.get("STREAMD_KILLS", "100"))
 N_NODES, N_SPEAKERS, N_LISTENERS = 3, 12, 30
 BLOCK = SAMPLE_RATE // 10
 CLIPS = ("sense_0870", "sense_0880", "arctic_a0245", "LJ002-0186")
