@@ -475,16 +475,7 @@ class Streams:
             raise WireError("storage", f"the session cannot be stored: {error}") from error
 
     def _open(self, session: str, epoch: str | None, secret: str) -> Stream:
-        journal = self._storage.journal
-        if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
-            raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
-        stream = self._streams.get(session)
-        if journal and journal.is_fed_elsewhere(session):
-            raise WireError("session_busy", f"session {session!r} is fed at another node")
-        if stream and stream.is_fed:
-            raise WireError("session_busy", f"another client feeds session {session!r} already")
-        if (n_fed := self._n_fed) >= self._max_ingest:
-            raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
+        self._check_free(session, epoch)
         is_resumed = self._admit(session, epoch, secret)
         stream = self._streams.get(session)
         recording = self._storage.record(session)
@@ -497,6 +488,18 @@ class Streams:
             raise
         stream.begin(recording, is_resumed=is_resumed)
         return stream
+
+    def _check_free(self, session: str, epoch: str | None) -> None:
+        """Raise `WireError` if the session is over or fed, or if too many are."""
+        journal = self._storage.journal
+        if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
+            raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
+        if journal and journal.is_fed_elsewhere(session):
+            raise WireError("session_busy", f"session {session!r} is fed at another node")
+        if (stream := self._streams.get(session)) and stream.is_fed:
+            raise WireError("session_busy", f"another client feeds session {session!r} already")
+        if (n_fed := self._n_fed) >= self._max_ingest:
+            raise WireError("too_many_streams", f"{n_fed} streams are fed already: try again later")
 
     def _admit(self, session: str, epoch: str | None, secret: str) -> bool:
         """Return whether the client fed this session's run in an earlier process.

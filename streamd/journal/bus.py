@@ -148,6 +148,11 @@ class Channel:
         """Whether nobody needs it."""
         return self.journal is None or (self.journal.closed and not self.journal.is_mine)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the journal that this node has, if any, takes no more."""
+        return self.journal is None or self.journal.closed
+
     async def lease(self) -> tuple[Lease | None, StoredMessage | None]:
         """Read the lease; return it with its message. It is for the caller to set `revision`."""
         found = await self.stream.newest(f"$KV.{LEASES}.{self.key}")
@@ -198,6 +203,11 @@ class BusJournal:
         if is_new:
             channel.outbox.put(self._write_lease)
             self._put_line(head)
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether this node feeds the session, and nothing of it is stored yet."""
+        return self.is_mine and not self.at
 
     @property
     def first(self) -> int:
@@ -413,35 +423,42 @@ class Bus:
             raise JournalError(self._stream.trouble or "the bus is slow") from None
 
     async def _prepare(self, channel: Channel, claimant: Claimant | None, have: str) -> str | None:
-        if channel.journal is not None and channel.journal.closed:
-            await channel.outbox.done()  # its end is being written
+        if channel.is_over:
+            await channel.outbox.done()  # the end is being written
         journal = channel.journal
-        if journal is not None and journal.is_mine and not journal.at:
-            return journal.epoch  # it is just being begun here
+        if journal is not None and journal.is_beginning:
+            return journal.epoch
         lease, stored = await channel.lease()
         if lease is None or stored is None:
             return None
-        if journal is not None and journal.is_mine:
-            if lease.node == self._stream.node:
-                return journal.epoch
-            await journal.lose()
+        if journal is not None and await self._is_still_mine(journal, lease):
+            return journal.epoch
         # Not before: with the newest revision, a node that has lost the session would not notice.
         channel.revision = stored.at
-        if claimant is None and have == lease.epoch and (journal is None or journal.closed):
-            return have  # it is over
-        if journal is None or journal.closed or journal.epoch != lease.epoch:
-            journal = await self._read(channel, lease)
+        if channel.is_over and claimant is None and have == lease.epoch:
+            return have
+        journal = await self._journal(channel, lease)
         await journal.follow()
         channel.is_elsewhere = False
-        if claimant is not None:
-            await self._admit(channel, lease, stored.time, claimant)
+        await self._admit(channel, lease, stored.time, claimant)
         return lease.epoch if journal.at else None
 
-    async def _read(self, channel: Channel, lease: Lease) -> BusJournal:
-        """Replace the journal of an earlier run by that of the last one."""
-        if channel.journal is not None:
-            await channel.journal.catch_up()
-            await channel.journal.unfollow()
+    async def _is_still_mine(self, journal: BusJournal, lease: Lease) -> bool:
+        """Whether this node feeds the session; a journal that thought so learns if it does not."""
+        if not journal.is_mine:
+            return False
+        if lease.node != self._stream.node:
+            await journal.lose()
+        return lease.node == self._stream.node
+
+    async def _journal(self, channel: Channel, lease: Lease) -> BusJournal:
+        """The journal of the last run; that of an earlier one is replaced."""
+        journal = channel.journal
+        if journal is not None:
+            if not journal.closed and journal.epoch == lease.epoch:
+                return journal
+            await journal.catch_up()
+            await journal.unfollow()
         head = Head(session=channel.session, epoch=lease.epoch, started=datetime.now(UTC))
         journal = channel.journal = BusJournal(channel, head)
         await journal.catch_up()
@@ -449,9 +466,11 @@ class Bus:
         return journal
 
     async def _admit(
-        self, channel: Channel, lease: Lease, stored_at: datetime, claimant: Claimant
+        self, channel: Channel, lease: Lease, stored_at: datetime, claimant: Claimant | None
     ) -> None:
-        """Take the session for a client, unless it is fed elsewhere or over."""
+        """Take the session for a client that feeds it, unless it is fed elsewhere or over."""
+        if claimant is None:
+            return
         if claimant.epoch and claimant.epoch != lease.epoch:
             await self._look_back(channel, claimant.epoch)
         if (journal := channel.journal) is None or journal.ended:
@@ -515,22 +534,25 @@ class Bus:
         return channel
 
     async def _beat(self) -> None:
-        """Forget sessions that nobody needs; look for lines of which nobody has told us."""
+        """Look after the sessions that `prepare` is not busy with."""
         for session, channel in [*self._channels.items()]:
-            journal = channel.journal
-            if channel.lock.locked():
-                continue  # `prepare` is at it
-            if journal is not None and not journal.is_joined:
-                journal.close()  # the client for which it was looked up could not have it
-            if channel.is_idle:
-                del self._channels[session]
-                if journal is not None:
-                    await journal.unfollow()
-                if channel.task is not None:
-                    channel.task.cancel()
-            elif journal is not None and not journal.is_mine:
-                await journal.catch_up()
-            elif journal is not None and journal.at:
-                lease, _ = await channel.lease()
-                if lease and lease.node != self._stream.node and not journal.closed:
-                    await journal.lose()  # while its client was away
+            if not channel.lock.locked():
+                await self._look_after(session, channel)
+
+    async def _look_after(self, session: str, channel: Channel) -> None:
+        """Forget a session that nobody needs; look for lines of which nobody has told us."""
+        journal = channel.journal
+        if journal is not None and not journal.is_joined:
+            journal.close()  # the client for which it was looked up could not have it
+        if channel.is_idle:
+            del self._channels[session]
+            if journal is not None:
+                await journal.unfollow()
+            if channel.task is not None:
+                channel.task.cancel()
+        elif journal is not None and not journal.is_mine:
+            await journal.catch_up()
+        elif journal is not None and journal.at:
+            lease, _ = await channel.lease()
+            if lease and not journal.closed:
+                await self._is_still_mine(journal, lease)  # or lost while its client was away
