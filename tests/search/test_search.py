@@ -232,7 +232,7 @@ def test_improbable_ends_do_not_end_a_live_beam_search(whole):
     assert (run(predict, Context(9), options).tokens == (1, 1, 1, 1, 1)) == whole
 
 
-def test_what_follows_the_utterance_before_begins_with_a_word():
+def test_what_follows_the_utterance_before_has_a_word():
     stop = TOKENIZER.encode(".")[0]
 
     def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -243,7 +243,7 @@ def test_what_follows_the_utterance_before_begins_with_a_word():
     def said(context: Context) -> tuple[int, ...]:
         return run(predict, context, DecodingOptions(suppress_tokens=())).tokens
 
-    assert said(Context(3, before=(7, 8))) == (5,)
+    assert said(Context(3, before=(7, 8))) == (stop, 5)
     assert said(Context(1, prefix=(7, 8))) == (stop,)
     assert said(Context(1, before=(7,), prefix=(8,))) == (stop,)
 

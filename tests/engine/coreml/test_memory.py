@@ -1,4 +1,4 @@
-"""What of large-v3-turbo's weights is in memory at once, by arithmetic: docs/macos.md says it."""
+"""What of large-v3-turbo is in memory at once, by arithmetic: benchmarks/RESULTS.md says it."""
 
 from collections.abc import Iterator
 from math import prod
@@ -28,7 +28,7 @@ TURBO = BuiltModel(
         bank=True,
     ),
 )
-PAGE = (Path(__file__).parents[3] / "docs/macos.md").read_text()
+PAGE = (Path(__file__).parents[3] / "benchmarks/RESULTS.md").read_text()
 ON_GPU_ALONE = ON_GPU[0]
 ALL_ON_NEURAL_ENGINE = ON_NEURAL_ENGINE[1]
 
