@@ -295,10 +295,15 @@ class BusJournal:
             await self.catch_up()
             if self.ended:
                 return
-            head = Head(session=self.session, epoch=self.epoch, started=self.started)
-            # The interrupted segment used a number, which its successor must not use again.
-            head = msgspec.structs.replace(
-                head, seq=self.seq, seg=self.seg + 1, end_ms=self.end_ms, fed=self.fed
+            head = Head(
+                session=self.session,
+                epoch=self.epoch,
+                started=self.started,
+                seq=self.seq,
+                # The interrupted segment used a number, which its successor must not use again.
+                seg=self.seg + 1,
+                end_ms=self.end_ms,
+                fed=self.fed,
             )
             try:
                 await self._append(JournalLine(settled_ms=self.settled_ms, event=head))
