@@ -54,7 +54,8 @@ class Context:
     `prompt` is the text before the window, `before` the text of its audio before the utterance,
     `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
     decoding. `hotwords`, words to expect, precede the prompt and shorten it. At most `max_tokens`
-    are sampled. What follows `before` begins with a word, unless there is a prefix.
+    are sampled. What follows `before` has a word, after a mark or at once, unless there is a
+    prefix.
     """
 
     max_tokens: int

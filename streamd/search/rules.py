@@ -77,10 +77,9 @@ class Rules:
 
     def _prefer_comma(self, row: Row) -> None:
         """Refuse a full stop that is hardly more probable than a comma."""
-        top = row.max()
-        if row[self._stops].max() == top and row[self._commas].max() >= (
-            top - self._options.stop_margin
-        ):
+        stop, comma = row[self._stops].max(), row[self._commas].max()
+        # The whole vocabulary is looked at last: for most rows that is not needed.
+        if comma >= stop - self._options.stop_margin and stop == row.max():
             row[self._stops] = REFUSED
 
     def _pair_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
