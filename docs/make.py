@@ -27,13 +27,12 @@ _HEAD = f"""\
 An option has one name everywhere, in this order of precedence: `--endpoint-ms 700` on the command
 line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[vad]` of a TOML file.
 
-- `--config FILE` (or `{CONFIG_VARIABLE}`) names the TOML file.
-- `--print-config` prints the effective configuration as TOML.
+- `--config FILE` (or `{CONFIG_VARIABLE}`) names the TOML file, `--print-config` prints it.
 - `-h`, `--help` list the common options, `--help-all` all, `--version` the version.
 - A switch has the flags `--NAME` and `--no-NAME`, unless another is listed; its key takes `true` or
   `false`. The tables have the flag that changes the default.
 - Lists are separated by commas in variables. An empty variable counts as not set.
-- Times are rounded up to 20 ms where streamd counts frames: `--step 250` is 260 ms.
+- Times are rounded up to 20 ms where streamd counts frames.
 """
 _SETTINGS = f"""\
 ## Fields without an option
