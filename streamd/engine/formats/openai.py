@@ -2,24 +2,23 @@
 
 Such a file is a zip archive with numbers and a pickle that describes tensors. Each run of numbers,
 a storage, is an entry of its own; tensors are views of them. Python's `pickle` would call any
-function that the file names. So the pickle is read by an interpreter of its own that knows only the
-steps that ``torch.save`` writes for a model's parameters. A name in the file becomes a `Named`,
-which cannot be called; only the results of three functions of torch are imitated. Sources: Python's
-`pickletools`, torch ``serialization.py`` and ``_utils.py``.
+function that the file names. So the pickle is read by a subclass that knows only the steps that
+``torch.save`` writes for a model's parameters. A name in the file becomes a `Named`, which imitates
+the results of three functions and refuses all others. Sources: Python's ``pickle.py``, torch
+``serialization.py`` and ``_utils.py``.
 
 A checkpoint has dimensions and parameters but no vocabulary; OpenAI's ship with streamd.
 """
 
 import io
 import pickle
-import pickletools
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import msgspec
@@ -36,7 +35,18 @@ OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 _MAX_DESCRIPTION = 2_000_000
 """Limit for the bytes of the pickle; large-v3's, with the most tensors, has 0.2 MB."""
 _MAX_AXES = 4
-_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
+_InPython: Any = pickle._Unpickler  # typeshed does not know its attributes
+_STEPS = (
+    *(pickle.PROTO, pickle.STOP, pickle.MARK, pickle.GLOBAL, pickle.REDUCE, pickle.BINPERSID),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BINFLOAT, pickle.BINUNICODE),
+    *(pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+    *(pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE),
+    *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT),
+    *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
+)
+"""What ``torch.save`` writes with its protocol, 2, but for what `_PlainUnpickler` does itself."""
+_UNSOUND = (ValueError, IndexError, KeyError, TypeError, AttributeError, pickle.UnpicklingError)
+"""What an unpickler raises for a stack or memo with the wrong content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,17 @@ class Named:
     """A module's attribute, such as ``torch HalfStorage``, that is never looked up."""
 
     name: str
+
+    def __call__(self, *arguments: Any) -> object:  # noqa: ANN401 - whatever the file says
+        """Return what the call of a known function would return."""
+        match self.name:
+            case "collections OrderedDict" if not arguments:
+                return {}
+            case "torch._utils _rebuild_tensor_v2":
+                return _tensor(*arguments[:4])
+            case "torch._utils _rebuild_parameter" if isinstance(arguments[0], TensorView):
+                return arguments[0]
+        raise NotPlainError(f"wants to call {shown(self.name)}, which is no part of a model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,95 +95,64 @@ def unpickle(data: bytes) -> object:
 
     Nothing in it is executed. Raises `NotPlainError` if it holds anything else, or ends early.
     """
-    machine, stream = _Unpickler(), io.BytesIO(data)
     try:
-        while letter := stream.read(1):
-            if letter == pickle.STOP:
-                return machine.pop()
-            opcode = _OPCODES[letter.decode("latin-1")]
-            if opcode.name != "GLOBAL" and opcode.name not in _STEPS:
-                raise NotPlainError(f"has a step {opcode.name} that no model needs")
-            if opcode.name == "GLOBAL":  # `pickletools` would warn of escapes that are none
-                lines = (stream.readline().decode("ascii").removesuffix("\n") for _ in range(2))
-                machine.push(Named(" ".join(lines)))
-            else:
-                argument = opcode.arg.reader(stream) if opcode.arg else None
-                _STEPS[opcode.name](machine, argument)
+        return _PlainUnpickler(io.BytesIO(data)).load()
     except NotPlainError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        # raised by `pickletools`, and by the steps for a stack or memo with the wrong content
+    except EOFError as error:
+        raise NotPlainError("not a sound pickle: it has no end") from error
+    except _UNSOUND as error:
         raise NotPlainError(f"not a sound pickle: {shown(str(error))}") from error
-    raise NotPlainError("not a sound pickle: it has no end")
 
 
-@dataclass(slots=True)
-class _Unpickler:
-    """Pickle's stack, the outer stacks below its marks, and its memo."""
+def _refuse(unpickler: object) -> None:
+    raise NotPlainError("has a step that no model needs")
 
-    stack: list[Any] = field(default_factory=list)
-    below: list[list[Any]] = field(default_factory=list)
-    memo: dict[int, Any] = field(default_factory=dict)
 
-    def push(self, value: object) -> None:
-        self.stack.append(value)
+class _PlainUnpickler(_InPython):  # type: ignore[misc] # it is Any
+    """Python's unpickler in Python, which has a method for each step, without most of the steps.
 
-    def pop(self) -> Any:  # noqa: ANN401 - whatever the file says
-        return self.stack.pop()
+    The one in C makes a table as long as the largest number under which the file remembers a value,
+    so that a few bytes could fill the memory.
+    """
 
-    def mark(self) -> None:
-        self.below.append(self.stack)
-        self.stack = []
+    def find_class(self, module: str, name: str) -> Named:
+        return Named(f"{module} {name}")
 
-    def pop_to_mark(self) -> list[Any]:
-        items, self.stack = self.stack, self.below.pop()
-        return items
+    def persistent_load(self, pid: Any) -> Storage:  # noqa: ANN401 - whatever the file says
+        """Return the storage that a persistent id names, by torch's convention."""
+        tag, kind, key, _, n_items = pid
+        sound = type(kind) is Named and type(key) is str and _is_count(n_items)
+        if tag != "storage" or not sound:
+            raise NotPlainError("refers to something that is no storage")
+        return Storage(kind.name, key, n_items)
 
-    def push_tuple(self, n_items: int) -> None:
-        items = [self.pop() for _ in range(n_items)]
-        self.push(tuple(reversed(items)))
+    def _set_item(self) -> None:
+        self._set([self.stack.pop(), self.stack.pop()][::-1])
 
-    def set_items(self, items: list[Any]) -> None:
+    def _set_items(self) -> None:
+        self._set(self.pop_mark())
+
+    def _set(self, items: list[Any]) -> None:
         target, keys, values = self.stack[-1], items[::2], items[1::2]
-        if type(target) is not dict or len(keys) != len(values):
+        if type(target) is not dict:
             raise NotPlainError("not a sound pickle: no dict where there should be one")
         if any(type(key) is not str for key in keys):  # nested ones can take forever to hash
             raise NotPlainError("has keys that are no text")
         target.update(zip(keys, values, strict=True))
 
-    def append(self, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if type(target) is not list:
-            raise NotPlainError("not a sound pickle: no list where there should be one")
-        target.extend(items)
-
-    def ignore_attributes(self) -> None:
-        self.pop()  # a state_dict's are the versions of torch's modules
+    def _ignore_attributes(self) -> None:
+        self.stack.pop()  # a state_dict's are the versions of torch's modules
         if type(self.stack[-1]) is not dict:
             raise NotPlainError("sets attributes of what is no dict")
 
-    def rebuild(self) -> None:
-        """Push what the call of a known function would return, without calling it."""
-        arguments, called = self.pop(), self.pop()
-        if called == Named("collections OrderedDict") and arguments == ():
-            self.push({})
-        elif called == Named("torch._utils _rebuild_tensor_v2"):
-            self.push(_tensor(*arguments[:4]))
-        elif called == Named("torch._utils _rebuild_parameter") and isinstance(
-            arguments[0], TensorView
-        ):
-            self.push(arguments[0])
-        else:
-            name = called.name if type(called) is Named else type(called).__name__
-            raise NotPlainError(f"wants to call {shown(name)}, which is no part of a model")
-
-    def refer(self) -> None:
-        """Push the storage that a persistent id names, by torch's convention."""
-        tag, kind, key, _, n_items = self.pop()
-        sound = type(kind) is Named and type(key) is str and _is_count(n_items)
-        if tag != "storage" or not sound:
-            raise NotPlainError("refers to something that is no storage")
-        self.push(Storage(kind.name, key, n_items))
+    dispatch: ClassVar = {
+        **dict.fromkeys(range(256), _refuse),
+        **{step[0]: _InPython.dispatch[step[0]] for step in _STEPS},
+        pickle.SETITEM[0]: _set_item,
+        pickle.SETITEMS[0]: _set_items,
+        pickle.BUILD[0]: _ignore_attributes,
+    }
 
 
 def _tensor(storage: object, offset: object, shape: object, strides: object) -> TensorView:
@@ -185,38 +175,6 @@ def _tensor(storage: object, offset: object, shape: object, strides: object) -> 
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**62
-
-
-_STEPS: dict[str, Callable[[_Unpickler, Any], object]] = {
-    "PROTO": lambda _, __: None,
-    "MARK": lambda m, _: m.mark(),
-    "NONE": lambda m, _: m.push(None),
-    "NEWTRUE": lambda m, _: m.push(True),
-    "NEWFALSE": lambda m, _: m.push(False),
-    **dict.fromkeys(
-        ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"),
-        lambda m, value: m.push(value),
-    ),
-    "EMPTY_TUPLE": lambda m, _: m.push(()),
-    "EMPTY_LIST": lambda m, _: m.push([]),
-    "EMPTY_DICT": lambda m, _: m.push({}),
-    "TUPLE1": lambda m, _: m.push_tuple(1),
-    "TUPLE2": lambda m, _: m.push_tuple(2),
-    "TUPLE3": lambda m, _: m.push_tuple(3),
-    "TUPLE": lambda m, _: m.push(tuple(m.pop_to_mark())),
-    "APPEND": lambda m, _: m.append([m.pop()]),
-    "APPENDS": lambda m, _: m.append(m.pop_to_mark()),
-    "SETITEM": lambda m, _: m.set_items([m.pop(), m.pop()][::-1]),
-    "SETITEMS": lambda m, _: m.set_items(m.pop_to_mark()),
-    "BINPUT": lambda m, at: m.memo.update({at: m.stack[-1]}),
-    "LONG_BINPUT": lambda m, at: m.memo.update({at: m.stack[-1]}),
-    "BINGET": lambda m, at: m.push(m.memo[at]),
-    "LONG_BINGET": lambda m, at: m.push(m.memo[at]),
-    "BINPERSID": lambda m, _: m.refer(),
-    "REDUCE": lambda m, _: m.rebuild(),
-    "BUILD": lambda m, _: m.ignore_attributes(),
-}
-"""All steps but GLOBAL that ``torch.save`` writes with its protocol, 2."""
 
 
 _TYPES: dict[str, tuple[str, DTypeLike]] = {
