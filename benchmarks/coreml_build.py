@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from lab.random_model import random_model
-from streamd.engine.coreml.built import BuiltModel, open_built
+from streamd.engine.coreml.package import BuiltModel, open_built
 from streamd.engine.coreml.package_builder import write
 from streamd.options import BuildOptions
 from streamd.processor import machine

@@ -11,9 +11,8 @@ from streamd.cli.model_check import line
 from streamd.config import Config
 from streamd.daemon.opening import LIBRARY, CoreML, lacks_packages, unavailable
 from streamd.disk import expanded, megabytes
-from streamd.engine.coreml.built import BuiltModel, check_files, open_built
 from streamd.engine.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
-from streamd.engine.coreml.package import FORMS, META
+from streamd.engine.coreml.package import FORMS, META, BuiltModel, check_files, open_built
 from streamd.engine.coreml.package_builder import build_model, built_model
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Devices, Placement

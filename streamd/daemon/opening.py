@@ -26,7 +26,7 @@ from streamd.engine.store import load_model
 from streamd.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from streamd.engine.coreml.built import BuiltModel
+    from streamd.engine.coreml.package import BuiltModel
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,16 @@ from streamd.cli.model_check import line
 from streamd.cli.packages import facts, open_packages
 from streamd.disk import expanded
 from streamd.engine.check import FLOAT16_MAX, clips, mel_of
-from streamd.engine.coreml.built import BuiltModel, check_files
 from streamd.engine.coreml.golden import Distance, against_golden, golden_vectors
-from streamd.engine.coreml.package import EMBEDDING, FORMS, META, POSITIONS, SILENCE
+from streamd.engine.coreml.package import (
+    EMBEDDING,
+    FORMS,
+    META,
+    POSITIONS,
+    SILENCE,
+    BuiltModel,
+    check_files,
+)
 from streamd.engine.model import Model
 from streamd.engine.reference import ReferenceEngine
 from streamd.engine.store import find, load_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engine.coreml.built import BuiltModel, open_built
+from streamd.engine.coreml.package import BuiltModel, open_built
 from streamd.engine.coreml.package_builder import write
 from streamd.engine.store import load_model
 from streamd.options import BuildOptions

@@ -13,8 +13,7 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.engine import Engine
 from streamd.engine.check import clips
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import Form
+from streamd.engine.coreml.package import BuiltModel, Form
 from streamd.engine.model import Model
 from streamd.engine.onnx import build as on_onnx
 from streamd.engine.recognizer import Recognizer

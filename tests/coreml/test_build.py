@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from msgspec.structs import replace
 
-from streamd.engine.coreml.built import BuiltModel, open_built
 from streamd.engine.coreml.layers import Layers
 from streamd.engine.coreml.networks import TARGET, mil_function, save_package
 from streamd.engine.coreml.package import (
     Bits,
+    BuiltModel,
     Form,
     TensorSpec,
     functions,
+    open_built,
 )
 from streamd.engine.coreml.package_builder import write
-from streamd.engine.coreml.palettes import palette
+from streamd.engine.coreml.rounding import palette
 from streamd.options import BuildOptions
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.verify import verify

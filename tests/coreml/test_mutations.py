@@ -18,7 +18,7 @@ from coremltools.proto.MIL_pb2 import DataType
 from coremltools.proto.Model_pb2 import Model as Saved
 
 from streamd.engine.check import clips, mel_of
-from streamd.engine.coreml.built import check_files, open_built
+from streamd.engine.coreml.package import check_files, open_built
 from streamd.engine.store import load_model
 from streamd.errors import ModelError
 from tests.coreml.check import wrong_tables

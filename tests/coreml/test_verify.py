@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 
-from streamd.engine.coreml.built import BuiltModel, open_built
-from streamd.engine.coreml.package import Function, TensorSpec
+from streamd.engine.coreml.package import BuiltModel, Function, TensorSpec, open_built
 from streamd.engine.coreml.package_builder import write
 from streamd.mel import log_mel
 from streamd.options import BuildOptions

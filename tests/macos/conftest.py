@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import streamd
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import LIBRARY
+from streamd.engine.coreml.package import LIBRARY, BuiltModel
 from streamd.engine.coreml.package_builder import build_model
 from streamd.engine.coreml.runtime.takeover import machine
 from streamd.errors import StreamdError

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.built import BuiltModel, open_built
-from streamd.engine.coreml.package import Form, Function, FunctionKind
+from streamd.engine.coreml.package import BuiltModel, Form, Function, FunctionKind, open_built
 from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.library import Placement

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from streamd.disk import asset
 from streamd.engine import Engine
 from streamd.engine.check import clips, distance, mel_of
-from streamd.engine.coreml.built import BUILD_AGAIN, BuiltModel
-from streamd.engine.coreml.package import FORMS, GOLDEN, MAX_TOKENS, Meta
+from streamd.engine.coreml.package import BUILD_AGAIN, FORMS, GOLDEN, MAX_TOKENS, BuiltModel, Meta
 from streamd.engine.model import Model
 from streamd.engine.padding import MARGIN
 from streamd.errors import ModelError

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from streamd.engine import Weights
 from streamd.engine.coreml.package import Meta
-from streamd.engine.coreml.palettes import is_compressible, palette
+from streamd.engine.coreml.rounding import is_compressible, palette
 from streamd.engine.padding import Bank
 from streamd.errors import ModelError
 

@@ -1,4 +1,4 @@
-"""A model built for Core ML, as plain data: its packages, their functions, its other files.
+"""A model built for Core ML: its packages, their functions, its other files; reading one.
 
 A built model is a folder::
 
@@ -39,20 +39,26 @@ column. Those of cross-attention have room for every context (`Meta.n_keys`); ``
 the rest. So one decoder, and one ``MLState``, serve all contexts.
 """
 
+import hashlib
 import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import product
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Heads
-from streamd.engine.padding import kept_positions
+from streamd.engine.padding import Bank, Extent, bias, extend, kept_positions
 from streamd.errors import ModelError
+from streamd.types import Mel
 
 Form = Literal["state", "mix"]
 """Where the decoder's caches lie.
@@ -89,6 +95,7 @@ MAX_TOKENS = STEPS[-1]
 """The most tokens in one pass of the decoder."""
 LIBRARY = "coremltools"
 """The Python library that builds and runs Core ML packages."""
+BUILD_AGAIN = "build it again: streamd models build NAME --engine coreml"
 
 LONGEST_AXIS = 16_384
 """The Neural Engine takes no longer axis, so logits come in chunks."""
@@ -254,39 +261,34 @@ def functions(meta: Meta) -> tuple[Function, ...]:
     return (*_encoder(meta), *(_cross(meta, n_ctx) for n_ctx in meta.contexts), *decoders)
 
 
-def _encoder(meta: Meta) -> Iterator[Function]:
-    dims, n_parts = meta.dims, len(meta.layers)
-    for part in range(n_parts):
-        stem = "encoder" if n_parts == 1 else f"encoder_{part + 1}of{n_parts}"
-        for n_ctx in meta.contexts:
-            width = padded(n_ctx)
-            first = TensorSpec("mel", (1, dims.n_mels, 1, 2 * width))
-            later = TensorSpec("hidden", (1, dims.n_audio_state, 1, width))
-            inside = TensorSpec("encoded", later.shape)
-            is_last = part + 1 == n_parts
-            yield Function(
-                package=f"{stem}.mlpackage",
-                name=f"ctx{n_ctx}",
-                kind="encode",
-                forms=FORMS,
-                inputs=(
-                    later if part else first,
-                    TensorSpec("mask", (1, meta.keys(n_ctx), 1, 1)),
-                ),
-                outputs=(_encoded(meta, n_ctx) if is_last else inside,),
-                n_ctx=n_ctx,
-                part=part,
-            )
-
-
-def _encoded(meta: Meta, n_ctx: int) -> TensorSpec:
-    return TensorSpec("encoded", (1, meta.dims.n_audio_state, 1, meta.keys(n_ctx)))
-
-
 def caches(meta: Meta, which: str, n: int) -> tuple[TensorSpec, ...]:
     """Return keys and values of the "self" or "cross" attention for n positions."""
     shape = (meta.dims.n_text_layer, meta.dims.n_text_head, meta.d_head, n)
     return tuple(TensorSpec(f"{which}_{part}", shape) for part in "kv")
+
+
+def _encoded(meta: Meta, width: int) -> TensorSpec:
+    return TensorSpec("encoded", (1, meta.dims.n_audio_state, 1, width))
+
+
+def _encoder(meta: Meta) -> Iterator[Function]:
+    dims, n_parts = meta.dims, len(meta.layers)
+    for part, n_ctx in product(range(n_parts), meta.contexts):
+        stem = "encoder" if n_parts == 1 else f"encoder_{part + 1}of{n_parts}"
+        width, n_keys = padded(n_ctx), meta.keys(n_ctx)
+        x = TensorSpec("mel", (1, dims.n_mels, 1, 2 * width))
+        if part:
+            x = TensorSpec("hidden", (1, dims.n_audio_state, 1, width))
+        yield Function(
+            package=f"{stem}.mlpackage",
+            name=f"ctx{n_ctx}",
+            kind="encode",
+            forms=FORMS,
+            inputs=(x, TensorSpec("mask", (1, n_keys, 1, 1))),
+            outputs=(_encoded(meta, n_keys if part + 1 == n_parts else width),),
+            n_ctx=n_ctx,
+            part=part,
+        )
 
 
 def _cross(meta: Meta, n_ctx: int) -> Function:
@@ -295,33 +297,32 @@ def _cross(meta: Meta, n_ctx: int) -> Function:
         name=f"ctx{n_ctx}",
         kind="cross",
         forms=("mix",),
-        inputs=(_encoded(meta, n_ctx),),
+        inputs=(_encoded(meta, meta.keys(n_ctx)),),
         outputs=caches(meta, "cross", meta.keys(n_ctx)),
         n_ctx=n_ctx,
     )
 
 
 def _decoder(meta: Meta, form: Form) -> Iterator[Function]:
-    if form == "state":
-        yield from (_load(meta, n_ctx) for n_ctx in meta.contexts)
-    for n_slots in meta.slots(form):
-        yield from (_pass(meta, form, "step", k=k, n_slots=n_slots) for k in STEPS)
-        yield _pass(meta, form, "align", k=MAX_TOKENS, n_slots=n_slots)
-
-
-def _load(meta: Meta, n_ctx: int) -> Function:
-    n_slots = meta.slots("state")[0]
-    return Function(
-        package="decoder_state.mlpackage",
-        name=f"load{n_ctx}",
-        kind="load",
-        forms=("state",),
-        inputs=(_encoded(meta, n_ctx),),
-        outputs=(TensorSpec("loaded", (1, 1, 1, 32)),),
-        states=(*caches(meta, "self", n_slots), *caches(meta, "cross", meta.n_keys)),
-        n_ctx=n_ctx,
-        n_slots=n_slots,
+    sizes, cross = meta.slots(form), caches(meta, "cross", meta.n_keys)
+    for n_ctx in meta.contexts if form == "state" else ():
+        yield Function(
+            package="decoder_state.mlpackage",
+            name=f"load{n_ctx}",
+            kind="load",
+            forms=("state",),
+            inputs=(_encoded(meta, meta.keys(n_ctx)),),
+            outputs=(TensorSpec("loaded", (1, 1, 1, 32)),),
+            states=(*caches(meta, "self", sizes[0]), *cross),
+            n_ctx=n_ctx,
+            n_slots=sizes[0],
+        )
+    passes: tuple[tuple[FunctionKind, int], ...] = (
+        *(("step", k) for k in STEPS),
+        ("align", MAX_TOKENS),
     )
+    for n_slots, (kind, k) in product(sizes, passes):
+        yield _pass(meta, form, kind, k=k, n_slots=n_slots)
 
 
 def _pass(meta: Meta, form: Form, kind: FunctionKind, *, k: int, n_slots: int) -> Function:
@@ -353,6 +354,96 @@ def _pass(meta: Meta, form: Form, kind: FunctionKind, *, k: int, n_slots: int) -
         k=k,
         n_slots=n_slots,
     )
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A built model on disk; nothing but `meta` is read before it is needed."""
+
+    folder: Path
+    meta: Meta
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:
+        """Everything that its packages can do."""
+        return functions(self.meta)
+
+    @cached_property
+    def embedding(self) -> NDArray[np.float16]:
+        """The token embedding, (n_vocab, n_state), mapped."""
+        return np.asarray(np.load(self.folder / EMBEDDING, mmap_mode="r"))
+
+    @cached_property
+    def positions(self) -> NDArray[np.float16]:
+        """The decoder's positional embedding, (n_text_ctx, n_state), mapped."""
+        return np.asarray(np.load(self.folder / POSITIONS, mmap_mode="r"))
+
+    @cached_property
+    def bank(self) -> Bank | None:
+        """The states of silence that the packages hold."""
+        return Bank(np.load(self.folder / SILENCE, mmap_mode="r")) if self.meta.bank else None
+
+    def context(self, n: int) -> int:
+        """Return the smallest context of at least `n` positions. Raises `ValueError`."""
+        return min(context for context in self.meta.contexts if n <= context)
+
+    def extend(self, mel: Mel, audio_ctx: int) -> tuple[Mel, Extent]:
+        """Return what is computed of a window, as `padding.extend` does, on one of the contexts."""
+        dims = self.meta.dims
+        longer, extent = extend(mel, dims, bank=self.meta.bank, audio_ctx=audio_ctx)
+        if not audio_ctx and self.context(extent.n) == dims.n_audio_ctx:
+            return extend(mel, dims, bank=False)  # the full context has no bank
+        return longer, extent
+
+    def key_mask(self, extent: Extent) -> NDArray[np.float32]:
+        """Return what is added to the scores of all positions that attention sees, (keys,)."""
+        context = self.context(extent.n)
+        added = np.full(self.meta.keys(context), MASKED, np.float32)
+        added[: extent.n] = 0
+        if len(added) > padded(context):
+            biases = bias(self.meta.dims.n_audio_ctx)[extent.first :]
+            first = padded(context) + extent.first
+            added[first : first + len(biases)] = biases
+        return added
+
+
+def open_built(folder: Path) -> BuiltModel:
+    """Read a built model's description and check that its files are complete.
+
+    Raises `ModelError` if it is no built model, one of another version, or damaged.
+    """
+    try:
+        meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
+    except OSError as error:
+        raise ModelError(f"{folder}: no Core ML model ({error.strerror or error})") from error
+    except msgspec.DecodeError as error:
+        raise ModelError(f"{folder / META}: damaged ({error}); {BUILD_AGAIN}") from error
+    if meta.version != VERSION:
+        raise ModelError(f"{folder}: layout {meta.version}, not {VERSION}; {BUILD_AGAIN}")
+    for name, facts in meta.files.items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != facts.size:
+            raise ModelError(f"{file}: missing or damaged; {BUILD_AGAIN}")
+    return BuiltModel(folder, meta)
+
+
+def check_files(built: BuiltModel) -> None:
+    """Compare all files with their SHA-256, which takes a second per gigabyte or two.
+
+    Raises `ModelError` that names the first damaged one.
+    """
+    for name, facts in built.meta.files.items():
+        if sha256(built.folder / name) != facts.sha256:
+            raise ModelError(f"{built.folder / name}: damaged; {BUILD_AGAIN}")
+
+
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256. Raises `ModelError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 @cache

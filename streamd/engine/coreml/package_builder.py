@@ -15,9 +15,7 @@ import msgspec
 import numpy as np
 
 from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
-from streamd.engine.coreml.built import BuiltModel, open_built, sha256
 from streamd.engine.coreml.golden import golden_windows, save_golden
-from streamd.engine.coreml.norms import held_reference, norm_scales
 from streamd.engine.coreml.package import (
     EMBEDDING,
     GOLDEN,
@@ -25,11 +23,15 @@ from streamd.engine.coreml.package import (
     POSITIONS,
     SILENCE,
     Bits,
+    BuiltModel,
     FileFacts,
     Meta,
     coremltools,
     functions,
+    open_built,
+    sha256,
 )
+from streamd.engine.coreml.rounding import held_reference, norm_scales
 from streamd.engine.model import Model
 from streamd.engine.prepared import code_digest, files_state, with_bank
 from streamd.engine.store import find, load_model

@@ -11,8 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from streamd.engine.check import Peak, distance
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import Function
+from streamd.engine.coreml.package import BuiltModel, Function
 from streamd.engine.model import Model
 from streamd.types import Mel
 from tests.coreml.interpreter import Interpreter

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.golden import golden_vectors
-from streamd.engine.coreml.norms import held_reference
-from streamd.engine.coreml.package import MASKED, Function, TensorSpec, padded
+from streamd.engine.coreml.package import MASKED, BuiltModel, Function, TensorSpec, padded
+from streamd.engine.coreml.rounding import held_reference
 from streamd.engine.model import Model
 from streamd.engine.padding import MARGIN, extend
 from streamd.engine.reference import Notice, ReferenceEngine, ReferenceFeatures

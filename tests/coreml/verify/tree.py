@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import MASKED, Function
+from streamd.engine.coreml.package import MASKED, BuiltModel, Function
 from streamd.search import Decoder
 
 Array = NDArray[np.float32]

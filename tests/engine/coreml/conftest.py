@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamd.engine.coreml.built import BuiltModel
+from streamd.engine.coreml.package import BuiltModel
 from tests.support import coreml_runs as runs
 
 

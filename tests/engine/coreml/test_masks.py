@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import MASKED
+from streamd.engine.coreml.package import MASKED, BuiltModel
 from streamd.engine.coreml.runtime.programs import fill, new_inputs
 from streamd.engine.coreml.runtime.worker import Step
 from tests.coreml.verify.tree import Tree

@@ -8,8 +8,7 @@ from weakref import finalize
 import pytest
 
 from streamd.engine.catalog import dimensions
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import Function, Meta
+from streamd.engine.coreml.package import BuiltModel, Function, Meta
 from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, of_form
 from streamd.engine.coreml.runtime.programs import Programs
 from streamd.engine.model import parameter_shapes

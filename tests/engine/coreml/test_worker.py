@@ -189,7 +189,7 @@ ORPHAN = """
 import os, sys
 from pathlib import Path
 from tests.support.coreml_runs import core_ml
-from streamd.engine.coreml.built import open_built
+from streamd.engine.coreml.package import open_built
 
 if __name__ == "__main__":
     with core_ml(open_built(Path(sys.argv[1])), Path(sys.argv[2])) as engine:

@@ -20,8 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.disk import put_folder
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import LIBRARY, MAX_TOKENS, Form, Function, coremltools
+from streamd.engine.coreml.package import (
+    LIBRARY,
+    MAX_TOKENS,
+    BuiltModel,
+    Form,
+    Function,
+    coremltools,
+)
 
 Array = NDArray[np.float32]
 State = Any

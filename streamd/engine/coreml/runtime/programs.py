@@ -10,8 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import MASKED, Form, Function, FunctionKind, Meta, caches
+from streamd.engine.coreml.package import (
+    MASKED,
+    BuiltModel,
+    Form,
+    Function,
+    FunctionKind,
+    Meta,
+    caches,
+)
 from streamd.engine.coreml.runtime.library import Array, Library, Loaded, Placement, State
 from streamd.engine.padding import Extent
 

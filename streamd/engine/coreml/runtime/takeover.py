@@ -24,9 +24,8 @@ import msgspec
 
 from streamd.disk import discard, put_file
 from streamd.engine import Engine
-from streamd.engine.coreml.built import BuiltModel
 from streamd.engine.coreml.golden import GoldenWindow, against_golden, golden_vectors
-from streamd.engine.coreml.package import META, Function
+from streamd.engine.coreml.package import META, BuiltModel, Function
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.library import (
     ON_GPU,

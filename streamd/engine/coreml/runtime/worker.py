@@ -24,8 +24,7 @@ from weakref import finalize
 
 import numpy as np
 
-from streamd.engine.coreml.built import BuiltModel
-from streamd.engine.coreml.package import MAX_TOKENS, Function, Meta
+from streamd.engine.coreml.package import MAX_TOKENS, BuiltModel, Function, Meta
 from streamd.engine.coreml.runtime.library import Array, Devices, Library, Placement, of_form
 from streamd.engine.coreml.runtime.programs import Programs, Step
 from streamd.engine.padding import Extent
