@@ -12,7 +12,7 @@ from msgspec import Struct
 
 import streamd.options
 from streamd.config import CONFIG_VARIABLE, OPTIONS, SECTIONS, SET_VARIABLE, SETTINGS, Config
-from streamd.config.option import Field, Option
+from streamd.config.option import Field
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
 from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment
@@ -52,13 +52,13 @@ gate.attack_ms = 200
 def options_page() -> str:
     """Return the text of options.md."""
     sections = (
-        _section(name, [option for option in OPTIONS.values() if option.group == name])
+        _section(name, [option for option in OPTIONS.values() if option.opt.group == name])
         for name in SECTIONS
     )
     return "\n".join((_HEAD, *sections, _settings()))
 
 
-def _section(name: str, options: list[Option]) -> str:
+def _section(name: str, options: list[Field]) -> str:
     rows = "".join(map(_row, options))
     return f"## [{name}]\n\n{_TABLE}{rows}"
 
@@ -66,8 +66,8 @@ def _section(name: str, options: list[Option]) -> str:
 _TABLE = "option and default|allowed|meaning\n---|---|---\n"
 
 
-def _row(option: Option) -> str:
-    flags = [*option.shown_flags, *option.value_flags]
+def _row(option: Field) -> str:
+    flags = [*option.shown_flags, *option.opt.values]
     default = "" if option.is_switch else f" `{_shown(option)}`"
     name = ", ".join(f"`{flag}`" for flag in flags) or "FILE..."
     return f"{name}{default}|{_allowed(option)}|{option.opt.help}\n"

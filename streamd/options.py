@@ -1,13 +1,14 @@
 """What can be chosen about each part of streamd, with its default, type and range.
 
 Each default stands here and nowhere else. A part takes the dataclass that is made for it;
-`streamd.config` gives the fields that users choose a name on the command line, and ``--set``
+`streamd/config/table.py` makes those that many need options and says what they mean; ``--set``
 reaches the others by the name that they have here. This module imports nothing heavy, so that the
 command line is answered before numpy is loaded.
 
 The string in an `Annotated` is the unit. Times in frames have milliseconds at the edges.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
@@ -30,19 +31,39 @@ FORMAT_NAMES: tuple[str, ...] = get_args(FormatName)
 Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'json-full'})})\Z")]
 """The name of a file; ``.full.json`` is json-full."""
 
+_LANGUAGES = """
+en English, zh Chinese, de German, es Spanish, ru Russian, ko Korean, fr French, ja Japanese,
+pt Portuguese, tr Turkish, pl Polish, ca Catalan, nl Dutch, ar Arabic, sv Swedish, it Italian,
+id Indonesian, hi Hindi, fi Finnish, vi Vietnamese, he Hebrew, uk Ukrainian, el Greek, ms Malay,
+cs Czech, ro Romanian, da Danish, hu Hungarian, ta Tamil, no Norwegian, th Thai, ur Urdu,
+hr Croatian, bg Bulgarian, lt Lithuanian, la Latin, mi Maori, ml Malayalam, cy Welsh, sk Slovak,
+te Telugu, fa Persian, lv Latvian, bn Bengali, sr Serbian, az Azerbaijani, sl Slovenian,
+kn Kannada, et Estonian, mk Macedonian, br Breton, eu Basque, is Icelandic, hy Armenian,
+ne Nepali, mn Mongolian, bs Bosnian, kk Kazakh, sq Albanian, sw Swahili, gl Galician,
+mr Marathi, pa Punjabi, si Sinhala, km Khmer, sn Shona, yo Yoruba, so Somali, af Afrikaans,
+oc Occitan, ka Georgian, be Belarusian, tg Tajik, sd Sindhi, gu Gujarati, am Amharic,
+yi Yiddish, lo Lao, uz Uzbek, fo Faroese, ht Haitian Creole, ps Pashto, tk Turkmen, nn Nynorsk,
+mt Maltese, sa Sanskrit, lb Luxembourgish, my Myanmar, bo Tibetan, tl Tagalog, mg Malagasy,
+as Assamese, tt Tatar, haw Hawaiian, ln Lingala, ha Hausa, ba Bashkir, jw Javanese,
+su Sundanese, yue Cantonese, my Burmese, ca Valencian, nl Flemish, ht Haitian,
+lb Letzeburgesch, ps Pushto, pa Panjabi, ro Moldavian, ro Moldovan, si Sinhalese,
+es Castilian, zh Mandarin
+"""
+LANGUAGE_CODES: Mapping[str, str] = {
+    name.casefold(): code
+    for code, _, name in (entry.strip().partition(" ") for entry in _LANGUAGES.split(","))
+}
+"""Names in lower case and codes, as openai-whisper has them; codes in the order of their tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
     """Where the audio comes from."""
 
     files: tuple[str, ...] = ()
-    """Files and addresses, played one after the other; ``-`` is standard input."""
     source: bool = True
-    """Whether this machine gives audio; without, only clients of the server do."""
     device: str = ""
-    """The microphone, by number or part of its name; empty for the system's default."""
     realtime: bool = True
-    """Play files in real time rather than as fast as possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +72,6 @@ class PcmOptions:
 
     rate_hz: Annotated[int, Meta(ge=4_000, le=192_000), "Hz"] = 16_000
     encoding: Literal["auto", "u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"] = "auto"
-    """Sample format; auto: a container that ffmpeg decodes, or else s16le."""
     channels: Annotated[int, Meta(ge=1, le=64)] = 1
 
 
@@ -60,16 +80,13 @@ class SessionOptions:
     """How often a stream is transcribed, and how far back."""
 
     step: Span = 25
-    """New audio after which the next partial is due; 0: only finals (whisper.cpp's VAD mode)."""
     length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 250
-    """A longer window is trimmed to its uncommitted part."""
     shown_prob: Share = 0.4
     """A less probable newest word is hidden during speech, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 64
     """Most committed tokens before the window that the decoder gets as its prompt."""
     keep_context: bool = False
-    """Whether the prompt includes earlier utterances."""
     language_after: Span = 100
     """Length of an utterance after which its detected language is fixed."""
     backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
@@ -87,7 +104,6 @@ class CommitOptions:
 
     rule: Literal["local-agreement", "align-att", "sliding"] = "local-agreement"
     keep: Span = 10
-    """Audio from the previous line that the next one repeats, for the rule sliding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +143,6 @@ class VadOptions:
     detector: Literal["silero", "webrtc", "energy", "off"] = "silero"
     """silero is a second opinion about what webrtc takes for speech."""
     aggressiveness: Annotated[int, Meta(ge=0, le=3)] = 1
-    """How eagerly the webrtc detector rejects noise: 0 lets most sound through, 3 least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +171,6 @@ class EndpointOptions:
     """When an utterance begins and ends."""
 
     pre_roll: Span = 25
-    """Audio included from before the gate opened."""
     pre_final: Span = 10
     """Silence after which the final is decoded in advance; it belongs to the utterance."""
     plain: Span = 30
@@ -168,7 +182,7 @@ class EndpointOptions:
     empty: Span = 120
     """The same while nothing has been recognised."""
     longest: Annotated[int, Meta(ge=50, le=1_500), "frames"] = 1_400
-    """Length at which an utterance is cut; from three fifths of it, at the next short pause."""
+    """From three fifths of it, an utterance is cut at the next short pause."""
     overlap: Annotated[int, DERIVED] = 0
     """Audio before such a cut that the next utterance begins with (whisper.cpp's ``--keep``)."""
     exact_cut: Annotated[bool, DERIVED] = False
@@ -224,8 +238,7 @@ class DecodingOptions:
     language_margin: Share = 0.2
     """By how much it must be more probable than the language before it."""
     beam_size: Annotated[int, Meta(ge=1, le=32)] = 1
-    """Hypotheses kept by beam search; 1 is greedy. Only for windows whose words are all committed:
-    others are decoded greedily, with their draft."""
+    """For windows whose words are all committed; others are decoded greedily, with their draft."""
     patience: Annotated[float, Meta(ge=0.1, le=10.0)] = 1.0
     """Beam search ends after `beam_size` times this many finished hypotheses."""
     whole_beams: Annotated[bool, DERIVED] = False
@@ -250,7 +263,7 @@ class DecodingOptions:
     """A final whose last 32 tokens have less entropy is decoded again; 0: none."""
     # From whisper.cpp; the value is that of OpenWhispr#1458. openai-whisper has no such check.
     no_speech_threshold: Share = 0.6
-    """A window whose no-speech probability is higher is dropped, if its text is a guess, too."""
+    """Such a window is dropped if its text is a guess, too."""
     timestamps: Annotated[bool, DERIVED] = False
     """Sample timestamp tokens. Off for streams, whose word times come from attention."""
     max_initial_timestamp: Span | None = 50
@@ -260,7 +273,6 @@ class DecodingOptions:
     begin_suppress_tokens: Annotated[tuple[int, ...] | None, DERIVED] = None
     """The tokens that `suppress_blank` suppresses; None: a blank and the end."""
     suppress_tokens: tuple[Annotated[int, Meta(ge=-1)], ...] = (-1,)
-    """Tokens that are never sampled; -1 stands for annotations such as brackets and music notes."""
     text_only: Annotated[bool, DERIVED] = True
     """Never sample language tokens, nor timestamps that are not wanted. OpenAI leaves these to the
     model, and streams got lost in endless timestamps that way (ufal/SimulStreaming#1)."""
@@ -280,7 +292,6 @@ class DecodingOptions:
     seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
     audio_ctx: Annotated[int, Meta(ge=0, le=1_500)] = 0
-    """Cut the encoder's context to so many positions, as whisper.cpp does; 0: keep all of it."""
     blank_is_guess: Annotated[bool, DERIVED] = True
     """Take text for a guess that was only written because `suppress_blank` forbids none."""
     best_attempt: Annotated[bool, DERIVED] = True
@@ -305,30 +316,25 @@ class LongformOptions:
     """
 
     condition_on_previous_text: bool = True
-    """The text so far is the prompt of the next window."""
     initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
     carry_initial_prompt: bool = False
-    """Put that text before every window."""
     prefix: str = ""
-    """Text that the first window begins with and that is not written again. openai-whisper begins
-    every window with it; SYSTRAN/faster-whisper the first, as here."""
+    """openai-whisper begins every window with it; SYSTRAN/faster-whisper the first, as here."""
     hotwords: Annotated[str, DERIVED] = ""
     """Words to expect, put before the prompt of every window without a prefix (faster-whisper)."""
     word_timestamps: bool = True
-    """Find the times of words. The next window begins after the last of them. openai-whisper has
-    this off; subtitles and confidences need it."""
+    """The next window begins after the last of the words. openai-whisper has this off."""
     prepend_punctuations: str = PREPENDED
     """Marks that belong to the word after them."""
     append_punctuations: str = APPENDED
     """Marks that belong to the word before them."""
     hallucination_silence_ms: Annotated[int, Meta(ge=0, le=30_000), "ms"] = 0
-    """Skip silence of more than this around words that are probably hallucinated; 0: keep it.
-    Needs `word_timestamps`."""
+    """Needs `word_timestamps`."""
     without_timestamps: bool = False
-    """Let the model place no text in time: each window becomes one segment."""
+    """Each window becomes one segment."""
     clip_timestamps_ms: tuple[Annotated[int, Meta(ge=0)], ...] = ()
-    """Begin and end of each part to transcribe, in ms; none: the voice detector chooses."""
+    """None: the voice detector chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,30 +342,22 @@ class ModelOptions:
     """The model, what it is asked for, and what runs it."""
 
     model: str = ""
-    """Name or path; empty for the best model on this machine."""
     language: Annotated[str, Meta(pattern=r"^(|auto|[a-z]{2,3})\Z")] = ""
-    """Code of the spoken language; auto: it is detected. Empty: the same, if the model knows more
-    than English, but of two equal models the English one is taken."""
+    """Empty: it is detected if the model knows more than English, but of two equal models the
+    English one is taken."""
     task: Literal["transcribe", "translate"] = "transcribe"
     temperature: Share = 0.0
     """Added to each of `DecodingOptions.temperatures`; those above 1 are left out."""
     fallback: bool = True
-    """Whether a doubtful window is decoded again at higher temperatures."""
     prompt: Hint = ""
-    """Text that the model sees before the first word."""
     hotwords: Hint = ""
-    """Words and names to expect; the model sees them before every window."""
     threads: Annotated[int, Meta(ge=0, le=256)] = 0
-    """Threads for each window; 0: two if there are two processors, one with several workers."""
+    """0 is one if there are several workers."""
     workers: Annotated[int, Meta(ge=0, le=256)] = 0
-    """Windows transcribed at a time; 0: one, or two if all audio comes from clients."""
     engine_deadline_ms: DurationMs = 120_000
-    """Time for a window after which the engine is considered dead; 0: unlimited."""
     precision: Literal["auto", "float32", "int8"] = "auto"
-    """Precision of the model's weights; auto: int8 where that is faster."""
     engine: Literal["auto", "onnx", "coreml", "reference"] = "auto"
     compute: Literal["auto", "ane", "gpu", "cpu"] = "auto"
-    """Where a Mac runs the model; ane is the Neural Engine, auto whatever is fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,9 +365,8 @@ class BuildOptions:
     """How a model is built for Core ML."""
 
     audio_contexts: tuple[Annotated[int, Meta(ge=1, le=1_500)], ...] = ()
-    """Contexts to build besides the full one; empty: 256 and 512 positions."""
+    """Empty: 256 and 512 positions."""
     folder: str = ""
-    """A new folder for the packages; empty for the cache."""
     weight_bits: Literal["16", "8", "6"] = "16"
     """Size of a weight: 16 is float16, others are palettes."""
     missing: bool = False
@@ -381,24 +378,16 @@ class OutputOptions:
     """Where the text goes."""
 
     output: tuple[Transcript, ...] = ()
-    """Transcript files; the ending of each name chooses its format."""
     output_dir: str = ""
-    """Folder for transcripts that are named after their sound files."""
     output_format: tuple[Literal[FormatName, "all"], ...] = ()
-    """Formats of the transcripts in `output_dir`; none: all text formats."""
     format: Literal["text", TimedFormat] = "text"
-    """Format of what is written to standard output."""
     colors: Literal["auto", "always", "never"] = "auto"
     mark_low: Share = 0.0
-    """Words below this probability stand in brackets."""
     timestamps: Literal["off", "rel", "clock"] = "off"
-    """Time at the start of each line: since the stream began, or of day."""
     quiet: bool = False
-    """Report errors only."""
     verbose: Annotated[int, Meta(ge=0, le=2)] = 0
-    """Detail of the log messages; 2 includes those of the libraries."""
+    """2 includes the messages of the libraries."""
     log_format: Literal["text", "json"] = "text"
-    """Form of the log messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,14 +395,10 @@ class CueLayout:
     """How much a subtitle holds, and what is marked in it."""
 
     line_cells: Annotated[int, Meta(ge=8, le=1_000)] = 42
-    """Limit of a line's width."""
     max_lines: Annotated[int, Meta(ge=1, le=10)] = 2
     max_words: Annotated[int, Meta(ge=0, le=1_000)] = 0
-    """Limit of a subtitle's words; 0: unlimited."""
     highlight: bool = False
-    """Underline the word that is being spoken, with a subtitle for each."""
     confidence: bool = False
-    """Colour words by their probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,26 +409,19 @@ class BindOptions:
     """
 
     enabled: bool = True
-    """Whether there is a server."""
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8765
-    """0 takes a free port."""
     wyoming: str = ""
-    """Home Assistant's port, as ``[HOST:]PORT``; empty for none. It knows no tokens."""
+    """It knows no tokens."""
     token_file: str = ""
-    """File with the token; empty for ``STREAMD_TOKEN``."""
+    """Empty for ``STREAMD_TOKEN``."""
     listen_token_file: str = ""
     """File with a second token, for clients that may listen but not send audio."""
     tls_cert: str = ""
-    """PEM file with the certificate; empty for no TLS."""
     tls_key: str = ""
-    """PEM file with the certificate's key; empty if the same file holds it."""
     allow_host: tuple[str, ...] = ()
-    """Further names of this machine."""
     share: Literal["off", "listen", "speak"] = "off"
-    """Whether to invite others with a link, and what they may do: listen, or send audio, too."""
     allow_origin: tuple[str, ...] = ()
-    """Further sites whose pages may connect, as ``https://HOST[:PORT]``."""
     token: Annotated[str | None, DERIVED] = None
     listen_token: Annotated[str | None, DERIVED] = None
 
@@ -453,13 +431,10 @@ class ServerLimits:
     """What clients may use, and how long the server waits for them."""
 
     max_streams: Annotated[int, Meta(ge=0, le=1_000)] = 8
-    """Clients that send audio."""
     max_subscribers: Annotated[int, Meta(ge=1, le=10_000)] = 100
-    """Clients that receive captions."""
     max_per_address: Annotated[int, Meta(ge=0, le=10_000)] = 32
     """Connections from one other machine; 0: unlimited."""
     max_session_ms: DurationMs = 0
-    """Audio after which a client's session ends; 0: never."""
     resume_ms: DurationMs = 30_000
     """How long a session waits for its client to reconnect, if the client counts samples."""
     max_message_bytes: Annotated[int, Meta(ge=1_024, le=1 << 30), "bytes"] = 1 << 20
@@ -504,16 +479,13 @@ class JournalOptions:
     """What is kept on disk."""
 
     folder: str = ""
-    """Folder of the finals; auto: the system's usual place, empty: they are not kept."""
     bus: str = ""
-    """Address of NATS, which keeps the finals of several machines, in place of a folder."""
+    """Address of NATS, in place of a folder."""
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
     """Servers of NATS that keep each final."""
     fsync: Literal["always", "interval", "never"] = "interval"
     """When a line is forced to disk, against power failures."""
     days: Annotated[int, Meta(ge=0, le=36_500)] = 30
-    """Days after which a file is removed that nothing was written to; 0: never."""
     record: str = ""
-    """Folder for the audio, as WAV files; empty: it is not kept."""
     rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
     """Size at which a new file begins."""

@@ -148,7 +148,7 @@ def test_command_line_beats_environment_beats_file(
     assume(possible(expected))
     sections: dict[str, dict[str, object]] = {}
     for name, value in in_file.items():
-        section = OPTIONS[name].group if name in OPTIONS else "set"
+        section = OPTIONS[name].opt.group if name in OPTIONS else "set"
         sections.setdefault(section, {})[name] = value
     path = tmp_path_factory.getbasetemp() / "lowest.toml"
     path.write_text(tomlkit.dumps(sections))
@@ -222,10 +222,10 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
         with pytest.raises(ConfigError) as from_variable:
             load({}, {option.variable: text})
         assert str(from_variable.value) == f"{option.variable} {complaint}"
-    path = toml(f"[{option.group}]\n{name} = {json.dumps(text)}\n")
+    path = toml(f"[{option.opt.group}]\n{name} = {json.dumps(text)}\n")
     with pytest.raises(ConfigError) as from_file:
         load({}, {}, config_file=path)
-    assert str(from_file.value).startswith(f"{path}: {option.group}.{name} must be ")
+    assert str(from_file.value).startswith(f"{path}: {option.opt.group}.{name} must be ")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_reference_has_everything():
     page = options_page()
     assert len(page.split()) < 2_250
     for option in OPTIONS.values():
-        for flag in (*option.shown_flags, *option.value_flags):
+        for flag in (*option.shown_flags, *option.opt.values):
             assert f"`{flag}`" in page
     for name in SETTINGS:
         assert f"`{name}` `" in page

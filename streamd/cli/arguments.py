@@ -16,7 +16,7 @@ from typing import NoReturn
 from msgspec import inspect
 
 from streamd.config import OPTIONS, SECTIONS, SET, Config, successor, suggestion
-from streamd.config.option import Option
+from streamd.config.option import Field
 from streamd.config.table import COMMON
 from streamd.errors import ConfigError
 
@@ -38,7 +38,7 @@ class Command:
     summary: str
     run: Run
     operand: str = ""
-    options: tuple[Option, ...] = ()
+    options: tuple[Field, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -132,17 +132,14 @@ def _parser(command: Command) -> _Parser:
     return parser
 
 
-def _add(parser: _Parser, option: Option) -> None:
-    constants = [
-        (flag, value) for value, flags in option.opt.short_for.items() for flag in flags.split()
-    ]
+def _add(parser: _Parser, option: Field) -> None:
+    constants = dict(option.opt.values)
     if option.is_switch:
-        constants += [(flag, "true") for flag in option.flags]
-        constants += [(flag, "false") for flag in option.off_flags]
+        constants |= dict.fromkeys(option.flags, "true") | dict.fromkeys(option.off_flags, "false")
     elif option.flags:
         action = "append" if option.repeats else "store"
         parser.add_argument(*option.flags, dest=option.name, action=action)
-    for flag, value in constants:
+    for flag, value in constants.items():
         parser.add_argument(flag, dest=option.name, action="store_const", const=value)
 
 
@@ -298,20 +295,20 @@ def _options(command: Command, *, full: bool) -> Iterator[str]:
     if not full and shown:
         yield "Common options:"
         for option in shown:  # one that has flags for its values is shown by these, in one line
-            flags = ", ".join(option.value_flags)
+            flags = ", ".join(option.opt.values)
             yield _row(flags, option.opt.help) if flags else _option(option)
         yield ""
         return
-    for group, options in groupby(shown, lambda option: option.group):
+    for group, options in groupby(shown, lambda option: option.opt.group):
         yield f"{SECTIONS[group]}:"
         for option in options:
             yield _option(option)
-            for value, flags in option.opt.short_for.items():
-                yield _row(", ".join(flags.split()), f"the same as --{option.name} {value}")
+            for value, same in groupby(option.opt.values, option.opt.values.__getitem__):
+                yield _row(", ".join(same), f"the same as --{option.name} {value}")
         yield ""
 
 
-def _option(option: Option) -> str:
+def _option(option: Field) -> str:
     # The short name and the long one: other aliases are in docs/options.md.
     short = [flag for flag in option.shown_flags[:1] if not flag.startswith("--")]
     flags = dict.fromkeys((*short, option.shown_flags[-1]))
@@ -321,7 +318,7 @@ def _option(option: Option) -> str:
     return _row(f"{', '.join(flags)} {_metavar(option)}".rstrip(), option.opt.help + default)
 
 
-def _metavar(option: Option) -> str:
+def _metavar(option: Field) -> str:
     if option.choices and option.opt.metavar == "TEXT":
         return "|".join(option.choices)
     match option.type:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from streamd import __version__, stdio
 from streamd.cli.arguments import Command, Request, Run, help_text, parse
 from streamd.config import OPTIONS, Config, as_toml, load, suggestion
-from streamd.config.option import Option
+from streamd.config.option import Field
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.stdio import log_to
 
@@ -116,10 +116,10 @@ def _bench(config: Config, operands: tuple[str, ...]) -> None:
     _print([step_table(result) if sys.stdout.isatty() else step_json(result)])
 
 
-def _options(*names: str, without: Collection[str] = ()) -> tuple[Option, ...]:
+def _options(*names: str, without: Collection[str] = ()) -> tuple[Field, ...]:
     """Return the options of these sections and of these names."""
     every = OPTIONS.values()
-    return tuple(o for o in every if {o.group, o.name} & {*names} and o.name not in without)
+    return tuple(o for o in every if {o.opt.group, o.name} & {*names} and o.name not in without)
 
 
 _LOG = ("quiet", "verbose", "log-format")
@@ -175,7 +175,7 @@ COMMANDS = (
         "live captions of the microphone, or of FILEs and addresses (- is stdin)",
         _late("streamd.daemon:run", needs_model=True, listens=True),
         "[FILE...]",
-        options=tuple(o for o in OPTIONS.values() if o.group not in ("longform", "building")),
+        options=tuple(o for o in OPTIONS.values() if o.opt.group not in ("longform", "building")),
     ),
     Command(
         "serve",

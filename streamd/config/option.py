@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import Meta, inspect
@@ -24,26 +24,23 @@ NONE = "none"
 class Opt:
     """What the table says about an option."""
 
-    path: str  # PART.FIELD of the configuration
-    help: str  # one line; for a switch it describes the flag that changes the default
+    group: str = ""  # section of the TOML file
+    help: str = ""  # one line; for a switch it describes the flag that changes the default
     name: str = ""  # key in the TOML file and long flag; by default the field's name
-    flags: str = ""  # further ones, separated by spaces, mostly whisper.cpp's
-    off: str = ""  # flags that turn a switch off, in place of ``--no-NAME``
-    short_for: Mapping[str, str] = field(default_factory=dict)  # value -> flags that stand for it
-    allowed: str = ""  # what values are allowed, where the type cannot say it
+    flags: tuple[str, ...] = ()  # further ones
+    off_flags: tuple[str, ...] = ()  # flags that turn a switch off, in place of ``--no-NAME``
+    values: Mapping[str, str] = field(default_factory=dict)  # flag -> value that it stands for
     metavar: str = "TEXT"  # stands for a text in the help
-    positional: bool = False  # it has no flag
+    allowed: str = ""  # what values are allowed, where the type cannot say it
     synonyms: Mapping[str, str] = field(default_factory=dict)  # in lower case -> value
-
-
-NO_OPTION = Opt("", "")
 
 
 @dataclass(frozen=True)
 class Field:
     """A field of the configuration as users write it: times in frames become milliseconds.
 
-    `annotation` is the type of what is written, `default` the value as the program has it.
+    `annotation` is the type of what is written, `default` the value as the program has it. `opt` is
+    empty if the field has no option.
     """
 
     part: str
@@ -52,12 +49,22 @@ class Field:
     annotation: object
     unit: str
     in_frames: bool
-    opt: Opt = NO_OPTION
+    opt: Opt
 
     @property
     def setting(self) -> str:
         """The name for ``--set``."""
         return f"{self.part}.{self.attribute}{'_ms' if self.in_frames else ''}"
+
+    @property
+    def name(self) -> str:
+        """The key in the TOML file, and the long flag without its dashes."""
+        return self.opt.name or self.setting.partition(".")[2].replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper().replace("-", "_")
 
     @cached_property
     def type(self) -> inspect.Type:
@@ -67,10 +74,46 @@ class Field:
             (kind,) = (each for each in kind.types if not isinstance(each, inspect.NoneType))
         return kind
 
-    @cached_property
+    @property
     def is_optional(self) -> bool:
         """Whether it may be "none"."""
         return NoneType in get_args(self.annotation)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its flags take no value."""
+        return isinstance(self.type, inspect.BoolType)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its flag adds a text to a list; numbers stand in one list, with commas."""
+        item = getattr(self.type, "item_type", None)
+        return isinstance(item, inspect.StrType)
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it has no flag."""
+        return self.opt.metavar.endswith("...")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags that take a value, or turn a switch on; the long one is last."""
+        return () if self.is_positional else (*self.opt.flags, f"--{self.name}")
+
+    @property
+    def off_flags(self) -> tuple[str, ...]:
+        """Flags that turn a switch off; the long one is last."""
+        return (self.opt.off_flags or (f"--no-{self.name}",)) if self.is_switch else ()
+
+    @property
+    def shown_flags(self) -> tuple[str, ...]:
+        """The flags to show: of a switch, those that change its default."""
+        return self.off_flags if self.default is True else self.flags
+
+    @property
+    def every_flag(self) -> tuple[str, ...]:
+        """All words of the command line that set this option."""
+        return (*self.flags, *self.off_flags, *self.opt.values)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -114,84 +157,19 @@ class Field:
         return NONE if value is None else value
 
 
-@dataclass(frozen=True)
-class Option(Field):
-    """A field with an option, which is a key in the section `group` of the TOML file."""
-
-    group: str = ""
-
-    @property
-    def name(self) -> str:
-        """The key in the TOML file, and the long flag without its dashes."""
-        return self.opt.name or self.setting.partition(".")[2].replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return PREFIX + self.name.upper().replace("-", "_")
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether its flags take no value."""
-        return isinstance(self.type, inspect.BoolType)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether its flag adds a text to a list; numbers stand in one list, with commas."""
-        kind = self.type
-        return isinstance(kind, inspect.VarTupleType) and isinstance(
-            kind.item_type, inspect.StrType
-        )
-
-    @property
-    def flags(self) -> list[str]:
-        """Flags that take a value, or turn a switch on; the long one is last."""
-        return [] if self.opt.positional else [*self.opt.flags.split(), f"--{self.name}"]
-
-    @property
-    def off_flags(self) -> list[str]:
-        """Flags that turn a switch off; the long one is last."""
-        return (self.opt.off or f"--no-{self.name}").split() if self.is_switch else []
-
-    @property
-    def shown_flags(self) -> list[str]:
-        """The flags to show: of a switch, those that change its default."""
-        return self.off_flags if self.default is True else self.flags
-
-    @property
-    def value_flags(self) -> list[str]:
-        """Flags that stand for a value."""
-        return " ".join(self.opt.short_for.values()).split()
-
-    @property
-    def every_flag(self) -> list[str]:
-        """All words of the command line that set this option."""
-        return [*self.flags, *self.off_flags, *self.value_flags]
-
-
-def as_written(annotation: object) -> tuple[object, str, bool]:
+def as_written(annotation: Any) -> tuple[Any, str, bool]:  # noqa: ANN401 - any type
     """Return the type as users write it, its unit, and whether the program counts in frames."""
-    unit = _unit(annotation)
-    return (_in_ms(annotation), "ms", True) if unit == FRAMES else (annotation, unit, False)
-
-
-def _unit(annotation: object) -> str:
-    """The unit of a type or of one of its alternatives; empty if there is none."""
-    marks = getattr(annotation, "__metadata__", None)
-    if marks is None:
-        return next(filter(None, map(_unit, get_args(annotation))), "")
-    return next((mark for mark in marks if isinstance(mark, str)), "")
-
-
-def _in_ms(annotation: object) -> object:
-    """The type for milliseconds of a time in frames, which may be optional."""
-    if get_origin(annotation) is not Annotated:
-        (span,) = (each for each in get_args(annotation) if each is not NoneType)
-        milliseconds: Any = _in_ms(span)
-        return milliseconds | None
-    (limits,) = (mark for mark in get_args(annotation) if isinstance(mark, Meta))
+    if NoneType in get_args(annotation):
+        (kind,) = (each for each in get_args(annotation) if each is not NoneType)
+        written, unit, in_frames = as_written(kind)
+        return written | None, unit, in_frames
+    marks = getattr(annotation, "__metadata__", ())
+    unit = next((mark for mark in marks if isinstance(mark, str)), "")
+    if unit != FRAMES:
+        return annotation, unit, False
+    (limits,) = (mark for mark in marks if isinstance(mark, Meta))
     low, high = (int(bound or 0) * FRAME_MS for bound in (limits.ge, limits.le))
-    return Annotated[int, Meta(ge=low, le=high)]
+    return Annotated[int, Meta(ge=low, le=high)], "ms", True
 
 
 def _allowed(kind: inspect.Type, unit: str) -> str:

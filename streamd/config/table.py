@@ -4,12 +4,13 @@ The command line, the environment variables, the TOML file, the help and docs/op
 this table. Types, ranges and defaults are those of the fields, in `streamd.options`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_type_hints
 
 from streamd import options
-from streamd.config.option import Field, Opt, Option, as_written
+from streamd.config.option import Field, Opt, as_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,108 @@ SECTIONS: Mapping[str, str] = {
     "journal": "What is kept on disk",
 }
 """The sections of the help and of the TOML file, with their titles."""
+
+# Each entry: PART.FIELD [NAME] [FLAG...] [/ FLAG...] [=METAVAR]: help.
+# NAME is the key in the TOML file and the long flag; by default the field's name. FLAGs are further
+# ones, mostly whisper.cpp's; FLAG=VALUE stands for a value. Behind the slash are those that turn a
+# switch off, in place of --no-NAME. METAVAR stands for a text in the help; a field whose own ends
+# in three dots has no flag. A switch's help describes the flag that changes its default.
+_TABLE = """
+[input]
+input.files =FILE...: audio files or URLs, in this order; -: stdin
+input.source: take audio only from the network
+input.device -d -c --capture =ID|NAME: number or part of a name; monitor: what plays
+input.realtime / --fast: read files as fast as possible
+pcm.rate_hz input-rate: sampling rate of raw PCM
+pcm.encoding input-format: sample format of raw PCM; auto: s16le, unless it is a container
+pcm.channels input-channels: channels of raw PCM
+
+[streaming]
+session.step step: new audio per window; 0: whole utterances
+session.length length: longest window
+commit.keep keep: audio repeated from the previous line, with --commit sliding
+commit.rule commit: rule by which words become final
+session.keep_context -kc: keep earlier utterances in the prompt
+
+[vad]
+vad.detector vad =DETECTOR: silero, webrtc, energy or off
+vad.aggressiveness vad-aggressiveness: how eagerly webrtc rejects noise
+endpoint.pre_roll: audio included from before speech starts
+endpoint.plain endpoint-ms: pause that ends an utterance
+endpoint.longest max-utterance-ms: length at which an utterance is cut
+
+[decoding]
+decoding.model -m =NAME|PATH: name or path; default: the best on this machine
+decoding.language -l =CODE: spoken language; default: auto
+decoding.task -tr=translate --translate=translate: translate: into English
+search.beam_size -bs: beam size for finals; 1: greedy
+decoding.temperature -tp: temperature of the first attempt
+decoding.fallback / -nf --no-fallback: do not retry at higher temperatures
+search.no_speech_threshold -nth --no-speech-thold: drop a window above this no-speech probability
+decoding.prompt --initial-prompt: text that the model sees first
+decoding.hotwords: words and names to expect
+search.suppress_tokens: tokens never written; -1: the model's list or annotations
+search.audio_ctx -ac: cut the encoder's context to so many positions; 0: keep it
+decoding.threads -t: threads per window; 0: up to two
+decoding.workers: windows at a time; 0: one, or two for clients alone
+decoding.engine_deadline_ms: time for a window after which the engine is dead; 0: unlimited
+decoding.precision: of the weights; auto: int8 where that is faster
+decoding.engine: runtime of the model
+decoding.compute: processor of a Mac; ane: Neural Engine; auto: the fastest
+
+[longform]
+longform.without_timestamps: let the model place no text in time
+longform.word_timestamps: find no times of words
+longform.condition_on_previous_text: do not prompt with the text so far
+longform.carry_initial_prompt: put --prompt before every window
+longform.prefix: beginning of the first window's text; it is not written
+longform.clip_timestamps_ms: transcribe only START,END,START,END...
+longform.hallucination_silence_ms hallucination-silence-threshold-ms:
+  skip longer silence around hallucinations; 0: never
+
+[building]
+build.audio_contexts: encoder contexts to build besides the full one
+build.folder build-to =FOLDER: new folder for the packages; default: the cache
+
+[output]
+output.output -o =FILE: transcript file; may be repeated
+output.output_dir =DIR: folder for transcripts named after their files
+output.output_format -f =FORMAT: formats of those transcripts; default: all text
+output.format --jsonl=jsonl: format on stdout
+cues.line_cells max-line-length -ml --max-len --max-line-width:
+  longest line of a subtitle, in cells
+cues.max_lines --max-line-count: most lines in a subtitle
+cues.max_words max-words-per-cue --max-words-per-line: most words in a subtitle; 0: unlimited
+cues.highlight highlight-words: underline each word as it is spoken (srt, vtt)
+output.colors: colours on the terminal
+cues.confidence: colour words by probability
+output.mark_low: bracket words below this probability
+output.timestamps: time at the start of each line
+output.quiet -q: report errors only
+output.verbose -v=1 -vv=2: detail of messages on stderr
+output.log_format: form of messages on stderr
+
+[server]
+bind.enabled server: open no websocket
+bind.host =ADDRESS: address to listen on
+bind.port: port to listen on; 0: any
+bind.wyoming =[HOST:]PORT: another port, for Home Assistant (10300)
+bind.share sharing --share=listen: give others a link and QR code to listen or speak
+bind.token_file =FILE: file with the token of clients
+bind.tls_cert =FILE: PEM certificate: wss and https only
+bind.tls_key =FILE: its key, if in a file of its own
+bind.allow_host =NAME: another name of this machine; may be repeated
+bind.allow_origin =https://HOST: site whose pages may connect; may be repeated
+limits.max_streams: most clients that send audio
+limits.max_subscribers: most clients that receive captions
+limits.max_session_ms: audio after which a client's session ends; 0: never
+
+[journal]
+journal.folder journal =DIR: keep finals here; auto: the usual place
+journal.bus =nats://HOST:PORT: share sessions with other machines
+journal.days journal-days: days to keep finals; 0: forever
+journal.record =DIR: keep the audio here, as WAV
+"""
 _COMMON = """
     device realtime step vad endpoint-ms model compute language task
     hotwords threads without-timestamps word-timestamps condition-on-previous-text
@@ -59,231 +162,55 @@ _COMMON = """
 COMMON = frozenset(_COMMON.split())
 """The options that ``--help`` lists; the others are in ``--help-all``."""
 
-_LANGUAGES = """
-en English, zh Chinese, de German, es Spanish, ru Russian, ko Korean, fr French, ja Japanese,
-pt Portuguese, tr Turkish, pl Polish, ca Catalan, nl Dutch, ar Arabic, sv Swedish, it Italian,
-id Indonesian, hi Hindi, fi Finnish, vi Vietnamese, he Hebrew, uk Ukrainian, el Greek, ms Malay,
-cs Czech, ro Romanian, da Danish, hu Hungarian, ta Tamil, no Norwegian, th Thai, ur Urdu,
-hr Croatian, bg Bulgarian, lt Lithuanian, la Latin, mi Maori, ml Malayalam, cy Welsh, sk Slovak,
-te Telugu, fa Persian, lv Latvian, bn Bengali, sr Serbian, az Azerbaijani, sl Slovenian,
-kn Kannada, et Estonian, mk Macedonian, br Breton, eu Basque, is Icelandic, hy Armenian,
-ne Nepali, mn Mongolian, bs Bosnian, kk Kazakh, sq Albanian, sw Swahili, gl Galician,
-mr Marathi, pa Punjabi, si Sinhala, km Khmer, sn Shona, yo Yoruba, so Somali, af Afrikaans,
-oc Occitan, ka Georgian, be Belarusian, tg Tajik, sd Sindhi, gu Gujarati, am Amharic,
-yi Yiddish, lo Lao, uz Uzbek, fo Faroese, ht Haitian Creole, ps Pashto, tk Turkmen, nn Nynorsk,
-mt Maltese, sa Sanskrit, lb Luxembourgish, my Myanmar, bo Tibetan, tl Tagalog, mg Malagasy,
-as Assamese, tt Tatar, haw Hawaiian, ln Lingala, ha Hausa, ba Bashkir, jw Javanese,
-su Sundanese, yue Cantonese, my Burmese, ca Valencian, nl Flemish, ht Haitian,
-lb Letzeburgesch, ps Pushto, pa Panjabi, ro Moldavian, ro Moldovan, si Sinhalese,
-es Castilian, zh Mandarin
-"""
-"""Codes and names, as openai-whisper takes them."""
-CODE_OF: Mapping[str, str] = {
-    name.casefold(): code
-    for code, _, name in (entry.strip().partition(" ") for entry in _LANGUAGES.split(","))
-}
-"""The code of each name, in lower case."""
-
 _ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in options.FORMAT_NAMES]
-_TABLE: Mapping[str, tuple[Opt, ...]] = {
-    "input": (
-        Opt("input.files", "audio files or URLs, in this order; -: stdin", positional=True),
-        Opt("input.source", "take audio only from the network"),
-        Opt(
-            "input.device",
-            "number or part of a name; monitor: what plays",
-            flags="-d -c --capture",
-            metavar="ID|NAME",
-        ),
-        Opt("input.realtime", "read files as fast as possible", off="--fast"),
-        Opt("pcm.rate_hz", "sampling rate of raw PCM", name="input-rate"),
-        Opt(
-            "pcm.encoding",
-            "sample format of raw PCM; auto: s16le, unless it is a container",
-            name="input-format",
-        ),
-        Opt("pcm.channels", "channels of raw PCM", name="input-channels"),
-    ),
-    "streaming": (
-        Opt("session.step", "new audio per window; 0: whole utterances", name="step"),
-        Opt("session.length", "longest window", name="length"),
-        Opt(
-            "commit.keep",
-            "audio repeated from the previous line, with --commit sliding",
-            name="keep",
-        ),
-        Opt("commit.rule", "rule by which words become final", name="commit"),
-        Opt("session.keep_context", "keep earlier utterances in the prompt", flags="-kc"),
-    ),
-    "vad": (
-        Opt("vad.detector", "silero, webrtc, energy or off", name="vad", metavar="DETECTOR"),
-        Opt("vad.aggressiveness", "how eagerly webrtc rejects noise", name="vad-aggressiveness"),
-        Opt("endpoint.pre_roll", "audio included from before speech starts"),
-        Opt("endpoint.plain", "pause that ends an utterance", name="endpoint-ms"),
-        Opt("endpoint.longest", "length at which an utterance is cut", name="max-utterance-ms"),
-    ),
-    "decoding": (
-        Opt(
-            "decoding.model",
-            "name or path; default: the best on this machine",
-            flags="-m",
-            metavar="NAME|PATH",
-        ),
-        Opt(
-            "decoding.language",
-            "spoken language; default: auto",
-            flags="-l",
-            metavar="CODE",
-            allowed="auto or a language: german, de",
-            synonyms=CODE_OF,
-        ),
-        Opt("decoding.task", "translate: into English", short_for={"translate": "-tr --translate"}),
-        Opt("search.beam_size", "beam size for finals; 1: greedy", flags="-bs"),
-        Opt("decoding.temperature", "temperature of the first attempt", flags="-tp"),
-        Opt("decoding.fallback", "do not retry at higher temperatures", off="-nf --no-fallback"),
-        Opt(
-            "search.no_speech_threshold",
-            "drop a window above this no-speech probability",
-            flags="-nth --no-speech-thold",
-        ),
-        Opt("decoding.prompt", "text that the model sees first", flags="--initial-prompt"),
-        Opt("decoding.hotwords", "words and names to expect"),
-        Opt("search.suppress_tokens", "tokens never written; -1: the model's list or annotations"),
-        Opt(
-            "search.audio_ctx",
-            "cut the encoder's context to so many positions; 0: keep it",
-            flags="-ac",
-        ),
-        Opt("decoding.threads", "threads per window; 0: up to two", flags="-t"),
-        Opt("decoding.workers", "windows at a time; 0: one, or two for clients alone"),
-        Opt(
-            "decoding.engine_deadline_ms",
-            "time for a window after which the engine is dead; 0: unlimited",
-        ),
-        Opt("decoding.precision", "of the weights; auto: int8 where that is faster"),
-        Opt("decoding.engine", "runtime of the model"),
-        Opt("decoding.compute", "processor of a Mac; ane: Neural Engine; auto: the fastest"),
-    ),
-    "longform": (
-        Opt("longform.without_timestamps", "let the model place no text in time"),
-        Opt("longform.word_timestamps", "find no times of words"),
-        Opt("longform.condition_on_previous_text", "do not prompt with the text so far"),
-        Opt("longform.carry_initial_prompt", "put --prompt before every window"),
-        Opt("longform.prefix", "beginning of the first window's text; it is not written"),
-        Opt("longform.clip_timestamps_ms", "transcribe only START,END,START,END..."),
-        Opt(
-            "longform.hallucination_silence_ms",
-            "skip longer silence around hallucinations; 0: never",
-            name="hallucination-silence-threshold-ms",
-        ),
-    ),
-    "building": (
-        Opt(
-            "build.audio_contexts",
-            "encoder contexts to build besides the full one",
-        ),
-        Opt(
-            "build.folder",
-            "new folder for the packages; default: the cache",
-            name="build-to",
-            metavar="FOLDER",
-        ),
-    ),
-    "output": (
-        Opt(
-            "output.output",
-            "transcript file; may be repeated",
-            flags="-o",
-            metavar="FILE",
-            allowed=f"FILE{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}",
-        ),
-        Opt("output.output_dir", "folder for transcripts named after their files", metavar="DIR"),
-        Opt(
-            "output.output_format",
-            "formats of those transcripts; default: all text",
-            flags="-f",
-            metavar="FORMAT",
-            allowed=f"all or some of {', '.join(options.FORMAT_NAMES)}, separated by commas",
-        ),
-        Opt("output.format", "format on stdout", short_for={"jsonl": "--jsonl"}),
-        Opt(
-            "cues.line_cells",
-            "longest line of a subtitle, in cells",
-            name="max-line-length",
-            flags="-ml --max-len --max-line-width",
-        ),
-        Opt("cues.max_lines", "most lines in a subtitle", flags="--max-line-count"),
-        Opt(
-            "cues.max_words",
-            "most words in a subtitle; 0: unlimited",
-            name="max-words-per-cue",
-            flags="--max-words-per-line",
-        ),
-        Opt(
-            "cues.highlight",
-            "underline each word as it is spoken (srt, vtt)",
-            name="highlight-words",
-        ),
-        Opt("output.colors", "colours on the terminal"),
-        Opt("cues.confidence", "colour words by probability"),
-        Opt("output.mark_low", "bracket words below this probability"),
-        Opt("output.timestamps", "time at the start of each line"),
-        Opt("output.quiet", "report errors only", flags="-q"),
-        Opt("output.verbose", "detail of messages on stderr", short_for={"1": "-v", "2": "-vv"}),
-        Opt("output.log_format", "form of messages on stderr"),
-    ),
-    "server": (
-        Opt("bind.enabled", "open no websocket", name="server"),
-        Opt("bind.host", "address to listen on", metavar="ADDRESS"),
-        Opt("bind.port", "port to listen on; 0: any"),
-        Opt("bind.wyoming", "another port, for Home Assistant (10300)", metavar="[HOST:]PORT"),
-        Opt(
-            "bind.share",
-            "give others a link and QR code to listen or speak",
-            name="sharing",
-            short_for={"listen": "--share"},
-        ),
-        Opt("bind.token_file", "file with the token of clients", metavar="FILE"),
-        Opt("bind.tls_cert", "PEM certificate: wss and https only", metavar="FILE"),
-        Opt("bind.tls_key", "its key, if in a file of its own", metavar="FILE"),
-        Opt("bind.allow_host", "another name of this machine; may be repeated", metavar="NAME"),
-        Opt(
-            "bind.allow_origin",
-            "site whose pages may connect; may be repeated",
-            metavar="https://HOST",
-        ),
-        Opt("limits.max_streams", "most clients that send audio"),
-        Opt("limits.max_subscribers", "most clients that receive captions"),
-        Opt("limits.max_session_ms", "audio after which a client's session ends; 0: never"),
-    ),
-    "journal": (
-        Opt(
-            "journal.folder",
-            "keep finals here; auto: the usual place",
-            name="journal",
-            metavar="DIR",
-        ),
-        Opt("journal.bus", "share sessions with other machines", metavar="nats://HOST:PORT"),
-        Opt("journal.days", "days to keep finals; 0: forever", name="journal-days"),
-        Opt("journal.record", "keep the audio here, as WAV", metavar="DIR"),
+_ALLOWED = {
+    "decoding.language": "auto or a language: german, de",
+    "output.output": f"FILE{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}",
+    "output.output_format": (
+        f"all or some of {', '.join(options.FORMAT_NAMES)}, separated by commas"
     ),
 }
+"""What values are allowed, where the type cannot say it."""
 
 _PARTS: Mapping[str, type] = get_type_hints(Config)
 _TYPES = {part: get_type_hints(kind, include_extras=True) for part, kind in _PARTS.items()}
 
 
-def _known(path: str) -> tuple[str, str, object, object, str, bool]:
+def _field(path: str, opt: Opt | None = None) -> Field:
     part, attribute = path.split(".")
     default = getattr(_PARTS[part](), attribute)
-    return part, attribute, default, *as_written(_TYPES[part][attribute])
+    return Field(part, attribute, default, *as_written(_TYPES[part][attribute]), opt or Opt())
 
 
-_OPTIONS = [Option(*_known(o.path), o, group) for group, opts in _TABLE.items() for o in opts]
-OPTIONS: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
+def _option(entry: str, group: str) -> Field:
+    head, meaning = re.split(r":\s+", entry, maxsplit=1)
+    (path, *words), _, off = (part.split() for part in head.partition(" /"))
+    named = [word for word in words if word[0] not in "-="]
+    flags = [word for word in words if word[0] == "-"]
+    (metavar,) = [word[1:] for word in words if word[0] == "="] or ["TEXT"]
+    opt = Opt(
+        group=group,
+        help=meaning,
+        name=named[0] if named else "",
+        flags=tuple(flag for flag in flags if "=" not in flag),
+        off_flags=tuple(off),
+        values=dict(flag.split("=") for flag in flags if "=" in flag),
+        metavar=metavar,
+        allowed=_ALLOWED.get(path, ""),
+        synonyms=options.LANGUAGE_CODES if path == "decoding.language" else {},
+    )
+    return _field(path, opt)
+
+
+_OPTIONS = [
+    _option(entry, group)
+    for group, entries in re.findall(r"\[(\w+)\]\n((?:.+\n)+)", _TABLE)
+    for entry in entries.replace("\n  ", " ").splitlines()
+]
+OPTIONS: Mapping[str, Field] = {option.name: option for option in _OPTIONS}
 """Every option by its name."""
 
-_FIELDS = [Field(*_known(f"{part}.{name}")) for part, types in _TYPES.items() for name in types]
+_FIELDS = [_field(f"{part}.{name}") for part, types in _TYPES.items() for name in types]
 _WITH_OPTION = {option.setting for option in _OPTIONS}
 SETTINGS: Mapping[str, Field] = {
     field.setting: field

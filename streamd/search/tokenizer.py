@@ -12,14 +12,9 @@ from copy import copy
 import tiktoken
 
 from streamd.errors import ConfigError, ModelError
+from streamd.options import LANGUAGE_CODES
 
-_LANGUAGE_CODES = """
-en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr
-bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn
-yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su
-yue
-"""
-LANGUAGES = tuple(_LANGUAGE_CODES.split())
+LANGUAGES = tuple(dict.fromkeys(LANGUAGE_CODES.values()))
 """In the order of their tokens; models before large-v3 lack the last one."""
 SPACELESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages that are written without blanks between words."""

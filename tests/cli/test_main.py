@@ -15,8 +15,8 @@ import streamd
 from streamd.cli import main
 from streamd.cli.commands import COMMANDS
 from streamd.config import OPTIONS, Config, as_toml
-from streamd.config.table import CODE_OF
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
+from streamd.options import LANGUAGE_CODES
 from streamd.search.tokenizer import LANGUAGES
 
 ROOT = Path(__file__).parents[2]
@@ -189,7 +189,7 @@ def test_languages_have_names(word, code, run):
 
 
 def test_every_language_of_whisper_has_a_name():
-    assert {*CODE_OF.values()} == {*LANGUAGES}
+    assert {*LANGUAGE_CODES.values()} == {*LANGUAGES}
 
 
 def test_transcribe_is_fast(run):
@@ -297,7 +297,7 @@ def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, c
         assert {*re.findall(r"--[a-z-]+", short)} <= {*re.findall(r"--[a-z-]+", full)}
         every += full.replace("\n", " ")
     for option in OPTIONS.values():
-        assert option.opt.positional or f"{option.shown_flags[-1]} " in every
+        assert option.is_positional or f"{option.shown_flags[-1]} " in every
 
 
 def test_every_flag_of_the_help_is_in_the_reference(run, capsys):
