@@ -3,20 +3,10 @@
 import asyncio
 import errno
 import logging
-from collections.abc import Coroutine, Sequence
+import socket
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from socket import (
-    AF_INET6,
-    AF_UNIX,
-    AI_PASSIVE,
-    IPPROTO_IPV6,
-    IPV6_V6ONLY,
-    SO_REUSEADDR,
-    SOCK_STREAM,
-    SOL_SOCKET,
-    socket,
-)
 from typing import Any, Self
 
 import msgspec
@@ -57,6 +47,7 @@ from streamd.server.wire import STREAM_PATH, Limits, Role
 from streamd.server.wyoming_socket import WyomingSocket, parse_address
 
 _log = logging.getLogger(__name__)
+_library_log = logging.getLogger("websockets.streamd")
 
 
 class Server:
@@ -81,7 +72,7 @@ class Server:
         info: ServerInfo,
         limits: ServerLimits | None = None,
         recordings: Recordings | None = None,
-        listening: socket | None = None,
+        listening: socket.socket | None = None,
     ) -> None:
         limits = limits or ServerLimits()
         self.wyoming_port = 0
@@ -92,7 +83,9 @@ class Server:
         if listening is not None:
             # Its address decides who can connect; a Unix socket has a path, and is of this machine.
             name = listening.getsockname()
-            bind = replace(bind, host="localhost" if listening.family == AF_UNIX else name[0])
+            bind = replace(
+                bind, host="localhost" if listening.family == socket.AF_UNIX else name[0]
+            )
         self.bind = bind
         """The effective options."""
         self._listening = listening
@@ -135,6 +128,7 @@ class Server:
 
     async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000
+        _library_log.addFilter(_is_worth_logging)
         bound = [self._listening] if self._listening else await _bound(self.bind)
         try:
             self._wyoming = await self._open_wyoming() if self.bind.wyoming else None
@@ -148,15 +142,19 @@ class Server:
                 sock=ListeningSocket(each, self._registry),
                 ssl=self._tls,
                 process_request=self._respond,
-                select_subprotocol=_subprotocol,
+                select_subprotocol=lambda _, offered: next(
+                    (Subprotocol(name) for name in SUBPROTOCOLS if name in offered), None
+                ),
                 compression=None,
                 ping_interval=None,  # WebSocket does that
                 open_timeout=deadline_s,  # of TLS's handshake, too
                 close_timeout=deadline_s,
                 max_size=self._limits.max_message_bytes,
                 write_limit=self._limits.write_buffer_bytes,
-                create_connection=self._registry.connection_type(self._exchange_begins),
-                logger=_library_logger(),
+                create_connection=self._registry.connection_type(
+                    lambda *streams: _begin(self._exchange(*streams), self._exchanges)
+                ),
+                logger=_library_log,
             )
             for each in bound
         ]
@@ -201,8 +199,12 @@ class Server:
     async def _open_wyoming(self) -> asyncio.Server:
         host, port = parse_address(self.bind.wyoming)
         n_most = self._limits.max_message_bytes
+
+        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            _begin(self._speak_wyoming(reader, writer), self._wyoming_tasks, self._exchanges)
+
         try:
-            opened = await asyncio.start_server(self._wyoming_begins, host, port, limit=n_most)
+            opened = await asyncio.start_server(begin, host, port, limit=n_most)
         except OSError as error:
             raise BindError(f"cannot listen on --wyoming {self.bind.wyoming}: {error}") from error
         self.wyoming_port = opened.sockets[0].getsockname()[1]
@@ -246,9 +248,6 @@ class Server:
             return plain(429, "too many clients from this address", retry)
         self._registry.authorize(transport, role)
         return None
-
-    def _exchange_begins(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        _begin(self._exchange(reader, writer), self._exchanges)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer a request that is neither GET nor HEAD."""
@@ -297,9 +296,6 @@ class Server:
         except (ConnectionClosed, StuckError):
             return
         await self._converse(socket, dialect, first)
-
-    def _wyoming_begins(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        _begin(self._speak_wyoming(reader, writer), self._wyoming_tasks, self._exchanges)
 
     async def _speak_wyoming(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -351,49 +347,37 @@ def _begin(work: Coroutine[Any, Any, None], *groups: set[asyncio.Task[None]]) ->
         task.add_done_callback(tasks.discard)
 
 
-def _subprotocol(_: ws.ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    return next((Subprotocol(name) for name in SUBPROTOCOLS if name in offered), None)
-
-
-def _library_logger() -> logging.Logger:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     # Without tracebacks of failed handshakes (websockets 15), and without details, which would
     # reveal tokens and transcripts.
-    logger = logging.getLogger("websockets.streamd")
-    logger.addFilter(_is_worth_logging)
-    return logger
-
-
-def _is_worth_logging(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     harmless = isinstance(error, WebSocketException | EOFError | OSError)
     return record.levelno >= logging.INFO and not harmless
 
 
-async def _bound(bind: BindOptions) -> list[socket]:
+async def _bound(bind: BindOptions) -> list[socket.socket]:
     """Bind all addresses of the host; raises `BindError`."""
     host, port = bind.host, bind.port
-    bound: list[socket] = []
+    bound: list[socket.socket] = []
     try:
         info = asyncio.get_running_loop().getaddrinfo
-        found = await info(host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
+        found = await info(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            bound.append(socket(family, kind, protocol))
-            bound[-1].setsockopt(SOL_SOCKET, SO_REUSEADDR, True)
-            if family == AF_INET6:
-                bound[-1].setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, True)
+            bound.append(socket.socket(family, kind, protocol))
+            bound[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
+            if family == socket.AF_INET6:
+                bound[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, True)
             bound[-1].bind((address[0], port))  # getaddrinfo takes any number for a port
     except (OSError, OverflowError) as error:
         for each in bound:
             each.close()
-        raise BindError(_explain(error, host, port)) from error
+        match getattr(error, "errno", None):
+            case errno.EADDRINUSE:
+                where = f"port {port} on {host}"
+                why = f"{where} is in use: choose another with --port (0: any free one)"
+            case errno.EACCES:
+                why = f"no permission to use port {port}: choose one above 1023 with --port"
+            case _:
+                why = f"cannot listen on {host}, port {port}: {error}; check --host and --port"
+        raise BindError(why) from error
     return bound
-
-
-def _explain(error: Exception, host: str, port: int) -> str:
-    match getattr(error, "errno", None):
-        case errno.EADDRINUSE:
-            return f"port {port} on {host} is in use: choose another with --port (0: any free one)"
-        case errno.EACCES:
-            return f"no permission to use port {port}: choose one above 1023 with --port"
-        case _:
-            return f"cannot listen on {host}, port {port}: {error}; check --host and --port"

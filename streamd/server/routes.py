@@ -101,10 +101,6 @@ def routes(
 ) -> Mapping[str, Callable[[str], Response]]:
     """Return the handlers of queries by path; `is_full`: the server is at its limit of clients."""
 
-    def list_sessions(_: str) -> Response:
-        names = [{"name": name} for name in sessions.names()]
-        return in_json(HTTPStatus.OK, {"sessions": names})
-
     def ready(_: str) -> Response:
         reasons = [*sessions.unready()]
         if (lag_ms := sessions.lag_ms) > max_lag_ms:
@@ -114,28 +110,25 @@ def routes(
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return in_json(status, {"ready": not reasons, "reasons": reasons})
 
-    def exposition(_: str) -> Response:
-        kind = {"Content-Type": sessions.metrics.content_type}
-        return respond(HTTPStatus.OK, sessions.metrics.text(), kind)
-
     def share(query: str) -> Response:
         if (shared := invitation()) is None:
             return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
         session = dict(parse_qsl(query)).get("session", "")
         return in_json(HTTPStatus.OK, shared.shown(session if session in sessions.names() else ""))
 
-    def list_models(_: str) -> Response:
-        entry = {"id": model, "object": "model", "created": 0, "owned_by": "streamd"}
-        return in_json(HTTPStatus.OK, {"object": "list", "data": [entry]})
-
-    def want_post(_: str) -> Response:
-        return plain(HTTPStatus.METHOD_NOT_ALLOWED, "send a recording with POST", {"Allow": "POST"})
-
+    metrics = sessions.metrics
+    served = {"id": model, "object": "model", "created": 0, "owned_by": "streamd"}
     return {
-        SESSIONS_PATH: list_sessions,
+        SESSIONS_PATH: lambda _: in_json(
+            200, {"sessions": [{"name": name} for name in sessions.names()]}
+        ),
         READY_PATH: ready,
-        METRICS_PATH: exposition,
+        METRICS_PATH: lambda _: respond(
+            200, metrics.text(), {"Content-Type": metrics.content_type}
+        ),
         SHARE_PATH: share,
-        MODELS_PATH: list_models,
-        **dict.fromkeys(UPLOADS, want_post),
+        MODELS_PATH: lambda _: in_json(200, {"object": "list", "data": [served]}),
+        **dict.fromkeys(
+            UPLOADS, lambda _: plain(405, "send a recording with POST", {"Allow": "POST"})
+        ),
     }

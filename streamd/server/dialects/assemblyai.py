@@ -44,7 +44,6 @@ class AssemblyAI:
         self._n_turns = 0
 
     def request(self) -> Query:
-        """Feed a session and listen to it; raises `WireError` for what is not supported."""
         asked = both(self._text, _Streaming)
         start = start_for(
             asked.sample_rate,
@@ -62,7 +61,6 @@ class AssemblyAI:
         yield tell("Begin", id=hello.session, expires_at=began_s + 3 * 3600)
 
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
-        """Take audio or a command."""
         if isinstance(message, bytes):
             yield from self._audio.take(message)
             return
@@ -77,7 +75,6 @@ class AssemblyAI:
                 yield tell("Warning", warning_code=_INVALID, warning=f"{other!r} is not supported")
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
-        """Send the turn so far, and what belongs to it."""
         match event:
             case Vad(speech=True):
                 yield tell("SpeechStarted", timestamp=event.t_ms)
@@ -93,7 +90,6 @@ class AssemblyAI:
                 yield tell("Termination", **dict.fromkeys(durations, self._audio.heard_ms // 1000))
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Send an ``Error``, whose code is that of the closing."""
         code = _CLOSE_CODES.get(error.code, _INVALID)
         yield tell("Error", error_code=code, error=str(error))
         yield Close(code, error.code)

@@ -39,7 +39,6 @@ class Deepgram:
         self._last_word_end_ms: int | None = None  # until its `UtteranceEnd`
 
     def request(self) -> Query:
-        """Feed a session and listen to it; raises `WireError` for what is not supported."""
         asked = self._asked = both(self._text, _Listening)
         if asked.encoding is None or asked.sample_rate is None:
             what = "containers are not decoded: send samples, and give their encoding, sample_rate"
@@ -77,7 +76,6 @@ class Deepgram:
                 yield tell("Error", variant="bad_message", description=f"no {unknown!r} here")
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
-        """Send results and what belongs to them."""
         match event:
             case Vad(speech=True, t_ms=t_ms):
                 yield from self._utterance_end(t_ms)

@@ -54,6 +54,7 @@ class Dialect(Protocol):
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """The session of the request is there; comes before `hear` and `say`."""
+        yield from ()
 
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
         """Handle a message of the client, which may feed the session; `bytes` are audio for it.
@@ -74,6 +75,7 @@ class Dialect(Protocol):
 
         The last act may be a `Close`; without, the websocket is closed as streamd.v1 does it.
         """
+        yield from ()
 
 
 class _Typed(msgspec.Struct):

@@ -30,25 +30,21 @@ class Native:
         self._unwanted: tuple[type[SessionEvent], ...] = ()
 
     def request(self) -> Query:
-        """Return the query; raises `WireError` with `bad_query`."""
         query = parse_query(self._text, Query)
         self._wants_words = query.words
         self._unwanted = _SPOKEN if query.role is Role.INGEST else ()
         return query
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
-        """Send ``hello``."""
         yield Tell(hello)
 
     def hear(self, message: str | bytes) -> Iterator[bytes | Command]:
-        """Take audio or a command; raises `WireError` as `decode_command` does."""
         command = message if isinstance(message, bytes) else decode_command(message)
         if isinstance(command, Start) and command.words is not None:
             self._wants_words = command.words
         yield command
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
-        """Send the event, as far as the client wants it."""
         if isinstance(event, self._unwanted):
             return
         if not self._wants_words and isinstance(event, Partial | Final):
@@ -56,6 +52,5 @@ class Native:
         yield Tell(event)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Send ``error``."""
         heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
         yield Tell(Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms))

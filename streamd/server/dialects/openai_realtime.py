@@ -47,11 +47,9 @@ class OpenAIRealtime:
         self._texts: list[str] = []  # that wait for a commit
 
     def request(self) -> Query:
-        """Feed a session and listen to it; raises `WireError` for conversations."""
         return both(self._text, _Asked)
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
-        """Describe the session."""
         self._name, self._items = hello.session, Items(hello.session)
         yield self._items.tell("session.created", session=self._input.session(self._name))
 
@@ -95,7 +93,6 @@ class OpenAIRealtime:
                 yield self._items.error("unknown_event", what, asked.event_id)
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
-        """Send what has become of the text."""
         match event:
             case Partial() if self._input.ends_turns:
                 yield from self._items.begin(event.start_ms)
@@ -114,5 +111,4 @@ class OpenAIRealtime:
                 yield self._items.error(event.code, event.message, of_server=True)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Send an ``error``."""
         yield self._items.error(error.code, str(error))

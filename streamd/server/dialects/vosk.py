@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from streamd.errors import WireError
 from streamd.events import Eos, Final, Flushed, Partial, SessionEvent, TimedWord
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both, start_for
-from streamd.server.wire import Command, Flush, Hello, Query, Start, Stop, decoded
+from streamd.server.dialects.dialect import Dialect, Tell, both, start_for
+from streamd.server.wire import Command, Flush, Query, Start, Stop, decoded
 
 _DEFAULT_RATE_HZ = 8_000
 
@@ -28,7 +27,7 @@ class _Spoken(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Spoken, strict=False)
 
 
-class Vosk:
+class Vosk(Dialect):
     """Every message with audio has one answer: the next final, or else the partial as it is.
 
     Finals that wait for one at the end, or at a ``reset``, come together.
@@ -42,15 +41,9 @@ class Vosk:
         self._audio = ByteStream("linear16", Start(rate=_DEFAULT_RATE_HZ))
 
     def request(self) -> Query:
-        """Feed a session and listen to it; raises `WireError` with `bad_query`."""
         return both(self._text, Query)
 
-    def opened(self, hello: Hello) -> Iterator[Tell]:
-        """Say nothing: a message is an answer."""
-        yield from ()
-
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
-        """Take the configuration, audio, or the end of it."""
         if isinstance(message, bytes):
             yield from self._audio.take(message)
             if self._finals:
@@ -69,7 +62,6 @@ class Vosk:
             yield Flush()
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
-        """Remember what the next answer is; give the last one."""
         match event:
             case Partial():
                 self._partial = event.text
@@ -79,10 +71,6 @@ class Vosk:
             case Flushed() | Eos():
                 yield self._result(self._finals)
                 self._finals = []
-
-    def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Send nothing: the protocol has no message for it."""
-        yield from ()
 
     def _result(self, finals: list[Final]) -> Tell:
         result: dict[str, object] = {"text": " ".join(final.text for final in finals)}

@@ -9,8 +9,8 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Partial, SessionEvent, TimedWord
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both
-from streamd.server.wire import Command, Hello, Query, Start, Stop, decoded
+from streamd.server.dialects.dialect import Close, Dialect, Tell, both
+from streamd.server.wire import Command, Query, Start, Stop, decoded
 
 _END = b"END_OF_AUDIO"
 _WAIT_MIN = 1.0
@@ -30,7 +30,7 @@ class _Options(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Options)
 
 
-class WhisperLive:
+class WhisperLive(Dialect):
     """A final is a completed segment; the last ones are sent again with each.
 
     `uid` is the client's name for itself; it ignores messages with another.
@@ -43,15 +43,9 @@ class WhisperLive:
         self._completed: deque[object] = deque()
 
     def request(self) -> Query:
-        """Feed a session and listen to it; raises `WireError` with `bad_query`."""
         return both(self._text, Query)
 
-    def opened(self, hello: Hello) -> Iterator[Tell]:
-        """Say nothing: the client has to send its options first."""
-        yield from ()
-
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
-        """Take the options, then audio, then its end."""
         if self._audio is None:
             options = decoded(message, _decoder, "options")
             start = Start(
@@ -71,7 +65,6 @@ class WhisperLive:
             yield from self._audio.take(message)
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
-        """Send the segments, the newest of which may change."""
         match event:
             case Partial():
                 yield self._tell(segments=[*self._completed, self._segment(event)])
@@ -82,7 +75,6 @@ class WhisperLive:
                 yield self._tell(status="WARNING", message=event.message)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Let the client wait, or send an error."""
         if error.code == "too_many_streams":
             yield self._tell(status="WAIT", message=_WAIT_MIN)
         else:

@@ -7,8 +7,8 @@ import msgspec
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
 from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, GrowingText, Tell, start_for
-from streamd.server.wire import Command, Flush, Hello, Query, Role, decoded
+from streamd.server.dialects.dialect import Close, Dialect, GrowingText, Tell, start_for
+from streamd.server.wire import Command, Flush, Query, Role, decoded
 
 
 class _Data(msgspec.Struct):
@@ -19,6 +19,10 @@ class _Data(msgspec.Struct):
     transcript_names: tuple[str, ...] | None = None
     transcript_terms: tuple[str, ...] | None = None
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.rate, self.width, self.channels
+
 
 class _Heard(msgspec.Struct):
     type: str
@@ -28,11 +32,10 @@ class _Heard(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Heard)
 
 
-class Wyoming:
+class Wyoming(Dialect):
     """From ``audio-start`` to ``audio-stop`` is one transcript, whose chunks come as it is made."""
 
     def __init__(self, query: str = "") -> None:
-        self._query = query
         self._chosen = self._format = _Data()
         self._stream: ByteStream | None = None
         self._texts: list[str] = []
@@ -40,15 +43,9 @@ class Wyoming:
         self._has_begun = False
 
     def request(self) -> Query:
-        """Feed a session and listen to it."""
         return Query(role=Role.BOTH)
 
-    def opened(self, hello: Hello) -> Iterator[Tell]:
-        """Send nothing."""
-        yield from ()
-
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
-        """Take an event, or the samples of an ``audio-chunk``; raises `WireError`."""
         if isinstance(message, bytes):
             self._stream = self._stream or self._begin()
             yield from self._stream.take(message)
@@ -58,16 +55,14 @@ class Wyoming:
             case "transcribe":
                 self._chosen = event.data
             case "audio-start":
-                data = event.data
-                wanted = (data.rate, data.width, data.channels)
-                if self._stream and wanted != _shape(self._format):
+                if self._stream and event.data.shape != self._format.shape:
                     raise WireError("late_start", "all audio of a connection has one format")
-                self._format = data
+                self._format = event.data
             case "audio-stop":
                 yield Flush()
 
     def _begin(self) -> ByteStream:
-        rate, width, channels = _shape(self._format)
+        rate, width, channels = self._format.shape
         if width != 2:
             raise WireError("bad_message", f"samples must have 2 bytes, got {width}")
         chosen = self._chosen
@@ -76,7 +71,6 @@ class Wyoming:
         return ByteStream("pcm_s16le", start)
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
-        """Send what is new of the text, and all of it at the end."""
         match event:
             case Partial():
                 yield from self._grow(event.text[: event.stable])
@@ -92,7 +86,6 @@ class Wyoming:
                 yield _event("error", text=event.message, code=event.code)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        """Send an ``error``."""
         yield _event("error", text=str(error), code=error.code)
 
     def _grow(self, text: str) -> Iterator[Tell]:
@@ -104,10 +97,6 @@ class Wyoming:
         if not self._has_begun:
             self._has_begun = True
             yield _event("transcript-start")
-
-
-def _shape(data: _Data) -> tuple[int, int, int]:
-    return data.rate, data.width, data.channels
 
 
 def _event(kind: str, **data: object) -> Tell:
