@@ -33,14 +33,17 @@ def empty_store(tmp_path_factory):
 
     Where a test names no model, the program runs the model in the box.
     """
-    folder = tmp_path_factory.mktemp("store")
+    folder, every = tmp_path_factory.mktemp("store"), tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # a model is prepared once, not by each worker
+        every = every.parent
+    (cache := every / "cache").mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN"):
             patch.delenv(name, raising=False)
         patch.setenv("HF_HOME", str(folder / "hub"))
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         patch.setenv("STREAMD_STORE", str(folder / "imported"))
-        patch.setenv("STREAMD_CACHE", str(folder / "cache"))
+        patch.setenv("STREAMD_CACHE", str(cache))
         patch.setenv("STREAMD_MODEL", "tiny.en")
         yield
 
