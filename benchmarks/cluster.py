@@ -29,9 +29,9 @@ from sounds import RECORDING
 from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
-from streamd.daemon.streams import Streams
 from streamd.events import Final
 from streamd.processor import machine
+from streamd.streams import Streams
 from streamd.types import SAMPLE_RATE
 
 BIN = Path(sys.executable).parent

@@ -34,10 +34,10 @@ from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.daemon.opening import open_model
-from streamd.daemon.streams import Streams
 from streamd.events import Partial
 from streamd.processor import machine
 from streamd.server import LIVE
+from streamd.streams import Streams
 from streamd.types import ms_from_frames
 
 LATE = 0.01

@@ -33,10 +33,10 @@ from websockets.asyncio.client import connect
 from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
-from streamd.daemon.streams import Streams
 from streamd.events import Final
 from streamd.processor import machine
 from streamd.server import LIVE
+from streamd.streams import Streams
 
 PERIOD_S = 0.05
 N_LISTENERS = 5

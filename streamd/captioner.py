@@ -26,7 +26,6 @@ from streamd.daemon import ROOM, build, caption, supervise
 from streamd.daemon.control import Control
 from streamd.daemon.offline import FileTranscriber, UploadedRecording
 from streamd.daemon.opening import open_model, recognizers
-from streamd.daemon.streams import Stream, Streams
 from streamd.display import open_files
 from streamd.engine import store
 from streamd.engine.catalog import offered
@@ -37,6 +36,8 @@ from streamd.sinks.text import gap_notice
 from streamd.sources import Source
 from streamd.sources.arrays import ArraySource
 from streamd.sources.file import FileSource
+from streamd.streams import Streams
+from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
 
 log = logging.getLogger(__name__)

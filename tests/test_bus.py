@@ -7,12 +7,13 @@ import pytest
 from nats.errors import TimeoutError as NoAnswerError
 from websockets.asyncio.client import connect
 
-from streamd.daemon.streams import SessionStorage, Stream, Streams
 from streamd.errors import WireError
 from streamd.events import Choices, EndReason, Eos, Final, Gap, Partial
 from streamd.hub import Subscription
 from streamd.journal.bus import Bus
 from streamd.journal.jetstream import LOG, JetStream, OvertakenError
+from streamd.streams import SessionStorage, Streams
+from streamd.streams.stream import Stream
 from streamd.types import Frames
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn

@@ -16,10 +16,11 @@ import msgspec
 
 from lab.clock import VirtualLoop
 from lab.eventlog import Began, Decoded, Ended, Log, Said
-from streamd.daemon.streams import Stream, Streams
 from streamd.engine.recognizer import Counters
 from streamd.events import EndReason
 from streamd.session import Session
+from streamd.streams import Streams
+from streamd.streams.stream import Stream
 from streamd.types import FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
 
 Clock = Literal["real", "virtual", "cpu", "free"]

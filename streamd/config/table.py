@@ -182,30 +182,35 @@ def _field(path: str, opt: Opt | None = None) -> Field:
     return Field(part, attribute, default, *as_written(_TYPES[part][attribute]), opt or Opt())
 
 
+_ENTRY = re.compile(
+    r"(?P<path>[\w.]+)(?: (?P<name>\w\S*))?(?P<flags>(?: -\S+)*)(?: /(?P<off>(?: -\S+)+))?"
+    r"(?: =(?P<metavar>\S+))?:\s+(?P<help>.+)"
+)
+
+
 def _option(entry: str, group: str) -> Field:
-    head, meaning = re.split(r":\s+", entry, maxsplit=1)
-    (path, *words), _, off = (part.split() for part in head.partition(" /"))
-    named = [word for word in words if word[0] not in "-="]
-    flags = [word for word in words if word[0] == "-"]
-    (metavar,) = [word[1:] for word in words if word[0] == "="] or ["TEXT"]
+    found = _ENTRY.fullmatch(entry)
+    assert found is not None, entry
+    parts = found.groupdict(default="")
+    flags = parts["flags"].split()
     opt = Opt(
         group=group,
-        help=meaning,
-        name=named[0] if named else "",
+        help=parts["help"],
+        name=parts["name"],
         flags=tuple(flag for flag in flags if "=" not in flag),
-        off_flags=tuple(off),
+        off_flags=tuple(parts["off"].split()),
         values=dict(flag.split("=") for flag in flags if "=" in flag),
-        metavar=metavar,
-        allowed=_ALLOWED.get(path, ""),
-        synonyms=options.LANGUAGE_CODES if path == "decoding.language" else {},
+        metavar=parts["metavar"] or "TEXT",
+        allowed=_ALLOWED.get(parts["path"], ""),
+        synonyms=options.LANGUAGE_CODES if parts["path"] == "decoding.language" else {},
     )
-    return _field(path, opt)
+    return _field(parts["path"], opt)
 
 
 _OPTIONS = [
     _option(entry, group)
     for group, entries in re.findall(r"\[(\w+)\]\n((?:.+\n)+)", _TABLE)
-    for entry in entries.replace("\n  ", " ").splitlines()
+    for entry in re.split(r"\n(?! )", entries.strip())
 ]
 OPTIONS: Mapping[str, Field] = {option.name: option for option in _OPTIONS}
 """Every option by its name."""

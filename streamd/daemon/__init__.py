@@ -19,17 +19,19 @@ from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, serving
 from streamd.daemon.control import Control, until_first_error
-from streamd.daemon.inference import HangError, WindowRecognizer
 from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import Recognizers, open_model, recognizers
 from streamd.daemon.screen import Screen, show
-from streamd.daemon.streams import Chooser, Stream, Streams
 from streamd.display import open_display, open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason
-from streamd.server import LIVE, Metrics
+from streamd.server import LIVE
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
+from streamd.streams import Chooser, Streams
+from streamd.streams.inference import HangError, WindowRecognizer
+from streamd.streams.metrics import Metrics
+from streamd.streams.stream import Stream
 from streamd.types import ms_from_frames
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ import msgspec
 
 from streamd.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.config import OPTIONS, Config
-from streamd.daemon.streams import Chooser
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.prepared import open_in_memory
@@ -29,6 +28,7 @@ from streamd.sources import Source
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
+from streamd.streams import Chooser
 from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms, ms_from_frames
 from streamd.vad import Gate, WebRtcVad, any_sound
 from streamd.vad.segmenter import Segmenter

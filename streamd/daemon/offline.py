@@ -19,7 +19,6 @@ from streamd.daemon import build
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, show
-from streamd.daemon.streams import Streams
 from streamd.display import check_files, open_display, open_files, open_stream
 from streamd.engine import Engine
 from streamd.engine.longform import Transcriber
@@ -35,6 +34,7 @@ from streamd.sinks.progress import ProgressBar, transcription_line
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
 from streamd.sources.file import FileSource
+from streamd.streams import Streams
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.vad.segmenter import Segmenter
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.streams import Chooser
 from streamd.engine import Engine
 from streamd.engine.model import Model
 from streamd.engine.prepared import open_engine
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
 from streamd.errors import ConfigError, ModelError
+from streamd.streams import Chooser
 
 if TYPE_CHECKING:
     from streamd.engine.coreml.package import BuiltModel

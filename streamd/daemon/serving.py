@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from streamd.config import Config, read_token
 from streamd.daemon.sharing import fragment, invite, open_to_others
-from streamd.daemon.streams import SessionStorage, Streams
 from streamd.engine.store import known_language
 from streamd.errors import BindError, ConfigError
 from streamd.journal.files import Folder, JournalPolicy, place
 from streamd.options import BindOptions
 from streamd.server import Recordings, Server, ServerInfo
+from streamd.streams import SessionStorage, Streams
 
 if TYPE_CHECKING:
     from streamd.journal.bus import Bus

@@ -7,7 +7,6 @@ while so that the client can reconnect and resume.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -15,11 +14,11 @@ from msgspec.structs import replace
 from streamd.audio import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
-from streamd.hub import Hub
 from streamd.options import ServerLimits
-from streamd.server.metrics import Metrics
 from streamd.server.wire import Command, Flush, Query, Role, Start, Stop
-from streamd.types import Frames, ms_from_frames
+from streamd.streams import Streams
+from streamd.streams.stream import Stream
+from streamd.types import ms_from_frames
 
 SECRET = "."
 """Separates the epoch of a session from the secret of the client that feeds it."""
@@ -27,95 +26,6 @@ _MAX_ENDED = 64
 """Ended sessions to remember, so that a client that reconnects learns that its session is over."""
 MAX_FEED_FRAMES = 25
 """Half a second: it delays other clients by about 10 ms, and `room` bounds the backlog."""
-
-
-class IngestSession(Protocol):
-    """One session that a client feeds. All calls come from the event loop's thread."""
-
-    hub: Hub
-    replaced: Callable[[], None]
-    """Called when another node has taken the session over; set by who feeds it."""
-
-    @property
-    def hands_over(self) -> bool:
-        """Whether a client that counts samples can go on at another node, without a flush."""
-
-    @property
-    def began_ms(self) -> int:
-        """Session time at which the client's audio begins: 0 unless an earlier run is resumed."""
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the client fed it in an earlier process, as it proved by its secret."""
-
-    async def choose(self, chosen: Mapping[str, object], *, secret: str) -> None:
-        """Use these fields of `Choices` for the session, of which no audio came yet.
-
-        Who knows the `secret` may resume it, even with another process; empty: nobody may. Raises
-        `WireError` with `bad_option`; then nothing has changed.
-        """
-
-    def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames, at most `MAX_FEED_FRAMES`; await `room` first."""
-
-    async def room(self) -> None:
-        """Return once the backlog is below its limit; until then the client is not read."""
-
-    async def flush(self) -> None:
-        """Publish everything fed so far as finals; the session continues."""
-
-    def gap(self, duration_ms: int, why: GapReason) -> None:
-        """Record that the client lost audio."""
-
-    async def stored(self) -> None:
-        """Return when everything until now is stored, its beginning included."""
-
-    def settle(self) -> int:
-        """Store and return the time (ms) before which no audio is needed, even after a crash."""
-
-    async def finish(self, reason: EndReason) -> None:
-        """Publish everything fed so far as finals, then call ``hub.close(reason)``.
-
-        The server calls it exactly once, and feeds nothing after it.
-        """
-
-
-class Sessions(Protocol):
-    """All sessions of the daemon, and what counts what they do."""
-
-    metrics: Metrics
-
-    async def prepare(
-        self, session: str, *, feeds: bool = False, epoch: str = "", secret: str = ""
-    ) -> None:
-        """Learn what other nodes know of a session; await it right before `hub` or `open`.
-
-        It takes the session over for a client that `feeds` it, if another node had it and the
-        client has the right to. Raises `WireError` with `slow` if nothing can be learnt now.
-        """
-
-    def hub(self, session: str) -> Hub | None:
-        """Return the hub of a session to listen to, or None if there is no such session."""
-
-    def names(self) -> Sequence[str]:
-        """Return the names of the sessions that have a hub, oldest first."""
-
-    def unready(self) -> Sequence[str]:
-        """Return the reasons why new clients should use another server; empty if there is none."""
-
-    @property
-    def lag_ms(self) -> int:
-        """How far the engine is behind in the session that has waited longest."""
-
-    def open(self, session: str, *, epoch: str | None = None, secret: str = "") -> IngestSession:
-        """Begin a session that a client feeds, or resume one that another process left.
-
-        `epoch` is the run of the session that the client fed before, `secret` the one that it was
-        told. If that run is resumed, the client sends again what was not settled.
-
-        Raises `WireError` with `session_busy` if another client feeds it or may still resume it,
-        `too_many_streams`, or `storage` if it cannot be stored.
-        """
 
 
 class Feeder(Protocol):
@@ -152,7 +62,7 @@ class Ingest:
     at the end.
     """
 
-    def __init__(self, session: IngestSession, *, epoch: str, max_session_ms: int) -> None:
+    def __init__(self, session: Stream, *, epoch: str, max_session_ms: int) -> None:
         self.session, self.epoch, self._max_session_ms = session, epoch, max_session_ms
         self.feeder: Feeder | None = None
         self.is_lost = False
@@ -296,7 +206,7 @@ class Ingest:
 class Ingests:
     """All sessions that clients feed, also those that wait `resume_ms` for their client."""
 
-    def __init__(self, sessions: Sessions, limits: ServerLimits) -> None:
+    def __init__(self, sessions: Streams, limits: ServerLimits) -> None:
         self.sessions, self._limits = sessions, limits
         self._ingests: dict[str, Ingest] = {}
         self._waiting: dict[str, asyncio.Task[None]] = {}

@@ -39,12 +39,13 @@ from streamd.server.connection import (
 from streamd.server.dialects import DIALECTS, ROOT_PATH, Dialect, introduced, requested_role
 from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.exchange import BadRequestError, Exchange, GoneError, plain
-from streamd.server.ingest import Ingests, Sessions
+from streamd.server.ingest import Ingests
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
 from streamd.server.rest import Recordings, Rest, as_failure, failure
 from streamd.server.routes import UPLOADS, Invitation, load_pages, routes
 from streamd.server.wire import STREAM_PATH, Limits, Role
 from streamd.server.wyoming_socket import WyomingSocket, parse_address
+from streamd.streams import Streams
 
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")
@@ -68,7 +69,7 @@ class Server:
         self,
         bind: BindOptions,
         *,
-        sessions: Sessions,
+        sessions: Streams,
         info: ServerInfo,
         limits: ServerLimits | None = None,
         recordings: Recordings | None = None,

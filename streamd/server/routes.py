@@ -12,7 +12,7 @@ import segno
 from websockets.http11 import Response
 
 from streamd.server.exchange import in_json, plain, respond
-from streamd.server.ingest import Sessions
+from streamd.streams import Streams
 
 SESSIONS_PATH = "/v1/sessions"
 HEALTH_PATH = "/healthz"
@@ -92,7 +92,7 @@ def load_pages(folder: Path) -> Mapping[str, Page]:
 
 
 def routes(
-    sessions: Sessions,
+    sessions: Streams,
     *,
     model: str,
     max_lag_ms: int,

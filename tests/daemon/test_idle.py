@@ -10,9 +10,9 @@ from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.daemon.streams import Stream, StreamCalls
 from streamd.hub import Hub
-from streamd.server import Metrics
+from streamd.streams.metrics import Metrics
+from streamd.streams.stream import Stream, StreamContext
 from streamd.types import FRAME, Frames
 from tests.support import recorded
 
@@ -36,13 +36,15 @@ def test_no_encoder_runs_in_silence_and_noise(level):
 
 async def test_nobody_is_woken_before_a_window_is_due():
     woken = []
-    stream = Stream(
+    context = StreamContext(
         lambda _: build.new_session(CONFIG),
-        Hub("s"),
-        StreamCalls(lambda: woken.append(1), pytest.fail, pytest.fail),
-        metrics=Metrics(version="", model=""),
+        Metrics(version="", model=""),
         room=500,
+        wake=lambda: woken.append(1),
+        failed=pytest.fail,
+        choose=pytest.fail,
     )
+    stream = Stream(context, Hub("s"))
     stream.begin()
     for frame in silence(10, 1e-3):
         stream.feed(frame[None])

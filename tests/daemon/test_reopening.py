@@ -7,9 +7,9 @@ import pytest
 
 from streamd.daemon import follow
 from streamd.daemon.control import Control
-from streamd.daemon.streams import Streams
 from streamd.errors import SourceError
 from streamd.events import Fault, Final, Gap
+from streamd.streams import Streams
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60

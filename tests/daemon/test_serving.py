@@ -17,8 +17,8 @@ from websockets.asyncio.client import connect
 from streamd.config import load, read_token
 from streamd.daemon import serving
 from streamd.daemon.serving import allow_files, inherited_socket, notify
-from streamd.daemon.streams import Streams
 from streamd.errors import BindError, ConfigError
+from streamd.streams import Streams
 from tests.support.serving import certificate
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))

@@ -68,7 +68,7 @@ import asyncio, hashlib, http.client, json, logging, re, ssl, sys
 from urllib.parse import urlsplit
 from streamd.config import load
 from streamd.daemon import serving
-from streamd.daemon.streams import Streams
+from streamd.streams import Streams
 
 def answer(link, path, token):
     connection, trust = http.client.HTTPConnection, {}

@@ -10,11 +10,12 @@ import pytest
 
 from streamd.daemon import pump
 from streamd.daemon.control import Control
-from streamd.daemon.streams import Stream, Streams
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import PcmOptions, SessionOptions
 from streamd.sources.stdin import StdinSource
+from streamd.streams import Streams
+from streamd.streams.stream import Stream
 from streamd.types import Hypothesis, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn

@@ -12,10 +12,10 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import open_model
-from streamd.daemon.streams import Streams
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final
 from streamd.server import Wanted
+from streamd.streams import Streams
 from streamd.types import Hypothesis, Window
 from tests.support import recorded
 from tests.support.fakes import ScriptedRecognizer, scripted_audio, scripted_session

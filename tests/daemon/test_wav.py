@@ -10,8 +10,8 @@ import pytest
 import soundfile
 
 from streamd.audio import Framer
-from streamd.daemon.wav import WavWriter
 from streamd.errors import ConfigError
+from streamd.streams.wav import WavWriter
 
 RAMP = (np.arange(-16000, 16000) / 32768).astype(np.float32).reshape(-1, 320)
 
@@ -73,7 +73,7 @@ def test_a_full_disk_ends_the_recording_only(tmp_path, caplog):
 
 
 def test_nothing_is_left_of_a_recording_that_cannot_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr("streamd.daemon.wav.write_all", no_space)
+    monkeypatch.setattr("streamd.streams.wav.write_all", no_space)
     n_open = len(os.listdir("/dev/fd"))
     with pytest.raises(ConfigError, match="No space"):
         WavWriter(tmp_path / "talk")
@@ -87,7 +87,7 @@ def no_space(*_: object) -> None:
 SPEAK_UNTIL_KILLED = """
 import sys, numpy as np
 from pathlib import Path
-from streamd.daemon.wav import WavWriter
+from streamd.streams.wav import WavWriter
 recording, at = WavWriter(Path(sys.argv[1])), 0
 while True:
     samples = (np.arange(at, at + 320 * 7) % 32768).astype(np.float32) / 32768

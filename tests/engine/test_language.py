@@ -13,7 +13,6 @@ import pytest
 
 from streamd.config import load as configure
 from streamd.daemon import build
-from streamd.daemon.streams import Streams
 from streamd.engine.model import parameter_shapes
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.reference import ReferenceDecoder, ReferenceEngine, ReferenceFeatures
@@ -22,6 +21,7 @@ from streamd.mel import log_mel
 from streamd.options import DecodingOptions
 from streamd.search.decode import detect_language
 from streamd.search.tokenizer import Tokenizer
+from streamd.streams import Streams
 from streamd.types import FRAME, Hypothesis, Window
 from tests.golden import load
 from tests.golden.random_model import N_TEXT_TOKENS, random_weights

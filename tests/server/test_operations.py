@@ -15,7 +15,8 @@ from websockets.exceptions import InvalidStatus
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Partial, Stats, Vad
 from streamd.options import BindOptions, ServerLimits
-from streamd.server import Invitation, Metrics, Server
+from streamd.server import Invitation, Server
+from streamd.streams.metrics import Metrics
 from streamd.types import Hypothesis, Window
 from tests.support.serving import (
     INFO,

@@ -19,7 +19,8 @@ from streamd.errors import WireError
 from streamd.events import Choices, Final, Partial, TimedWord
 from streamd.hub import Hub
 from streamd.options import BindOptions, ServerLimits
-from streamd.server import Metrics, Recordings, Server, ServerInfo
+from streamd.server import Recordings, Server, ServerInfo
+from streamd.streams.metrics import Metrics
 from streamd.types import Frames, ms_from_frames
 
 INFO = ServerInfo(model="fake", language="en")

@@ -1,0 +1,338 @@
+"""One session: its audio goes to a `Session`, the events of that to a `Hub` and its journal."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from streamd.errors import StreamdError
+from streamd.events import (
+    Choices,
+    EndReason,
+    Fault,
+    Final,
+    Flushed,
+    Gap,
+    GapReason,
+    Lag,
+    SessionEvent,
+    Stats,
+)
+from streamd.hub import Hub
+from streamd.journal import Fed, proof_of
+from streamd.session import Session
+from streamd.streams.metrics import Metrics
+from streamd.streams.wav import WavWriter
+from streamd.types import Frames, Hypothesis, Window, ms_from_frames
+
+_LATE_MS = 1000
+"""Time after which listeners are told that events wait to be stored."""
+
+log = logging.getLogger(__name__)
+HEARD = "the language of session %s seems to be %s; if it is not, name it with --language"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamContext:
+    """What all streams of the process share.
+
+    They call `wake` when a window is due, and `failed` when a journal cannot be written. `choose`
+    checks what a client chooses; raises `WireError`. `room` frames may wait for the engine before a
+    source has to wait, too.
+    """
+
+    new_session: Callable[[Choices], Session]
+    metrics: Metrics
+    room: int
+    wake: Callable[[], None]
+    failed: Callable[[StreamdError], None]
+    choose: Callable[[Choices, Mapping[str, object]], Awaitable[Choices]]
+
+
+class Stream:
+    """One session: `feed` takes its audio, `hub` publishes its events.
+
+    All calls come from the event loop's thread.
+    """
+
+    def __init__(self, context: StreamContext, hub: Hub) -> None:
+        self._context, self.hub, self._chosen = context, hub, hub.choices
+        self.session = context.new_session(hub.choices)
+        self._observe = context.metrics.observer()
+        self._recording: WavWriter | None = None
+        self._waiting: list[SessionEvent] = []  # to be published first
+        self._lost_ms = 0  # in all gaps
+        self._moved = asyncio.Event()
+        self.replaced: Callable[[], None] = lambda: None
+        """Called when another node has taken the session over; set by who feeds it."""
+        self._is_out = False  # a window, to be transcribed
+        self._language_told = False
+        self._begun = self._ended = self._is_lost = self.is_resumed = False
+        self._first_seg = 1
+        self.began_ms = 0
+        """Time of the session at which this process took over from an earlier one."""
+        self.has_source = True
+        """False while a device that feeds the session is unplugged."""
+        self.heard: Callable[[Frames], None] | None = None
+        """Gets the frames, too, to show how loud they are."""
+        self.due_since: float | None = None
+        """Time of the event loop since which a window of the session is due; None if none is."""
+
+    def begin(self, recording: WavWriter | None = None, *, is_resumed: bool = False) -> None:
+        """Prepare for audio, which goes into `recording`, too.
+
+        Audio of a client that fed the session in an earlier process, and so `is_resumed`, continues
+        where it was settled; otherwise the time since then is a gap.
+        """
+        self._begun, self._recording, self.is_resumed = True, recording, is_resumed
+        if self.hub.choices != self._chosen:  # another node has changed them
+            self.session = self._context.new_session(self.hub.choices)
+        journal = self.hub.journal
+        if journal is None or not journal.seq + journal.settled_ms:
+            return
+        self.began_ms = journal.settled_ms
+        if not is_resumed:
+            since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
+            last_ms = max(journal.end_ms, journal.settled_ms)
+            self.began_ms = max(since_ms, last_ms)
+            gap_ms = self.began_ms - last_ms
+            self._waiting = [Gap(t_ms=last_ms, duration_ms=gap_ms, why=GapReason.RESTART)]
+        # The interrupted segment used a number, too.
+        self._first_seg = journal.seg + 2
+        self.session.resume(self.began_ms, self._first_seg)
+
+    async def choose(self, chosen: Mapping[str, object], *, secret: str = "") -> None:
+        """Use these choices of the client, of whom no audio came yet.
+
+        Who knows the `secret` may resume the session, even with another process; empty: nobody may.
+        Raises `WireError` with `bad_option`; then nothing has changed.
+        """
+        choices = await self._context.choose(self.hub.choices, chosen)
+        if self._ended:
+            return
+        if choices != self.hub.choices:
+            self.hub.choices, self.session = choices, self._context.new_session(choices)
+            self.session.resume(self.began_ms, self._first_seg)
+        if (journal := self.hub.journal) is not None:
+            kept = choices if chosen or journal.fed.choices else None
+            try:
+                journal.feed(Fed(choices=kept, proof=proof_of(secret) if secret else ""))
+            except StreamdError as error:
+                self._context.failed(error)
+            await self.stored()  # before the client counts on it
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is published any more; subscribers may still wait for the end."""
+        return self._ended
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether audio may come; a session of an earlier process may only have listeners."""
+        return self._begun and not self.hub.closed
+
+    @property
+    def lag_ms(self) -> int:
+        """Duration of the speech that waits for the engine, or of the wait to be stored."""
+        return max(self.unstored_ms, ms_from_frames(self.session.backlog))
+
+    @property
+    def unstored_ms(self) -> int:
+        """How long the oldest event has waited to be stored."""
+        return self.hub.journal.lag_ms if self.hub.journal else 0
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        self._context.metrics.received(ms_from_frames(len(frames)))
+        if self._recording is not None:
+            self._recording.write(frames)
+        if self.heard is not None:
+            self.heard(frames)
+        self._publish(self.session.feed(frames))
+
+    def gap(self, duration_ms: int, why: GapReason) -> None:
+        """Report audio that never arrived."""
+        self._publish(self.session.gap(duration_ms, why))
+
+    async def room(self) -> None:
+        """Return when the engine has caught up so far that more audio is welcome.
+
+        A session may have a long backlog and still need more audio before a window is due.
+        """
+
+        def is_welcome() -> bool:
+            needs_more = not self._is_out and self.due_since is None
+            return needs_more or self.session.backlog < self._context.room
+
+        await self._until(is_welcome)
+
+    async def flush(self) -> None:
+        """Make all audio until now final; the session continues."""
+        self._publish(self.session.flush())
+        await self._until(lambda: self.session.idle)
+        await self.stored()
+
+    def settle(self) -> int:
+        """Return the time (ms) before which no audio is needed, even after a crash: it is stored.
+
+        A journal that stores later than at once has it stored for the next call.
+        """
+        journal, settled_ms = self.hub.journal, self.session.settled_ms
+        if self._is_lost:
+            return 0
+        if journal is not None and not journal.closed:
+            journal.settled_ms = settled_ms
+            try:
+                journal.mark()
+            except StreamdError as error:
+                self._context.failed(error)
+                return 0
+            return min(settled_ms, journal.kept_ms)
+        return settled_ms
+
+    def next_window(self) -> Window | None:
+        """Return the session's next window; see `Session.next_window`."""
+        window = None if self._ended else self.session.next_window()
+        self.due_since = None
+        self._is_out = window is not None
+        return window
+
+    def accept(self, window: Window, hypothesis: Hypothesis) -> None:
+        """Take the recognizer's hypothesis for a window of this session."""
+        self._is_out = False
+        self._publish(self.session.accept(window, hypothesis))
+        # Of a language that the recognizer was given, the probability is 1.
+        if not self._language_told and self.session.language and hypothesis.language_prob < 1:
+            self._language_told = True
+            log.info(HEARD, self.hub.session, self.session.language)
+        self._notify()
+
+    def publish_state(self, rtf: float) -> None:
+        """Publish the state of the session; `rtf`: engine seconds for each second of audio."""
+        if self._ended:
+            return
+        # By time, not by window: when the engine is overloaded, windows are rare.
+        if self.session.late or self.unstored_ms >= _LATE_MS:
+            self.hub.publish(Lag(lag_ms=self.lag_ms))
+        self.hub.publish(
+            Stats(
+                audio_ms=self.session.now_ms,
+                lag_ms=self.lag_ms,
+                lost_ms=self._lost_ms,
+                rtf=round(rtf, 3),
+                listeners=self.hub.listeners,
+            )
+        )
+
+    def report(self, fault: Fault) -> None:
+        """Publish a fault that does not end the session."""
+        self._publish([fault])
+
+    def fail(self, fault: Fault) -> None:
+        """Publish a fault and end the session, unless another node can go on with it."""
+        if not (self.hub.closed or self.hub.moves):
+            self.hub.publish(fault)
+        self.end(EndReason.ERROR, resumable=True)
+
+    async def finish(self, reason: EndReason, *, resumable: bool = False) -> None:
+        """Make all audio final and end the session, unless another node goes on with it."""
+        if reason != EndReason.SHUTDOWN or not self.hands_over:
+            await self.flush()
+        self.end(reason, resumable=resumable or reason == EndReason.SHUTDOWN)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether its client can go on at another node, so that no word has to be cut here."""
+        journal = self.hub.journal
+        return journal is not None and self.hub.moves and bool(journal.fed.proof)
+
+    def lose(self) -> None:
+        """Another node has the session: publish nothing more; the hub stays, for its listeners."""
+        self._ended = self._is_lost = True
+        self._notify()
+        self.replaced()
+        if self._recording is not None:
+            self._recording.close()
+
+    def end(self, reason: str, *, resumable: bool) -> None:
+        """End the session as it is; a `resumable` one may be continued by another process."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            self._close(reason, resumable=resumable)
+        except StreamdError as error:
+            self._context.failed(error)
+        self._notify()
+
+    def _close(self, reason: str, *, resumable: bool) -> None:
+        journal = self.hub.journal
+        try:
+            if self._recording is not None:
+                self._recording.close()
+            if journal is not None and not journal.closed:
+                if resumable:
+                    journal.close()
+                else:
+                    journal.settled_ms = max(journal.settled_ms, self.session.now_ms)
+                    journal.end(reason)
+        finally:
+            if not (resumable and self.hub.moves):
+                self.hub.close(reason)
+
+    def _publish(self, events: Sequence[SessionEvent]) -> None:
+        if self._ended:
+            return
+        self._look()
+        for event in events:
+            self._observe(event, self.session.now_ms)
+        events, self._waiting = (*self._waiting, *events), []
+        n_left = sum(isinstance(event, Final) for event in events)
+        self._settle_until(self.session.settled_ms if not n_left else 0)
+        try:
+            for event in events:
+                if isinstance(event, Gap):
+                    self._lost_ms += event.duration_ms
+                if isinstance(event, Final):
+                    # A crash may come between two finals: the first settles only its own audio.
+                    n_left -= 1
+                    self._settle_until(event.end_ms if n_left else self.session.settled_ms)
+                self.hub.publish(event)
+        except StreamdError as error:
+            self._context.failed(error)
+
+    def _settle_until(self, settled_ms: int) -> None:
+        if (journal := self.hub.journal) is not None:
+            journal.settled_ms = max(journal.settled_ms, settled_ms)
+
+    def _look(self) -> None:
+        """Note since when a window is due, and wake a worker for it; silence wakes none."""
+        if not self.session.due:
+            self.due_since = None
+            self._notify()
+        elif self.due_since is None:
+            self.due_since = asyncio.get_running_loop().time()
+            self._context.wake()
+
+    def _notify(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def stored(self) -> None:
+        """Return when all until now is stored, and released to subscribers."""
+        if self.hub.journal is None or self._ended:
+            return
+        done = False
+
+        def released(_: SessionEvent) -> None:
+            nonlocal done
+            done = True
+            self._notify()
+
+        self.hub.journal.store(Flushed(id="", seq=0), released)
+        await self._until(lambda: done)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not (self._ended or condition()):
+            await self._moved.wait()
