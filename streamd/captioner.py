@@ -338,7 +338,7 @@ class CaptionSession:
 
 
 def _warn(gap: Gap) -> None:
-    log.warning("%s", gap_notice(gap.duration_ms, gap.why))
+    log.warning("%s", gap_notice(gap))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,29 @@ as its stream blocks, and may not be called from two threads at a time.
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from streamd.events import Event
+from streamd.events import Event, Final, Gap
+
+
+class Format(Protocol):
+    """Turns the events of one stream, in order, into the text of one file that begins `header`."""
+
+    header: str = ""
+
+    def end(self, *, complete: bool) -> str:
+        """Return the end of the file; while more events may come, each event replaces it."""
+        return ""
+
+    def append(self, event: Event) -> str:
+        """Return the text that `event` adds; empty if there is none."""
+        if isinstance(event, Gap):
+            return self._gap(event)
+        return self._final(event) if isinstance(event, Final) and event.text else ""
+
+    def _final(self, final: Final) -> str:
+        return ""
+
+    def _gap(self, gap: Gap) -> str:
+        return ""
 
 
 class Sink(Protocol):

@@ -6,15 +6,16 @@ are docs/json.schema.json and docs/json-full.schema.json.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from streamd.events import Details, Event, Final, Gap
+from streamd.events import Details, Final, Gap
 from streamd.search.guards import compression_ratio
 from streamd.search.tokenizer import SPACELESS
+from streamd.sinks import Format
 from streamd.sinks.subtitles import timestamp
 from streamd.sinks.text import aligned, clean
 
@@ -111,7 +112,7 @@ _MAX_TAIL_CHARS, _MAX_TAIL_GAPS = 4096, 32
 """Limits of what the tail of an unfinished document repeats, as it is written with each segment."""
 
 
-class Json:
+class Json(Format):
     """Writes json, or json-full if `full`, with one segment per line.
 
     While a long document grows, its `text` and `gaps`, which stand at the end, are empty.
@@ -120,44 +121,33 @@ class Json:
     def __init__(self, *, full: bool = False) -> None:
         self._full = full
         self.header = '{"transcription":[' if full else '{"segments":['
-        self._n = 0
         self._gaps: list[JsonGap] = []
         self._texts: list[str] = []
         self._n_chars = 0
         self._language = ""
 
-    @property
-    def tail(self) -> str:
-        """What completes the document for now, at most a few KiB."""
-        texts = self._texts if self._n_chars <= _MAX_TAIL_CHARS else ()
-        return self._ended(texts, self._gaps if len(self._gaps) <= _MAX_TAIL_GAPS else ())
-
-    @property
-    def end(self) -> str:
-        """What completes the document."""
-        return self._ended(self._texts, self._gaps)
-
-    def _ended(self, texts: Sequence[str], gaps: Sequence[JsonGap]) -> str:
+    def end(self, *, complete: bool) -> str:
+        """Return what completes the document, at most a few KiB of it for now."""
+        texts = self._texts if complete or self._n_chars <= _MAX_TAIL_CHARS else []
+        gaps = self._gaps if complete or len(self._gaps) <= _MAX_TAIL_GAPS else []
         text, language = map(_json, ("".join(texts), self._language))
         if not self._full:
             return f'\n],"text":{text},"language":{language}}}\n'
         lost = _json(gaps)
         return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}}}\n'
 
-    def append(self, event: Event) -> str:
-        """Return the final's segment, or remember a gap for the end."""
-        if isinstance(event, Gap):
-            offsets = Offsets(from_=event.t_ms, to=event.t_ms + event.duration_ms)
-            self._gaps.append(JsonGap(offsets=offsets, why=clean(event.why)))
-        if not isinstance(event, Final) or not event.text:
-            return ""
-        segment = _segment(event, self._n, full=self._full)
-        before = ",\n" if self._n else "\n"
-        self._n += 1
+    def _final(self, final: Final) -> str:
+        segment = _segment(final, len(self._texts), full=self._full)
+        before = ",\n" if self._texts else "\n"
         self._texts.append(segment.text)
         self._n_chars += len(segment.text)
-        self._language = self._language or event.language
+        self._language = self._language or final.language
         return before + _json(segment)
+
+    def _gap(self, gap: Gap) -> str:
+        offsets = Offsets(from_=gap.t_ms, to=gap.t_ms + gap.duration_ms)
+        self._gaps.append(JsonGap(offsets=offsets, why=clean(gap.why)))
+        return ""
 
 
 def _json(value: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from streamd.disk import write_all
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event, Final, Gap, encode
 from streamd.options import CueLayout
-from streamd.sinks import CaptionSink
+from streamd.sinks import CaptionSink, Format
 from streamd.sinks.documents import Json
 from streamd.sinks.subtitles import Lrc, Srt, Vtt
 from streamd.sinks.text import (
@@ -33,50 +33,25 @@ from streamd.sinks.text import (
 from streamd.stdio import put
 
 
-class Format(Protocol):
-    """Turns the events of one stream, in order, into the text of one file."""
-
-    @property
-    def header(self) -> str:
-        """The beginning of the file."""
-
-    @property
-    def tail(self) -> str:
-        """The end of the file while more events may come; each event replaces it."""
-
-    @property
-    def end(self) -> str:
-        """The end of the complete file."""
-
-    def append(self, event: Event) -> str:
-        """Return the text that `event` adds; empty if there is none."""
-
-
-class Text:
+class Text(Format):
     """One line for each final, and one for each gap, which would otherwise look like silence."""
-
-    header = tail = end = ""
 
     def __init__(self, look: Look | None = None) -> None:
         self._look = look or Look()
 
-    def append(self, event: Event) -> str:
-        """Return the event's line."""
-        if isinstance(event, Final) and event.text:
-            return paint(caption(event, self._look)) + "\n"
-        if isinstance(event, Gap):
-            return gap_notice(event.duration_ms, event.why) + "\n"
-        return ""
+    def _final(self, final: Final) -> str:
+        return paint(caption(final, self._look)) + "\n"
+
+    def _gap(self, gap: Gap) -> str:
+        return gap_notice(gap) + "\n"
 
 
-class Jsonl:
+class Jsonl(Format):
     """Events as lines of JSON, in the wire form of docs/protocol.md.
 
     A file has only the events that last, finals and gaps; with `everything` there are partials and
     all others, too.
     """
-
-    header = tail = end = ""
 
     def __init__(self, *, everything: bool = False) -> None:
         self._everything = everything
@@ -88,29 +63,24 @@ class Jsonl:
         return encode(replace(event, details=UNSET) if isinstance(event, Final) else event) + "\n"
 
 
-class Table:
+class Table(Format):
     """Start and end in ms, and the text.
 
     With a comma these are whisper.cpp's columns, the text always in quotes (RFC 4180), with a tab
     openai-whisper's, without quotes, since no text contains a tab.
     """
 
-    tail = end = ""
-
     def __init__(self, separator: str) -> None:
         self.header = separator.join(("start", "end", "text")) + "\n"
         self._separator = separator
 
-    def append(self, event: Event) -> str:
-        """Return the final's row."""
-        if not isinstance(event, Final) or not event.text:
-            return ""
-        text = clean(event.text)
+    def _final(self, final: Final) -> str:
+        text = clean(final.text)
         if text.lstrip()[:1] in "=+-@":
             text = f" {text}"  # keeps spreadsheets from reading a formula
         if self._separator == ",":
             text = '"' + text.replace('"', '""') + '"'
-        return self._separator.join((str(event.start_ms), str(event.end_ms), text)) + "\n"
+        return self._separator.join((str(final.start_ms), str(final.end_ms), text)) + "\n"
 
 
 _RULES = "\n".join(
@@ -139,7 +109,7 @@ span[title] {{ border-radius: .2em }}
 _SCALE = "".join(f'<span class="p{i}">&nbsp;&nbsp;</span>' for i in range(len(RAINBOW)))
 
 
-class Html:
+class Html(Format):
     """A web page of one file: a paragraph for each final, its words coloured by probability.
 
     HTML lets the last paragraph, the body and the page end with the file, so the page is valid at
@@ -147,23 +117,19 @@ class Html:
     """
 
     header = f'{_HEAD}<p class="legend">doubtful {_SCALE} sure</p>\n'
-    tail = end = ""
 
-    def append(self, event: Event) -> str:
-        """Return the event's paragraph."""
-        if isinstance(event, Gap):
-            return f'<p class="gap">{_html(gap_notice(event.duration_ms, event.why))}</p>\n'
-        if not isinstance(event, Final) or not event.text:
-            return ""
+    def _final(self, final: Final) -> str:
         shown, at = "", 0
-        for start, end, word in aligned(event.text, event.words):
+        for start, end, word in aligned(final.text, final.words):
             mark = f'<span class="p{rank(word.prob)}" title="{word.prob:.0%}">'
-            shown += f"{_html(event.text[at:start])}{mark}{_html(event.text[start:end])}</span>"
+            shown += f"{_html(final.text[at:start])}{mark}{_html(final.text[start:end])}</span>"
             at = end
-        shown += _html(event.text[at:])
-        time = f'<time datetime="PT{event.start_ms / 1000}S">{clock(event.start_ms)}</time>'
-        language = escape(event.language)
-        return f'<p>{time}<bdi lang="{language}" dir="auto">{shown}</bdi></p>\n'
+        shown += _html(final.text[at:])
+        time = f'<time datetime="PT{final.start_ms / 1000}S">{clock(final.start_ms)}</time>'
+        return f'<p>{time}<bdi lang="{escape(final.language)}" dir="auto">{shown}</bdi></p>\n'
+
+    def _gap(self, gap: Gap) -> str:
+        return f'<p class="gap">{_html(gap_notice(gap))}</p>\n'
 
 
 def _html(text: str) -> str:
@@ -213,8 +179,8 @@ class StreamSink(CaptionSink):
 
     def close(self) -> None:
         """Write the end of the format."""
-        if self._begun and self._form.end:
-            put(self._stream, self._form.end)
+        if self._begun and (end := self._form.end(complete=True)):
+            put(self._stream, end)
 
 
 class FileSink:
@@ -255,16 +221,16 @@ class FileSink:
             self._begun = True
             if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.truncate()
-            self._put(self._form.header, self._form.tail)
+            self._put(self._form.header)
         if is_text:
-            self._put(self._form.append(event), self._form.tail)
+            self._put(self._form.append(event))
 
     def close(self) -> None:
         """Complete and close the file; raises as `write` does, unless that has failed before."""
         with self._file:
             try:
                 if self._begun and not self._failed:
-                    self._put("", self._form.end)
+                    self._put("", complete=True)
                     if self._part:
                         with os_error_as(StreamdError, self._problem):
                             os.replace(self._part, self._target)
@@ -273,7 +239,8 @@ class FileSink:
                 if unused:
                     unused.unlink(missing_ok=True)
 
-    def _put(self, added: str, tail: str) -> None:
+    def _put(self, added: str, *, complete: bool = False) -> None:
+        tail = self._form.end(complete=complete)
         body, new_tail = (part.encode(errors="replace") for part in (added, tail))
         # The new text must cover all of the old tail: there is no moment to truncate the file in.
         new_tail = new_tail.ljust(len(self._tail) - len(body))

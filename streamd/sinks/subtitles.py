@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from functools import partial
 from html import escape
 
-from streamd.events import Event, Gap
+from streamd.events import Final, Gap
 from streamd.options import CueLayout
+from streamd.sinks import Format
 from streamd.sinks.cues import Cues, Piece, joined
 from streamd.sinks.text import RAINBOW, gap_notice, rank
 
@@ -18,17 +19,15 @@ _ARROW = re.compile("--+>")
 _LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 
 
-class _Timed:
+class _Timed(Format):
     """What srt and vtt share: blocks of a line of times and the lines of text."""
-
-    header = tail = end = ""
 
     def __init__(self, layout: CueLayout) -> None:
         self._layout, self._cues = layout, Cues(layout)
 
-    def _blocks(self, event: Event, point: str) -> Iterator[list[str]]:
+    def _blocks(self, final: Final, point: str) -> Iterator[list[str]]:
         """Yield the lines of each cue, or of each of its moments; `point` is the decimal point."""
-        for cue in self._cues.of(event):
+        for cue in self._cues.of(final):
             whole = (cue.start_ms, cue.end_ms, None)
             for start_ms, end_ms, spoken in cue.moments() if self._layout.highlight else (whole,):
                 times = f"{timestamp(start_ms, point)} --> {timestamp(end_ms, point)}"
@@ -51,10 +50,9 @@ class Srt(_Timed):
 
     _n_cues = 0
 
-    def append(self, event: Event) -> str:
-        """Return the event's cues, numbered from 1."""
+    def _final(self, final: Final) -> str:
         text = ""
-        for times, *lines in self._blocks(event, ","):
+        for times, *lines in self._blocks(final, ","):
             self._n_cues += 1
             shown = [_ARROW.sub("->", line) for line in lines]
             text += "\n".join((str(self._n_cues), times, *shown)) + "\n\n"
@@ -76,12 +74,11 @@ class Vtt(_Timed):
         style = f"STYLE\n{''.join(rules)}\n" if layout.confidence else ""
         self.header = f"WEBVTT\n\n{style}"
 
-    def append(self, event: Event) -> str:
-        """Return the event's cues."""
-        if isinstance(event, Gap):
-            notice = escape(gap_notice(event.duration_ms, event.why), quote=False)
-            return f"NOTE {timestamp(event.t_ms, '.')} {notice}\n\n"
-        return "".join("\n".join(lines) + "\n\n" for lines in self._blocks(event, "."))
+    def _final(self, final: Final) -> str:
+        return "".join("\n".join(lines) + "\n\n" for lines in self._blocks(final, "."))
+
+    def _gap(self, gap: Gap) -> str:
+        return f"NOTE {timestamp(gap.t_ms, '.')} {escape(gap_notice(gap), quote=False)}\n\n"
 
     def _draw(self, piece: Piece) -> str:
         shown = escape(piece.text, quote=False)  # of ">", too: a cue may not contain "-->"
@@ -91,22 +88,20 @@ class Vtt(_Timed):
         return shown
 
 
-class Lrc:
+class Lrc(Format):
     """Lyrics, one line for each cue. The format has no comments, so gaps are left out.
 
     A bracket that a player would take for a time becomes a parenthesis.
     """
 
     header = "[re:streamd]\n"
-    tail = end = ""
 
     def __init__(self, layout: CueLayout) -> None:
         self._cues = Cues(layout)
 
-    def append(self, event: Event) -> str:
-        """Return the event's lines."""
+    def _final(self, final: Final) -> str:
         text = ""
-        for cue in self._cues.of(event):
+        for cue in self._cues.of(final):
             minutes, ms = divmod(cue.start_ms, 60_000)
             line = _LRC_TIME.sub("(", joined(cue.pieces))
             text += f"[{minutes:02}:{ms // 1000:02}.{ms % 1000 // 10:02}]{line}\n"

@@ -150,7 +150,7 @@ class TerminalSink:
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Gap):
-            notice = gap_notice(event.duration_ms, event.why)
+            notice = gap_notice(event)
         elif isinstance(event, Fault):
             notice = f"[{clean(event.message)}]"
         self._open = self._open and not notice

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from wcwidth import iter_graphemes, wcswidth, wcwidth
 
-from streamd.events import Final, GapReason, Partial, TimedWord
+from streamd.events import Final, Gap, GapReason, Partial, TimedWord
 
 _BREAKS = re.compile("[\t\n\v\f\r\x85\u2028\u2029]")
 _LAST = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
@@ -231,9 +231,9 @@ _GAPS: Mapping[str, str] = {
 }
 
 
-def gap_notice(duration_ms: int, why: str) -> str:
+def gap_notice(gap: Gap) -> str:
     """Return the note that readers of a transcript see for a gap."""
-    return f"[{duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(why) or clean(why)}]"
+    return f"[{gap.duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(gap.why) or clean(gap.why)}]"
 
 
 def caption(event: Partial | Final, look: Look) -> list[Span]:

@@ -39,7 +39,7 @@ def spoken(text, *, start_ms=0, word_ms=300, seq=1, prob=0.9, **fields):
 def written(name, *events, layout=None):
     """The file that a format makes of the events."""
     form = FORMATS[name](layout or CueLayout())
-    return form.header + "".join(form.append(event) for event in events) + form.end
+    return form.header + "".join(form.append(event) for event in events) + form.end(complete=True)
 
 
 SPEECH = (
