@@ -20,7 +20,7 @@ from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
-from streamd.session.segment import LONGEST, Segment, is_guess, usable
+from streamd.session.segment import LONGEST, Segment, usable
 from streamd.session.timeline import Timeline
 from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Suspect, Window, Word, ms_from_frames
 from streamd.vad import Gate, level_db
@@ -197,6 +197,8 @@ class Session:
         known = segment.committed[-1].end if window.before else self._final_until
         known = min(known, self._final_until)
         hypothesis = usable(hypothesis, known, self._segmenter)
+        if window.last and window.task != "translate" and segment.is_invented(hypothesis):
+            hypothesis = Hypothesis(language=hypothesis.language, suspect=Suspect.NO_SPEECH)
         segment.newest = hypothesis = segment.without_joint(hypothesis)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         events: list[SessionEvent] = []
@@ -251,6 +253,8 @@ class Session:
         new, start = segment.newest.words, segment.utterance.start
         if new and not window.last:
             return False  # the next window may have the rest
+        if segment.newest.temperature > 0:
+            return False  # it did not end early: there is nothing probable in the audio
         words = new or segment.committed
         heard = max(words[-1].end, start) if words else window.end
         began_later = window.start < heard
@@ -267,6 +271,7 @@ class Session:
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
     ) -> list[SessionEvent]:
         """Commit the words that the policy is sure of; the others are the new tail."""
+        is_guess = segment.is_guess(hypothesis)
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
@@ -275,7 +280,7 @@ class Session:
             # Its words have no places of their own in the audio, so a window cannot begin at one.
             length = self._segmenter.options.longest
         n = 0
-        if not is_guess(hypothesis):
+        if not is_guess:
             n = self._policy.commit(words, now=end, silence=silence)
             n = n or segment.overdue(words, end, length)
         segment.revise_but_mark(words, n)

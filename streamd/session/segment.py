@@ -16,9 +16,10 @@ from streamd.vad.utterance import State, Utterance
 
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: in a window longer than the first, words older than the second are committed anyway."""
-LEAST_LOGPROB, LEAST_EVIDENCE = -1.0, -1.25
-"""Words of a hypothesis with a lower mean log probability, or a lower difference of that and the
-probability of no speech, are committed only at the end."""
+LEAST_LOGPROB, N_NEWEST = -1.0, 5
+"""Words of a hypothesis with a lower mean log probability are committed only at the end, and so are
+words while the mean difference of that and the probability of no speech is lower in the newest
+hypotheses: in real speech in one window of 50, in a crowd's voices in nine of ten."""
 KEPT, LONGEST = 150, 500
 """Frames of committed words that stay in the window, and the length from which none have to."""
 
@@ -47,6 +48,8 @@ class Segment:
     """A hypothesis decoded as final up to a frame, in case the utterance ends there."""
     newest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
+    evidence: list[float] = field(default_factory=list)
+    """Of each hypothesis with words, the mean log probability less the one of no speech."""
     rev: int = 0
     """Partials with the segment's number so far; an utterance without words hands its own on."""
     _shown: tuple[str, int] = ("", 0)
@@ -103,6 +106,23 @@ class Segment:
             return None
         end = now - (now - self.next_due) % step  # the newest step; missed ones merge
         return (end, False) if end > self.anchor else None
+
+    def is_guess(self, hypothesis: Hypothesis) -> bool:
+        """Whether a new hypothesis may be shown, but nothing of it is committed yet."""
+        if hypothesis.words:
+            self.evidence.append(_evidence(hypothesis))
+        improbable = hypothesis.avg_logprob < LEAST_LOGPROB
+        return improbable or self._mean_evidence() < LEAST_LOGPROB
+
+    def is_invented(self, hypothesis: Hypothesis) -> bool:
+        """Whether the last hypothesis is a guess, as all were before it, and should be dropped."""
+        if len(self.evidence) < N_NEWEST or len(self.committed) > self.n_before:
+            return False
+        return max(_evidence(hypothesis), self._mean_evidence()) < LEAST_LOGPROB
+
+    def _mean_evidence(self) -> float:
+        newest = self.evidence[-N_NEWEST:]
+        return sum(newest) / max(len(newest), 1)
 
     def overdue(self, words: Sequence[Word], end: int, length: int) -> int:
         """How many words of a window that ends at `end` must be committed without agreement."""
@@ -289,10 +309,8 @@ def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]
     return replace(hypothesis, suspect=None) if suspected else hypothesis
 
 
-def is_guess(hypothesis: Hypothesis) -> bool:
-    """Whether a hypothesis may be shown, but nothing of it is committed yet."""
-    logprob = hypothesis.avg_logprob
-    return logprob < LEAST_LOGPROB or logprob - hypothesis.no_speech_prob < LEAST_EVIDENCE
+def _evidence(hypothesis: Hypothesis) -> float:
+    return hypothesis.avg_logprob - hypothesis.no_speech_prob
 
 
 def usable(hypothesis: Hypothesis, final_until: int, segmenter: Segmenter) -> Hypothesis:

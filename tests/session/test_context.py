@@ -8,7 +8,7 @@ import pytest
 from streamd.commit import LocalAgreement, Sliding
 from streamd.events import Event, Final
 from streamd.options import EndpointOptions, SessionOptions
-from streamd.types import Hypothesis, Window
+from streamd.types import Hypothesis, Suspect, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 
@@ -138,3 +138,17 @@ def test_words_are_not_lost_where_the_last_hypothesis_ends_early():
     (numbers,) = ([int(word.strip("w")) for word in text.split()] for text in texts)
     assert numbers[:34] == list(range(34))
     assert sum(window.last for window in windows) > 1
+
+
+def test_what_no_temperature_made_probable_is_not_transcribed_on_its_own():
+    """The decoder did not end early: there is nothing to be read in the audio."""
+    honest = ScriptedRecognizer()
+
+    def finds_nothing_in_the_end(window: Window) -> Hypothesis:
+        if window.last:
+            return Hypothesis(suspect=Suspect.NO_SPEECH, temperature=1.0)
+        return honest.recognize(window)
+
+    texts, windows = listen(spoken((40, LONG)), finds_nothing_in_the_end)
+    assert 0 < len(texts[0].split()) < 40, "what was committed"
+    assert sum(window.last for window in windows) == 1

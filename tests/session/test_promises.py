@@ -305,7 +305,7 @@ def test_a_short_pause_leaves_the_words_before_it_in_the_window():
 
 
 @pytest.mark.parametrize(
-    ("logprob", "no_speech_prob", "stable"), [(-1.1, 0.0, 0), (-0.9, 0.4, 0), (-0.9, 0.3, 5)]
+    ("logprob", "no_speech_prob", "stable"), [(-1.1, 0.0, 0), (-0.9, 0.4, 0), (-0.6, 0.2, 5)]
 )
 def test_of_a_guess_nothing_is_committed_but_it_is_shown(logprob, no_speech_prob, stable):
     policy = AlignAtt(AlignAttOptions(frame_threshold=0))
@@ -315,6 +315,26 @@ def test_of_a_guess_nothing_is_committed_but_it_is_shown(logprob, no_speech_prob
     guess = Hypothesis(words=words, avg_logprob=logprob, no_speech_prob=no_speech_prob)
     (partial,) = session.accept(session.next_window(), guess)
     assert (partial.text, partial.stable) == ("maybe this", stable)
+
+
+@pytest.mark.parametrize(("first", "n_finals"), [(-0.9, 0), (-0.2, 1)])
+def test_an_utterance_that_was_a_guess_all_the_time_has_no_final(first, n_finals):
+    """Voices without words: each hypothesis has another text, none of them a probable one."""
+    session = scripted_session(policy=AlignAtt(AlignAttOptions(frame_threshold=0)))
+    audio = scripted_audio([True] * 450)
+    events: list[Event] = []
+    logprob = first
+    for start in range(0, 450, 50):
+        events += session.feed(audio[start : start + 50])
+        if start == 400:
+            session.flush()
+        while window := session.next_window():
+            times = ((window.end - 30, window.end - 20), (window.end - 20, window.end - 10))
+            words = tuple(Word(" maybe", *each, 0.4, (1,)) for each in times)
+            guess = Hypothesis(words=words, avg_logprob=logprob, no_speech_prob=0.2)
+            events += session.accept(window, guess)
+            logprob = -0.9
+    assert sum(isinstance(event, Final) for event in events) == n_finals
 
 
 def test_the_mark_after_the_newest_word_may_still_change():
