@@ -128,8 +128,10 @@ class Transcriber(Generic[FeaturesT]):
                 segments, following = self._window(mel, stretch, clip)
                 # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
-                audible_segments = _within(segments, audible / COLUMNS_PER_S)
-                yield TranscribedWindow(audible_segments, ms_of(min(seek, clip.end)))
+                # The model may place text after the end of the audio.
+                within = (s.until(audible / COLUMNS_PER_S) for s in segments)
+                segments = [s for s in within if s.start_s < audible / COLUMNS_PER_S]
+                yield TranscribedWindow(tuple(segments), ms_of(min(seek, clip.end)))
 
     def _window(
         self, mel: RecordingMel, stretch: Stretch, clip: Clip
@@ -228,16 +230,3 @@ class Transcriber(Generic[FeaturesT]):
         if found.complete or end_s is None or end_s <= stretch.start_s:
             return found._replace(segments=segments)
         return Split(segments, column_at(end_s), found.complete)
-
-
-def _within(segments: Sequence[TimedSegment], end_s: float) -> tuple[TimedSegment, ...]:
-    """Leave out text that the model placed after the end of the audio."""
-    return tuple(
-        replace(
-            segment,
-            end_s=min(segment.end_s, end_s),
-            words=tuple(replace(word, end_s=min(word.end_s, end_s)) for word in segment.words),
-        )
-        for segment in segments
-        if segment.start_s < end_s
-    )

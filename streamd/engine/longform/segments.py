@@ -6,7 +6,7 @@ Source: openai/whisper ``transcribe.py`` and ``timing.py`` (`add_word_timestamps
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -78,6 +78,11 @@ class TimedSegment:
     decoded: Decoded
     words: tuple[SpokenWord, ...] = ()
 
+    def until(self, limit_s: float) -> Self:
+        """Return the segment, ending at this time at the latest."""
+        words = tuple(replace(word, end_s=min(word.end_s, limit_s)) for word in self.words)
+        return replace(self, end_s=min(self.end_s, limit_s), words=words)
+
 
 class Split(NamedTuple):
     """A window's segments, the next column to decode, and whether no text follows the segments."""
@@ -95,29 +100,31 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     """
     tokens, begin = decoded.tokens, tokenizer.timestamp_begin
     complete = [token >= begin for token in tokens[-2:]] == [False, True]
-    cuts = _cuts(tokens, begin)
-    if not cuts:
-        times = [token for token in tokens if token >= begin]
-        end_s = (times[-1] - begin) * FRAME_S if times else 0.0
-        seconds = (0.0, end_s or stretch.length_s)
-        whole = _segment(decoded, tokenizer, stretch, span=(0, len(tokens)), seconds=seconds)
-        return Split([whole], stretch.end, complete)
-    if complete:
-        cuts.append(len(tokens))
-    segments = []
-    for span in zip([0, *cuts[:-1]], cuts, strict=True):
-        first, last = (tokens[i] - begin for i in (span[0], span[1] - 1))
-        seconds = (first * FRAME_S, last * FRAME_S)
-        segments.append(_segment(decoded, tokenizer, stretch, span=span, seconds=seconds))
-    if complete:
-        return Split(segments, stretch.end, complete)
-    last_timestamp = tokens[cuts[-1] - 1] - begin
-    return Split(segments, stretch.seek + COLUMNS_PER_FRAME * last_timestamp, complete)
-
-
-def _cuts(tokens: Sequence[int], begin: int) -> list[int]:
-    """The places between two timestamps."""
-    return [i for i, pair in enumerate(pairwise(tokens), 1) if min(pair) >= begin]
+    cuts = [i for i, pair in enumerate(pairwise(tokens), 1) if min(pair) >= begin]
+    if cuts:
+        cuts += [len(tokens)] * complete
+        spans = list(zip([0, *cuts[:-1]], cuts, strict=True))
+        last = tokens[cuts[-1] - 1] - begin
+        seek = stretch.end if complete else stretch.seek + COLUMNS_PER_FRAME * last
+        times = [[tokens[i] - begin for i in (start, end - 1)] for start, end in spans]
+        seconds = [(first * FRAME_S, last * FRAME_S) for first, last in times]
+    else:
+        spans, seek = [(0, len(tokens))], stretch.end
+        timestamps = [token - begin for token in tokens if token >= begin]
+        seconds = [(0.0, (timestamps or [0])[-1] * FRAME_S or stretch.length_s)]
+    segments = [
+        TimedSegment(
+            seek=stretch.seek,
+            start_s=stretch.start_s + start_s,
+            end_s=stretch.start_s + end_s,
+            text=tokenizer.decode(tokens[slice(*span)]),
+            tokens=tokens[slice(*span)],
+            probs=decoded.token_probs[slice(*span)],
+            decoded=decoded,
+        )
+        for span, (start_s, end_s) in zip(spans, seconds, strict=True)
+    ]
+    return Split(segments, seek, complete)
 
 
 def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
@@ -141,27 +148,6 @@ def ms_of(column: int) -> int:
 def in_ms(seconds: float) -> int:
     """A time of a word or a segment, as events have it."""
     return round(1000 * seconds)
-
-
-def _segment(
-    decoded: Decoded,
-    tokenizer: Tokenizer,
-    stretch: Stretch,
-    *,
-    span: tuple[int, int],
-    seconds: tuple[float, float],
-) -> TimedSegment:
-    """The tokens of `span`, at `seconds` (start, end) after the beginning of the window."""
-    tokens = decoded.tokens[slice(*span)]
-    return TimedSegment(
-        seek=stretch.seek,
-        start_s=stretch.start_s + seconds[0],
-        end_s=stretch.start_s + seconds[1],
-        text=tokenizer.decode(tokens),
-        tokens=tokens,
-        probs=decoded.token_probs[slice(*span)],
-        decoded=decoded,
-    )
 
 
 def with_words(
