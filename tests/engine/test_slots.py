@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.engine.onnx import build
-from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel
 from streamd.search import Decoder
 from tests.golden import load
+from tests.support.decoders import CheckedEngine
 
 N_CTX = 64
 N_SLOTS = 150
 """More than one growth of the ONNX pool."""
 
-KINDS = {"reference": ReferenceEngine, "onnx": build}
+KINDS = {"reference": CheckedEngine, "onnx": build}
 both_engines = pytest.mark.parametrize("kind", KINDS)
 tokens_of = st.lists(st.integers(0, 1907), min_size=1, max_size=12)
 

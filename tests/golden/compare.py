@@ -20,7 +20,6 @@ from streamd.engine.longform import TranscribedWindow, Transcriber
 from streamd.engine.longform.speech import clips_at
 from streamd.engine.model import Model, only_language, parameter_shapes
 from streamd.engine.onnx import build
-from streamd.engine.reference import ReferenceEngine
 from streamd.engine.vocabulary import openai_vocabulary
 from streamd.mel import RecordingMel, log_mel
 from streamd.options import DecodingOptions, LongformOptions
@@ -28,6 +27,7 @@ from streamd.search.decode import Context, Decoded, decode, detect_language, slo
 from streamd.search.tokenizer import Tokenizer
 from tests.golden import load
 from tests.golden.shapes import SHAPES, shaped_weights
+from tests.support.decoders import CheckedEngine
 
 DOCUMENTS = {"golden": ("tiny.en", "random"), "shapes": tuple(SHAPES)}
 """The documents with single windows, and their models."""
@@ -64,7 +64,7 @@ class Subject:
     def engine(self) -> Any:
         model, heads = self.model, self.model.alignment_heads
         if self.is_reference:
-            return ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
+            return CheckedEngine(model.dims, model.weights, alignment_heads=heads)
         return build(model.dims, model.weights, alignment_heads=heads, threads=1)
 
     def tokenizer(self, task: str = "transcribe") -> Tokenizer:

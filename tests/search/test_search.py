@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.engine.onnx import OnnxEngine, build
-from streamd.engine.reference import ReferenceEngine
 from streamd.mel import log_mel
 from streamd.options import DecodingOptions
 from streamd.search import Decoder
@@ -26,6 +25,7 @@ from tests.support.decoders import (
     N_VOCAB,
     NOTIMESTAMPS,
     SOT,
+    CheckedEngine,
     ContextDecoder,
     hashed,
     scripted,
@@ -413,9 +413,9 @@ def test_a_prefix_that_fills_the_context_is_refused():
 
 
 @pytest.fixture(scope="module")
-def engine() -> ReferenceEngine:
+def engine() -> CheckedEngine:
     model = load.model("random")
-    return ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    return CheckedEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
 
 
 @pytest.fixture(scope="module")
@@ -453,7 +453,7 @@ def test_cached_steps_are_full_forward_passes(engine, features, seed):
 @pytest.mark.parametrize(("name", "beam_size"), [("tiny.en", 3), ("random", 2), ("random", 5)])
 def test_beam_search_on_a_model_is_the_textbook_s(name, beam_size):
     model = load.model(name)
-    engine = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine = CheckedEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
     features = engine.encode(log_mel(load.samples("cards", 192), model.dims.n_mels), audio_ctx=192)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     options = DecodingOptions(beam_size=beam_size)

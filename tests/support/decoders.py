@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from streamd.engine.reference import ReferenceDecoder, ReferenceEngine
+
 N_TEXT = 256
 """Text tokens of `vocabulary`: the bytes."""
 N_VOCAB = N_TEXT + 1608
@@ -92,3 +94,40 @@ def scripted(
         return np.tile(-0.5 * np.minimum(distance, 30.0), (2, 1))
 
     return predict
+
+
+class CheckedEngine(ReferenceEngine):
+    """The reference, which refuses a pass that makes no sense."""
+
+    def decoder(self, features, n_slots):
+        return CheckedDecoder(self, features, n_slots)
+
+
+class CheckedDecoder(ReferenceDecoder):
+    """Raises `ValueError` if the search passes invalid arguments."""
+
+    def __init__(self, engine, features, n_slots) -> None:
+        super().__init__(engine, features, n_slots)
+        self._written = np.zeros(n_slots, np.bool_)
+
+    def step(self, tokens, positions, slots, visible, want):
+        k = len(tokens)
+        if positions.shape != (k,) or slots.shape != (k,) or visible.shape != (k, self.n_slots):
+            raise ValueError(f"{k} tokens, {positions.shape}, {slots.shape}, {visible.shape}")
+        for name, values, limit in (
+            ("token", tokens, self.n_vocab),
+            ("position", positions, self.n_text_ctx),
+            ("slot", slots, self.n_slots),
+        ):
+            if (values < 0).any() or (values >= limit).any():
+                raise ValueError(f"{name} outside 0..{limit - 1}: {values.tolist()}")
+        if len(np.unique(slots)) < k:
+            raise ValueError(f"slots written twice in one pass: {slots.tolist()}")
+        if not visible[np.arange(k), slots].all():
+            raise ValueError("a query does not attend to itself")
+        if np.triu(visible[:, slots], 1).any():
+            raise ValueError("a query attends to a later query of its own pass")
+        self._written[slots] = True
+        if visible[:, ~self._written].any():
+            raise ValueError("a query attends to a slot that was never written")
+        return super().step(tokens, positions, slots, visible, want)
