@@ -120,7 +120,7 @@ def test_coremltools_own_way_gives_the_same_package(tmp_path):
     for function in made:
         layers = Layers(odd.META, weights)
         program = Program()
-        program.add_function("main", mil_function(function, odd.META, layers))
+        program.add_function("main", mil_function(function, layers))
         alone = tmp_path / f"{function.name}.mlpackage"
         coremltools.convert(program, minimum_deployment_target=target, skip_model_load=True).save(
             str(alone)

@@ -36,8 +36,7 @@ class Layers:
     """A model's layers, for the functions of one package."""
 
     def __init__(self, meta: Meta, weights: Weights, bank: Bank | None = None) -> None:
-        self.dims, self.weights, self.bank = meta.dims, weights, bank
-        self._bits, self._norms = meta.bits, meta.norms
+        self.meta, self.dims, self.weights, self.bank = meta, meta.dims, weights, bank
         self._halves: dict[str, Half] = {}
         self._palettes: dict[str, dict[str, NDArray[Any]]] = {}
 
@@ -49,11 +48,11 @@ class Layers:
         """Add a float16 tensor as `constant` does, compressed if it is large enough."""
         if name not in self._palettes:
             half = self._half(name, values)
-            if self._bits == 16 or not is_compressible(half):
+            if self.meta.bits == 16 or not is_compressible(half):
                 return _shared(name, half)
             # The operands as macOS 15 and later take them.
-            colours, indices = palette(half, self._bits)
-            index = types.nptype_from_builtin(types.string_to_builtin(f"uint{self._bits}"))
+            colours, indices = palette(half, self.meta.bits)
+            index = types.nptype_from_builtin(types.string_to_builtin(f"uint{self.meta.bits}"))
             lut = colours.reshape(*[1] * half.ndim, -1, 1)
             self._palettes[name] = {"indices": indices.astype(index), "lut": lut}
             del self._halves[name]
@@ -75,6 +74,10 @@ class Layers:
             name=_identifier(name),
         )
 
+    def query(self, x: Var, name: str, *, n_head: int) -> Var:
+        """Compute the scaled queries; the scale is a power of two in all of OpenAI's models."""
+        return self.linear(x, f"{name}.query", scale=float((x.shape[1] // n_head) ** -0.5))
+
     def convolution(self, x: Var, name: str, *, stride: int) -> Var:
         """Convolve over positions with kernel 3 and one column of padding at both ends."""
         return mb.conv(
@@ -89,7 +92,7 @@ class Layers:
 
     def layer_norm(self, x: Var, name: str) -> Var:
         """Normalise each position's channels."""
-        norm = self._norms[name]
+        norm = self.meta.norms[name]
         return mb.layer_norm(
             x=mb.mul(x=x, y=np.float16(norm.scale)),
             axes=[1],
@@ -138,11 +141,6 @@ def _shared(name: str, values: NDArray[Any]) -> Var:
     constant = mb.const(val=values)
     constant.op.weight_id = name
     return constant
-
-
-def query_scale(n_state: int, n_head: int) -> float:
-    """Return the scale of queries: a power of two in all of OpenAI's models, hence exact."""
-    return float((n_state // n_head) ** -0.5)
 
 
 def attend_by_head(q: Var, k: Var, v: Var, *, n_head: int, mask: Var) -> Var:

@@ -24,14 +24,14 @@ from streamd.engine.coreml.layers import (
     attend_by_head,
     concat,
     cut,
-    query_scale,
     split_heads,
 )
 from streamd.engine.coreml.package import Function, FunctionKind, Meta, logit_chunks, padded
 from streamd.engine.model import OUTPUT
 from streamd.engine.padding import Bank
 
-Graph = Callable[[Function, Meta, Layers, Mapping[str, Var]], dict[str, Var]]
+Inputs = Mapping[str, Var]
+Outputs = dict[str, Var]
 Join = Callable[[Var, Var], tuple[Var, Var]]
 """Takes a layer's cache (1, n_head, d_head, T) and new columns (1, n_state, 1, k); returns the
 cache to attend to, and what is kept."""
@@ -55,31 +55,28 @@ frameworks, change nothing in graphs that were written for Core ML, and take fiv
 # -- encoder --------------------------------------------------------------------------------------
 
 
-def _encode(
-    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
-) -> dict[str, Var]:
+def _encode(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
     """Run the layers of one part; the first starts with the log-mel, the last ends with a norm.
 
     Positions that the mask hides get numbers too, but no position attends to them.
     """
-    part = meta.layers[function.part]
-    scale = query_scale(meta.dims.n_audio_state, meta.dims.n_audio_head)
-    bank = layers.bank if function.n_ctx < meta.dims.n_audio_ctx else None
+    dims, part = layers.dims, layers.meta.layers[function.part]
+    bank = layers.bank if function.n_ctx < dims.n_audio_ctx else None
     x = _front(layers, inputs["mel"]) if function.part == 0 else inputs["hidden"]
     for layer in part:
         block = f"encoder.blocks.{layer}"
         y = layers.layer_norm(x, f"{block}.attn_ln")
         context = _extended(y, layer, layers, bank)
         attended = attend_by_head(
-            layers.linear(y, f"{block}.attn.query", scale=scale),
+            layers.query(y, f"{block}.attn", n_head=dims.n_audio_head),
             layers.linear(context, f"{block}.attn.key"),
             layers.linear(context, f"{block}.attn.value"),
-            n_head=meta.dims.n_audio_head,
+            n_head=dims.n_audio_head,
             mask=inputs["mask"],
         )
         x = mb.add(x=x, y=layers.linear(attended, f"{block}.attn.out"))
         x = mb.add(x=x, y=layers.feed_forward(x, block))
-    if part.stop == meta.dims.n_audio_layer:
+    if part.stop == dims.n_audio_layer:
         x = layers.layer_norm(x, "encoder.ln_post")
         x = _extended(x, part.stop, layers, bank)
     return {"encoded": x}
@@ -109,22 +106,18 @@ def _front(layers: Layers, mel: Var) -> Var:
 # -- decoder --------------------------------------------------------------------------------------
 
 
-def _cross(
-    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
-) -> dict[str, Var]:
+def _cross(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
     """Return cross-attention's keys and values of all layers for the encoder's output."""
-    keys_values = _projected(meta, layers, inputs["encoded"])
+    keys_values = _projected(layers, inputs["encoded"])
     return {name: concat(each, axis=0) for name, each in zip(_CROSS, keys_values, strict=True)}
 
 
-def _load(
-    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
-) -> dict[str, Var]:
+def _load(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
     """Write the same into the states, followed by zeros, and clear the self-attention cache."""
     encoded, n_slots = inputs["encoded"], function.n_slots
-    keys_values = [concat(each, axis=0) for each in _projected(meta, layers, encoded)]
+    keys_values = [concat(each, axis=0) for each in _projected(layers, encoded)]
     for name, value in zip(_CROSS, keys_values, strict=True):
-        mb.coreml_update_state(state=inputs[name], value=_with_zeros(value, meta.n_keys))
+        mb.coreml_update_state(state=inputs[name], value=_with_zeros(value, layers.meta.n_keys))
     for name, value in zip(_SELF, keys_values, strict=True):
         # Zeros made of this window, since 0 times a NaN that is in the state would be NaN; a
         # constant would add its size to the package. Each state has its own: some of coremltools'
@@ -140,9 +133,9 @@ def _with_zeros(x: Var, n: int) -> Var:
     return mb.pad(x=x, pad=[0] * 7 + [n_more], constant_val=np.float16(0)) if n_more else x
 
 
-def _projected(meta: Meta, layers: Layers, encoded: Var) -> tuple[list[Var], list[Var]]:
-    names = [f"decoder.blocks.{layer}.cross_attn" for layer in range(meta.dims.n_text_layer)]
-    n_head = meta.dims.n_text_head
+def _projected(layers: Layers, encoded: Var) -> tuple[list[Var], list[Var]]:
+    names = [f"decoder.blocks.{layer}.cross_attn" for layer in range(layers.dims.n_text_layer)]
+    n_head = layers.dims.n_text_head
     keys, values = (
         [split_heads(layers.linear(encoded, f"{name}.{which}"), n_head) for name in names]
         for which in ("key", "value")
@@ -150,9 +143,7 @@ def _projected(meta: Meta, layers: Layers, encoded: Var) -> tuple[list[Var], lis
     return keys, values
 
 
-def _step(
-    function: Function, meta: Meta, layers: Layers, inputs: Mapping[str, Var]
-) -> dict[str, Var]:
+def _step(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
     """Run k tokens through all layers; an "align" returns no logits."""
     states = {state.name for state in function.states}
     caches = {
@@ -161,12 +152,12 @@ def _step(
     }
     join = _put_into_state(inputs["put"]) if "put" in inputs else _append_to_input
     kept: dict[str, list[Var]] = {name: [] for name in _SELF}
-    x, scores = inputs["x"], []
-    for layer in range(meta.dims.n_text_layer):
+    x, scores, n_head = inputs["x"], [], layers.dims.n_text_head
+    for layer in range(layers.dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         cached = {name: cut(cache, 0, layer, layer + 1) for name, cache in caches.items()}
         y = layers.layer_norm(x, f"{block}.attn_ln")
-        query = _scaled_query(y, f"{block}.attn", layers)
+        query = split_heads(layers.query(y, f"{block}.attn", n_head=n_head), n_head)
         keys, new_keys = join(cached["self_k"], layers.linear(y, f"{block}.attn.key"))
         values, new_values = join(cached["self_v"], layers.linear(y, f"{block}.attn.value"))
         kept["self_k"].append(new_keys)
@@ -174,13 +165,13 @@ def _step(
         attended, _ = attend_all_heads(query, keys, values, mask=inputs["mask"])
         x = mb.add(x=x, y=layers.linear(attended, f"{block}.attn.out"))
         y = layers.layer_norm(x, f"{block}.cross_attn_ln")
-        query = _scaled_query(y, f"{block}.cross_attn", layers)
+        query = split_heads(layers.query(y, f"{block}.cross_attn", n_head=n_head), n_head)
         attended, found = attend_all_heads(
             query, cached["cross_k"], cached["cross_v"], mask=inputs["cross_mask"]
         )
         x = mb.add(x=x, y=layers.linear(attended, f"{block}.cross_attn.out"))
         x = mb.add(x=x, y=layers.feed_forward(x, block))
-        scores += _alignment(found, layer, meta)
+        scores += _alignment(found, layer, layers.meta)
     outputs: dict[str, Var] = {}
     if function.kind == "step":
         outputs |= _logits(layers.layer_norm(x, "decoder.ln"), layers)
@@ -219,12 +210,6 @@ def _append_to_input(cache: Var, new: Var) -> tuple[Var, Var]:
     return concat([cache, new, mb.const(val=zeros)], axis=3), new
 
 
-def _scaled_query(y: Var, name: str, layers: Layers) -> Var:
-    n_head = layers.dims.n_text_head
-    scale = query_scale(layers.dims.n_text_state, n_head)
-    return split_heads(layers.linear(y, f"{name}.query", scale=scale), n_head)
-
-
 def _alignment(scores: Var, layer: int, meta: Meta) -> list[Var]:
     """Slice the scores (1, n_head, k, S) of a layer's alignment heads; neighbours share a slice."""
     runs: list[list[int]] = []
@@ -252,7 +237,7 @@ def _logits(x: Var, layers: Layers) -> dict[str, Var]:
 
 # -- packages -------------------------------------------------------------------------------------
 
-_GRAPHS: Mapping[FunctionKind, Graph] = {
+_GRAPHS: Mapping[FunctionKind, Callable[[Function, Layers, Inputs], Outputs]] = {
     "encode": _encode,
     "cross": _cross,
     "load": _load,
@@ -268,7 +253,7 @@ def save_package(
     layers = Layers(meta, weights, bank)
     program = Program()
     for function in functions:
-        program.add_function(function.name, mil_function(function, meta, layers))
+        program.add_function(function.name, mil_function(function, layers))
     # Core ML tells the devices of no other function.
     default = next((f for f in functions if f.kind == "step"), functions[0])
     program.default_function_name = default.name
@@ -287,14 +272,14 @@ def save_package(
         )
 
 
-def mil_function(function: Function, meta: Meta, layers: Layers) -> MilFunction:
+def mil_function(function: Function, layers: Layers) -> MilFunction:
     """Make coremltools' form of a function, not yet part of a program."""
     inputs = {t.name: mb.placeholder(t.shape, dtype=types.fp16) for t in function.inputs}
     inputs |= {
         t.name: mb.state_tensor_placeholder(t.shape, dtype=types.fp16) for t in function.states
     }
     with MilFunction(inputs, opset_version=TARGET) as made:
-        outputs = _GRAPHS[function.kind](function, meta, layers, made.inputs)
+        outputs = _GRAPHS[function.kind](function, layers, made.inputs)
         for name, value in outputs.items():
             value.set_name(name)
         made.set_outputs(list(outputs.values()))

@@ -6,7 +6,7 @@ builds, so what is found there is what building now would give. Builds of other 
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -121,13 +121,17 @@ def write(
     tools = coremltools()
     from streamd.engine.coreml.networks import save_package  # imports coremltools
 
-    has_bank = model.bank is not None or model.dims.n_audio_ctx >= N_AUDIO_CTX  # `with_bank` says
+    full = model.dims.n_audio_ctx
+    has_bank = model.bank is not None or full >= N_AUDIO_CTX  # `with_bank` says
+    shorter = options.audio_contexts or _CONTEXTS * has_bank
+    if not all(0 < n_ctx <= full for n_ctx in shorter):
+        raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
     meta = Meta(
         name=model.name,
         coremltools=tools.__version__,
         dims=model.dims,
         alignment_heads=tuple(sorted(model.alignment_heads)),
-        contexts=_contexts(model, options.audio_contexts or _CONTEXTS * has_bank),
+        contexts=tuple(sorted({*shorter, full})),
         norms={},
         bank=has_bank,
         bits=_BITS[options.weight_bits],
@@ -156,10 +160,3 @@ def write(
     meta = msgspec.structs.replace(meta, files=facts)
     (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
     on_progress(n_steps, n_steps, "")
-
-
-def _contexts(model: Model, shorter: Sequence[int]) -> tuple[int, ...]:
-    full = model.dims.n_audio_ctx
-    if not all(0 < n_ctx <= full for n_ctx in shorter):
-        raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
-    return tuple(sorted({*shorter, full}))
