@@ -19,9 +19,8 @@ from streamd.engine import store
 from streamd.engine.catalog import CATALOG, ENGLISH, entry, languages, offered
 from streamd.engine.model import Outline
 from streamd.engine.store import cache, imports
-from streamd.engine.store.cache import StorePaths, places
+from streamd.engine.store.cache import Repository, StorePaths, places, repository_of
 from streamd.engine.store.layouts import layout_of
-from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ConfigError, ModelError
 from streamd.options import ModelOptions, OutputOptions
 from streamd.sinks.progress import ProgressBar, download_line
@@ -115,7 +114,7 @@ def _download(
     if plain or not is_terminal(sys.stderr, os.environ):
         fetch(offer, here, on_progress=_Tenths(name).reached)
         return
-    start = offer.listing.n_bytes - offer.n_missing
+    start = offer.n_bytes - offer.n_missing
     bar = ProgressBar(sys.stderr, partial(download_line, name), start=start)
     try:
         fetch(offer, here, on_progress=bar.update)

@@ -104,14 +104,15 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     if cuts:
         cuts += [len(tokens)] * complete
         spans = list(zip([0, *cuts[:-1]], cuts, strict=True))
-        last = tokens[cuts[-1] - 1] - begin
-        seek = stretch.end if complete else stretch.seek + COLUMNS_PER_FRAME * last
-        times = [[tokens[i] - begin for i in (start, end - 1)] for start, end in spans]
-        seconds = [(first * FRAME_S, last * FRAME_S) for first, last in times]
+        times = [
+            (FRAME_S * (tokens[i] - begin), FRAME_S * (tokens[j - 1] - begin)) for i, j in spans
+        ]
+        last = COLUMNS_PER_FRAME * (tokens[cuts[-1] - 1] - begin)
+        seek = stretch.end if complete else stretch.seek + last
     else:
-        spans, seek = [(0, len(tokens))], stretch.end
-        timestamps = [token - begin for token in tokens if token >= begin]
-        seconds = [(0.0, (timestamps or [0])[-1] * FRAME_S or stretch.length_s)]
+        last = max((i for i, token in enumerate(tokens) if token >= begin), default=0)
+        end_s = max(0, tokens[last] - begin) * FRAME_S if tokens else 0.0
+        spans, seek, times = [(0, len(tokens))], stretch.end, [(0.0, end_s or stretch.length_s)]
     segments = [
         TimedSegment(
             seek=stretch.seek,
@@ -122,7 +123,7 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
             probs=decoded.token_probs[slice(*span)],
             decoded=decoded,
         )
-        for span, (start_s, end_s) in zip(spans, seconds, strict=True)
+        for span, (start_s, end_s) in zip(spans, times, strict=True)
     ]
     return Split(segments, seek, complete)
 

@@ -15,9 +15,8 @@ from streamd.disk import asset, expanded
 from streamd.engine.catalog import CATALOG, quality, suits
 from streamd.engine.model import Model, Outline
 from streamd.engine.store import cache, imports
-from streamd.engine.store.cache import StorePaths, places
+from streamd.engine.store.cache import Repository, StorePaths, places, repository_of
 from streamd.engine.store.layouts import layout_of, load
-from streamd.engine.store.repository import Repository, repository_of
 from streamd.errors import ModelError
 from streamd.options import ModelOptions
 

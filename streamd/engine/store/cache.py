@@ -17,19 +17,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.disk import expanded, put_file, user_folder
+from streamd.engine.catalog import entry
 from streamd.engine.formats import read_json, safetensors
 from streamd.engine.formats.huggingface import CONFIG, ModelType, vocabularies
-from streamd.engine.store.repository import (
-    Listing,
-    Repository,
-    is_commit,
-    repository_of,
-)
 from streamd.errors import ModelError
 
 VARIABLE = "STREAMD_STORE"
 """The environment variable with the folder of imported models."""
 _PREFIX = "models--"
+_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_REVISION = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """``owner/name``, and a branch, tag or commit."""
+
+    id: str
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        return self.id if self.revision == "main" else f"{self.id}@{self.revision}"
+
+
+def repository_of(name: str) -> Repository | None:
+    """Parse a model's name: one of the catalog, ``owner/name``, or ``owner/name@revision``."""
+    if known := entry(name):
+        return Repository(known.repository)
+    owner_name, at, revision = name.partition("@")
+    if not _ID.fullmatch(owner_name) or "--" in owner_name or ".." in owner_name:
+        return None
+    if not at:
+        return Repository(owner_name)
+    fine = _REVISION.fullmatch(revision) and ".." not in revision and len(revision) < 200
+    return Repository(owner_name, revision) if fine else None
+
+
+def is_commit(text: str) -> bool:
+    """Return whether the text is a complete commit hash."""
+    return _COMMIT.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +180,24 @@ def _id(folder: str) -> str:
     return folder.removeprefix(_PREFIX).replace("--", "/", 1)
 
 
-def put(cache: Path, repository: Repository, listing: Listing) -> Path:
-    """Make a snapshot from blobs that are all there, and let the revision refer to it."""
+def put(cache: Path, repository: Repository, commit: str, blobs: Mapping[str, str]) -> Path:
+    """Make a snapshot, and let the revision refer to it; `blobs` are digests by files' names.
+
+    The content is all there. Weights come last: nobody sees a model without them.
+    """
     folder = storage(cache, repository)
-    snapshot = folder / "snapshots" / listing.commit
+    snapshot = folder / "snapshots" / commit
     snapshot.mkdir(parents=True, exist_ok=True)
-    for file in listing.files:  # weights last: nobody sees a model without them
-        path = snapshot / file.name
+    for name, digest in blobs.items():
+        path = snapshot / name
         new = path.with_name(f"{path.name}.new")
         new.unlink(missing_ok=True)
-        os.symlink(f"../../blobs/{file.digest}", new)
+        os.symlink(f"../../blobs/{digest}", new)
         new.replace(path)
     if not is_commit(repository.revision):
         reference = folder / "refs" / repository.revision
         reference.parent.mkdir(parents=True, exist_ok=True)
-        put_file(reference, listing.commit.encode())
+        put_file(reference, commit.encode())
     return snapshot
 
 

@@ -1,15 +1,19 @@
-"""Downloads a model from the hub into huggingface_hub's cache.
+"""What the hub has of a model, and how it comes into huggingface_hub's cache.
 
 The huggingface_hub package itself (2.4.0) neither resumes a download that another process left
 incomplete nor compares the content with the hub's checksum, and it sends a description of the
 machine. Here a blob gets its name only after its checksum matched, and a snapshot is made only
 after all its blobs are there. All files are requested over plain HTTP, where a range of bytes can
 be requested, not over the hub's second protocol, Xet.
+
+The hub's list of files is not trusted: only files with the names below are downloaded, none of
+which is a path.
 """
 
 import functools
 import hashlib
 import logging
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,19 +21,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import SSLContext
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import httpx2
+import msgspec
 
 from streamd import __version__
 from streamd.disk import flush, locked, megabytes
-from streamd.engine.formats import MAX_BYTES, huggingface
-from streamd.engine.formats.safetensors import INDEX
+from streamd.engine.formats import MAX_BYTES
+from streamd.engine.formats.huggingface import CONFIG, GENERATION, VOCABULARIES, read_dimensions
+from streamd.engine.formats.safetensors import INDEX, SINGLE
 from streamd.engine.store import cache
-from streamd.engine.store.cache import StorePaths, access_token
-from streamd.engine.store.repository import Listing, RemoteFile, Repository, read_listing
+from streamd.engine.store.cache import Repository, StorePaths, access_token
 from streamd.errors import ModelError
 
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
+_MAX_FILES = 20_000
 _TIMEOUT_S = 10
 """For so long the hub may say nothing."""
 _PAUSES_S = (1, 2, 4)
@@ -40,9 +47,133 @@ OnProgress = Callable[[int, int], object]
 Pause = Callable[[float], object]
 """Waits for seconds."""
 
+_Sha1 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+_THEIRS = {"name": "rfilename", "n_bytes": "size", "blob_id": "blobId"}
+
+
+class _Lfs(msgspec.Struct, frozen=True):
+    sha256: _Sha256
+
+
+class RemoteFile(msgspec.Struct, frozen=True, rename=_THEIRS):
+    """A file on the hub."""
+
+    name: str
+    n_bytes: _Size
+    blob_id: _Sha1
+    lfs: _Lfs | None = None
+
+    @property
+    def digest(self) -> str:
+        """The file's SHA-256 (64 digits), or git's SHA-1 (40)."""
+        return self.lfs.sha256 if self.lfs else self.blob_id
+
+    def digest_of(self, path: Path) -> str:
+        """Return the digest of what is here, of the same kind."""
+        if self.lfs:
+            hasher = hashlib.sha256()
+        else:  # git's, of a file that is not in its large file storage
+            hasher = hashlib.sha1(b"blob %d\0" % _n_bytes(path), usedforsecurity=False)
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, lambda: hasher).hexdigest()
+
+
+class _Info(msgspec.Struct):
+    """The hub's answer to ``/api/models/ID/revision/REVISION?blobs=true``."""
+
+    sha: _Sha1
+    siblings: Annotated[list[RemoteFile], msgspec.Meta(max_length=_MAX_FILES)]
+
 
 @dataclass(frozen=True, slots=True)
-class HubClient:
+class Offer:
+    """A model that can be downloaded; `n_missing` of its `n_bytes` are not here.
+
+    `commit` and `files` are as `read_listing` returns them.
+    """
+
+    repository: Repository
+    commit: str
+    files: tuple[RemoteFile, ...]
+    n_missing: int
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of all files together."""
+        return sum(file.n_bytes for file in self.files)
+
+
+def look_up(repository: Repository, here: StorePaths) -> Offer:
+    """Ask the hub for the list of a repository's files.
+
+    Raises `ModelError` if it cannot be reached, has no such repository, or what it lists is no
+    model.
+    """
+    with _connected(repository, here) as hub:
+        commit, files = read_listing(repository, hub.description())
+        return Offer(repository, commit, files, sum(map(hub.n_missing, files)))
+
+
+def fetch(
+    offer: Offer,
+    here: StorePaths,
+    *,
+    on_progress: OnProgress = lambda n_here, n_all: None,
+    pause: Pause = time.sleep,
+) -> Path:
+    """Download what is not here, resume what is incomplete, and verify all checksums.
+
+    `on_progress` is called now and then; `pause` waits between tries. Returns the folder
+    with the complete model. Raises `ModelError` if that fails; the next try resumes what came.
+    """
+    folder = cache.storage(here.cache, offer.repository)
+    lock = here.cache / ".locks" / folder.name / "streamd.lock"
+    with _connected(offer.repository, here) as hub:
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        with locked(lock, f"downloading {offer.repository}"):
+            _Download(hub, offer, on_progress, pause).run()
+            blobs = {file.name: file.digest for file in offer.files}
+            snapshot = cache.put(here.cache, offer.repository, offer.commit, blobs)
+            if cache.find(here.cache, offer.repository) != snapshot:
+                raise ModelError(f"{offer.repository}: {INDEX} names files that are not there")
+            return snapshot
+
+
+def read_listing(repository: Repository, answer: bytes) -> tuple[str, tuple[RemoteFile, ...]]:
+    """Return the commit and the files that a model needs, ``config.json`` first, weights last.
+
+    Raises `ModelError` if the hub's answer is damaged or hostile, or what a model needs is not
+    there, or too large.
+    """
+    try:
+        info = msgspec.json.decode(answer, type=_Info)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ModelError(f"{repository}: the hub's list of files is damaged ({error})") from error
+    return info.sha, _needed(repository, {file.name: file for file in info.siblings})
+
+
+def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[RemoteFile, ...]:
+    vocabularies = list(filter(files.__contains__, VOCABULARIES))
+    if CONFIG not in files or not vocabularies:
+        missing = " or ".join(VOCABULARIES) if CONFIG in files else CONFIG
+        raise ModelError(f"{repository}: not a Whisper model: {missing} is missing")
+    small, weights = [CONFIG, *[GENERATION] * (GENERATION in files), vocabularies[0]], [SINGLE]
+    if SINGLE not in files:
+        small.append(INDEX)
+        weights = sorted(filter(_SHARD.fullmatch, files))
+        if INDEX not in files or not weights:
+            raise ModelError(
+                f"{repository}: {SINGLE} is missing; weights in any other form are not downloaded"
+            )
+    if large := [name for name in small if files[name].n_bytes > MAX_BYTES]:
+        raise ModelError(f"{repository}: {large[0]} is larger than any model's; not downloaded")
+    return tuple(files[name] for name in (*small, *weights))
+
+
+@dataclass(frozen=True, slots=True)
+class _HubClient:
     """Sends requests about one repository to the hub that `here` names."""
 
     repository: Repository
@@ -54,7 +185,7 @@ class HubClient:
         revision = self.repository.revision.replace("/", "%2F")
         url = f"{self.here.endpoint}/api/models/{self.repository.id}/revision/{revision}"
         answer = b""
-        with self.stream(f"{url}?blobs=true") as response:
+        with self.stream(f"{url}?blobs=true", {}) as response:
             for chunk in response.iter_bytes():
                 answer += chunk
                 if len(answer) > MAX_BYTES:
@@ -62,11 +193,9 @@ class HubClient:
         return answer
 
     @contextmanager
-    def stream(
-        self, url: str, headers: Mapping[str, str] | None = None
-    ) -> Iterator[httpx2.Response]:
+    def stream(self, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
         """Send a request and yield the response. Raises `ModelError` if the hub refuses it."""
-        sent = {"User-Agent": f"streamd/{__version__}", **(headers or {})}
+        sent = {"User-Agent": f"streamd/{__version__}", **headers}
         if token := access_token():
             if not token.isascii():
                 raise ModelError("HF_TOKEN, or what hf auth login stored, is not a valid token")
@@ -87,30 +216,29 @@ class HubClient:
         return file.n_bytes - min(max(n_here, 0), file.n_bytes)
 
     def _refusal(self, response: httpx2.Response) -> ModelError:
-        # the error codes: huggingface_hub ``hf_raise_for_status``
-        host, status = self.here.host, response.status_code
-        code = response.headers.get("X-Error-Code", "")
-        if code == "GatedRepo":
-            return ModelError(
-                f"{self.repository} is gated: accept its terms at "
-                f"{self.here.site}/{self.repository.id}, then set HF_TOKEN or run hf auth login"
-            )
-        if code == "RevisionNotFound":
-            return ModelError(
-                f"{self.repository.id} has no branch, tag or commit {self.repository.revision}"
-            )
-        if code == "EntryNotFound":
-            return ModelError(f"{self.repository}: {host} lists a file that it does not have")
-        if status in (401, 403, 404):
-            return ModelError(
-                f"{self.repository}: no such repository on {host}, or a private one (then set "
-                "HF_TOKEN or run hf auth login)"
-            )
-        return ModelError(f"{self.repository}: {host} answers with error {status}; try again later")
+        host, status, name = self.here.host, response.status_code, self.repository.id
+        match response.headers.get("X-Error-Code"):  # huggingface_hub ``hf_raise_for_status``
+            case "GatedRepo":
+                why = (
+                    f"{self.repository} is gated: accept its terms at {self.here.site}/{name}, "
+                    "then set HF_TOKEN or run hf auth login"
+                )
+            case "RevisionNotFound":
+                why = f"{name} has no branch, tag or commit {self.repository.revision}"
+            case "EntryNotFound":
+                why = f"{self.repository}: {host} lists a file that it does not have"
+            case _ if status in (401, 403, 404):
+                why = (
+                    f"{self.repository}: no such repository on {host}, or a private one (then set "
+                    "HF_TOKEN or run hf auth login)"
+                )
+            case _:
+                why = f"{self.repository}: {host} answers with error {status}; try again later"
+        return ModelError(why)
 
 
 @contextmanager
-def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
+def _connected(repository: Repository, here: StorePaths) -> Iterator[_HubClient]:
     """Yield a client. Raises `ModelError` for errors of network and disk inside the block."""
     if here.offline:
         raise ModelError(
@@ -123,7 +251,7 @@ def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
     try:
         trusted = _trusted_certificates()
         with httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client:
-            yield HubClient(repository, here, client)
+            yield _HubClient(repository, here, client)
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         # httpx2 raises ValueError for an invalid proxy address.
         raise ModelError(
@@ -139,7 +267,7 @@ def connected(repository: Repository, here: StorePaths) -> Iterator[HubClient]:
 
 @functools.cache
 def _trusted_certificates() -> SSLContext:
-    """Read the certificates once, not for each connection: it takes longer than a request."""
+    # once, not for each connection: it takes longer than a request
     return httpx2.create_ssl_context()
 
 
@@ -148,82 +276,38 @@ def reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A model that can be downloaded; `n_missing` of its bytes are not here."""
-
-    repository: Repository
-    listing: Listing
-    n_missing: int
-
-
-def look_up(repository: Repository, here: StorePaths) -> Offer:
-    """Ask the hub for the list of a repository's files.
-
-    Raises `ModelError` if it cannot be reached, has no such repository, or what it lists is no
-    model.
-    """
-    with connected(repository, here) as hub:
-        listing = read_listing(repository, hub.description())
-        return Offer(repository, listing, sum(map(hub.n_missing, listing.files)))
-
-
-def fetch(
-    offer: Offer,
-    here: StorePaths,
-    *,
-    on_progress: OnProgress = lambda n_here, n_all: None,
-    pause: Pause = time.sleep,
-) -> Path:
-    """Download what is not here, resume what is incomplete, and verify all checksums.
-
-    `on_progress` is called now and then; `pause` waits between tries. Returns the folder
-    with the complete model. Raises `ModelError` if that fails; the next try resumes what came.
-    """
-    folder = cache.storage(here.cache, offer.repository)
-    lock = here.cache / ".locks" / folder.name / "streamd.lock"
-    with connected(offer.repository, here) as hub:
-        (folder / "blobs").mkdir(parents=True, exist_ok=True)
-        with locked(lock, f"downloading {offer.repository}"):
-            _Download(hub, offer.listing, on_progress, pause).run()
-            snapshot = cache.put(here.cache, offer.repository, offer.listing)
-            if cache.find(here.cache, offer.repository) != snapshot:
-                raise ModelError(f"{offer.repository}: {INDEX} names files that are not there")
-            return snapshot
-
-
 @dataclass(slots=True)
 class _Download:
-    """Downloads the files of a listing one after the other; `n_done` bytes are verified."""
+    """Downloads the files of an offer one after the other; `n_done` bytes are verified."""
 
-    hub: HubClient
-    listing: Listing
+    hub: _HubClient
+    offer: Offer
     on_progress: OnProgress
     pause: Pause
     n_done: int = 0
 
     def run(self) -> None:
-        files, here = self.listing.files, self.hub.here
+        files, here = self.offer.files, self.hub.here
         n_missing = sum(map(self.hub.n_missing, files))
         n_free = shutil.disk_usage(here.cache).free
         if n_free < n_missing:
             raise ModelError(
-                f"{self.hub.repository} needs {megabytes(n_missing)}, but {here.cache} "
+                f"{self.offer.repository} needs {megabytes(n_missing)}, but {here.cache} "
                 f"has room for {megabytes(n_free)}; make room, or let HF_HOME name a folder on "
                 "another disk"
             )
         for file in files:
             blob = self.hub.blob(file)
-            if _n_bytes(blob) != file.n_bytes or _digest(blob, file) != file.digest:
+            if _n_bytes(blob) != file.n_bytes or file.digest_of(blob) != file.digest:
                 self._get(file, blob)
             self.n_done += file.n_bytes
-            self.on_progress(self.n_done, self.listing.n_bytes)
+            self.on_progress(self.n_done, self.offer.n_bytes)
             if file is files[0]:  # the configuration: refuse other models before the weights
                 try:
-                    huggingface.read_dimensions(blob)
+                    read_dimensions(blob)
                 except ModelError as error:
                     raise ModelError(
-                        f"{self.hub.repository} is no Whisper model; its weights were not "
+                        f"{self.offer.repository} is no Whisper model; its weights were not "
                         "downloaded"
                     ) from error
 
@@ -233,10 +317,10 @@ class _Download:
             partial.unlink()
         partial.touch()
         self._fill(file, partial)
-        if _digest(partial, file) != file.digest:
+        if file.digest_of(partial) != file.digest:
             partial.unlink()
             raise ModelError(
-                f"{self.hub.repository}: {file.name} is corrupt: checksum mismatch; it was "
+                f"{self.offer.repository}: {file.name} is corrupt: checksum mismatch; it was "
                 "deleted, try again"
             )
         flush(partial)
@@ -254,7 +338,7 @@ class _Download:
                 n_idle = 0 if n_now > n_before else n_idle + 1
                 if n_idle > len(_PAUSES_S):
                     raise ModelError(
-                        f"{self.hub.repository}: {file.name} broke off at {megabytes(n_now)} of "
+                        f"{self.offer.repository}: {file.name} broke off at {megabytes(n_now)} of "
                         f"{megabytes(file.n_bytes)} ({reason(error)}); the next try goes on there"
                     ) from error
                 self.pause(_PAUSES_S[n_idle - 1] if n_idle else 0)
@@ -266,9 +350,8 @@ class _Download:
         headers = {"Accept-Encoding": "identity"}
         if n_have:
             headers["Range"] = f"bytes={n_have}-"
-        hub, commit = self.hub, self.listing.commit
-        url = f"{hub.here.endpoint}/{hub.repository.id}/resolve/{commit}/{file.name}"
-        with hub.stream(url, headers) as response:
+        at = f"{self.offer.repository.id}/resolve/{self.offer.commit}/{file.name}"
+        with self.hub.stream(f"{self.hub.here.endpoint}/{at}", headers) as response:
             if n_have and response.status_code != httpx2.codes.PARTIAL_CONTENT:
                 # The server ignores ranges and sends everything from the start.
                 out.truncate(0)
@@ -277,7 +360,7 @@ class _Download:
             for chunk in response.iter_bytes():
                 # What exceeds the listed size is dropped; the checksum shows if that was right.
                 n_have += out.write(chunk[: file.n_bytes - n_have])
-                self.on_progress(self.n_done + n_have, self.listing.n_bytes)
+                self.on_progress(self.n_done + n_have, self.offer.n_bytes)
                 if n_have == file.n_bytes:
                     return
         raise httpx2.RemoteProtocolError("the server closed the connection early")
@@ -294,13 +377,3 @@ def _n_bytes(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
-
-
-def _digest(path: Path, file: RemoteFile) -> str:
-    """Return the file's digest, of the same kind as the listed one."""
-    if len(file.digest) == 64:
-        hasher = hashlib.sha256()
-    else:  # git's, of a file that is not in its large file storage
-        hasher = hashlib.sha1(b"blob %d\0" % _n_bytes(path), usedforsecurity=False)
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, lambda: hasher).hexdigest()
