@@ -33,7 +33,8 @@ def write(name: str, model: Model, out: Path) -> None:
     print(ggml_file.write(model, folder))
     print(huggingface_folder.write(model, folder))
     half = {parameter: values.astype(np.float16) for parameter, values in model.weights.items()}
-    print(torch_file.write(folder / "model.pt", asdict(model.dims), half))
+    # WhisperLiveKit takes a model for English-only by the name of its file
+    print(torch_file.write(folder / f"{name}.pt", asdict(model.dims), half))
     converter = TransformersConverter(str(folder / "hf"), copy_files=COPIED, load_as_float16=True)
     print(converter.convert(str(folder / "ct2"), force=True))
 

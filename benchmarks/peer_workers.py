@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,10 +38,6 @@ class Peer(Protocol):
 
     def text(self, path: str) -> str:
         """What is said in a whole recording, greedily, otherwise as the program does by itself."""
-        ...
-
-    def live(self, path: str, ctx: int) -> None:
-        """Transcribe a recording as it comes, twice a second, greedily."""
         ...
 
 
@@ -79,12 +74,6 @@ class WhisperCpp:
         native, context = self._native, self._model._ctx
         native.whisper_pcm_to_mel(context, WINDOW, len(WINDOW), self._threads)
         native.whisper_encode(context, 0, self._threads)
-
-    def live(self, path: str, ctx: int) -> None:
-        """The last 5 s every 500 ms, as ``whisper-stream --step 500 --length 5000`` does."""
-        usual = {"single_segment": True, "audio_ctx": ctx, "max_tokens": 32}
-        for window in _last_seconds(path):
-            self._run(window, usual)
 
     def text(self, path: str) -> str:
         """What is said."""
@@ -126,11 +115,6 @@ class FasterWhisper:
         features = self._model.feature_extractor(WINDOW)
         self._model.encode(np.pad(features, ((0, 0), (0, 3000)))[:, :3000])
 
-    def live(self, path: str, ctx: int) -> None:
-        """The last 5 s every 500 ms: it has no streaming of its own."""
-        for window in _last_seconds(path):
-            self._run(window, {"chunk_length": ctx // 50 or None})
-
     def text(self, path: str) -> str:
         """What is said."""
         segments, _ = self._model.transcribe(_samples(path), language="en", beam_size=1)
@@ -145,7 +129,7 @@ class OpenAiWhisper:
         import whisper
 
         torch.set_num_threads(threads)
-        self._model = whisper.load_model(str(folder / "model.pt"), device="cpu")
+        self._model = whisper.load_model(str(folder / f"{folder.name}.pt"), device="cpu")
         self._whisper, self._torch = whisper, torch
         self.about = f"torch {torch.__version__}"
 
@@ -166,14 +150,6 @@ class OpenAiWhisper:
         """The encoder."""
         with self._torch.no_grad():
             self._model.encoder(self._mel(WINDOW)[None])
-
-    def live(self, path: str, ctx: int) -> None:
-        """The last 5 s every 500 ms."""
-        if ctx:
-            raise ValueError("openai-whisper has only its full context")
-        options = self._whisper.DecodingOptions(language="en", without_timestamps=True, fp16=False)
-        for window in _last_seconds(path):
-            self._whisper.decode(self._model, self._mel(window), options)
 
     def text(self, path: str) -> str:
         """What is said."""
@@ -200,8 +176,6 @@ class Streamd:
         model, self._engine = open_model(config)
         tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
         self._steps = Steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
-        self._live = build.recognizer(config, model, self._engine)
-        self._new_session = partial(build.new_session, config)
         self._writer = FileTranscriber(config, model, self._engine)
         self._mel = np.zeros((model.dims.n_mels, 2 * model.dims.n_audio_ctx), np.float32)
         self.about = f"precision {config.decoding.precision}"
@@ -215,20 +189,6 @@ class Streamd:
     def encode(self) -> None:
         """The encoder."""
         self._engine.encode(self._mel)
-
-    def live(self, path: str, ctx: int) -> None:
-        """What its daemon does by default."""
-        from lab.eventlog import Began
-        from lab.recordings import read_recording
-        from lab.replay import replay
-
-        if ctx:
-            raise ValueError("streamd chooses its context itself")
-        recording = read_recording(Path(path))
-        began = Began(
-            name=recording.name, model="", clock="free", step_ms=500, audio_ms=recording.audio_ms
-        )
-        replay([self._live], self._new_session, [recording.frames], began=began)
 
     def text(self, path: str) -> str:
         """What is said."""
@@ -253,13 +213,6 @@ def _samples(path: str) -> np.ndarray:
     return soundfile.read(path, dtype="float32")[0]
 
 
-def _last_seconds(path: str) -> Iterator[np.ndarray]:
-    """What a recording's listener has heard in the last 5 s, every 500 ms."""
-    samples = _samples(path)
-    for end in range(8_000, len(samples) + 1, 8_000):
-        yield samples[max(0, end - 80_000) : end]
-
-
 def resident_mb(peak: bool = False) -> float:
     """Resident memory of this process, now or at most (Linux)."""
     wanted = "VmHWM" if peak else "VmRSS"
@@ -280,8 +233,6 @@ def answer(peer: Peer, request: dict[str, Any]) -> dict[str, Any]:
             peer.encode()
         case "text":
             told["text"] = peer.text(request["file"])
-        case "live":
-            peer.live(request["file"], request["ctx"])
     told["ms"] = round((time.perf_counter() - begun_s) * 1000, 2)
     told["cpu_ms"] = round((time.process_time() - cpu_s) * 1000, 2)
     return told | {"rss_mb": resident_mb(), "peak_mb": resident_mb(peak=True)}

@@ -2,7 +2,6 @@
 
     python benchmarks/peers.py WEIGHTS [--dims tiny.en base] [--rounds 7]
     python benchmarks/peers.py WEIGHTS [--dims tiny.en base] --texts clips A C
-    python benchmarks/peers.py WEIGHTS [--dims tiny.en base] --live FILE...
 
 WEIGHTS is a folder that `peer_weights.py` filled. Every program runs in a process of its own and
 they take turns, a step each, so that what else the machine does hits all of them; ratios are the
@@ -14,9 +13,7 @@ The wheel of pywhispercpp is built for any x86-64; what ``pip install --no-binar
 --no-deps --target DIR pywhispercpp`` builds for this machine is faster, and with ``--native DIR``
 it takes part, too. Needs the dependency group ``peers``. Prints the bars and, last, one JSON line.
 ``--texts`` counts the wrong words of whole recordings instead (sets of ``sounds.py``): greedily,
-with each program's own timestamps, fallback and cutting. ``--live`` counts the CPU seconds for each
-second of recordings that are transcribed as they come: streamd's daemon by default options, and for
-the others the last 5 s every 500 ms, greedily, which is what whisper.cpp's ``stream`` does.
+with each program's own timestamps, fallback and cutting. Live captions: `live_peers.py`.
 """
 
 import argparse
@@ -294,35 +291,6 @@ def texts(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return told
 
 
-LIVE: dict[str, tuple[str, int]] = {
-    "streamd": ("streamd", 0),
-    **{name: (name, 0) for name in BUILDS},
-    **{f"{name}, audio_ctx {CUT}": (name, CUT) for name in BUILDS},
-    "faster-whisper int8": ("faster-whisper", 0),
-    "openai-whisper": ("openai-whisper", 0),
-}
-
-
-def live(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """CPU seconds for each second of recordings; the programs take turns, a recording each."""
-    kinds = {label: kind for label, kind in LIVE.items() if kind[0] not in left_out(args)}
-    seconds = sum(soundfile.info(path).duration for path in args.live)
-    cpu_ms = dict.fromkeys(kinds, 0.0)
-    with ExitStack() as stack:
-        workers = {
-            name: stack.enter_context(Worker(name, folder, args.threads, site(name, args)))
-            for name in sorted({name for name, _ in kinds.values()})
-        }
-        for path in args.live:
-            for label, (name, ctx) in kinds.items():
-                cpu_ms[label] += workers[name].ask("live", file=str(path), ctx=ctx)["cpu_ms"]
-    rows = {label: round(ms / 1000 / seconds, 3) for label, ms in cpu_ms.items()}
-    print(f"{folder.name}: {seconds:.0f} s\n")
-    lines = [(label, row, round(row / rows["streamd"], 1)) for label, row in rows.items()]
-    print(table(["program", "CPU s/s", "times streamd's"], lines), flush=True)
-    return rows
-
-
 def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -333,15 +301,11 @@ def main() -> None:
     others = sorted({name for name, _ in STEPS.values()} - {"streamd", *BUILDS})
     parser.add_argument("--without", nargs="+", default=[], choices=others)
     parser.add_argument("--texts", nargs="+", metavar="SET", help="compare wrong words in these")
-    parser.add_argument("--live", nargs="+", type=Path, metavar="FILE", help="compare live cost")
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of recorded speech")
     parser.add_argument("--native", default="", help="folder with another pywhispercpp")
     args = parser.parse_args()
     if args.texts:
         print(json.dumps({name: texts(args.weights / name, args) for name in args.dims}))
-        return
-    if args.live:
-        print(json.dumps({name: live(args.weights / name, args) for name in args.dims}))
         return
     results = [compare(args.weights / name, args) for name in args.dims]
     for result in results:

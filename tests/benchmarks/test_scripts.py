@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 import soundfile
 
+from lab.latency import SpokenWord
+
 pytestmark = pytest.mark.benchmarks
 
 ROOT = Path(__file__).parents[2]
@@ -261,6 +263,35 @@ def test_both_builds_of_whisper_cpp_are_judged_if_both_were_measured(peers):
 def test_a_worker_that_dies_is_named(peers, tmp_path):
     with pytest.raises(RuntimeError, match=r"streamd ended: .*nothing"):
         peers.Worker("streamd", tmp_path / "nothing", 1)
+
+
+@pytest.fixture(scope="module")
+def live_peers() -> ModuleType:
+    return program("live_peers")
+
+
+def test_a_word_is_late_until_it_is_shown_is_committed_and_is_in_a_final(live_peers):
+    screens = [
+        (1000, "", "", "hello"),
+        (1500, "", "hello", " pig"),
+        (2000, "", "hello", " big"),
+        (2500, " hello big", "", ""),
+    ]
+    shown = tuple(live_peers.Shown(*screen) for screen in screens)
+    played = live_peers.Played(shown=shown, cpu_s=1, memory_mb=1, lost_s=0, about="", load=0)
+    words = (SpokenWord("hello", 500, 800), SpokenWord("big", 900, 1400), SpokenWord("end", 1, 2))
+    sound = live_peers.Sound("", ROOT / "tests/speech/recording.flac", "hello big end", words)
+    first, committed, final = live_peers.latencies(played, sound)
+    assert first == pytest.approx([0.2, 0.6])
+    assert committed == pytest.approx([0.7, 1.1])
+    assert final == pytest.approx([1.7, 1.1])
+    row = live_peers.score(played, sound)
+    assert (row["S/D/I"], row["erased"], row["twice"]) == ("0/1/0", "0.50", 0)
+
+
+def test_what_was_said_once_and_stands_there_twice_is_counted(live_peers):
+    assert live_peers.n_twice("it was, it was the best best", "it was the best") == 3
+    assert live_peers.n_twice("no no it was", "no no it was") == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
