@@ -26,7 +26,7 @@ from streamd.engine.longform.segments import TimedSegment, in_ms, ms_of
 from streamd.engine.longform.speech import SpeechClips, clips_at
 from streamd.engine.model import Model
 from streamd.errors import ConfigError, SourceError, StreamdError, WireError
-from streamd.events import Details, EndReason, Eos, Fault, Final, Gap, GapReason, TimedWord, Token
+from streamd.events import Details, EndReason, Eos, Fault, Final, Gap, TimedWord, Token
 from streamd.hub import Hub
 from streamd.mel import RecordingMel
 from streamd.server import LIVE, Wanted
@@ -116,25 +116,17 @@ class AudioFile:
             self.n_padding = aiter(source).n_padding
 
     def take(self, item: Frames | Lost) -> None:
-        """Take what an open source gives next."""
+        """Take the next (n, 320) frames, or silence in place of what a source has lost."""
         if isinstance(item, Lost):
-            self.gap(item.duration_ms, item.why)
-        else:
-            self.feed(item)
-
-    def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
-        self._n_frames += len(frames)
-        self.mel.append(frames.reshape(-1))
+            self._report(Gap(t_ms=self.duration_ms, duration_ms=item.duration_ms, why=item.why))
+            n_frames = frames_from_ms(item.duration_ms)
+            for first in range(0, n_frames, _SILENT_FRAMES):
+                self.take(np.zeros((min(_SILENT_FRAMES, n_frames - first), FRAME), np.float32))
+            return
+        self._n_frames += len(item)
+        self.mel.append(item.reshape(-1))
         if self.speech is not None:
-            self.speech.feed(frames)
-
-    def gap(self, duration_ms: int, why: GapReason) -> None:
-        """Report lost audio, and put silence in its place."""
-        self._report(Gap(t_ms=self.duration_ms, duration_ms=duration_ms, why=why))
-        n_frames = frames_from_ms(duration_ms)
-        for first in range(0, n_frames, _SILENT_FRAMES):
-            self.feed(np.zeros((min(_SILENT_FRAMES, n_frames - first), FRAME), np.float32))
+            self.speech.feed(item)
 
     @property
     def duration_ms(self) -> int:

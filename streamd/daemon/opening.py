@@ -105,12 +105,17 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
         if asked:
             raise ConfigError(f"{unavailable()}; drop {asked}")
         return None
-    found = _find(o.model, core_ml.library)
-    if not isinstance(found, str):
-        return found
+    why = unavailable(core_ml.library)
+    if not why:
+        from streamd.engine.coreml.package_builder import built_model
+
+        if found := built_model(o.model):
+            return found
+        command = f"streamd models build {o.model} --engine coreml"
+        why = f"{o.model} is not built for Core ML: {command}"
     if asked:
-        raise ModelError(f"{asked}: {found}")
-    log.info("on the CPU: %s", found)
+        raise ModelError(f"{asked}: {why}")
+    log.info("on the CPU: %s", why)
     return None
 
 
@@ -142,16 +147,6 @@ def unavailable(library: str = LIBRARY) -> str:
     if library == LIBRARY and int(version(library).partition(".")[0]) < _OLDEST_LIBRARY:
         return f"{library} {version(library)} is too old: pip install '{library}>=9.0'"
     return ""
-
-
-def _find(model: str, library: str) -> "BuiltModel | str":
-    """Return the built model, or say what is missing."""
-    if why := unavailable(library):
-        return why
-    from streamd.engine.coreml.package_builder import built_model
-
-    command = f"streamd models build {model} --engine coreml"
-    return built_model(model) or f"{model} is not built for Core ML: {command}"
 
 
 def _asked(config: Config) -> str:

@@ -16,6 +16,7 @@ from streamd.daemon.offline import FileTranscriber, check, transcribe
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Gap
+from streamd.sources import Lost
 from tests.support import recorded
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
@@ -29,7 +30,7 @@ def opened():
 def finals(opened, **given: str):
     writer = FileTranscriber(load({"model": "tiny.en", **given}, {}), *opened)
     recording = writer.new_file(pytest.fail)
-    recording.feed(recorded.frames(recorded.three_sentences()))
+    recording.take(recorded.frames(recorded.three_sentences()))
     heard = list(writer.transcribe(recording))
     return [final for window in heard for final in window.finals], heard
 
@@ -93,9 +94,9 @@ def test_lost_audio_is_told_and_silence_takes_its_place(opened):
     writer, told = FileTranscriber(load({"model": "tiny.en"}, {}), *opened), []
     recording = writer.new_file(told.append)
     frames = recorded.frames(recorded.samples())
-    recording.feed(frames[:20])
-    recording.gap(100_010, "paused")
-    recording.feed(frames[20:])
+    recording.take(frames[:20])
+    recording.take(Lost(100_010, "paused"))
+    recording.take(frames[20:])
     assert told == [Gap(t_ms=400, duration_ms=100_010, why="paused")]
     assert recording.duration_ms == 100_000 + 20 * len(frames)
     (*_, last) = writer.transcribe(recording)
