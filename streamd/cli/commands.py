@@ -5,8 +5,9 @@ answered before numpy and the inference runtime are loaded.
 """
 
 import os
+import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 from streamd import __version__, stdio
 from streamd.cli.arguments import Command, Request, Run, help_text, parse
 from streamd.config import OPTIONS, Config, as_toml, load, suggestion
-from streamd.config.option import Field
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.stdio import log_to
 
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
     from streamd.sources.microphone import Device
 
 
-def _late(target: str, *, needs_model: bool = False, listens: bool = False) -> Run:
-    """Return a runner that imports and calls ``module:function`` when the command runs.
+def _runner(target: str, needs: set[str]) -> Run:
+    """Return what imports and calls ``module:function`` when a command runs.
 
-    The function gets the configuration, with a model that is on this machine if it `needs_model`,
-    and the operands. One that `listens` needs a microphone unless files are named. It may be a
-    coroutine. It returns an exit code or None, or yields lines, which are printed.
+    The function gets the configuration and the operands. It may be a coroutine. It returns an exit
+    code or None, or yields lines, which are printed.
     """
 
     def run(config: Config, operands: tuple[str, ...]) -> int | None:
-        if listens:
+        if "MICROPHONE" in needs:
             _find_microphone(config)
-        if needs_model:
+        if "MODEL" in needs:
             config = _with_model(config)
         module, _, function = target.partition(":")
         result = getattr(import_module(module), function)(config, *operands)
@@ -45,7 +44,8 @@ def _late(target: str, *, needs_model: bool = False, listens: bool = False) -> R
             result = asyncio.run(result)
         if result is None or isinstance(result, int):
             return result
-        _print(result)
+        for line in result:
+            stdio.put(sys.stdout, f"{line}\n")
         return 0
 
     return run
@@ -65,15 +65,10 @@ def _find_microphone(config: Config) -> None:
         choose(list_devices(), config.input.device or None)
 
 
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        stdio.put(sys.stdout, f"{line}\n")
-
-
-def _devices(config: Config, operands: tuple[str, ...]) -> None:
+def _devices(config: Config) -> "Iterator[str]":
     from streamd.sources.microphone import list_devices
 
-    _print(device_table(list_devices()))
+    return device_table(list_devices())
 
 
 def device_table(devices: "Sequence[Device]") -> Iterator[str]:
@@ -90,148 +85,88 @@ def device_table(devices: "Sequence[Device]") -> Iterator[str]:
         )
 
 
-def _models(config: Config, operands: tuple[str, ...]) -> None:
+def _models(config: Config, word: str, *_: str) -> None:
     """Refuse a word that names no command of the group."""
-    word, *_ = operands
-    hint = suggestion(word, [command.name.split()[1] for command in MODELS])
+    group = (name.split() for name in (command.name for command in COMMANDS) if " " in name)
+    hint = suggestion(word, [part for _, part in group])
     raise ConfigError(f"models {word}: no such command{hint}")
 
 
-def _models_check(config: Config, operands: tuple[str, ...]) -> None:
+def _models_check(config: Config, name: str) -> Iterator[str]:
     engine = "onnx" if config.decoding.engine == "auto" else config.decoding.engine
     if engine == "coreml":
         from streamd.cli.packages import report
     else:
         from streamd.cli.model_check import report
 
-    (name,) = operands
     decoding = replace(config.decoding, model=name, engine=engine, compute="auto")
-    _print(report(replace(config, decoding=decoding)))
+    return report(replace(config, decoding=decoding))
 
 
-def _bench(config: Config, operands: tuple[str, ...]) -> None:
+def _bench(config: Config) -> Iterator[str]:
     from streamd.bench import bench_step, step_json, step_table
 
-    result = bench_step(_with_model(config))
-    _print([step_table(result) if sys.stdout.isatty() else step_json(result)])
+    result = bench_step(config)
+    yield step_table(result) if sys.stdout.isatty() else step_json(result)
 
 
-def _options(*names: str, without: Collection[str] = ()) -> tuple[Field, ...]:
-    """Return the options of these sections and of these names."""
-    every = OPTIONS.values()
-    return tuple(o for o in every if {o.opt.group, o.name} & {*names} and o.name not in without)
+# Each entry: USAGE = MODULE:FUNCTION: summary, and below it the options. They are sections and
+# names of options, in any order; -NAME leaves one out, and NAME=VALUE presets one. LOG stands for
+# those of log messages. With MODEL the function gets a configuration with a model that is on this
+# machine; with MICROPHONE there has to be one unless files are named.
+_TABLE = """
+[FILE...] = daemon:run: live captions of the microphone, or of FILEs and addresses (- is stdin)
+  input streaming vad decoding output server journal MODEL MICROPHONE
+serve = daemon:run: caption only what clients send over the network
+  streaming vad decoding server journal LOG -server source=false MODEL
+transcribe FILE... = daemon.offline:transcribe: transcribe files, fast, as openai-whisper does
+  input vad decoding longform output -source -device -realtime realtime=false MODEL
+watch URL = cli.viewing:show: show the captions of another streamd
+  output token-file
+export [SESSION] = cli.viewing:export: write a session of the journal, or list all
+  output journal
+devices = cli.commands:_devices: list the microphones
+bench = cli.commands:_bench: measure how fast a model is on this machine
+  decoding LOG MODEL
+doctor = cli.doctor:report: check this machine, and say how to fix problems
+  source model threads precision engine compute host port LOG
+models list|get|import|check|build|remove ... = cli.commands:_models: \
+list, download, check and remove models
+models list = cli.models:table: list the models here, and others that can be had by name
+  language task LOG
+models get NAME = cli.models:get: download a model that the list shows, or OWNER/NAME from the hub
+  LOG
+models import PATH [NAME] = cli.models:add: \
+copy a model's file or folder into the store, under its own or another name
+  LOG
+models check NAME = cli.commands:_models_check: \
+check what a model computes on this machine, and how fast
+  language threads precision engine LOG
+models build NAME = cli.packages:build: \
+make a model's packages for the Neural Engine and GPU of a Mac
+  building engine LOG
+models remove NAME = cli.models:remove: delete a downloaded or imported model
+  LOG
+"""
 
 
-_LOG = ("quiet", "verbose", "log-format")
-_LIVE = ("streaming", "vad", "decoding")
+def _command(entry: str) -> Command:
+    head, _, below = entry.partition("\n")
+    usage, module, function, summary = re.split(r" ?= |:", head, maxsplit=3)
+    # The name is in lower case.
+    name, operand = re.findall(r"^((?:[a-z]+(?: |$))*)(.*)$", usage)[0]
+    words = below.replace("LOG", "quiet verbose log-format").split()
+    preset = dict(word.split("=") for word in words if "=" in word)
+    options = tuple(
+        option
+        for option in OPTIONS.values()
+        if {option.opt.group, option.name} & {*words} and f"-{option.name}" not in words
+    )
+    run = _runner(f"streamd.{module}:{function}", {*words})
+    return Command(name.strip(), summary.strip(), run, operand, options, preset)
 
-MODELS = (
-    Command(
-        "models list",
-        "list the models here, and others that can be had by name",
-        _late("streamd.cli.models:table"),
-        options=_options("language", "task", *_LOG),
-    ),
-    Command(
-        "models get",
-        "download a model that the list shows, or OWNER/NAME from the hub",
-        _late("streamd.cli.models:get"),
-        "NAME",
-        options=_options(*_LOG),
-    ),
-    Command(
-        "models import",
-        "copy a model's file or folder into the store, under its own or another name",
-        _late("streamd.cli.models:add"),
-        "PATH [NAME]",
-        options=_options(*_LOG),
-    ),
-    Command(
-        "models check",
-        "check what a model computes on this machine, and how fast",
-        _models_check,
-        "NAME",
-        options=_options("language", "threads", "precision", "engine", *_LOG),
-    ),
-    Command(
-        "models build",
-        "make a model's packages for the Neural Engine and GPU of a Mac",
-        _late("streamd.cli.packages:build"),
-        "NAME",
-        options=_options("building", "engine", *_LOG),
-    ),
-    Command(
-        "models remove",
-        "delete a downloaded or imported model",
-        _late("streamd.cli.models:remove"),
-        "NAME",
-        options=_options(*_LOG),
-    ),
-)
 
-COMMANDS = (
-    Command(
-        "",
-        "live captions of the microphone, or of FILEs and addresses (- is stdin)",
-        _late("streamd.daemon:run", needs_model=True, listens=True),
-        "[FILE...]",
-        options=tuple(o for o in OPTIONS.values() if o.opt.group not in ("longform", "building")),
-    ),
-    Command(
-        "serve",
-        "caption only what clients send over the network",
-        _late("streamd.daemon:run", needs_model=True),
-        options=_options(*_LIVE, *_LOG, "server", "journal", without=("server",)),
-        preset={"source": "false"},
-    ),
-    Command(
-        "transcribe",
-        "transcribe files, fast, as openai-whisper does",
-        _late("streamd.daemon.offline:transcribe", needs_model=True),
-        "FILE...",
-        options=_options(
-            *("input", "vad", "decoding", "longform", "output"),
-            without=("source", "device", "realtime"),
-        ),
-        preset={"realtime": "false"},
-    ),
-    Command(
-        "watch",
-        "show the captions of another streamd",
-        _late("streamd.cli.viewing:show"),
-        "URL",
-        options=_options("output", "token-file"),
-    ),
-    Command(
-        "export",
-        "write a session of the journal, or list all",
-        _late("streamd.cli.viewing:export"),
-        "[SESSION]",
-        options=_options("output", "journal"),
-    ),
-    Command("devices", "list the microphones", _devices),
-    Command(
-        "bench",
-        "measure how fast a model is on this machine",
-        _bench,
-        options=_options("decoding", *_LOG),
-    ),
-    Command(
-        "doctor",
-        "check this machine, and say how to fix problems",
-        _late("streamd.cli.doctor:report"),
-        options=_options(
-            *("source", "model", "threads", "precision", "engine", "compute", "host", "port"), *_LOG
-        ),
-    ),
-    Command(
-        "models",
-        "list, download, check and remove models",
-        _models,
-        f"{'|'.join(command.name.split()[1] for command in MODELS)} ...",
-    ),
-    *MODELS,
-)
+COMMANDS = tuple(map(_command, re.split(r"\n(?! )", _TABLE.strip())))
 """The first one runs if none is named."""
 
 READER_LEFT = 141

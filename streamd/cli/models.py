@@ -7,7 +7,7 @@ else is downloaded unless `get` is called.
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -112,7 +112,7 @@ def _download(
     log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
     plain = output.quiet or output.log_format == "json"
     if plain or not is_terminal(sys.stderr, os.environ):
-        fetch(offer, here, on_progress=_Tenths(name).reached)
+        fetch(offer, here, on_progress=_tenths(name))
         return
     start = offer.n_bytes - offer.n_missing
     bar = ProgressBar(sys.stderr, partial(download_line, name), start=start)
@@ -136,18 +136,17 @@ def _agreed(question: str) -> bool:
     return answer.strip().lower() in ("", "y", "yes") and answer != ""
 
 
-class _Tenths:
-    """Logs a line for each tenth of the download."""
+def _tenths(name: str) -> Callable[[int, int], None]:
+    """Return a function that logs a line for each tenth of a download."""
+    tenth = 0
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._tenth = 0
+    def reached(n_here: int, n_all: int) -> None:
+        nonlocal tenth
+        if (now := 10 * n_here // n_all if n_all else 10) > tenth:
+            tenth = now
+            log.info("%s: %d %% of %s", name, 10 * tenth, megabytes(n_all))
 
-    def reached(self, n_here: int, n_all: int) -> None:
-        tenth = 10 * n_here // n_all if n_all else 10
-        if tenth > self._tenth:
-            self._tenth = tenth
-            log.info("%s: %d %% of %s", self._name, 10 * tenth, megabytes(n_all))
+    return reached
 
 
 def get(config: Config, name: str) -> None:

@@ -21,8 +21,6 @@ from streamd.search.tokenizer import LANGUAGES
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.name for command in COMMANDS]
-DIRECT = {"devices", "bench", "models", "models check"}
-"""Commands that are functions themselves; the others name one in a string."""
 
 
 @dataclass
@@ -417,7 +415,7 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     assert (process.returncode, err) == (130, b"")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in DIRECT])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_function_that_a_command_names_is_there_and_takes_its_operands(name):
     """No tool checks the types of what is named in a string."""
     (command,) = (command for command in COMMANDS if command.name == name)
