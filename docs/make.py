@@ -12,7 +12,7 @@ from msgspec import Struct
 
 import streamd.options
 from streamd.config import CONFIG_VARIABLE, OPTIONS, SECTIONS, SET_VARIABLE, SETTINGS, Config
-from streamd.config.option import Field
+from streamd.config.table import Field
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
 from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment

@@ -13,11 +13,11 @@ from streamd.config import Config
 from streamd.errors import ConfigError, os_error_as
 from streamd.options import OutputOptions
 from streamd.sinks import CaptionSink, Sink
-from streamd.sinks.formats import FORMATS, SEGMENTED, FileSink, Jsonl, StreamSink, Text, suffix
-from streamd.sinks.sentences import SentenceSink
+from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look, clean, confidence_ramp, stamper
 from streamd.sinks.video import Video
+from streamd.sinks.writing import FileSink, SentenceSink, StreamSink
 from streamd.sources.ffmpeg import is_url
 
 _VIDEO = "mp4"

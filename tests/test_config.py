@@ -15,7 +15,7 @@ from msgspec import inspect
 from docs.make import options_page
 from streamd.audio import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.config import OPTIONS, SETTINGS, Config, as_toml, load, successor, value_of
-from streamd.config.option import Field
+from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS
 from streamd.sinks.formats import FORMATS, suffix

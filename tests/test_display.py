@@ -8,7 +8,8 @@ from streamd.display import check_files, open_files
 from streamd.errors import ConfigError
 from streamd.events import Eos
 from streamd.options import OutputOptions
-from streamd.sinks.formats import FORMATS, FileSink, suffix
+from streamd.sinks.formats import FORMATS, suffix
+from streamd.sinks.writing import FileSink
 
 
 def wanted(**options) -> Config:

@@ -16,8 +16,7 @@ from typing import NoReturn
 from msgspec import inspect
 
 from streamd.config import OPTIONS, SECTIONS, SET, Config, successor, suggestion
-from streamd.config.option import Field
-from streamd.config.table import COMMON
+from streamd.config.table import COMMON, Field
 from streamd.errors import ConfigError
 
 Run = Callable[[Config, tuple[str, ...]], int | None]

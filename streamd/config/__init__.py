@@ -15,8 +15,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.option import PREFIX, Field, suggestion
-from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor
+from streamd.config.table import (
+    OPTIONS,
+    PREFIX,
+    SECTIONS,
+    SETTINGS,
+    Config,
+    Field,
+    successor,
+    suggestion,
+)
 from streamd.errors import ConfigError, os_error_as
 from streamd.options import FRAME_MS
 

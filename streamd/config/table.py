@@ -1,16 +1,220 @@
-"""The configuration, and the table of its options.
+"""The configuration, and its options as users write them.
 
 The command line, the environment variables, the TOML file, the help and docs/options.md follow from
-this table. Types, ranges and defaults are those of the fields, in `streamd.options`.
+the table of options. Types, ranges and defaults are those of the fields, in `streamd.options`.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import get_type_hints
+from difflib import get_close_matches
+from functools import cached_property
+from types import NoneType
+from typing import Annotated, Any, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta, inspect
 
 from streamd import options
-from streamd.config.option import Field, Opt, as_written
+from streamd.errors import ConfigError
+from streamd.options import FRAME_MS, FRAMES
+
+PREFIX = "STREAMD_"
+"""Beginning of the environment variables."""
+NONE = "none"
+"""How a value that may be None is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opt:
+    """What the table says about an option."""
+
+    group: str = ""  # section of the TOML file
+    help: str = ""  # one line; for a switch it describes the flag that changes the default
+    name: str = ""  # key in the TOML file and long flag; by default the field's name
+    flags: tuple[str, ...] = ()  # further ones
+    off_flags: tuple[str, ...] = ()  # flags that turn a switch off, in place of ``--no-NAME``
+    values: Mapping[str, str] = field(default_factory=dict)  # flag -> value that it stands for
+    metavar: str = "TEXT"  # stands for a text in the help
+    allowed: str = ""  # what values are allowed, where the type cannot say it
+    synonyms: Mapping[str, str] = field(default_factory=dict)  # in lower case -> value
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of the configuration as users write it: times in frames become milliseconds.
+
+    `annotation` is the type of what is written, `default` the value as the program has it. `opt` is
+    empty if the field has no option.
+    """
+
+    part: str
+    attribute: str
+    default: object
+    annotation: object
+    unit: str
+    in_frames: bool
+    opt: Opt
+
+    @property
+    def setting(self) -> str:
+        """The name for ``--set``."""
+        return f"{self.part}.{self.attribute}{'_ms' if self.in_frames else ''}"
+
+    @property
+    def name(self) -> str:
+        """The key in the TOML file, and the long flag without its dashes."""
+        return self.opt.name or self.setting.partition(".")[2].replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper().replace("-", "_")
+
+    @cached_property
+    def type(self) -> inspect.Type:
+        """The type of what is written, without None."""
+        kind = inspect.type_info(self.annotation)
+        if isinstance(kind, inspect.UnionType):
+            (kind,) = (each for each in kind.types if not isinstance(each, inspect.NoneType))
+        return kind
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it may be "none"."""
+        return NoneType in get_args(self.annotation)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its flags take no value."""
+        return isinstance(self.type, inspect.BoolType)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its flag adds a text to a list; numbers stand in one list, with commas."""
+        item = getattr(self.type, "item_type", None)
+        return isinstance(item, inspect.StrType)
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it has no flag."""
+        return self.opt.metavar.endswith("...")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags that take a value, or turn a switch on; the long one is last."""
+        return () if self.is_positional else (*self.opt.flags, f"--{self.name}")
+
+    @property
+    def off_flags(self) -> tuple[str, ...]:
+        """Flags that turn a switch off; the long one is last."""
+        return (self.opt.off_flags or (f"--no-{self.name}",)) if self.is_switch else ()
+
+    @property
+    def shown_flags(self) -> tuple[str, ...]:
+        """The flags to show: of a switch, those that change its default."""
+        return self.off_flags if self.default is True else self.flags
+
+    @property
+    def every_flag(self) -> tuple[str, ...]:
+        """All words of the command line that set this option."""
+        return (*self.flags, *self.off_flags, *self.opt.values)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only possible values, or nothing where there are too many to list."""
+        if not isinstance(self.type, inspect.LiteralType):
+            return ()
+        return get_args(self.annotation)  # `type` has them too, but sorted
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, to follow the words "must be"."""
+        if self.choices:
+            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        text = self.opt.allowed or _allowed(self.type, self.unit)
+        return f"{text}, or {NONE}" if self.is_optional else text
+
+    def read(self, found: object, culprit: str, *, typed: bool = False) -> object:
+        """Return the value that was found somewhere, as the program has it.
+
+        A text may stand for a value of any type, with commas in lists, unless values are `typed`
+        there, as in a TOML file. Raises `ConfigError` with `culprit`, what is allowed and what was
+        found.
+        """
+        if found == NONE and self.is_optional:
+            return None
+        is_text = isinstance(found, str) and not typed
+        raw = self.opt.synonyms.get(found.casefold(), found) if isinstance(found, str) else found
+        if is_text and isinstance(self.type, inspect.VarTupleType):
+            raw = str(found).split(",") if found else []
+        try:
+            value = msgspec.convert(raw, self.annotation, strict=not is_text)
+        except msgspec.ValidationError:
+            raise ConfigError(f"{culprit} must be {self.allowed}, got {_shown(found)}") from None
+        # Rounded up, so that --step 10 is not --step 0, which stands for whole utterances.
+        return -(-value // FRAME_MS) if self.in_frames else value
+
+    def written(self, value: object) -> object:
+        """A value as a TOML file has it."""
+        if self.in_frames and isinstance(value, int):
+            return value * FRAME_MS
+        return NONE if value is None else value
+
+
+def as_written(annotation: Any) -> tuple[Any, str, bool]:  # noqa: ANN401 - any type
+    """Return the type as users write it, its unit, and whether the program counts in frames."""
+    if NoneType in get_args(annotation):
+        (kind,) = (each for each in get_args(annotation) if each is not NoneType)
+        written, unit, in_frames = as_written(kind)
+        return written | None, unit, in_frames
+    marks = getattr(annotation, "__metadata__", ())
+    unit = next((mark for mark in marks if isinstance(mark, str)), "")
+    if unit != FRAMES:
+        return annotation, unit, False
+    (limits,) = (mark for mark in marks if isinstance(mark, Meta))
+    low, high = (int(bound or 0) * FRAME_MS for bound in (limits.ge, limits.le))
+    return Annotated[int, Meta(ge=low, le=high)], "ms", True
+
+
+def _allowed(kind: inspect.Type, unit: str) -> str:
+    match kind:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType() | inspect.FloatType():
+            noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+            return noun + (f" of {unit}" if unit else "") + _range(kind)
+        case inspect.VarTupleType(item_type=inspect.IntType() as item):
+            return f"whole numbers{_range(item)}, separated by commas"
+        case inspect.VarTupleType(item_type=inspect.FloatType() as item):
+            return f"numbers{_range(item)}, separated by commas"
+        case _:
+            most = getattr(kind, "max_length", None)
+            return f"a text of at most {most} characters" if most else "text"
+
+
+def _shown(found: object) -> str:
+    if isinstance(found, list) and len(found) == 1:
+        (found,) = found
+    if isinstance(found, str) and found.isprintable() and found.strip() == found != "":
+        return found
+    return json.dumps(found, ensure_ascii=False, default=str)
+
+
+def _range(kind: inspect.IntType | inspect.FloatType) -> str:
+    bounds = (("from", kind.ge), ("to", kind.le))
+    return "".join(f" {word} {bound}" for word, bound in bounds if bound is not None)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return the end of an error message about an unknown word: the nearest known one, if any."""
+    names = list(known)
+    # A whole part, such as --rate of --input-rate, says more than some letters in common.
+    parts = [name for name in names if word.lstrip("-") in name.split("-")]
+    slips = get_close_matches(word, names, n=1, cutoff=0.75)
+    near = slips or parts or get_close_matches(word, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from streamd.events import Event, Final
 from streamd.options import CueLayout
-from streamd.sinks.sentences import SENTENCE_END
-from streamd.sinks.text import aligned, chunks, clean, width
+from streamd.sinks.text import SENTENCE_END, aligned, chunks, clean, width
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000

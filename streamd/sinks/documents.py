@@ -16,8 +16,7 @@ from streamd.events import Details, Final, Gap
 from streamd.search.guards import compression_ratio
 from streamd.search.tokenizer import SPACELESS
 from streamd.sinks import Format
-from streamd.sinks.subtitles import timestamp
-from streamd.sinks.text import aligned, clean
+from streamd.sinks.text import aligned, clean, timestamp
 
 Prob = Annotated[float, Meta(ge=0.0, le=1.0)]
 Ms = Annotated[int, Meta(ge=0)]

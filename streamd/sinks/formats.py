@@ -1,25 +1,22 @@
-"""The formats of transcripts, by name, and the sinks that write them to a stream or a file."""
+"""The formats of transcripts, by name."""
 
-import os
-import shutil
-import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TextIO
+from string import Template
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.disk import write_all
-from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import EndReason, Eos, Event, Final, Gap, encode
+from streamd.events import Event, Final, Gap, encode
 from streamd.options import CueLayout
-from streamd.sinks import CaptionSink, Format
+from streamd.sinks import Format
+from streamd.sinks.cues import Cues, Piece, joined
 from streamd.sinks.documents import Json
-from streamd.sinks.subtitles import Lrc, Srt, Vtt
 from streamd.sinks.text import (
+    JOINER,
     RAINBOW,
     Look,
     aligned,
@@ -29,8 +26,8 @@ from streamd.sinks.text import (
     gap_notice,
     paint,
     rank,
+    timestamp,
 )
-from streamd.stdio import put
 
 
 class Text(Format):
@@ -87,26 +84,8 @@ _RULES = "\n".join(
     f".p{i} {{ background: rgb({red} {green} {blue} / 45%) }}"
     for i, (red, green, blue) in enumerate(RAINBOW)
 )
-_HEAD = f"""\
-<!DOCTYPE html>
-<html lang="und">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
-<title>Transcript</title>
-<style>
-:root {{ color-scheme: light dark }}
-body {{ max-width: 42em; margin: 2em auto; padding: 0 1em; font: 1.1em/1.6 system-ui, sans-serif }}
-time, .gap, .legend {{ opacity: .7; font-size: .8em }}
-time {{ font-variant-numeric: tabular-nums; margin-inline-end: .6em }}
-span[title] {{ border-radius: .2em }}
-{_RULES}
-</style>
-</head>
-<body>
-"""
 _SCALE = "".join(f'<span class="p{i}">&nbsp;&nbsp;</span>' for i in range(len(RAINBOW)))
+_HEAD = Path(__file__).with_name("transcript.html").read_text(encoding="utf-8")
 
 
 class Html(Format):
@@ -116,7 +95,7 @@ class Html(Format):
     any time although it only grows.
     """
 
-    header = f'{_HEAD}<p class="legend">doubtful {_SCALE} sure</p>\n'
+    header = Template(_HEAD).substitute(rules=_RULES, scale=_SCALE)
 
     def _final(self, final: Final) -> str:
         shown, at = "", 0
@@ -134,6 +113,101 @@ class Html(Format):
 
 def _html(text: str) -> str:
     return escape(clean(text))
+
+
+_TAG = re.compile(r"<(?=[a-z/!?]|$)", re.I)
+_ROUND = str.maketrans("{}", "()")
+_ARROW = re.compile("--+>")
+_LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
+
+
+class _Timed(Format):
+    """What srt and vtt share: blocks of a line of times and the lines of text."""
+
+    def __init__(self, layout: CueLayout) -> None:
+        self._layout, self._cues = layout, Cues(layout)
+
+    def _blocks(self, final: Final, point: str) -> Iterator[list[str]]:
+        """Yield the lines of each cue, or of each of its moments; `point` is the decimal point."""
+        for cue in self._cues.of(final):
+            whole = (cue.start_ms, cue.end_ms, None)
+            for start_ms, end_ms, spoken in cue.moments() if self._layout.highlight else (whole,):
+                times = f"{timestamp(start_ms, point)} --> {timestamp(end_ms, point)}"
+                shown = partial(self._shown, spoken=spoken)
+                yield [times, *(joined(line, shown) for line in cue.lines)]
+
+    def _shown(self, piece: Piece, spoken: Piece | None) -> str:
+        return f"<u>{self._draw(piece)}</u>" if piece is spoken else self._draw(piece)
+
+    def _draw(self, piece: Piece) -> str:
+        raise NotImplementedError
+
+
+class Srt(_Timed):
+    """SubRip. It has no comments, so gaps are left out.
+
+    It has no escapes either: a word joiner breaks what a player would take for a tag, an arrow is
+    shortened, as in openai-whisper, and braces, whose inside players hide, become parentheses.
+    """
+
+    _n_cues = 0
+
+    def _final(self, final: Final) -> str:
+        text = ""
+        for times, *lines in self._blocks(final, ","):
+            self._n_cues += 1
+            shown = [_ARROW.sub("->", line) for line in lines]
+            text += "\n".join((str(self._n_cues), times, *shown)) + "\n\n"
+        return text
+
+    def _draw(self, piece: Piece) -> str:
+        return _TAG.sub(rf"\g<0>{JOINER}", piece.text.translate(_ROUND))
+
+
+class Vtt(_Timed):
+    """WebVTT (https://www.w3.org/TR/webvtt1/). Gaps are notes, which players do not show.
+
+    Doubtful words have the classes ``p0`` (nearly impossible) to ``p5``; sure words have none.
+    """
+
+    def __init__(self, layout: CueLayout) -> None:
+        super().__init__(layout)
+        rules = (f"::cue(.p{i}) {{ color: rgb{color} }}\n" for i, color in enumerate(RAINBOW[:-1]))
+        style = f"STYLE\n{''.join(rules)}\n" if layout.confidence else ""
+        self.header = f"WEBVTT\n\n{style}"
+
+    def _final(self, final: Final) -> str:
+        return "".join("\n".join(lines) + "\n\n" for lines in self._blocks(final, "."))
+
+    def _gap(self, gap: Gap) -> str:
+        return f"NOTE {timestamp(gap.t_ms, '.')} {escape(gap_notice(gap), quote=False)}\n\n"
+
+    def _draw(self, piece: Piece) -> str:
+        shown = escape(piece.text, quote=False)  # of ">", too: a cue may not contain "-->"
+        if self._layout.confidence and piece.prob is not None:
+            i = rank(piece.prob)
+            return f"<c.p{i}>{shown}</c>" if i < len(RAINBOW) - 1 else shown
+        return shown
+
+
+class Lrc(Format):
+    """Lyrics, one line for each cue. The format has no comments, so gaps are left out.
+
+    A bracket that a player would take for a time becomes a parenthesis.
+    """
+
+    header = "[re:streamd]\n"
+
+    def __init__(self, layout: CueLayout) -> None:
+        self._cues = Cues(layout)
+
+    def _final(self, final: Final) -> str:
+        text = ""
+        for cue in self._cues.of(final):
+            minutes, ms = divmod(cue.start_ms, 60_000)
+            line = _LRC_TIME.sub("(", joined(cue.pieces))
+            text += f"[{minutes:02}:{ms // 1000:02}.{ms % 1000 // 10:02}]{line}\n"
+        return text
 
 
 FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
@@ -156,106 +230,3 @@ SEGMENTED = frozenset({"csv", "tsv", "json", "json-full", "jsonl"})
 def suffix(name: str) -> str:
     """Return the ending of file names in this format."""
     return ".full.json" if name == "json-full" else f".{name}"
-
-
-class StreamSink(CaptionSink):
-    """Writes a format to a text stream that is not a terminal; raises as `stdio.put` does.
-
-    Nothing is written of a session that fails before its first words: no document without text.
-    """
-
-    def __init__(self, stream: TextIO, form: Format) -> None:
-        self._stream, self._form, self._begun = stream, form, False
-
-    def write(self, event: Event) -> None:
-        """Append the text of `event` and flush it."""
-        text = self._form.append(event)
-        has_ended = isinstance(event, Eos) and event.reason != EndReason.ERROR
-        if not self._begun and (text or has_ended):
-            self._begun = True
-            text = self._form.header + text
-        if text:
-            put(self._stream, text)
-
-    def close(self) -> None:
-        """Write the end of the format."""
-        if self._begun and (end := self._form.end(complete=True)):
-            put(self._stream, end)
-
-
-class FileSink:
-    """Writes a transcript file, which is complete and valid whenever the process dies.
-
-    Each final is added in one unbuffered write; the next one overwrites the tail of the format. An
-    existing file stays as it is until the first final, or until a session without finals ends
-    normally; a session that fails or is stopped before leaves no trace.
-
-    With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
-    beside it. Raises `ConfigError` if the file cannot be written.
-    """
-
-    def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
-        self._path, self._form = path, form
-        self._end = 0  # offset of the tail
-        self._tail = b""
-        self._begun = self._failed = False
-        self._target = Path(os.path.realpath(path))  # a link stays a link
-        self._is_new = not path.exists()
-        may_be_replaced = self._is_new or path.is_file()
-        part = self._target.with_name(f".{self._target.name}.part")
-        self._part = part if whole and may_be_replaced else None
-        self._problem = f"{path}: cannot be written"
-        with os_error_as(ConfigError, self._problem):
-            # Unbuffered: a later close() has nothing left to write that could fail.
-            descriptor = os.open(self._part or path, os.O_WRONLY | os.O_CREAT, 0o666)
-            self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # closed by `close`
-            if self._part and not self._is_new:
-                os.close(os.open(path, os.O_WRONLY))  # fails without permission to write to it
-                shutil.copymode(path, self._part)
-
-    def write(self, event: Event) -> None:
-        """Append the text of `event`; after a `StreamdError` the file is as it was before."""
-        is_text = isinstance(event, Final | Gap)
-        is_whole = isinstance(event, Eos) and event.reason == EndReason.END
-        if not self._begun and (is_text or is_whole):
-            self._begun = True
-            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                self._file.truncate()
-            self._put(self._form.header)
-        if is_text:
-            self._put(self._form.append(event))
-
-    def close(self) -> None:
-        """Complete and close the file; raises as `write` does, unless that has failed before."""
-        with self._file:
-            try:
-                if self._begun and not self._failed:
-                    self._put("", complete=True)
-                    if self._part:
-                        with os_error_as(StreamdError, self._problem):
-                            os.replace(self._part, self._target)
-            finally:
-                unused = self._part or (self._path if self._is_new and not self._begun else None)
-                if unused:
-                    unused.unlink(missing_ok=True)
-
-    def _put(self, added: str, *, complete: bool = False) -> None:
-        tail = self._form.end(complete=complete)
-        body, new_tail = (part.encode(errors="replace") for part in (added, tail))
-        # The new text must cover all of the old tail: there is no moment to truncate the file in.
-        new_tail = new_tail.ljust(len(self._tail) - len(body))
-        with os_error_as(StreamdError, self._problem):
-            try:
-                self._write(body + new_tail)
-            except OSError:
-                self._failed = True
-                with suppress(OSError):  # only the first failure is reported
-                    self._write(self._tail)
-                    self._file.truncate(self._end + len(self._tail))
-                raise
-        self._end, self._tail = self._end + len(body), new_tail
-
-    def _write(self, data: bytes) -> None:
-        if self._tail:  # without a tail there is no need to seek, which a named pipe cannot
-            self._file.seek(self._end)
-        write_all(self._file.fileno(), data)

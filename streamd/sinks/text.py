@@ -22,6 +22,10 @@ _UNSAFE = re.compile(
 )
 
 
+JOINER = "\u2060"
+"""An invisible character that breaks a tag or a command in formats without escapes."""
+
+
 def clean(text: str) -> str:
     """Return `text` as one line without terminal commands.
 
@@ -104,6 +108,9 @@ class Span(NamedTuple):
     sgr: str = ""
 
 
+_TITLE = r"(?<!\bM[rs])(?<!\bMrs)(?<!\bDr)(?<!\bSt)(?<!\bProf)(?<!\b[A-HJ-Z])"
+SENTENCE_END = re.compile(rf"(?:[?!…。？！]|{_TITLE}\.)[\"'”’»)」』]*$")
+"""A full stop behind a title or an initial ends no sentence."""
 PARAGRAPH_PAUSE_MS = 2000
 """A silence after which a reader expects a new paragraph, as on the caption page."""
 _NO_START = frozenset("、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…")
@@ -220,6 +227,14 @@ def clock(t_ms: int) -> str:
     minutes, seconds = divmod(t_ms // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def timestamp(t_ms: int, point: str = ",") -> str:
+    """Return a time as ``hh:mm:ss,ttt``."""
+    seconds, ms = divmod(t_ms, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{point}{ms:03}"
 
 
 _GAPS: Mapping[str, str] = {

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from string import Template
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event
 from streamd.options import CueLayout
 from streamd.sinks.cues import Cue, Cues, Piece, joined
-from streamd.sinks.subtitles import JOINER
-from streamd.sinks.text import cells, clean
+from streamd.sinks.text import JOINER, cells, clean
 
 WIDTH, HEIGHT = 1280, 720
 """Size of the picture in pixels."""
@@ -144,23 +144,14 @@ def script(dialogues: str, layout: CueLayout) -> str:
     The font is the system's default. The style's last number lets a line begin where its language
     does, right or left.
     """
-    return f"""\
-[Script Info]
-ScriptType: v4.00+
-PlayResX: {WIDTH}
-PlayResY: {HEIGHT}
-WrapStyle: 0
-
-[V4+ Styles]
-Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, \
-Bold, Italic, Underline, StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, \
-Alignment, MarginL, MarginR, MarginV, Encoding
-Style: Default,Sans,{_font_size(layout)},&H0048D8FF,&H00B8B8B8,&H00000000,&H00000000,\
--1,0,0,0,100,100,0,0,1,0,0,5,{_MARGIN},{_MARGIN},{_MARGIN},-1
-
-[Events]
-Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
-{dialogues}"""
+    template = Path(__file__).with_name("karaoke.ass").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        width=WIDTH,
+        height=HEIGHT,
+        margin=_MARGIN,
+        font_size=_font_size(layout),
+        dialogues=dialogues,
+    )
 
 
 def fitting(layout: CueLayout) -> CueLayout:

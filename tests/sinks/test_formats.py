@@ -14,8 +14,9 @@ import srt
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Eos, Fault
 from streamd.options import CueLayout
-from streamd.sinks.formats import FORMATS, FileSink, StreamSink, Text
+from streamd.sinks.formats import FORMATS, Text
 from streamd.sinks.text import Look
+from streamd.sinks.writing import FileSink, StreamSink
 from tests.support.said import GAP, final, spoken, written
 
 END, STOP, ERROR = (Eos(seq=0, reason=reason) for reason in ("end", "stop", "error"))
@@ -133,7 +134,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.support.said import spoken
 from streamd.options import CueLayout
-from streamd.sinks.formats import FileSink
+from streamd.sinks.writing import FileSink
 from streamd.sinks.formats import FORMATS
 
 sink = FileSink(Path(sys.argv[1]), FORMATS[sys.argv[2]](CueLayout()))

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.options import CueLayout
-from streamd.sinks.subtitles import _ARROW
+from streamd.sinks.formats import _ARROW
 from streamd.sinks.text import clean
 from tests.support.said import GAP, SPEECH, final, spoken, written
 

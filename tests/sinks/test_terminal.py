@@ -11,9 +11,9 @@ from streamd.config import Config
 from streamd.display import open_display
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
 from streamd.options import OutputOptions
-from streamd.sinks.formats import StreamSink
 from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look, Span, blank_between, confidence_ramp, width, wrapped
+from streamd.sinks.writing import StreamSink
 from tests.support.emulator import Emulator, plain_rows
 
 WIDTHS = (30, 60, 80, 120)

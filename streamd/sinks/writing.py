@@ -1,0 +1,178 @@
+"""Writes a format to a stream or a file, and joins segments into sentences before."""
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from streamd.disk import write_all
+from streamd.errors import ConfigError, StreamdError, os_error_as
+from streamd.events import EndReason, Eos, Event, Final, Gap
+from streamd.sinks import CaptionSink, Format, Sink
+from streamd.sinks.text import PARAGRAPH_PAUSE_MS, SENTENCE_END, blank_between
+from streamd.stdio import put
+
+_MAX_MS = 30_000
+"""Text without full stops, such as lyrics, is not joined beyond this."""
+
+
+class SentenceSink(CaptionSink):
+    """Hands finals to `sink` as soon as they end a sentence, joined if they have to be.
+
+    Pauses of 2 s are taken for ends of sentences, too. Finals without words stay as they are, since
+    cues would not know their times.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._begun: Final | None = None
+
+    def write(self, event: Event) -> None:
+        """Keep the beginning of a sentence, or write what is complete."""
+        if isinstance(event, Final):
+            if self._begun is not None and _goes_on(self._begun, event):
+                event = _joined(self._begun, event)
+            else:
+                self._flush()
+            self._begun = event
+            if not SENTENCE_END.search(event.text):
+                return
+        self._flush()
+        if not isinstance(event, Final):
+            self._sink.write(event)
+
+    def close(self) -> None:
+        """Write what is left, and complete the output."""
+        try:
+            self._flush()
+        finally:
+            self._sink.close()
+
+    def _flush(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._sink.write(begun)
+
+
+def _goes_on(begun: Final, final: Final) -> bool:
+    is_soon = final.start_ms - begun.end_ms < PARAGRAPH_PAUSE_MS
+    is_short = final.end_ms - begun.start_ms <= _MAX_MS
+    return bool(begun.words and final.words) and is_soon and is_short
+
+
+def _joined(begun: Final, final: Final) -> Final:
+    return replace(
+        begun,
+        text=begun.text + blank_between(begun.text, final.text) + final.text,
+        end_ms=final.end_ms,
+        words=(*begun.words, *final.words),
+        details=UNSET,
+    )
+
+
+class StreamSink(CaptionSink):
+    """Writes a format to a text stream that is not a terminal; raises as `stdio.put` does.
+
+    Nothing is written of a session that fails before its first words: no document without text.
+    """
+
+    def __init__(self, stream: TextIO, form: Format) -> None:
+        self._stream, self._form, self._begun = stream, form, False
+
+    def write(self, event: Event) -> None:
+        """Append the text of `event` and flush it."""
+        text = self._form.append(event)
+        has_ended = isinstance(event, Eos) and event.reason != EndReason.ERROR
+        if not self._begun and (text or has_ended):
+            self._begun = True
+            text = self._form.header + text
+        if text:
+            put(self._stream, text)
+
+    def close(self) -> None:
+        """Write the end of the format."""
+        if self._begun and (end := self._form.end(complete=True)):
+            put(self._stream, end)
+
+
+class FileSink:
+    """Writes a transcript file, which is complete and valid whenever the process dies.
+
+    Each final is added in one unbuffered write; the next one overwrites the tail of the format. An
+    existing file stays as it is until the first final, or until a session without finals ends
+    normally; a session that fails or is stopped before leaves no trace.
+
+    With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
+    beside it. Raises `ConfigError` if the file cannot be written.
+    """
+
+    def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
+        self._path, self._form = path, form
+        self._end = 0  # offset of the tail
+        self._tail = b""
+        self._begun = self._failed = False
+        self._target = Path(os.path.realpath(path))  # a link stays a link
+        self._is_new = not path.exists()
+        may_be_replaced = self._is_new or path.is_file()
+        part = self._target.with_name(f".{self._target.name}.part")
+        self._part = part if whole and may_be_replaced else None
+        self._problem = f"{path}: cannot be written"
+        with os_error_as(ConfigError, self._problem):
+            # Unbuffered: a later close() has nothing left to write that could fail.
+            descriptor = os.open(self._part or path, os.O_WRONLY | os.O_CREAT, 0o666)
+            self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # closed by `close`
+            if self._part and not self._is_new:
+                os.close(os.open(path, os.O_WRONLY))  # fails without permission to write to it
+                shutil.copymode(path, self._part)
+
+    def write(self, event: Event) -> None:
+        """Append the text of `event`; after a `StreamdError` the file is as it was before."""
+        is_text = isinstance(event, Final | Gap)
+        is_whole = isinstance(event, Eos) and event.reason == EndReason.END
+        if not self._begun and (is_text or is_whole):
+            self._begun = True
+            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                self._file.truncate()
+            self._put(self._form.header)
+        if is_text:
+            self._put(self._form.append(event))
+
+    def close(self) -> None:
+        """Complete and close the file; raises as `write` does, unless that has failed before."""
+        with self._file:
+            try:
+                if self._begun and not self._failed:
+                    self._put("", complete=True)
+                    if self._part:
+                        with os_error_as(StreamdError, self._problem):
+                            os.replace(self._part, self._target)
+            finally:
+                unused = self._part or (self._path if self._is_new and not self._begun else None)
+                if unused:
+                    unused.unlink(missing_ok=True)
+
+    def _put(self, added: str, *, complete: bool = False) -> None:
+        tail = self._form.end(complete=complete)
+        body, new_tail = (part.encode(errors="replace") for part in (added, tail))
+        # The new text must cover all of the old tail: there is no moment to truncate the file in.
+        new_tail = new_tail.ljust(len(self._tail) - len(body))
+        with os_error_as(StreamdError, self._problem):
+            try:
+                self._write(body + new_tail)
+            except OSError:
+                self._failed = True
+                with suppress(OSError):  # only the first failure is reported
+                    self._write(self._tail)
+                    self._file.truncate(self._end + len(self._tail))
+                raise
+        self._end, self._tail = self._end + len(body), new_tail
+
+    def _write(self, data: bytes) -> None:
+        if self._tail:  # without a tail there is no need to seek, which a named pipe cannot
+            self._file.seek(self._end)
+        write_all(self._file.fileno(), data)
