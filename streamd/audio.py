@@ -157,20 +157,14 @@ class Ring:
         return self.start + len(self._frames)
 
     def append(self, frames: Frames) -> int:
-        """Take (n, 320) new frames, which get the numbers `end` to `end + n`.
-
-        Returns how many of the oldest frames were dropped because of the limit: a gap.
-        """
+        """Take (n, 320) new frames; return how many of the oldest were dropped at the limit."""
         self._frames.extend(frames.copy())
         n_lost = max(0, len(self._frames) - self._limit)
         self.forget(self.start + n_lost)
         return n_lost
 
     def read(self, start: int, end: int) -> Samples:
-        """Copy the samples of frames `start` to `end`, ((end - start) * 320,).
-
-        Raises `IndexError` if some of them are not held any more, or not yet.
-        """
+        """Copy frames `start` to `end`: (n * 320,). Raises `IndexError` if they are not held."""
         if not self.start <= start <= end <= self.end:
             held = f"{self.start}..{self.end}"
             raise IndexError(f"frames {start}..{end} are not in the ring, which holds {held}")

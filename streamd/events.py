@@ -237,29 +237,20 @@ class Eos(Event, frozen=True, kw_only=True, tag="eos"):
 
 
 class Flushed(Event, frozen=True, kw_only=True, tag="flushed"):
-    """All audio before the `flush` with this `id` is final, up to final `seq`.
-
-    Only the connection that sent the `flush` receives it.
-    """
+    """For the client alone: all audio before its `flush` with this `id` is final, up to `seq`."""
 
     id: str
     seq: int
 
 
 class Started(Event, frozen=True, kw_only=True, tag="started"):
-    """Answer to a `start` that counts samples: continue with sample number `samples`.
-
-    Only the connection that sent the `start` receives it.
-    """
+    """Answer to a `start` that counts samples: continue with sample number `samples`."""
 
     samples: int
 
 
 class Ack(Event, frozen=True, kw_only=True, tag="ack"):
-    """The samples before number `samples` will not be needed again.
-
-    Only the connection that sends them receives it.
-    """
+    """For the client alone: the samples before number `samples` will not be needed again."""
 
     samples: int
 

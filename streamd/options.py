@@ -226,10 +226,7 @@ class LoopLimits:
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
-    """How a window becomes text.
-
-    The defaults are openai-whisper's unless a comment says otherwise.
-    """
+    """How a window becomes text; as openai-whisper does it unless a comment says otherwise."""
 
     language: Annotated[str | None, DERIVED] = None
     """Code of the spoken language; None: it is detected. English-only models ignore it."""
@@ -310,10 +307,7 @@ APPENDED = "\"'.。,，!！?？:：”)]}、"
 
 @dataclass(frozen=True, slots=True)
 class LongformOptions:
-    """How a recording is transcribed, window by window.
-
-    The defaults are openai-whisper's unless a comment says otherwise.
-    """
+    """How a recording is transcribed; as openai-whisper does it unless a comment says otherwise."""
 
     condition_on_previous_text: bool = True
     initial_prompt: Annotated[str, DERIVED] = ""
@@ -403,10 +397,7 @@ class CueLayout:
 
 @dataclass(frozen=True, slots=True)
 class BindOptions:
-    """The address to listen on, and what clients must present there.
-
-    Without a `token` only this machine may connect.
-    """
+    """The address to listen on; without a `token` only this machine may connect."""
 
     enabled: bool = True
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"

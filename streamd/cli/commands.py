@@ -72,10 +72,7 @@ def _devices(config: Config) -> "Iterator[str]":
 
 
 def device_table(devices: "Sequence[Device]") -> Iterator[str]:
-    """Yield a line for each microphone; a star marks the default.
-
-    Raises `SourceError` if there is none.
-    """
+    """Yield a line for each microphone; a star marks the default. Raises `SourceError`."""
     if not devices:
         raise SourceError("no microphone found: plug one in, or name a sound file")
     for device in devices:

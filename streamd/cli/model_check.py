@@ -113,10 +113,7 @@ def _as_whisper(name: str, full: Compared) -> Iterator[str]:
 def judged(
     name: str, rows: Sequence[Compared], peaks: Sequence[Peak], precision: str
 ) -> Iterator[str]:
-    """Describe the comparison with the reference.
-
-    Raises `ModelError` if the engine is too far from the reference.
-    """
+    """Describe the comparison with the reference; raises `ModelError` if it is too far off."""
     yield from map(_described, rows)
     off = average([row.numerics for row in rows])
     yield line("mean", f"KL {off.kl:.2g} nats per token, logits {off.logits:.2g}")

@@ -150,10 +150,7 @@ def _tenths(name: str) -> Callable[[int, int], None]:
 
 
 def get(config: Config, name: str) -> None:
-    """Download a model's missing or changed files, and verify the others.
-
-    Raises `ModelError` if no model has that name, or the download fails.
-    """
+    """Download a model's missing or changed files, and verify the others; raises `ModelError`."""
     here = places()
     repository = repository_of(name)
     if repository and imports.find(here.imported, name):
@@ -166,10 +163,7 @@ def get(config: Config, name: str) -> None:
 
 
 def add(config: Config, path: str, name: str = "") -> None:
-    """Copy a model on this machine into the store after loading it as a check.
-
-    Raises `ModelError` if it is no model, or the name is taken or invalid.
-    """
+    """Copy a model into the store after loading it as a check; raises `ModelError`."""
     source = expanded(path).resolve()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
@@ -182,10 +176,7 @@ def add(config: Config, path: str, name: str = "") -> None:
 
 
 def remove(config: Config, name: str) -> None:
-    """Delete a downloaded or imported model.
-
-    Raises `ModelError` if it is not here, not in the store, or cannot be deleted.
-    """
+    """Delete a downloaded or imported model; raises `ModelError` if that is not possible."""
     here, repository = places(), repository_of(name)
     try:
         if imported := imports.find(here.imported, name):

@@ -88,10 +88,7 @@ def report(config: Config) -> Iterator[str]:
 
 
 def compared(built: BuiltModel, library: str) -> Iterator[str]:
-    """Compare a built model with its golden vectors on each placement, line by line.
-
-    Raises `ModelError` if it is damaged, or wrong on every placement.
-    """
+    """Compare a built model with its golden vectors on each placement; raises `ModelError`."""
     golden, n_right = golden_vectors(built), 0
     compiled = make_compiled_folder(built)
     for placement in (*ON_GPU, *ON_NEURAL_ENGINE):
@@ -116,10 +113,7 @@ def compared(built: BuiltModel, library: str) -> Iterator[str]:
 
 
 def open_packages(name: str) -> BuiltModel:
-    """Open the packages of the model of that name, or those in the folder of that name.
-
-    Raises `ModelError` if there is no such model, it is not built, or its packages are damaged.
-    """
+    """Open the packages of a model, or those in the folder of that name; raises `ModelError`."""
     folder = expanded(name)
     if (folder / META).is_file():
         return open_built(folder)

@@ -119,10 +119,7 @@ def _show(config: Config, live: Stream, control: Control, tasks: asyncio.TaskGro
 async def supervise(
     streams: Streams, open_engine: Callable[[], tuple[Sequence[WindowRecognizer], Chooser]]
 ) -> None:
-    """Open the engine in a thread and serve the sessions until cancelled.
-
-    Every listener gets a fault if one of them fails.
-    """
+    """Open the engine in a thread and serve the sessions; a failure is told to all listeners."""
     try:
         workers, chooser = await asyncio.to_thread(open_engine)
         await streams.transcribe(*workers, chooser=chooser)

@@ -143,10 +143,7 @@ def _endpoint_options(config: Config) -> EndpointOptions:
 
 
 def own_sources(config: Config) -> list[Source]:
-    """Return the sources of this machine, to be played in turn; none: only clients send audio.
-
-    Raises `SourceError` for what is certain to fail.
-    """
+    """Return the sources of this machine, to be played in turn. Raises `SourceError`."""
     if not config.input.source:
         return []
     if not config.input.files:
@@ -189,10 +186,7 @@ def _check_windows(config: Config, model: Model) -> None:
 
 
 def engine(config: Config, model: Model) -> Engine[Any]:
-    """Build the graphs and weights of a loaded model, which is slow.
-
-    Raises `EngineError` if the runtime rejects the model.
-    """
+    """Build the graphs and weights of a loaded model, which is slow. Raises `EngineError`."""
     o = config.decoding
     if o.engine == "reference":
         heads = model.alignment_heads

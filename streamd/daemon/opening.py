@@ -120,10 +120,7 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
 
 
 def lacks_packages(config: Config, core_ml: CoreML) -> bool:
-    """Return whether Core ML could run the configured model here, had it been built.
-
-    Raises `ModelError` if its packages are damaged.
-    """
+    """Whether Core ML could run the model, had it been built; `ModelError` if it is damaged."""
     o = config.decoding
     wanted = o.engine in ("auto", "coreml") and o.compute != "cpu"
     if not wanted or unavailable(core_ml.library):

@@ -35,10 +35,7 @@ def transcription_line(
 
 
 def download_line(label: str, n_done: int, n_bytes: int, speed: float, columns: int) -> str:
-    """Say how much of `n_bytes` is downloaded, in a line of at most `columns` cells.
-
-    `speed` is in bytes per second, 0 if unknown.
-    """
+    """Say how much is downloaded, in at most `columns` cells; `speed` is in bytes/s, or 0."""
     share = n_done / n_bytes if n_bytes else 1.0
     numbers = f"{share:4.0%} of {megabytes(n_bytes)}"
     if speed:

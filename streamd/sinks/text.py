@@ -211,10 +211,7 @@ def confidence_ramp(
 
 
 def stamper(mode: Literal["off", "rel", "clock"], started: datetime) -> Callable[[int], str]:
-    """Return the function for `Look.stamp`.
-
-    ``rel`` counts from the start of the stream, at `started`; ``clock`` is local wall time.
-    """
+    """Return `Look.stamp`: ``rel`` counts from the start of the stream, ``clock`` is local time."""
     if mode == "off":
         return lambda t_ms: ""
     if mode == "rel":

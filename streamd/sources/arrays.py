@@ -52,10 +52,7 @@ class ArraySource:
         self._put.put_nowait(block)
 
     def checked(self, samples: Any) -> Block:  # noqa: ANN401  # whatever numpy can convert
-        """Return a copy of the caller's samples.
-
-        Raises `TypeError` or `ValueError` if they have another type or shape than described above.
-        """
+        """Return a copy of the samples. Raises `TypeError` or `ValueError` for other kinds."""
         block = np.array(samples)
         if block.dtype.name not in _TYPES:
             raise TypeError(f"samples must be {', '.join(_TYPES)}, got {block.dtype.name}")

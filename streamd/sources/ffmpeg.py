@@ -173,10 +173,7 @@ class Ffmpeg:
         self.duration_ms = self._messages.duration_ms
 
     def read(self) -> Block:
-        """Return the next (n, channels) samples; n is 0 at the end.
-
-        Raises `SourceError` after the last samples if the sound ends too early.
-        """
+        """Return the next (n, channels) samples, n = 0 at the end. Raises `SourceError`."""
         if len(self._ahead):
             block, self._ahead = self._ahead, self._ahead[:0]
             return block

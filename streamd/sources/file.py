@@ -47,10 +47,7 @@ class _ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no anno
 
 
 class Sndfile:
-    """Decodes one file with libsndfile.
-
-    Raises `UnreadableError` if libsndfile cannot read it, `SourceError` if it has no audio.
-    """
+    """Decodes a file with libsndfile; raises `UnreadableError`, `SourceError` without audio."""
 
     def __init__(self, path: str, name: str = "") -> None:
         self.name = name or path

@@ -48,10 +48,7 @@ class InferenceThread(Executor):
         self._thread.start()
 
     async def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe a window in the thread; one call at a time.
-
-        Raises `EngineError`, or `HangError` as `run` does.
-        """
+        """Transcribe a window in the thread, one at a time. Raises `EngineError`, `HangError`."""
         call = partial(self._recognizer.recognize, window)
         return (await self.run(call, deadline_s=self._deadline_s)).result()
 
