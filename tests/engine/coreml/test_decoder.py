@@ -11,6 +11,7 @@ from streamd.engine import ModelDimensions
 from streamd.engine.coreml.package import MAX_TOKENS
 from streamd.engine.coreml.runtime.engine import CoreMLDecoder
 from streamd.engine.coreml.runtime.worker import Step, WorkerLostError
+from streamd.engine.padding import Extent
 
 N_TEXT_CTX = 40
 N_COLUMNS = 64
@@ -25,21 +26,41 @@ def fingerprint(token: int, position: int, seen: frozenset[int]) -> int:
 
 @dataclass
 class Cache:
-    """A worker's cache, whose columns hold numbers that say all of their past; and it dies."""
+    """A worker's cache, whose columns hold numbers that say all of their past; and it dies.
+
+    It is a window, too, its engine, the worker and the only cache slot.
+    """
+
+    dims = DIMS
+    extent = Extent(n=0, first=0)
 
     dies: list[bool] = field(default_factory=list)
     columns: dict[int, int] = field(default_factory=dict)
     passes: int = 0
 
-    def decode(self, decoder, attempt):
+    owner: CoreMLDecoder | None = None
+
+    @property
+    def engine(self):
+        return self
+
+    cache_slots = engine
+
+    def take(self, worker, window, decoder):
+        if self.owner is not decoder:
+            self.owner = decoder
+            decoder.forget()
+        return 0
+
+    def with_worker(self, attempt):
         while True:
             try:
-                return attempt(0, self._run)
+                return attempt(self)
             except WorkerLostError:
                 self.columns.clear()
-                decoder.forget()
+                self.owner = None
 
-    def _run(self, step: Step):
+    def step(self, step: Step, n_keys: int):
         self.passes += 1
         if self.dies and self.dies.pop():
             raise WorkerLostError

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 from weakref import ref
 
@@ -38,28 +39,13 @@ _N_CACHE_SLOTS = 4
 """Windows that a worker keeps at a time; if more are in use, they are encoded again in turn."""
 
 
+@dataclass(frozen=True, eq=False)
 class CoreMLFeatures:
     """An encoded window; its log-mel is kept, so that any worker can encode it again."""
 
-    def __init__(self, engine: "CoreMLEngine", mel: Mel, extent: Extent) -> None:
-        self.mel, self.extent = mel, extent
-        self._n_keys = extent.n + len(kept_positions(engine.dims.n_audio_ctx)) - extent.first
-        self._engine = engine
-
-    def decode(
-        self, decoder: "CoreMLDecoder", attempt: Callable[[int, RunStep], tuple[Logits, Alignment]]
-    ) -> tuple[Logits, Alignment]:
-        """Call `attempt` with the window's cache slot in a worker, and what runs passes there.
-
-        If the worker is lost, `attempt` is called again with another one. Before that, the decoder
-        is told to `forget` its columns if the cache no longer holds them.
-        """
-
-        def try_with(worker: Worker) -> tuple[Logits, Alignment]:
-            cache_slot = self._engine.cache_slots.take(worker, self, decoder)
-            return attempt(cache_slot, lambda step: worker.step(step, self._n_keys))
-
-        return self._engine.with_worker(try_with)
+    engine: "CoreMLEngine"
+    mel: Mel
+    extent: Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,25 +159,14 @@ class CoreMLEngine:
         log.warning("Core ML, %s: the worker %s; changing to %s", abandoned, error, placement)
 
 
-def _gone() -> None:
-    return None
-
-
-@dataclass(slots=True, eq=False)
-class _CacheSlot:
-    """A cache slot, with references to its window and to the decoder whose tokens it holds."""
-
-    number: int
-    window: Callable[[], CoreMLFeatures | None] = _gone
-    decoder: Callable[[], "CoreMLDecoder | None"] = _gone
-
-
 class CacheSlots:
     """Which windows the current worker has, and whose tokens are in their caches."""
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
-        self._slots: list[_CacheSlot] = []  # the most recently used is last
+        # By the slot's number; the most recently used window is last.
+        self._windows: dict[int, ref[CoreMLFeatures]] = {}
+        self._decoders: dict[int, ref[CoreMLDecoder]] = {}
 
     def take(
         self, worker: Worker, window: CoreMLFeatures, decoder: "CoreMLDecoder | None" = None
@@ -202,24 +177,26 @@ class CacheSlots:
         told to forget its columns. Raises `WorkerLostError` if the worker is lost meanwhile.
         """
         if self._worker is not worker:  # a new worker has nothing
-            self._worker = worker
-            self._slots = [_CacheSlot(number) for number in range(_N_CACHE_SLOTS)]
-        slot = next((slot for slot in self._slots if slot.window() is window), None)
-        if slot is None:
+            self._worker, self._windows, self._decoders = worker, {}, {}
+        held = {number: each() for number, each in self._windows.items()}
+        number = next((n for n, each in held.items() if each is window), None)
+        if number is None:
             # The lowest free one, since a worker makes caches for a slot when it is first used; or
             # else the least recently used.
-            free = (slot for slot in self._slots if slot.window() is None)
-            slot = min(free, key=lambda slot: slot.number, default=self._slots[0])
+            free = (n for n in range(_N_CACHE_SLOTS) if held.get(n) is None)
+            number = next(free, next(iter(held), 0))
             # The window is entered after it is encoded: if that fails, the slot holds no window.
-            slot.window = slot.decoder = _gone
-            worker.encode(slot.number, window.mel, window.extent)
-            slot.window = ref(window)
-        self._slots.remove(slot)
-        self._slots.append(slot)
-        if decoder is not None and slot.decoder() is not decoder:
+            self._windows.pop(number, None)
+            self._decoders.pop(number, None)
+            worker.encode(number, window.mel, window.extent)
+        self._windows.pop(number, None)
+        self._windows[number] = ref(window)
+        if decoder is not None and (
+            number not in self._decoders or self._decoders[number]() is not decoder
+        ):
             decoder.forget()
-            slot.decoder = ref(decoder)
-        return slot.number
+            self._decoders[number] = ref(decoder)
+        return number
 
 
 class CoreMLDecoder:
@@ -251,9 +228,15 @@ class CoreMLDecoder:
         """Run k tokens as the protocol says, in passes. Raises `EngineError` as `encode` does."""
         self._tokens[slots], self._positions[slots] = tokens, positions
         self._seen[slots] = visible
-        return self._window.decode(
-            self, lambda cache_slot, run: self._step(slots, want, cache_slot=cache_slot, run=run)
-        )
+        engine, extent = self._window.engine, self._window.extent
+        n_keys = extent.n + len(kept_positions(engine.dims.n_audio_ctx)) - extent.first
+
+        def attempt(worker: Worker) -> tuple[Logits, Alignment]:
+            cache_slot = engine.cache_slots.take(worker, self._window, self)
+            run: RunStep = partial(worker.step, n_keys=n_keys)
+            return self._step(slots, want, cache_slot=cache_slot, run=run)
+
+        return engine.with_worker(attempt)
 
     def forget(self) -> None:
         """Note that the cache holds nothing of this decoder any more."""

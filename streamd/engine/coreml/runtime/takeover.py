@@ -134,13 +134,9 @@ class SwitchingEngine:
 
     def __init__(self, engine: Engine[Any]) -> None:
         self.dims = engine.dims
-        self._engine: Engine[Any] = engine
-        self._before: tuple[Engine[Any], Fits] | None = None
-
-    @property
-    def current(self) -> Engine[Any]:
+        self.current: Engine[Any] = engine
         """The engine that encodes the next window."""
-        return self._engine
+        self._before: tuple[Engine[Any], Fits] | None = None
 
     def switch_to(self, engine: Engine[Any], *, fits: Fits | None = None) -> None:
         """Run the next windows on `engine`, of the same model; any thread may call this.
@@ -148,13 +144,13 @@ class SwitchingEngine:
         With `fits`, windows that it refuses still run on the old engine, until the next switch.
         Without, that is released when its last window is done.
         """
-        before = self._engine
+        before = self.current
         self._before = (before, fits) if fits and before is not engine else None
-        self._engine = engine
+        self.current = engine
 
     def encode(self, mel: Mel, *, audio_ctx: int = 0) -> SwitchingFeatures:
         """Encode a window on the current engine."""
-        engine, before = self._engine, self._before
+        engine, before = self.current, self._before
         if before is not None and not before[1](mel, audio_ctx):
             engine = before[0]
         return engine, engine.encode(mel, audio_ctx=audio_ctx)
@@ -279,7 +275,10 @@ class Takeover:
         own_ms, other_ms = fastest_ms((engine, self._switching.current), self._measure)
         if not self._trials or all(trial.wrong for trial in self._trials):  # this was the CPU
             self._trials.append(Trial(placement=None, window_ms=other_ms))
-        if own_ms >= other_ms and not self._required(placement):
+        best, wanted = self._best, self._wanted
+        # Asked for is the first correct placement on the wanted unit, however slow.
+        asked = best is None or best.encoder != placement.encoder == wanted
+        if own_ms >= other_ms and not (wanted != "auto" and asked):
             self._trials.append(Trial(placement=placement, window_ms=own_ms))
             raise _RefusedError(f"{own_ms:.0f} ms a window, not {other_ms:.0f}")
         log.info("Core ML: %s: %.0f ms a window instead of %.0f", placement, own_ms, other_ms)
@@ -294,12 +293,6 @@ class Takeover:
             fallbacks = [self._gpu] if self._gpu else []
             engine.configure(replace(self._limits, deaths=_NEURAL_ENGINE_DEATHS), *fallbacks)
         self._switching.switch_to(engine, fits=fits)
-
-    def _required(self, placement: Placement) -> bool:
-        """Whether the user asked for this placement: the first correct one on the wanted unit."""
-        if self._wanted == "auto":
-            return False
-        return self._best is None or (self._best.encoder != placement.encoder == self._wanted)
 
     def _reject(self, placement: Placement, error: Exception) -> None:
         if self._stopped:

@@ -19,7 +19,7 @@ from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from weakref import finalize
 
 import numpy as np
@@ -65,21 +65,13 @@ class Job:
     serve: bool = True
 
 
-class Encode(NamedTuple):
-    """Encode the first (n_mels, 2 * extent.n) of the shared log-mel into a cache slot."""
-
-    cache_slot: int
-    extent: Extent
-
-
-class Plan(NamedTuple):
-    """Return the devices of each function of this one's package."""
-
-    function: Function
-
-
-Request = Encode | Step | Plan | Function
-"""A function is one more to load."""
+Request = (
+    tuple[Literal["encode"], tuple[int, Extent]]
+    | tuple[Literal["step"], Step]
+    | tuple[Literal["load", "plan"], Function]
+)
+"""``encode`` the first (n_mels, 2 * extent.n) of the shared log-mel into a cache slot, or ``plan``:
+return the devices of each function of this one's package."""
 Answer = dict[str, Devices] | None
 Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], Answer]
 """``progress`` while the worker loads, and what it does; ``done`` when it has loaded or answered a
@@ -133,8 +125,9 @@ def main(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
 
 def _serve(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
     shared_mel, shared_logits, shared_alignment = _arrays(memory, job.built.meta)
-    if not job.serve:
-        _lower_priority()
+    if not job.serve and sys.platform == "darwin":
+        with suppress(OSError):  # then it loads at normal priority
+            os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
     library = Library(job.library, job.compiled)
     programs = Programs(
         job.built, job.placement, library, lambda text: connection.send(("progress", text))
@@ -144,26 +137,19 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
     while job.serve:
         request: Request = connection.recv()
         found = None
-        if isinstance(request, Function):
-            programs.load([request], keep=True)
-        elif isinstance(request, Plan):
-            package, unit = request.function.package, job.placement.unit(request.function)
-            found = library.plan(job.built.folder / package, unit)
-        elif isinstance(request, Encode):
-            mel = shared_mel[:, : 2 * request.extent.n]
-            programs.encode(request.cache_slot, mel, request.extent)
-        else:
-            logits, alignment = programs.step(request)
-            shared_logits[: len(logits)] = logits
-            shared_alignment[: len(alignment), :, : alignment.shape[2]] = alignment
+        match request:
+            case "load", function:
+                programs.load([function], keep=True)
+            case "plan", function:
+                unit = job.placement.unit(function)
+                found = library.plan(job.built.folder / function.package, unit)
+            case "encode", (cache_slot, extent):
+                programs.encode(cache_slot, shared_mel[:, : 2 * extent.n], extent)
+            case "step", step:
+                logits, alignment = programs.step(step)
+                shared_logits[: len(logits)] = logits
+                shared_alignment[: len(alignment), :, : alignment.shape[2]] = alignment
         connection.send(("done", found))
-
-
-def _lower_priority() -> None:
-    """Give this process background priority on a Mac; elsewhere its priority stays."""
-    if sys.platform == "darwin":
-        with suppress(OSError):  # then it loads at normal priority
-            os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
 
 
 # -- in the program -------------------------------------------------------------------------------
@@ -211,21 +197,21 @@ class Worker:
     def encode(self, cache_slot: int, mel: Mel, extent: Extent) -> None:
         """Encode (n_mels, 2 * extent.n) log-mel into a cache slot."""
         self._mel[:, : mel.shape[1]] = mel
-        self._request(Encode(cache_slot, extent), self.answer_s)
+        self._request(("encode", (cache_slot, extent)), self.answer_s)
 
     def step(self, step: Step, n_keys: int) -> tuple[Logits, Alignment]:
         """Run a pass over a window that sees `n_keys` audio positions."""
-        self._request(step, self.answer_s)
+        self._request(("step", step), self.answer_s)
         alignment = self._alignment[: len(step.tokens), :, :n_keys]
         return self._logits[: len(step.want)].copy(), alignment.copy()
 
     def load(self, function: Function, start_s: float) -> None:
         """Load one more function within this time."""
-        self._request(function, start_s)
+        self._request(("load", function), start_s)
 
     def plan(self, function: Function) -> dict[str, Devices]:
         """Return the devices of each function of this one's package."""
-        return self._request(Plan(function), _PLAN_S) or {}
+        return self._request(("plan", function), _PLAN_S) or {}
 
     def _request(self, request: Request, within_s: float) -> Answer:
         try:
