@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from streamd.engine.check import (
     MAX_KL,
     Compared,
     GoldenClip,
-    Peak,
     average,
     clips,
     compare,
@@ -111,7 +110,7 @@ def _as_whisper(name: str, full: Compared) -> Iterator[str]:
 
 
 def judged(
-    name: str, rows: Sequence[Compared], peaks: Sequence[Peak], precision: str
+    name: str, rows: Sequence[Compared], peaks: Mapping[str, float], precision: str
 ) -> Iterator[str]:
     """Describe the comparison with the reference; raises `ModelError` if it is too far off."""
     yield from map(_described, rows)
@@ -152,11 +151,11 @@ def _described(row: Compared) -> str:
     )
 
 
-def _largest(peaks: Sequence[Peak]) -> Iterator[str]:
+def _largest(peaks: Mapping[str, float]) -> Iterator[str]:
     for part in ("encoder", "decoder"):
-        top = max((p for p in peaks if p.where.startswith(part)), key=lambda peak: peak.value)
-        yield line(f"largest in {part}", f"{top.value:.4g} in {top.where}")
-        if top.value > FLOAT16_MAX:
+        where = max((name for name in peaks if name.startswith(part)), key=peaks.__getitem__)
+        yield line(f"largest in {part}", f"{peaks[where]:.4g} in {where}")
+        if peaks[where] > FLOAT16_MAX:
             yield line("", f"! float16 holds only {FLOAT16_MAX:.0f}: half precision would fail")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Heads, Outline, have_heads, only_language
+from streamd.engine.model import Heads, Outline, only_language
 from streamd.errors import ConfigError
 from streamd.options import ModelOptions
 
@@ -187,7 +187,10 @@ def heads(listed: Iterable[tuple[int, int]] | None, path: Path, dims: ModelDimen
     which converters write if they know no list.
     """
     pairs = tuple(sorted(set(listed or ())))
-    known = pairs and have_heads(dims, pairs) and pairs != _upper_half(dims)
+    exist = all(
+        0 <= layer < dims.n_text_layer and 0 <= head < dims.n_text_head for layer, head in pairs
+    )
+    known = pairs and exist and pairs != _upper_half(dims)
     return pairs if known else usual_heads(path, dims)
 
 

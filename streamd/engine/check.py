@@ -90,14 +90,6 @@ class Compared:
     found: str
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The largest value in a layer."""
-
-    where: str
-    value: float
-
-
 def clips() -> list[GoldenClip]:
     """Return the clips that ship with streamd. Raises `StreamdError` if they are missing."""
     folder = asset("golden")
@@ -128,10 +120,10 @@ def compare(
     engine: Engine[Any],
     tokenizer: Tokenizer,
     chosen: Sequence[tuple[GoldenClip, bool]],
-) -> tuple[list[Compared], list[Peak]]:
+) -> tuple[list[Compared], dict[str, float]]:
     """Run each clip, whole or not (see `Compared`), through the reference and the engine.
 
-    Returns the comparisons, and the largest value in each layer of the reference.
+    Returns the comparisons, and the largest value in each layer of the reference, by its name.
     """
     peaks: dict[str, float] = {}
 
@@ -156,7 +148,7 @@ def compare(
         off = numerics((wanted[0][first:], wanted[1][first:]), (given[0][first:], given[1][first:]))
         texts = (tokenizer.decode(tokens).strip() for tokens in (expected, found))
         rows.append(Compared(clip, whole, clip.n_frames <= n_audio_ctx, off, *texts))
-    return rows, [Peak(*row) for row in peaks.items()]
+    return rows, peaks
 
 
 def _transcribe(

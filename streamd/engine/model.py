@@ -73,13 +73,6 @@ def check_dimensions(path: Path, dims: ModelDimensions, *, usual: bool = True) -
         raise ModelError(f"{path}: describes no Whisper model; get the model's files again")
 
 
-def have_heads(dims: ModelDimensions, heads: Iterable[tuple[int, int]]) -> bool:
-    """Return whether the decoder has all of these (layer, head) pairs."""
-    return all(
-        0 <= layer < dims.n_text_layer and 0 <= head < dims.n_text_head for layer, head in heads
-    )
-
-
 def only_language(dims: ModelDimensions) -> str | None:
     """Return "en" if the vocabulary is too small for language tokens, else None."""
     return "en" if dims.n_vocab < _FIRST_MULTILINGUAL else None

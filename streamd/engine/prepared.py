@@ -89,13 +89,12 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
     Raises `ModelError` if there is no such model here, or its files are damaged. Raises
     `EngineError` if ONNX Runtime refuses the model.
     """
-    folder, path = cache_folder(), find(name, places())
-    if folder is None or path is None:
-        return open_in_memory(load_model(name), threads=threads, precision=precision)
-    try:
-        state = files_state(name, path)
-        dims = layout_of(path).outline(path).dims
-    except (OSError, ModelError):  # `load_model` says better what is wrong
+    folder, path, state = cache_folder(), find(name, places()), ""
+    if folder and path:
+        with suppress(OSError, ModelError):  # `load_model` says better what is wrong
+            dims = layout_of(path).outline(path).dims
+            state = files_state(name, path)
+    if not (folder and path and state):
         return open_in_memory(load_model(name), threads=threads, precision=precision)
     chosen = choose_precision(dims, precision, threads=threads).precision
     key = "\n".join((state, chosen, machine(), _code()))

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamd.engine.formats import bad_file, read
-from streamd.engine.model import N_SPECIALS
 from streamd.errors import ModelError
 
 _SHIPPED = Path(__file__).parent / "vocabularies"
@@ -68,12 +67,3 @@ def spelled(path: Path, texts: Sequence[str]) -> dict[bytes, int]:
     except KeyError as error:
         raise ModelError(f"{path}: {error} stands for no byte; not Whisper's tokens") from error
     return numbered(path, tokens)
-
-
-def check_size(path: Path, vocabulary: dict[bytes, int], n_vocab: int) -> None:
-    """Raise `ModelError` unless the text tokens leave room for the special ones."""
-    if n_vocab - len(vocabulary) not in N_SPECIALS:
-        raise ModelError(
-            f"{path}: {len(vocabulary)} text tokens do not make a vocabulary of {n_vocab}; "
-            "config.json and vocabulary do not match"
-        )

@@ -16,7 +16,7 @@ from streamd.cli import main
 from streamd.cli.doctor import _microphone
 from streamd.cli.model_check import judged
 from streamd.config import load
-from streamd.engine.check import Compared, GoldenClip, Numerics, Peak
+from streamd.engine.check import Compared, GoldenClip, Numerics
 from streamd.errors import ModelError
 from streamd.sources.arrays import ArraySource
 from streamd.sources.microphone import Device
@@ -66,7 +66,7 @@ def test_a_model_that_hears_little_at_once_is_compared_and_plays_no_clip(tmp_pat
     assert out.endswith("it hears only 2560 ms at once\n")
 
 
-PEAKS = [Peak("encoder.blocks.0", 100.0), Peak("decoder.blocks.0", 7e4)]
+PEAKS = {"encoder.blocks.0": 100.0, "decoder.blocks.0": 7e4}
 CLIP = GoldenClip("hundred", np.zeros(16_000, np.float32), " ".join(["word"] * 100))
 
 

@@ -104,7 +104,13 @@ def contents(folder: Path) -> Iterator[Contents]:
     tied = read_json(folder / CONFIG, _HfConfig).tie_word_embeddings
     generation, vocabulary = _generation(folder), read_vocabulary(folder)
     with _opened(folder) as stored:
-        renamed = {_openai_name(name): tensor for name, tensor in stored.items()}
+        renamed = {}
+        for name, tensor in stored.items():
+            # without "model.": saved from transformers' WhisperModel, which has no output layer
+            name = name.removeprefix("model.")
+            for theirs, ours in _RENAMED:
+                name = name.replace(theirs, ours)
+            renamed[name] = tensor
         if tied:
             renamed.pop(OUTPUT, None)  # repeats the embedding
         yield Contents(
@@ -190,14 +196,6 @@ def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
                 raise bad_file(path, "holds more than weights")
             stored |= found
         yield stored
-
-
-def _openai_name(name: str) -> str:
-    # without "model.": saved from transformers' WhisperModel, which has no output layer
-    name = name.removeprefix("model.")
-    for theirs, ours in _RENAMED:
-        name = name.replace(theirs, ours)
-    return name
 
 
 def read_vocabulary(folder: Path) -> dict[bytes, int] | None:

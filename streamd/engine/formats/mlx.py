@@ -144,13 +144,10 @@ def _renamed(folder: Path, dims: ModelDimensions, stored: dict[str, Stored]) -> 
         name = name.replace(".mlp1.", ".mlp.0.").replace(".mlp2.", ".mlp.2.")
         if re.fullmatch(r"encoder\.conv[12]\.weight", name) and len(each.shape) == 3:
             n_out, n_taps, n_in = each.shape
-            each = replace(each, shape=(n_out, n_in, n_taps), read=partial(_swapped, each))
+            swapped = partial(lambda read: read().swapaxes(1, 2), each.read)
+            each = replace(each, shape=(n_out, n_in, n_taps), read=swapped)
         renamed[name] = each
     return renamed
-
-
-def _swapped(convolution: Stored) -> NDArray[Any]:
-    return convolution.read().swapaxes(1, 2)
 
 
 def sinusoids(n_audio_ctx: int, n_audio_state: int) -> NDArray[np.float16]:

@@ -21,9 +21,9 @@ from streamd.engine.formats import (
     read_start,
     safetensors,
 )
-from streamd.engine.model import INT8_ROWS, Contents, Model, Outline, below, gather
+from streamd.engine.model import INT8_ROWS, N_SPECIALS, Contents, Model, Outline, below, gather
 from streamd.engine.padding import Bank, bank_shape
-from streamd.engine.vocabulary import check_size, openai_vocabulary
+from streamd.engine.vocabulary import openai_vocabulary
 from streamd.errors import ModelError
 
 _READ = (
@@ -73,7 +73,11 @@ def load(path: Path, name: str) -> Model:
         vocabulary = found.vocabulary
         if vocabulary is None:
             vocabulary = openai_vocabulary(path, dims.n_vocab)
-        check_size(path, vocabulary, dims.n_vocab)
+        if dims.n_vocab - len(vocabulary) not in N_SPECIALS:
+            raise ModelError(
+                f"{path}: {len(vocabulary)} text tokens do not make a vocabulary of "
+                f"{dims.n_vocab}; config.json and vocabulary do not match"
+            )
         return Model(
             name=name,
             dims=dims,
