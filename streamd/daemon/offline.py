@@ -22,8 +22,7 @@ from streamd.daemon.screen import Screen, show
 from streamd.display import check_files, open_display, open_files, open_stream
 from streamd.engine import Engine
 from streamd.engine.longform import Transcriber
-from streamd.engine.longform.segments import TimedSegment, in_ms, ms_of
-from streamd.engine.longform.speech import SpeechClips, clips_at
+from streamd.engine.longform.segments import SpeechClips, TimedSegment, clips_at, in_ms, ms_of
 from streamd.engine.model import Model
 from streamd.errors import ConfigError, SourceError, StreamdError, WireError
 from streamd.events import Details, EndReason, Eos, Fault, Final, Gap, TimedWord, Token

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from msgspec.structs import replace
 
-from streamd.engine.coreml.layers import Layers
-from streamd.engine.coreml.networks import TARGET, mil_function, save_package
+from streamd.engine.coreml.networks import TARGET, Layers, mil_function, save_package
 from streamd.engine.coreml.package import (
     Bits,
     BuiltModel,

@@ -6,7 +6,7 @@ import pytest
 
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import dimensions, heads, usual_heads
-from streamd.engine.model import Heads, have_heads
+from streamd.engine.model import Heads
 from streamd.errors import ConfigError
 
 OFFICIAL = {
@@ -44,7 +44,7 @@ def upper_half(n_layer: int, n_head: int) -> Heads:
 def test_official_models_have_their_own_heads_whatever_they_are_called(name):
     shape = dims(*OFFICIAL[name])
     own = usual_heads(Path(f"{name}.pt"), shape)
-    assert have_heads(shape, own)
+    assert all(layer < shape.n_text_layer and head < shape.n_text_head for layer, head in own)
     assert list(own) == sorted(set(own))
     assert len(own) < shape.n_text_layer * shape.n_text_head / 2
     called = ["model.pt", "tiny.pt", "large-v1.pt"] if name not in ("large-v1", "large-v2") else []

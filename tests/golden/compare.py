@@ -17,7 +17,7 @@ import pytest
 from streamd.engine import ModelDimensions
 from streamd.engine.catalog import usual_heads
 from streamd.engine.longform import TranscribedWindow, Transcriber
-from streamd.engine.longform.speech import clips_at
+from streamd.engine.longform.segments import clips_at
 from streamd.engine.model import Model, only_language, parameter_shapes
 from streamd.engine.onnx import build
 from streamd.engine.vocabulary import openai_vocabulary

@@ -27,8 +27,8 @@ from streamd.events import (
 )
 from streamd.server.dialects import DIALECTS, Close, Dialect, introduced
 from streamd.server.dialects.assemblyai import AssemblyAI
-from streamd.server.dialects.byte_stream import ByteStream
 from streamd.server.dialects.deepgram import Deepgram
+from streamd.server.dialects.dialect import ByteStream
 from streamd.server.dialects.vosk import Vosk
 from streamd.server.dialects.whisperlive import WhisperLive
 from streamd.server.dialects.wyoming import Wyoming

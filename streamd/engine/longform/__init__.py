@@ -15,20 +15,18 @@ import numpy as np
 from streamd.engine import Engine, FeaturesT
 from streamd.engine.longform.segments import (
     COLUMNS_PER_S,
+    Clip,
     Split,
     Stretch,
     TimedSegment,
+    Voiced,
+    before_missed,
     column_at,
     end_of_words_s,
+    missed_first,
     ms_of,
     split,
     with_words,
-)
-from streamd.engine.longform.speech import (
-    Clip,
-    Voiced,
-    before_missed,
-    missed_first,
     without_hallucinations,
 )
 from streamd.mel import RecordingMel

@@ -9,8 +9,7 @@ import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, Vad
-from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both, start_for, tell, type_of
+from streamd.server.dialects.dialect import ByteStream, Close, Tell, both, start_for, tell, type_of
 from streamd.server.wire import Command, Flush, Hello, Query, Stop, decoded
 
 _CLOSE_CODES: Constant[Mapping[str, int]] = MappingProxyType(

@@ -8,10 +8,8 @@ import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
-from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Tell, both
-from streamd.server.dialects.items import Items
-from streamd.server.dialects.realtime import RealtimeInput
+from streamd.server.dialects.dialect import ByteStream, Close, Tell, both
+from streamd.server.dialects.realtime import Items, RealtimeInput
 from streamd.server.wire import Command, Flush, Hello, Query, decoded
 
 _CLEAR = "clear"

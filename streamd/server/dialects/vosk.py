@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from streamd.events import Eos, Final, Flushed, Partial, SessionEvent, TimedWord
-from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Dialect, Tell, both, start_for
+from streamd.server.dialects.dialect import ByteStream, Dialect, Tell, both, start_for
 from streamd.server.wire import Command, Flush, Query, Start, Stop, decoded
 
 _DEFAULT_RATE_HZ = 8_000

@@ -8,8 +8,7 @@ import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Partial, SessionEvent, TimedWord
-from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Dialect, Tell, both
+from streamd.server.dialects.dialect import ByteStream, Close, Dialect, Tell, both
 from streamd.server.wire import Command, Query, Start, Stop, decoded
 
 _END = b"END_OF_AUDIO"

@@ -6,8 +6,7 @@ import msgspec
 
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
-from streamd.server.dialects.byte_stream import ByteStream
-from streamd.server.dialects.dialect import Close, Dialect, GrowingText, Tell, start_for
+from streamd.server.dialects.dialect import ByteStream, Close, Dialect, GrowingText, Tell, start_for
 from streamd.server.wire import Command, Flush, Query, Role, decoded
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamd.engine.longform.speech import MERGED_PAUSE, Clip, SpeechClips
+from streamd.engine.longform.segments import MERGED_PAUSE, Clip, SpeechClips
 from streamd.options import EndpointOptions, GateOptions
 from streamd.vad import Gate
 from streamd.vad.segmenter import Segmenter

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from streamd.engine.longform.segments import Split, SpokenWord, Stretch, TimedSegment
-from streamd.engine.longform.speech import before_missed, missed_first
+from streamd.engine.longform.segments import (
+    Split,
+    SpokenWord,
+    Stretch,
+    TimedSegment,
+    before_missed,
+    missed_first,
+)
 
 SEEK = 4_000
 STRETCH = Stretch(SEEK, 3_000)

@@ -6,7 +6,7 @@ import numpy as np
 
 from streamd.engine import ModelDimensions
 from streamd.engine.longform import Transcriber
-from streamd.engine.longform.speech import clips_at
+from streamd.engine.longform.segments import clips_at
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import NOTIMESTAMPS, SOT, ContextDecoder, vocabulary

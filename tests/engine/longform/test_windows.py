@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
 from streamd.engine.longform import LEAST_SILENT_REST, TranscribedWindow, Transcriber
-from streamd.engine.longform.segments import in_ms, ms_of
-from streamd.engine.longform.speech import clips_at
+from streamd.engine.longform.segments import clips_at, in_ms, ms_of
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
