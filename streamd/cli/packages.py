@@ -15,7 +15,7 @@ from streamd.engine.coreml.golden import GOLDEN_TOLERANCE, against_golden, golde
 from streamd.engine.coreml.package import FORMS, META, BuiltModel, check_files, open_built
 from streamd.engine.coreml.package_builder import build_model, built_model
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, Devices, Placement
+from streamd.engine.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE, Devices, Placement
 from streamd.engine.coreml.runtime.takeover import (
     TRIAL_LIMITS,
     compiled_folder,

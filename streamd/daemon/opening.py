@@ -174,7 +174,7 @@ def _with_core_ml(
     been tried, which may take minutes.
     """
     from streamd.engine.coreml.runtime.engine import WorkerLimits
-    from streamd.engine.coreml.runtime.library import ON_GPU
+    from streamd.engine.coreml.runtime.programs import ON_GPU
     from streamd.engine.coreml.runtime.takeover import (
         SwitchingEngine,
         Takeover,

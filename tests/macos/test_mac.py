@@ -24,7 +24,7 @@ from streamd.daemon import build
 from streamd.daemon.opening import CoreML, open_model
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
-from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE
+from streamd.engine.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE
 from streamd.engine.coreml.runtime.takeover import make_compiled_folder
 from streamd.engine.coreml.runtime.worker import Job, devices
 from streamd.errors import EngineError

@@ -15,7 +15,7 @@ from streamd.engine import ModelDimensions
 from streamd.engine.coreml.package import BuiltModel, Form, Function, FunctionKind, open_built
 from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
-from streamd.engine.coreml.runtime.library import Placement
+from streamd.engine.coreml.runtime.programs import Placement
 from streamd.engine.coreml.runtime.worker import Job
 from streamd.engine.model import Model, parameter_shapes
 from streamd.engine.onnx import OnnxEngine, build

@@ -9,8 +9,7 @@ import pytest
 
 from streamd.engine.catalog import dimensions
 from streamd.engine.coreml.package import BuiltModel, Function, Meta
-from streamd.engine.coreml.runtime.library import ON_GPU, ON_NEURAL_ENGINE, of_form
-from streamd.engine.coreml.runtime.programs import Programs
+from streamd.engine.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE, Programs, of_form
 from streamd.engine.model import parameter_shapes
 
 DIMS = dimensions("large-v3-turbo")

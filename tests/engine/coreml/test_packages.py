@@ -12,7 +12,7 @@ from streamd.cli.packages import compared, functions, offer, trials
 from streamd.config import load
 from streamd.daemon import opening
 from streamd.engine.coreml import package
-from streamd.engine.coreml.runtime.library import Placement
+from streamd.engine.coreml.runtime.programs import Placement
 from streamd.engine.coreml.runtime.takeover import (
     Outcome,
     Trial,

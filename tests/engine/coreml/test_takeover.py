@@ -10,7 +10,7 @@ import pytest
 
 from streamd.engine.coreml.golden import against_golden, golden_vectors
 from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.library import (
+from streamd.engine.coreml.runtime.programs import (
     ON_GPU,
     ON_NEURAL_ENGINE,
     Placement,

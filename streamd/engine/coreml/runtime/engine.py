@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.coreml.package import MAX_TOKENS, Function, padded
-from streamd.engine.coreml.runtime.library import Placement, of_form
-from streamd.engine.coreml.runtime.programs import Step
+from streamd.engine.coreml.runtime.programs import Placement, Step, of_form
 from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.engine.padding import Extent, kept_positions
 from streamd.errors import EngineError

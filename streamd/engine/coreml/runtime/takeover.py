@@ -27,7 +27,7 @@ from streamd.engine import Engine
 from streamd.engine.coreml.golden import GoldenWindow, against_golden, golden_vectors
 from streamd.engine.coreml.package import META, BuiltModel, Function
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
-from streamd.engine.coreml.runtime.library import (
+from streamd.engine.coreml.runtime.programs import (
     ON_GPU,
     ON_NEURAL_ENGINE,
     Placement,

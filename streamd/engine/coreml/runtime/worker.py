@@ -25,8 +25,15 @@ from weakref import finalize
 import numpy as np
 
 from streamd.engine.coreml.package import MAX_TOKENS, BuiltModel, Function, Meta
-from streamd.engine.coreml.runtime.library import Array, Devices, Library, Placement, of_form
-from streamd.engine.coreml.runtime.programs import Programs, Step
+from streamd.engine.coreml.runtime.programs import (
+    Array,
+    Devices,
+    Library,
+    Placement,
+    Programs,
+    Step,
+    of_form,
+)
 from streamd.engine.padding import Extent
 from streamd.errors import StreamdError
 from streamd.search import Alignment, Logits
