@@ -165,7 +165,7 @@ class Streamd:
     """
 
     def __init__(self, folder: Path, threads: int, *, draft: bool = True) -> None:
-        from streamd.bench import ScriptedRecognizer, Steps
+        from streamd.bench import ScriptedRecognizer, steps
         from streamd.config import load
         from streamd.daemon import build
         from streamd.daemon.offline import FileTranscriber
@@ -175,7 +175,7 @@ class Streamd:
         config = load(given, {})
         model, self._engine = open_model(config)
         tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
-        self._steps = Steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
+        self._steps = steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
         self._writer = FileTranscriber(config, model, self._engine)
         self._mel = np.zeros((model.dims.n_mels, 2 * model.dims.n_audio_ctx), np.float32)
         self.about = f"precision {config.decoding.precision}"
@@ -184,7 +184,7 @@ class Streamd:
         """One window."""
         if ctx:
             raise ValueError("streamd chooses its context itself")
-        return self._steps.run()[2]
+        return next(self._steps)[2]
 
     def encode(self) -> None:
         """The encoder."""

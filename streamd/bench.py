@@ -12,10 +12,10 @@ in the window the first pass verifies 17, and 3 more are decoded one by one.
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Generic
 
 import msgspec
@@ -126,11 +126,6 @@ class ScriptedEngine(Generic[FeaturesT]):
         self.costs = Costs()
         self._engine, self._script = engine, script
 
-    def reset(self) -> Costs:
-        """Start new `costs`, and return them."""
-        self.costs = Costs()
-        return self.costs
-
     def encode(self, mel: Mel, *, audio_ctx: int = 0) -> FeaturesT:
         """Encode, and add the time to `costs`."""
         begun_s = time.perf_counter()
@@ -194,47 +189,35 @@ class ScriptedRecognizer:
         return self._recognizer.recognize(window)
 
 
-class Steps:
-    """The steps of a stream that never pauses."""
+def steps(
+    recognizer: ScriptedRecognizer, *, draft: bool = True
+) -> Iterator[tuple[float, Costs, int]]:
+    """Run the steps of a stream that never pauses: yield seconds, costs and number of tokens.
 
-    def __init__(self, recognizer: ScriptedRecognizer, *, draft: bool = True) -> None:
-        """Without a `draft` each token needs a pass of its own."""
-        self._recognizer = recognizer
-        self._length, self._step = frames_from_ms(LENGTH_MS), frames_from_ms(STEP_MS)
-        self._drafts = draft
-        self._draft: tuple[int, ...] = ()
-        self._start = 0
-        self._sound = noise(self._length + _N_SOUNDS * self._step)
-
-    def run(self) -> tuple[float, Costs, int]:
-        """Run the next step; return its seconds, its costs and its number of tokens."""
-        at = self._start % (_N_SOUNDS * self._step) * FRAME
-        window = Window(
-            self._start,
-            self._start + self._length,
-            self._sound[at : at + self._length * FRAME],
-            draft=self._draft,
-        )
-        costs = self._recognizer.engine.reset()
+    Without a `draft` each token needs a pass of its own.
+    """
+    length, step = frames_from_ms(LENGTH_MS), frames_from_ms(STEP_MS)
+    sound = noise(length + _N_SOUNDS * step)
+    drafted: tuple[int, ...] = ()
+    for start in count(step=step):
+        at = start % (_N_SOUNDS * step) * FRAME
+        window = Window(start, start + length, sound[at : at + length * FRAME], draft=drafted)
+        costs = recognizer.engine.costs = Costs()
         begun_s, cpu_s = time.perf_counter(), time.process_time()
-        hypothesis = self._recognizer.recognize(window)
+        hypothesis = recognizer.recognize(window)
         took_s, costs.cpu_s = time.perf_counter() - begun_s, time.process_time() - cpu_s
-        self._start += self._step
+        yield took_s, costs, len(hypothesis.tokens)
         # Words whose middle the next window no longer contains are not part of its draft.
-        gone = sum(word.start + word.end < 2 * self._start for word in hypothesis.words)
-        if self._drafts:
-            self._draft = tuple(t for word in hypothesis.words[gone:] for t in word.tokens)
-        return took_s, costs, len(hypothesis.tokens)
+        gone = sum(word.start + word.end < 2 * (start + step) for word in hypothesis.words)
+        if draft:
+            drafted = tuple(t for word in hypothesis.words[gone:] for t in word.tokens)
 
 
 def measure_steps(
     recognizer: ScriptedRecognizer, *, n_steps: int = 20, draft: bool = True
 ) -> StepTimes:
     """Time `n_steps` steps after a few that warm up."""
-    steps = Steps(recognizer, draft=draft)
-    for _ in range(_N_WARM):
-        steps.run()
-    rows = [steps.run() for _ in range(n_steps)]
+    rows = list(islice(steps(recognizer, draft=draft), _N_WARM, _N_WARM + n_steps))
     total, encode, decode, cpu, passes = np.array(
         [(took_s, c.encode_s, c.decode_s, c.cpu_s, c.passes) for took_s, c, _ in rows]
     ).T

@@ -9,10 +9,10 @@ import pytest
 from streamd.bench import (
     PACE,
     ScriptedRecognizer,
-    Steps,
     bench_step,
     measure_encoder,
     measure_steps,
+    steps,
     noise,
     step_json,
     step_table,
@@ -69,9 +69,9 @@ def test_of_a_window_that_goes_on_the_newest_word_is_misheard(recognizer):
 
 
 def test_a_step_verifies_its_draft_in_one_pass(recognizer):
-    steps = Steps(recognizer)
-    _, first, n_first = steps.run()
-    _, second, n_second = steps.run()
+    each = steps(recognizer)
+    _, first, n_first = next(each)
+    _, second, n_second = next(each)
     assert (n_first, n_second) == (20, 20)
     assert first.passes == 21
     assert second.passes == 4  # the draft and its correction, two new words, and the end
