@@ -4,6 +4,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
 from typing import Protocol
@@ -47,19 +48,10 @@ class StuckError(Exception):
     """The client neither reads nor answers; its connection was reset."""
 
 
-class TextFrames:
-    """The newest text as a frame: the same one for all connections that get it."""
-
-    def __init__(self) -> None:
-        self._text: str | None = None
-        self._frame = b""
-
-    def of(self, text: str) -> bytes:
-        """Return the frame of a text."""
-        if text is not self._text:
-            frame = Frame(Opcode.TEXT, text.encode()).serialize(mask=False)
-            self._text, self._frame = text, frame
-        return self._frame
+@lru_cache(maxsize=1)
+def _frame(text: str) -> bytes:
+    # Listeners get the same text one after the other: the same frame for all of them.
+    return Frame(Opcode.TEXT, text.encode()).serialize(mask=False)
 
 
 class WebSocket:
@@ -71,10 +63,8 @@ class WebSocket:
     not read, because the engine is behind, does not count as dead.
     """
 
-    def __init__(
-        self, connection: ServerConnection, limits: ServerLimits, frames: TextFrames
-    ) -> None:
-        self._connection, self._frames = connection, frames
+    def __init__(self, connection: ServerConnection, limits: ServerLimits) -> None:
+        self._connection = connection
         self._deadline_s = limits.send_deadline_ms / 1000
         self._ping_s = limits.ping_ms / 1000
         self._n_unwatched = limits.write_buffer_bytes // 4
@@ -89,7 +79,7 @@ class WebSocket:
         """Send a text message, whether the send buffer has room for it or not."""
         # As the library's `broadcast` does, but it makes a frame for each connection.
         if self._connection.protocol.state is State.OPEN:
-            self._connection.transport.write(self._frames.of(text))
+            self._connection.transport.write(_frame(text))
 
     async def send(self, text: str) -> None:
         """Send a text message; raises `ConnectionClosed`, or `StuckError` after the deadline."""

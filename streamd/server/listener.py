@@ -32,7 +32,6 @@ from streamd.server.connection import (
     ServerInfo,
     Socket,
     StuckError,
-    TextFrames,
     WebSocket,
     refuse,
 )
@@ -109,7 +108,6 @@ class Server:
         self._registry = ConnectionRegistry(limits.pending_limit)
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, max_bytes=limits.max_upload_bytes) if recordings else None
-        self._frames = TextFrames()
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming_tasks: set[asyncio.Task[None]] = set()
         self._n_uploads = 0
@@ -286,7 +284,7 @@ class Server:
             self._n_uploads -= 1
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
-        socket = WebSocket(accepted, self._limits, self._frames)
+        socket = WebSocket(accepted, self._limits)
         url = accepted.request.path if accepted.request else STREAM_PATH
         path, _, query = url.partition("?")
         dialect, first = DIALECTS[path](query), None

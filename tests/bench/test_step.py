@@ -12,10 +12,10 @@ from streamd.bench import (
     bench_step,
     measure_encoder,
     measure_steps,
-    steps,
     noise,
     step_json,
     step_table,
+    steps,
 )
 from streamd.config import load
 from streamd.daemon import build
