@@ -21,6 +21,12 @@ from tests.support import pulseaudio
 # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_xdist_auto_num_workers(config):
+    """One worker more than there are cores: many tests wait for a process or a timer."""
+    return (os.cpu_count() or 1) + 1
+
+
 # Machines are slow and noisy: no test asserts on time. CI draws the same examples every time.
 settings.register_profile("local", deadline=None, max_examples=60)
 settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from streamd.cli import main
-from streamd.engine.check import Peak
 from streamd.engine.coreml.package import Function
 from tests.coreml.check import compared
 from tests.coreml.check import main as check_main
 from tests.coreml.programs import Changed, sign
-from tests.coreml.verify import Finding
+from tests.coreml.verify import Finding, Peak
 from tests.support.checkpoints import checkpoint, huggingface
 
 

@@ -7,10 +7,11 @@ and in half precision. A slip that is hidden in a text (a tanh GELU, another eps
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
-from streamd.engine.check import Peak, distance
+from streamd.engine.check import distance
 from streamd.engine.coreml.package import BuiltModel, Function
 from streamd.engine.model import Model
 from streamd.types import Mel
@@ -23,6 +24,13 @@ EXACT, HALF = 1e-5, 1e-2
 rounded to half precision. The farthest tensors of tiny.en and base are 6.0e-6 and 2.7e-3 away: the
 encoder's output after 1500 keys, whose sums the two add up in another order, and after 512. A tanh
 GELU is 7e-5 away or more."""
+
+
+class Peak(NamedTuple):
+    """The largest value in an operation."""
+
+    where: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
