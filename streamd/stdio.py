@@ -58,27 +58,20 @@ def settle() -> None:
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines to a stream that it may share with live captions."""
+    """Writes log lines to a stream that it may share with live captions; see `lines_inside`."""
 
-    _room: Room = nullcontext
-    _submit: Submit | None = None
-
-    def share(self, room: Room = nullcontext, submit: Submit | None = None) -> None:
-        """Write each line inside `room()`, which makes room on the terminal, from now on.
-
-        Lines come from any thread; `submit` runs a function in the one that draws the captions.
-        """
-        self._room, self._submit = room, submit
+    room: Room = nullcontext
+    submit: Submit | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record above the captions."""
-        if self._submit:
-            self._submit(self._write, record)
+        if self.submit:
+            self.submit(self._write, record)
         else:
             self._write(record)
 
     def _write(self, record: logging.LogRecord) -> None:
-        with self._room():
+        with self.room():
             super().emit(record)
 
 
@@ -120,12 +113,15 @@ def log_to(
 
 @contextmanager
 def lines_inside(room: Room, submit: Submit) -> Iterator[None]:
-    """Inside the context, write the process's log lines as `LogHandler.share` describes."""
+    """In the context, write each log line inside `room()`, which makes room on the terminal.
+
+    Lines come from any thread; `submit` runs a function in the one that draws the captions.
+    """
     handlers = [h for h in logging.getLogger().handlers if isinstance(h, LogHandler)]
     for handler in handlers:
-        handler.share(room, submit)
+        handler.room, handler.submit = room, submit
     try:
         yield
     finally:
         for handler in handlers:
-            handler.share()
+            handler.room, handler.submit = nullcontext, None
