@@ -4,11 +4,10 @@ A source delivers whole frames in order, every sample once, and reports audio th
 Audio from the network comes through the server instead.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -21,34 +20,6 @@ _FAR_BEYOND = 4.0
 """Level relative to full scale (+12 dB) above which samples must be in another unit."""
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-class Background(Generic[T]):
-    """Runs one blocking call at a time in a thread, so that cancelling loses nothing.
-
-    A thread cannot be cancelled. If the caller is, the call continues, and the next `run` returns
-    its result instead of starting another one.
-    """
-
-    def __init__(self) -> None:
-        self._running: asyncio.Future[T] | None = None
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Return or raise what `call` does, or what the call does that is still running."""
-        if self._running is None:
-            self._running = asyncio.get_running_loop().run_in_executor(None, call)
-        await asyncio.wait([self._running])
-        done, self._running = self._running, None
-        return done.result()
-
-    async def join(self) -> None:
-        """Wait until nothing is running, and ignore the result."""
-        if self._running is not None:
-            await asyncio.wait([self._running])
-            self._running.exception()
-            self._running = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +36,8 @@ NextBlock = Callable[[], Awaitable[Block | Lost | None]]
 class FrameStream:
     """Iterates over the frames in the blocks of `next_block` until that returns None.
 
-    The last frame is padded with zeros; a `SourceError` of `next_block` is raised after it.
-    `next_block` must bear being cancelled and called again. `name` is the source's, for warnings.
+    The last frame is padded with zeros; a `SourceError` of `next_block` is raised after it. `name`
+    is the source's, for warnings.
     """
 
     def __init__(self, framer: Framer, next_block: NextBlock, *, name: str) -> None:
@@ -121,9 +92,8 @@ class FrameStream:
 class Source(Protocol):
     """A stream of audio: enter it, iterate over it once, leave it.
 
-    Iterating yields (n, 320) frames, n >= 1, and `Lost` where audio is missing. It may be cancelled
-    and continued without losing anything. When audio ends in a failure, iterating yields what was
-    captured before it raises `SourceError`.
+    Iterating yields (n, 320) frames, n >= 1, and `Lost` where audio is missing. When audio ends in
+    a failure, iterating yields what was captured before it raises `SourceError`.
 
     `live` audio arrives whether or not the consumer is ready, so it must always be read at once;
     other sources wait for the consumer. `duration_ms` is None if it is unknown.

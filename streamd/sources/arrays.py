@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import numpy as np
 
 from streamd.audio import Block, Framer
-from streamd.sources import Background, FrameStream
+from streamd.sources import FrameStream
 from streamd.types import SAMPLE_RATE
 
 _TYPES = ("float32", "float64", "int16", "int32", "uint8")
@@ -34,7 +35,7 @@ class ArraySource:
         self._channels = channels
         self._blocks = None if blocks is None else iter(blocks)
         self._put: asyncio.Queue[Block | None] = asyncio.Queue()
-        self._reading: Background[Block | None] = Background()
+        self._thread = ThreadPoolExecutor(1, "samples")
         self._stopped = False
         self._frames = FrameStream(Framer(rate_hz, channels), self._next_block, name=self.name)
 
@@ -42,7 +43,7 @@ class ArraySource:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._reading.join()
+        await asyncio.to_thread(self._thread.shutdown)
 
     def __aiter__(self) -> FrameStream:
         return self._frames
@@ -70,7 +71,9 @@ class ArraySource:
     async def _next_block(self) -> Block | None:
         if self._blocks is None:
             return await self._put.get()
-        return None if self._stopped else await self._reading.run(self._read)
+        if self._stopped:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read)
 
     def _read(self) -> Block | None:
         for block in self._blocks or ():

@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamd.audio import Block, Framer
 from streamd.errors import SourceError
-from streamd.sources import Background, FrameStream, ffmpeg
+from streamd.sources import FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
 
@@ -142,11 +143,11 @@ class FileSource:
         self._n_delivered = 0
         self._stopped = False
         self._decoder: Ffmpeg | Sndfile | None = None
-        self._background: Background[Block] = Background()
+        self._thread = ThreadPoolExecutor(1, "file")
 
     async def __aenter__(self) -> Self:
         try:
-            self._ahead = await self._background.run(self._open)
+            self._ahead = await self._in_thread(self._open)
         except BaseException:
             await self._close()
             raise
@@ -166,9 +167,12 @@ class FileSource:
 
     async def _close(self) -> None:
         self.stop()
-        await self._background.join()
+        await asyncio.to_thread(self._thread.shutdown)
         if self._decoder is not None:
             self._decoder.close()
+
+    async def _in_thread(self, call: Callable[[], Block]) -> Block:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def _next_block(self, decoder: Ffmpeg | Sndfile) -> Block | None:
         n = decoder.rate_hz * (_PACED_BLOCK_MS if self.live else _READ_MS) // 1000
@@ -177,7 +181,7 @@ class FileSource:
         if self._stopped:
             return None
         if not len(self._ahead):
-            self._ahead = await self._background.run(decoder.read)
+            self._ahead = await self._in_thread(decoder.read)
         block, self._ahead = self._ahead[:n], self._ahead[n:]
         self._n_delivered += len(block)
         return block if len(block) else None

@@ -11,6 +11,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from types import ModuleType
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
-from streamd.sources import Background, FrameStream, Lost
+from streamd.sources import FrameStream, Lost
 from streamd.types import SAMPLE_RATE
 
 _BLOCKS_PER_S = 50
@@ -170,15 +171,14 @@ class Microphone:
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
         self._items: asyncio.Queue[Block | Lost | SourceError | None] = asyncio.Queue()
-        self._background: Background[None] = Background()
+        self._thread = ThreadPoolExecutor(1, "microphone")
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         try:
-            await self._background.run(self._open)
+            await self._loop.run_in_executor(self._thread, self._open)
         except BaseException:
-            await self._background.join()
-            self._close()
+            await asyncio.to_thread(self._close)
             raise
         return self
 
@@ -199,7 +199,7 @@ class Microphone:
     async def _stop_capture(self) -> None:
         # Stopping waits for the callback's thread. The loop keeps the order of what other threads
         # hand to it, so all blocks have arrived when this continues.
-        await self._background.run(self._stream.stop)
+        await self._loop.run_in_executor(self._thread, self._stream.stop)
         self._items.put_nowait(None)
 
     async def _next_block(self) -> Block | Lost | None:
@@ -247,6 +247,7 @@ class Microphone:
         log.info("microphone: %s, %d Hz", self.name, rate_hz)
 
     def _close(self) -> None:
+        self._thread.shutdown()
         if self._stream is not None:
             self._stream.close()
 

@@ -1,5 +1,6 @@
 """Standard input, or a named pipe: raw PCM, or a container that ffmpeg decodes."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy as np
 from streamd.audio import Block, Framer, PcmDecoder
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
-from streamd.sources import Background, FrameStream
+from streamd.sources import FrameStream
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
 
@@ -51,7 +53,7 @@ class StdinSource:
         self._feeder: threading.Thread | None = None
         self._failure: SourceError | None = None
         self._n_left: int | None = None  # bytes to read after `stop`
-        self._background: Background[Block] = Background()
+        self._thread = ThreadPoolExecutor(1, "stdin")
 
     async def __aenter__(self) -> Self:
         if isinstance(self._file, str):
@@ -74,7 +76,7 @@ class StdinSource:
         self.stop()
         if self._ffmpeg is not None:
             self._ffmpeg.stop()
-        await self._background.join()
+        await asyncio.to_thread(self._thread.shutdown)
         if self._feeder is not None:
             self._feeder.join()  # nothing that it could wait for is left
         if self._ffmpeg is not None:
@@ -95,7 +97,7 @@ class StdinSource:
 
     async def _next_block(self) -> Block | None:
         try:
-            block = await self._background.run(self._read)
+            block = await asyncio.get_running_loop().run_in_executor(self._thread, self._read)
         except SourceError as error:
             raise self._failure or error from None
         if self._failure and not len(block):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from streamd.errors import SourceError
 from streamd.sources.file import FileSource, Sndfile
 from streamd.types import FRAME, SAMPLE_RATE
-from tests.support.loop import turn
 
 N_RAMP = 60_000
 RAMP = np.arange(-(2**15), -(2**15) + N_RAMP, dtype=np.int16)
@@ -167,20 +166,6 @@ async def test_stop_pads_the_last_frame(tmp_path):
     samples = np.concatenate(frames).reshape(-1)
     assert np.count_nonzero(samples) == 1000
     assert len(samples) == 4 * FRAME
-
-
-async def test_cancelling_loses_nothing(ramp_file):
-    frames = []
-    async with FileSource(ramp_file(".wav")) as source:
-        stream = aiter(source)
-        for _ in range(10):
-            asking = asyncio.ensure_future(anext(stream))
-            await turn()
-            if not asking.cancel():
-                frames.append(asking.result())
-            await asyncio.wait([asking])
-        frames += [item async for item in source]
-    assert is_ramp(frames)
 
 
 @pytest.mark.parametrize(("suffix", "n_whole"), [(".flac", None), (".wav", 30_000), (".mp3", None)])

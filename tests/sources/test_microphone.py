@@ -125,21 +125,6 @@ async def test_stop_ends_a_consumer_that_waits(fake):
     assert len(audio(captured)) == 320
 
 
-async def test_cancelling_loses_nothing(fake):
-    captured = []
-    async with Microphone() as microphone:
-        for at in range(0, 32_000, 320):
-            fake.streams[0].deliver(RAMP[at : at + 320])
-            asking = asyncio.ensure_future(anext(aiter(microphone)))
-            for _ in range(at // 320 % 4):
-                await turn()
-            if not asking.cancel():
-                captured.append(asking.result())
-            await asyncio.wait([asking])
-        captured += await drain(microphone)
-    assert np.array_equal(audio(captured), RAMP[:32_000])
-
-
 async def test_a_device_that_cannot_be_opened_is_closed_again(fake):
     fake.start_fails = True
     with pytest.raises(SourceError, match="cannot record from 0 'Mic': Error starting stream: Dev"):

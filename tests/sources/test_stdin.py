@@ -151,18 +151,6 @@ async def test_stop_ends_an_endless_file():
             await collect(source)
 
 
-async def test_cancelling_loses_nothing():
-    with piped() as (file, into):
-        async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
-            asking = asyncio.ensure_future(anext(aiter(source)))
-            await yields()
-            asking.cancel()
-            await asyncio.wait([asking])
-            assert asking.cancelled()
-            with writing(into, RAMP.tobytes(), size=4001):
-                assert_is_ramp(await collect(source))
-
-
 async def test_leaving_while_a_read_waits():
     with piped() as (file, _):
         async with StdinSource(file) as source:
