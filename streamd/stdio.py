@@ -96,7 +96,7 @@ class _JsonFormatter(logging.Formatter):
 
 def log_to(
     stream: TextIO, *, form: Literal["text", "json"], verbose: int = 0, quiet: bool = False
-) -> LogHandler:
+) -> None:
     """Send all log messages of the process to `stream`, and nowhere else.
 
     `verbose` is 0 for information, 1 for details, 2 for the libraries' messages, too; `quiet`
@@ -108,7 +108,6 @@ def log_to(
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger().setLevel(level if quiet or verbose == 2 else logging.WARNING)
     logging.getLogger("streamd").setLevel(level)
-    return handler
 
 
 @contextmanager

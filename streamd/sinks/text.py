@@ -50,13 +50,12 @@ def width(text: str) -> int:
     return sum(cells(grapheme) for grapheme in iter_graphemes(text))
 
 
-def chunks(text: str, columns: int, used: int = 0) -> Iterator[str]:
+def chunks(text: str, columns: int) -> Iterator[str]:
     """Cut cleaned `text` where a terminal would wrap it, into at least one chunk.
 
-    The first row has `used` cells that are taken; if nothing fits after them, the first chunk is
-    empty. A grapheme that is wider than `columns` gets a row of its own.
+    A grapheme that is wider than `columns` gets a row of its own.
     """
-    start = end = 0
+    start = end = used = 0
     for grapheme in iter_graphemes(text):
         n_cells = cells(grapheme)
         if used and used + n_cells > columns:
