@@ -220,7 +220,8 @@ def _sizes(folder: Path) -> dict[str, int]:
 @cache
 def _code() -> str:
     """Return a digest of all code on which the content of a prepared model depends."""
-    return code_digest(sorted(Path(__file__).parent.rglob("*.py")))
+    files = Path(__file__).parent.rglob("*")
+    return code_digest(sorted(file for file in files if file.suffix in (".py", ".toml")))
 
 
 def code_digest(files: Iterable[Path]) -> str:
