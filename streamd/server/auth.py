@@ -20,7 +20,7 @@ from streamd.errors import ConfigError
 from streamd.events import PROTOCOL
 from streamd.options import BindOptions
 from streamd.server.dialects import DIALECTS, requested_role
-from streamd.server.exchange import plain, respond
+from streamd.server.exchange import plain
 from streamd.server.routes import (
     HEALTH_PATH,
     PATHS,
@@ -28,6 +28,7 @@ from streamd.server.routes import (
     SHARE_PATH,
     UPLOADS,
     Page,
+    serve_page,
 )
 from streamd.server.wire import STREAM_PATH, Role
 
@@ -102,7 +103,7 @@ class Auth:
         if path == HEALTH_PATH:
             return plain(200, "ok")
         if not (path in DIALECTS and is_websocket(request)) and (page := self._pages.get(path)):
-            return respond(200, page.body, page.headers(hosts[0]))
+            return serve_page(page, hosts[0])
         if path not in PATHS and path not in DIALECTS:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):

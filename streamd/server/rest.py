@@ -28,9 +28,6 @@ _STATUS: Mapping[str, int] = {
 }
 """Statuses of the error codes."""
 
-_json = msgspec.json.encode
-
-
 Task = Literal["transcribe", "translate"]
 
 
@@ -99,10 +96,9 @@ class Rest:
         except WireError as error:
             await exchange.respond(failure(_STATUS[error.code], str(error), error.code))
         except (ConfigError, SourceError) as error:
-            await exchange.respond(failure(HTTPStatus.BAD_REQUEST, str(error), "bad_form"))
+            await exchange.respond(failure(400, str(error), "bad_form"))
         except EngineError as error:
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            await exchange.respond(failure(status, str(error), "engine"))
+            await exchange.respond(failure(500, str(error), "engine"))
         except OSError as error:
             what = f"the recording cannot be stored: {error.strerror}"
             await exchange.respond(failure(HTTPStatus.INSUFFICIENT_STORAGE, what, "storage"))
@@ -271,7 +267,7 @@ def _usage(recording: Recording) -> dict[str, object]:
 
 
 def _event(value: object) -> bytes:
-    return b"data: " + _json(value) + b"\n\n"
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
 def _in_text(text: str) -> Response:

@@ -51,44 +51,43 @@ class Invitation:
         return {"link": link, "code": ["".join(map(str, row)) for row in rows]}
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A file of the caption page or the overlay (clients/web).
+Page = tuple[bytes, str]
+"""A file of the caption page or the overlay (clients/web), and its content type.
 
-    The files hold nothing secret, so they need no token; the data that they fetch does.
-    """
-
-    body: bytes
-    content_type: str
-
-    def headers(self, host: str) -> Mapping[str, str]:
-        """Return the headers; `host` is the checked ``Host`` of the request.
-
-        The policy allows only scripts of the page and this server's websocket, whatever text a
-        transcript contains.
-        """
-        return {
-            "Content-Type": self.content_type,
-            "Content-Security-Policy": (
-                "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-                # 'self' does not include websockets in every browser.
-                f"connect-src 'self' ws://{host} wss://{host}; "
-                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-            ),
-            "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-            "Cache-Control": "no-cache",
-        }
+The files hold nothing secret, so they need no token; the data that they fetch does.
+"""
 
 
 def load_pages(folder: Path) -> Mapping[str, Page]:
     """Read the files of the page; the keys are paths such as ``/overlay``."""
     return {
-        _ADDRESSES.get(path.name, f"/{path.name}"): Page(path.read_bytes(), _TYPES[path.suffix])
+        _ADDRESSES.get(path.name, f"/{path.name}"): (path.read_bytes(), _TYPES[path.suffix])
         for path in sorted(folder.iterdir())
         if path.suffix in _TYPES
     }
+
+
+def serve_page(page: Page, host: str) -> Response:
+    """Return the response; `host` is the checked ``Host`` of the request.
+
+    The policy allows only scripts of the page and this server's websocket, whatever text a
+    transcript contains.
+    """
+    body, content_type = page
+    headers = {
+        "Content-Type": content_type,
+        "Content-Security-Policy": (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+            # 'self' does not include websockets in every browser.
+            f"connect-src 'self' ws://{host} wss://{host}; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+        "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-cache",
+    }
+    return respond(HTTPStatus.OK, body, headers)
 
 
 def routes(

@@ -35,7 +35,7 @@ from streamd.engine.store.cache import places
 from streamd.errors import ModelError, StreamdError
 from tests.coreml.lint import Complaint, lint_built
 from tests.coreml.verify import EXACT, HALF, Finding, verify
-from tests.support.coreml_runs import arithmetic, core_ml
+from tests.support.coreml_runs import arithmetic, bank_of, core_ml
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ def wrong_tables(built: BuiltModel, model: Model) -> list[str]:
         EMBEDDING: (built.embedding, weights["decoder.token_embedding.weight"]),
         POSITIONS: (built.positions, weights["decoder.positional_embedding"]),
     }
-    if built.bank is not None and model.bank is not None:
-        true[SILENCE] = (built.bank.states, model.bank.states)
+    if (bank := bank_of(built)) is not None and model.bank is not None:
+        true[SILENCE] = (bank.states, model.bank.states)
     return [
         name
         for name, (found, wanted) in true.items()
@@ -134,8 +134,8 @@ def _decoded(built: BuiltModel, model: Model | None) -> Iterator[str]:
                 found = against_golden(engine, golden)
             yield line("golden vectors", f"{form}, in half precision: {_told(found)}")
     if model is not None:
-        heads = built.meta.alignment_heads
-        exact = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=built.bank)
+        heads, bank = built.meta.alignment_heads, bank_of(built)
+        exact = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=bank)
         yield line("before rounding", _told(against_golden(exact, golden)))
 
 

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from streamd.engine import ModelDimensions
-from streamd.engine.coreml.package import BuiltModel, Form, Function, FunctionKind, open_built
+from streamd.engine.coreml.package import (
+    SILENCE,
+    BuiltModel,
+    Form,
+    Function,
+    FunctionKind,
+    open_built,
+)
 from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.programs import Placement
@@ -149,3 +156,8 @@ def faulty(folder: Path) -> Iterator[coreml_stand_in.Faults]:
         yield coreml_stand_in.Faults(folder)
     finally:
         del os.environ[coreml_stand_in.FOLDER]
+
+
+def bank_of(built: BuiltModel) -> Bank | None:
+    """The states of silence that the packages hold."""
+    return Bank(np.load(built.folder / SILENCE, mmap_mode="r")) if built.meta.bank else None

@@ -56,7 +56,7 @@ from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Heads
-from streamd.engine.padding import Bank, Extent, bias, extend, kept_positions
+from streamd.engine.padding import Extent, bias, extend, kept_positions
 from streamd.errors import ModelError
 from streamd.types import Mel
 
@@ -377,11 +377,6 @@ class BuiltModel:
     def positions(self) -> NDArray[np.float16]:
         """The decoder's positional embedding, (n_text_ctx, n_state), mapped."""
         return np.asarray(np.load(self.folder / POSITIONS, mmap_mode="r"))
-
-    @cached_property
-    def bank(self) -> Bank | None:
-        """The states of silence that the packages hold."""
-        return Bank(np.load(self.folder / SILENCE, mmap_mode="r")) if self.meta.bank else None
 
     def context(self, n: int) -> int:
         """Return the smallest context of at least `n` positions. Raises `ValueError`."""

@@ -125,7 +125,7 @@ def contents(folder: Path) -> Iterator[Contents]:
 def files(folder: Path) -> list[Path]:
     """Return all files with any of that. Raises `ModelError` if an index of them is damaged."""
     small = present(folder, (CONFIG, GENERATION))
-    return [*small, *vocabularies(folder), *(_torch_files(folder) or safetensors.files(folder))]
+    return [*small, *vocabularies(folder), *_weights(folder)]
 
 
 def has_weights(folder: Path) -> bool:
@@ -171,19 +171,16 @@ def read_dimensions(path: Path) -> ModelDimensions:
     return dims
 
 
-def _torch_files(folder: Path) -> list[Path]:
-    """Return torch's files, their index first, if the weights are in no others."""
-    if present(folder, (safetensors.SINGLE, safetensors.INDEX)):
-        return []
-    index = folder / _TORCH_INDEX
-    if (folder / _TORCH).is_file() or not index.is_file():
-        return present(folder, (_TORCH,))
-    return [index, *(folder / name for name in safetensors.shards(index, ending=".bin"))]
+def _weights(folder: Path) -> list[Path]:
+    """Return the files with the weights, an index first; torch's, if there are no others."""
+    others = present(folder, (safetensors.SINGLE, safetensors.INDEX))
+    is_torch = not others and present(folder, (_TORCH, _TORCH_INDEX))
+    return safetensors.files(folder, _TORCH if is_torch else safetensors.SINGLE)
 
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
-    parts = [path for path in _torch_files(folder) if path.name != _TORCH_INDEX]
+    parts = [path for path in _weights(folder) if path.suffix == ".bin"]
     if not parts:
         yield safetensors.open_folder(folder)
         return

@@ -42,24 +42,20 @@ def open_folder(folder: Path) -> dict[str, Stored]:
     return with_scales(stored)
 
 
-def files(folder: Path) -> list[Path]:
-    """Return the files that `open_folder` reads. Raises `ModelError`: the index is damaged."""
-    if (folder / SINGLE).exists() or not (folder / INDEX).exists():
-        return [folder / SINGLE]
-    return [folder / INDEX, *(folder / name for name in shards(folder / INDEX))]
+def files(folder: Path, single: str = SINGLE) -> list[Path]:
+    """Return the file of this name, or else its index and the files that have the parameters.
 
-
-def shards(index: Path, *, ending: str = ".safetensors") -> list[str]:
-    """Return the names of the files that have an index's parameters, all in its own folder.
-
-    Raises `ModelError` if the index is missing, damaged, or names files anywhere else.
+    Raises `ModelError` if the index is damaged, or names files outside its folder.
     """
+    index = folder / f"{single}.index.json"
+    if (folder / single).exists() or not index.exists():
+        return [folder / single]
     names = sorted(set(read_json(index, _ShardIndex).weight_map.values()))
     for name in names:
         plain = Path(name).name == name and "\\" not in name and name.isprintable()
-        if not plain or not name.endswith(ending) or len(names) > _MAX_SHARDS:
+        if not plain or Path(name).suffix != Path(single).suffix or len(names) > _MAX_SHARDS:
             raise bad_file(index, f"{shown(name)!r} is no part of a model")
-    return names
+    return [index, *(folder / name for name in names)]
 
 
 def open_file(path: Path) -> dict[str, Stored]:

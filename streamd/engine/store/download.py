@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from ssl import SSLContext
 from typing import Annotated, BinaryIO
 
 import httpx2
@@ -265,10 +264,8 @@ def _connected(repository: Repository, here: StorePaths) -> Iterator[_HubClient]
         ) from error
 
 
-@functools.cache
-def _trusted_certificates() -> SSLContext:
-    # once, not for each connection: it takes longer than a request
-    return httpx2.create_ssl_context()
+# Read once, not for each connection: it takes longer than a request.
+_trusted_certificates = functools.cache(httpx2.create_ssl_context)
 
 
 def reason(error: Exception) -> str:

@@ -19,6 +19,7 @@ from streamd.engine.padding import MARGIN, extend
 from streamd.engine.reference import Notice, ReferenceEngine, ReferenceFeatures
 from streamd.types import Mel
 from tests.coreml.verify.tree import Tree
+from tests.support.coreml_runs import bank_of
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
@@ -100,7 +101,7 @@ class Calls:
     def _reference(self, notice: Notice = lambda where, values: None) -> ReferenceEngine:
         """What the packages hold, for all but the bank: that of the checkpoint's own files."""
         meta = self._built.meta
-        return held_reference(meta, self._model.weights, self._built.bank, notice=notice)
+        return held_reference(meta, self._model.weights, bank_of(self._built), notice=notice)
 
     def _encode(self, function: Function) -> Call:
         window, parts = self._window(function.n_ctx), self._built.meta.layers
