@@ -114,6 +114,7 @@ def run(program: list[str], model: str, sound: Path, **environ: str) -> subproce
     )
 
 
+@pytest.mark.coreml
 def test_the_text_is_the_same_through_takeovers_deaths_and_hangs(small, cache, sound, tmp_path):
     faults = Faults(tmp_path)
     faults.add("kill", unit="CPU_AND_GPU", function="step", after=70)
@@ -203,6 +204,7 @@ def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, ca
     assert told == f"on the CPU: {config.decoding.model} was not built for Core ML"
 
 
+@pytest.mark.coreml
 def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(
     small, cache, monkeypatch
 ):
