@@ -71,14 +71,8 @@ class Exchange:
             gone.cancel()
             await asyncio.wait({task, gone})
 
-    async def respond(self, response: Response) -> None:
-        """Send a whole response."""
-        await self.begin(response)
-        await self.send(bytes(response.body or b""))
-        await self.end()
-
-    async def begin(self, response: Response) -> None:
-        """Send the head of a response; without ``Content-Length`` its body ends with `end`."""
+    async def respond(self, response: Response, parts: AsyncIterator[bytes] | None = None) -> None:
+        """Send a response, or its head and then `parts` of a body without ``Content-Length``."""
         head = h11.Response(
             status_code=response.status_code,
             reason=response.reason_phrase.encode(),
@@ -87,13 +81,11 @@ class Exchange:
             ],
         )
         await self._write(head)
-
-    async def send(self, data: bytes) -> None:
-        """Send a part of the body."""
-        await self._write(h11.Data(data=data))
-
-    async def end(self) -> None:
-        """End the body."""
+        if parts is None:
+            await self._write(h11.Data(data=bytes(response.body or b"")))
+        else:
+            async for part in parts:
+                await self._write(h11.Data(data=part))
         await self._write(h11.EndOfMessage())
 
     async def close(self) -> None:

@@ -129,7 +129,10 @@ class Rest:
         wanted = msgspec.convert(asked, Wanted, from_attributes=True)
         recording = await self._recordings.read(form.path, form.name, wanted)
         if asked.stream:
-            await self._stream(recording, exchange)
+            headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+            head = respond(HTTPStatus.OK, b"", headers)
+            del head.headers["Content-Length"]
+            await exchange.respond(head, self._events(recording))
             return
         finals = [final async for final in recording.finals()]
         write = self._recordings.written
@@ -145,24 +148,18 @@ class Rest:
                 answer = _in_text(write(finals, form_of_file))
         await exchange.respond(answer)
 
-    async def _stream(self, recording: Recording, exchange: Exchange) -> None:
-        """Send each segment when it is there, as server-sent events."""
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        head = respond(HTTPStatus.OK, b"", headers)
-        del head.headers["Content-Length"]
-        await exchange.begin(head)
+    async def _events(self, recording: Recording) -> AsyncIterator[bytes]:
+        """Yield each segment when it is there, as server-sent events."""
         text = ""
         try:
             async for final in recording.finals():
                 delta = self._document([final])["text"]
                 delta = delta if text else delta.lstrip()
                 text += delta
-                await exchange.send(_event({"type": "transcript.text.delta", "delta": delta}))
-            last: dict[str, Any] = {"type": "transcript.text.done", "text": text}
+                yield _event({"type": "transcript.text.delta", "delta": delta})
+            yield _event({"type": "transcript.text.done", "text": text})
         except EngineError as error:
-            last = _error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "engine")
-        await exchange.send(_event(last))
-        await exchange.end()
+            yield _event(_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "engine"))
 
     def _document(self, finals: Sequence[Final]) -> Any:  # noqa: ANN401 - openai-whisper's JSON
         return msgspec.json.decode(self._recordings.written(finals, "json"))
