@@ -89,39 +89,39 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
     Raises `ModelError` if there is no such model here, or its files are damaged. Raises
     `EngineError` if ONNX Runtime refuses the model.
     """
-    folder, path, state = cache_folder(), find(name, places()), ""
-    if folder and path:
-        with suppress(OSError, ModelError):  # `load_model` says better what is wrong
-            dims = layout_of(path).outline(path).dims
-            state = files_state(name, path)
-    if not (folder and path and state):
+    if (cached := cache_key(name)) is None:
         return open_in_memory(load_model(name), threads=threads, precision=precision)
+    folder, state, dims = cached
     chosen = choose_precision(dims, precision, threads=threads).precision
     key = "\n".join((state, chosen, machine(), _code()))
     place = folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
     if found := _read(place, threads):
         return Opened(*found, chosen, "prepared")
     model = load_model(name)
-    with suppress(OSError, ModelError):
-        if files_state(name, path) == state:
-            return _prepare(model, place, threads=threads, precision=chosen)
+    if cache_key(name) == cached:
+        return _prepare(model, place, threads=threads, precision=chosen)
     # the files changed while they were loaded
     return open_in_memory(model, threads=threads, precision=chosen)
 
 
-def files_state(name: str, path: Path) -> str:
-    """Return a text that differs if the model's files at `path` may have changed.
+def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
+    """Return the cache folder, a text that tells if a model's files change, and its dimensions.
 
-    It consists of the files' status, which suffices because ``ctime`` cannot be set back, and of
-    names, from which a loader may derive alignment heads. Raises `OSError` or `ModelError` if the
-    files cannot be read, or are no model.
+    The text consists of the files' status, which suffices because ``ctime`` cannot be set back, and
+    of names, from which a loader may derive alignment heads. It is None without a cache folder, or
+    if the model is not here or damaged, which `load_model` reports.
     """
-    parts = ["" if expanded(name) == path else name, str(path.resolve())]
-    for file in sorted(layout_of(path).files(path)):
-        s = file.stat()
-        state = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-        parts.append(f"{file.name} {state}")
-    return "\n".join(parts)
+    folder, path = cache_folder(), find(name, places())
+    with suppress(OSError, ModelError):
+        if folder and path:
+            layout = layout_of(path)
+            parts = ["" if expanded(name) == path else name, str(path.resolve())]
+            for file in sorted(layout.files(path)):
+                s = file.stat()
+                state = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+                parts.append(f"{file.name} {state}")
+            return folder, "\n".join(parts), layout.outline(path).dims
+    return None
 
 
 def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -> Opened:

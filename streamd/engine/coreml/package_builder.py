@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from streamd.disk import CACHE_VARIABLE, cache_folder, discard, prune, put_folder
+from streamd.disk import CACHE_VARIABLE, discard, prune, put_folder
 from streamd.engine.coreml.golden import golden_windows, save_golden
 from streamd.engine.coreml.package import (
     EMBEDDING,
@@ -33,9 +33,8 @@ from streamd.engine.coreml.package import (
 )
 from streamd.engine.coreml.rounding import held_reference, norm_scales
 from streamd.engine.model import Model
-from streamd.engine.prepared import code_digest, files_state, with_bank
-from streamd.engine.store import find, load_model
-from streamd.engine.store.cache import places
+from streamd.engine.prepared import cache_key, code_digest, with_bank
+from streamd.engine.store import load_model
 from streamd.errors import ModelError
 from streamd.options import BuildOptions
 from streamd.types import N_AUDIO_CTX
@@ -91,13 +90,9 @@ def build_model(
 
 def _cached(name: str) -> Path | None:
     """Return where the built model is, or would be; None without a model or a cache folder."""
-    folder, path = cache_folder(), find(name, places())
-    if folder is None or path is None:
+    if (cached := cache_key(name)) is None:
         return None
-    try:
-        state = files_state(name, path)
-    except (OSError, ModelError):  # the loader reports best what is wrong
-        return None
+    folder, state, _ = cached
     return folder / _FOLDER / hashlib.sha256(state.encode()).hexdigest()[:40] / _code()
 
 
