@@ -23,8 +23,9 @@ from streamd.engine.store.cache import Repository, StorePaths, places, repositor
 from streamd.engine.store.layouts import layout_of
 from streamd.errors import ConfigError, ModelError
 from streamd.options import ModelOptions, OutputOptions
-from streamd.sinks.progress import ProgressBar, download_line
-from streamd.sinks.terminal import is_terminal
+from streamd.sinks.progress import Progress, download_line
+from streamd.sinks.terminal import TerminalSink, is_terminal
+from streamd.sinks.text import Look
 
 log = logging.getLogger(__name__)
 
@@ -115,11 +116,12 @@ def _download(
         fetch(offer, here, on_progress=_tenths(name))
         return
     start = offer.n_bytes - offer.n_missing
-    bar = ProgressBar(sys.stderr, partial(download_line, name), start=start)
+    terminal = TerminalSink(sys.stderr, Look())
+    progress = Progress(terminal.status, partial(download_line, name), start=start)
     try:
-        fetch(offer, here, on_progress=bar.update)
+        fetch(offer, here, on_progress=progress.update)
     finally:
-        bar.close()
+        terminal.close()
 
 
 def _can_ask(output: OutputOptions) -> bool:

@@ -29,8 +29,9 @@ from streamd.events import Details, EndReason, Eos, Fault, Final, Gap, TimedWord
 from streamd.hub import Hub
 from streamd.mel import RecordingMel
 from streamd.server import LIVE, Wanted
-from streamd.sinks.progress import ProgressBar, transcription_line
-from streamd.sinks.terminal import is_terminal
+from streamd.sinks.progress import Progress, transcription_line
+from streamd.sinks.terminal import TerminalSink, is_terminal
+from streamd.sinks.text import Look
 from streamd.sources import Lost, Source
 from streamd.sources.file import FileSource
 from streamd.streams import Streams
@@ -249,19 +250,20 @@ class _Batch:
 
     async def transcribe(self, name: str, source: Source) -> None:
         """Read a file and publish its text; raises `StreamdError` after what it has published."""
-        terminal = is_terminal(sys.stderr, os.environ)
-        line = partial(transcription_line, source.name)
-        bar = ProgressBar(sys.stderr, line) if terminal else None
         hub, failure = Hub(LIVE, _HISTORY), None
         async with asyncio.TaskGroup() as tasks:
             sinks = open_files(self._config, name, whole=True, segments=True)
             shown = open_display(self._config, sys.stdout, os.environ, segments=True)
-            screen = Screen(shown, bar)
+            has_terminal = is_terminal(sys.stderr, os.environ)
+            alone = has_terminal and not isinstance(shown, TerminalSink)
+            screen = Screen(shown, TerminalSink(sys.stderr, Look()) if alone else None)
+            line = partial(transcription_line, source.name)
+            progress = Progress(screen.status if has_terminal else lambda _: None, line)
             show(screen, hub, self._control, tasks, sinks=sinks)
             try:
                 with self._control.stopping(source.stop):  # opening may take long, too
                     async with source:
-                        await self._run(source, hub, screen)
+                        await self._run(source, hub, progress)
             except StreamdError as error:
                 failure = error
                 code = "source" if isinstance(error, SourceError) else "engine"
@@ -271,12 +273,12 @@ class _Batch:
         if failure is not None:
             raise failure
 
-    async def _run(self, source: Source, hub: Hub, screen: Screen) -> None:
+    async def _run(self, source: Source, hub: Hub, progress: Progress) -> None:
         if self._transcriber is None:
             opened = await self._in_thread(open_model, self._config)
             self._transcriber = await self._in_thread(FileTranscriber, self._config, *opened)
         transcriber = self._transcriber
-        screen.reached(0, source.duration_ms or 0)
+        progress.update(0, source.duration_ms or 0)
         file, damage = transcriber.new_file(hub.publish), None
         try:
             await file.read(source)
@@ -291,7 +293,7 @@ class _Batch:
                 break
             for final in window.finals:
                 hub.publish(final)
-            screen.reached(window.reached_ms, file.duration_ms)
+            progress.update(window.reached_ms, file.duration_ms)
         if damage is not None:
             raise damage
 

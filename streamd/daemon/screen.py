@@ -5,9 +5,9 @@ or a client.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
 from signal import SIGWINCH
 from typing import Any
@@ -19,7 +19,6 @@ from streamd.errors import StreamdError
 from streamd.events import Event, Final
 from streamd.hub import Hub
 from streamd.sinks import CaptionSink, Sink
-from streamd.sinks.progress import ProgressBar
 from streamd.stdio import lines_inside
 from streamd.types import Frames
 
@@ -34,10 +33,13 @@ async def stored(hub: Hub, sink: Sink) -> None:
 
 
 class Screen:
-    """Standard output, shared by captions, log lines and a progress bar: one thread draws all."""
+    """Standard output, shared by captions, log lines and a progress bar: one thread draws all.
 
-    def __init__(self, captions: CaptionSink, progress: ProgressBar | None = None) -> None:
-        self._captions, self._progress = captions, progress
+    `terminal` shows what may change if `captions` do not.
+    """
+
+    def __init__(self, captions: CaptionSink, terminal: CaptionSink | None = None) -> None:
+        self._captions, self._terminal = captions, terminal or captions
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="captions")
         self._ended = False
         self._peak, self._n_heard = 0.0, 0
@@ -50,22 +52,22 @@ class Screen:
         # A terminal may be stopped (Ctrl-S): then one level waits for it, not all.
         if self._ended or self._n_heard < _METER_FRAMES or not _is_done(self._metering):
             return
-        self._metering = self._thread.submit(self._meter, self._peak)
+        self._metering = self._thread.submit(self._captions.meter, self._peak)
         self._peak, self._n_heard = 0.0, 0
 
     def redraw(self) -> None:
         """Draw the captions again, because the terminal was resized."""
         if not self._ended:
-            self._thread.submit(self._redraw)
+            self._thread.submit(self._terminal.redraw)
 
-    def reached(self, position_ms: int, duration_ms: int) -> None:
-        """Show the progress; a duration of 0 is unknown."""
-        if self._progress is not None and not self._ended:
-            self._thread.submit(self._progress.update, position_ms, duration_ms)
+    def status(self, line: Callable[[int], str]) -> None:
+        """Show a line below the captions, made for the columns of the terminal."""
+        if not self._ended:
+            self._thread.submit(self._terminal.status, line)
 
     async def show(self, hub: Hub) -> None:
         """Show the hub's events until the session ends; raises `BrokenPipeError`."""
-        with self._thread, lines_inside(self._above, self._thread.submit):
+        with self._thread, lines_inside(self._terminal.above, self._thread.submit):
             try:
                 await _follow(hub, self, self._thread)
             finally:
@@ -75,37 +77,15 @@ class Screen:
 
     def write(self, event: Event) -> None:
         """Show an event above the progress bar; `show` calls this, and `close`."""
-        with self._drawing():
+        is_below = self._terminal is not self._captions
+        with self._terminal.above() if is_below else nullcontext():
             self._captions.write(event)
 
     def close(self) -> None:
         """Remove the progress bar, and complete the captions."""
-        if self._progress is not None:
-            self._progress.close()
+        if self._terminal is not self._captions:
+            self._terminal.close()
         self._captions.close()
-
-    def _meter(self, peak: float) -> None:
-        with self._drawing():
-            self._captions.meter(peak)
-
-    def _redraw(self) -> None:
-        with self._drawing():
-            self._captions.redraw()
-
-    @contextmanager
-    def _above(self) -> Iterator[None]:
-        with self._drawing(), self._captions.above():
-            yield
-
-    @contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """Let the captions draw; between, a progress bar has their place and shows their rows."""
-        if self._progress is None:
-            yield
-            return
-        with self._progress.above():
-            yield
-            self._progress.captions = self._captions.hide()
 
 
 def _is_done(future: Future[None] | None) -> bool:

@@ -4,6 +4,7 @@ A sink receives the events in the order of the stream, writes at once and flushe
 as its stream blocks, and may not be called from two threads at a time.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -53,9 +54,9 @@ class CaptionSink(Sink, Protocol):
         """Show the level of the microphone, 0 to 1, while there are no captions."""
         return
 
-    def hide(self) -> list[str]:
-        """Remove what may still change, and return its rows: something else shows them."""
-        return []
+    def status(self, line: Callable[[int], str] | None) -> None:
+        """Show a line below the captions, made for the columns of the terminal; None removes it."""
+        return
 
     def above(self) -> AbstractContextManager[None]:
         """Let other output, such as a log line, appear above the captions."""

@@ -1,12 +1,10 @@
 """One line at the bottom of a terminal that shows how far a long task is."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TextIO
+from collections.abc import Callable
+from functools import partial
 
 from streamd.disk import megabytes
-from streamd.sinks.terminal import Region, Size, terminal_size
 from streamd.sinks.text import chunks, clean, clock, width
 
 _MIN_BAR_CELLS = 10
@@ -61,57 +59,30 @@ def _fitted(text: str, columns: int) -> str:
     return shown if width(shown) <= columns else ""  # one cell, and a wide character
 
 
-class ProgressBar:
-    """The progress of one task on the terminal `stream`, in the line that `render` makes.
+class Progress:
+    """Has `show` show the line that `render` makes of the progress of one task.
 
-    `start` is what was done before the task began; it does not count for the speed. `size` is by
-    default that of the stream's own terminal.
+    `start` is what was done before the task began; it does not count for the speed.
     """
 
     def __init__(
         self,
-        stream: TextIO,
+        show: Callable[[Callable[[int], str]], object],
         render: Render,
         *,
         start: int = 0,
-        size: Size | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream, self._render, self._start = stream, render, start
-        self._size = size or (lambda: terminal_size(stream))
-        self._now_s = now_s
+        self._show, self._render, self._start, self._now_s = show, render, start, now_s
         self._began_s = now_s()
-        self._drawn_s = self._began_s - _REDRAW_S
-        self._region = Region()
-        self._rows: list[str] = []
-        self.captions: list[str] = []
-        """Rows to show above the bar."""
+        self._shown_s = self._began_s - _REDRAW_S
 
     def update(self, done: int, total: int) -> None:
         """Show how much is done, at most ten times a second; a `total` of 0 means unknown."""
         now_s = self._now_s()
-        if now_s - self._drawn_s < _REDRAW_S:
+        if now_s - self._shown_s < _REDRAW_S:
             return
-        self._drawn_s = now_s
+        self._shown_s = now_s
         elapsed_s = now_s - self._began_s
         speed = (done - self._start) / elapsed_s if elapsed_s > 0 else 0.0
-        self._rows = [self._render(done, total, speed, self._size()[0])]
-        self._put(self._region.draw([*self.captions, *self._rows]))
-
-    @contextmanager
-    def above(self) -> Iterator[None]:
-        """Whole lines written to the same terminal inside stay above the bar."""
-        self._put(self._region.draw([]))
-        try:
-            yield
-        finally:
-            self._put(self._region.draw([*self.captions, *self._rows]))
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._put(self._region.draw([]))
-
-    def _put(self, text: str) -> None:
-        if text:
-            self._stream.write(text)
-            self._stream.flush()
+        self._show(partial(self._render, done, total, speed))

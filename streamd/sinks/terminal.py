@@ -130,6 +130,7 @@ class TerminalSink:
         self._partial: Partial | None = None
         self._behind_s = 0
         self._meter = ""
+        self._status: Callable[[int], str] | None = None
         self._paragraphs: list[_Paragraph] = []
         self._open = False  # whether the last paragraph may go on
         self._end_ms = 0
@@ -208,7 +209,7 @@ class TerminalSink:
         return [paint(row) for row in gone]
 
     def _changing(self, columns: int) -> list[list[Span]]:
-        """Return what may still change: the last row of the finals, the partial, lag or level."""
+        """Return what may change: the last row of the finals, the partial, lag, level, status."""
         rows: list[list[Span]] = []
         spans, partial = self._last_row(), self._partial
         if partial is not None and partial.text:
@@ -219,7 +220,8 @@ class TerminalSink:
             rows, spans = wrapped(spans, columns), [Span(self._meter, FAINT)]
         if self._behind_s:
             spans = [*spans, Span(f" [{self._behind_s} s behind]", FAINT)]
-        return rows + wrapped(spans, columns)
+        status = [[Span(self._status(columns))]] if self._status else []
+        return rows + wrapped(spans, columns) + status
 
     def meter(self, peak: float) -> None:
         """Show how loud the microphone is, 0 to 1, while there are no captions."""
@@ -228,19 +230,19 @@ class TerminalSink:
         self._meter = f"{_MIC} {'█' * n_lit}{'░' * (_METER_CELLS - n_lit)}"
         self._draw()
 
+    def status(self, line: Callable[[int], str] | None) -> None:
+        """Show a last row, which `line` makes for the terminal's columns; None removes it."""
+        self._status = line
+        self._draw()
+
     def redraw(self) -> None:
         """Fit the newest rows to the terminal's present size: call it on SIGWINCH."""
         self._draw(anew=True)
 
-    def hide(self) -> list[str]:
-        """Remove what may still change until the next event, and return its rows."""
-        self._put(self._region.draw([], self._leave(len(self._fixed()))))
-        return [paint(row) for row in self._changing(self._size()[0])]
-
     @contextmanager
     def above(self) -> Iterator[None]:
         """Keep whole lines that are written to the same terminal inside above what may change."""
-        self.hide()
+        self._put(self._region.draw([], self._leave(len(self._fixed()))))
         try:
             yield
         finally:
@@ -248,7 +250,7 @@ class TerminalSink:
 
     def close(self) -> None:
         """Leave the cursor, visible, below everything; words that never became final stay."""
-        self._meter = ""
+        self._meter, self._status = "", None
         self._draw()
         self._put(self._region.leave())
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.sinks.progress import ProgressBar, download_line, transcription_line
-from streamd.sinks.text import width
+from streamd.sinks.progress import Progress, download_line, transcription_line
+from streamd.sinks.terminal import TerminalSink
+from streamd.sinks.text import Look, width
 from tests.support.emulator import Emulator
 
 
@@ -46,35 +47,36 @@ def test_the_line_fits_any_terminal(label, position_ms, duration_ms, speed, colu
 @pytest.fixture
 def bar():
     """A bar of ten seconds on a terminal, and a clock that the test moves."""
-    emulator = Emulator(80, 24)
-    clock = [0.0]
-    bar = ProgressBar(
-        emulator, partial(transcription_line, "a.wav"), size=emulator.size, now_s=lambda: clock[0]
-    )
-    return emulator, clock, bar
+    emulator, clock = Emulator(80, 24), [0.0]
+    terminal = TerminalSink(emulator, Look(), size=emulator.size)
+    line = partial(transcription_line, "a.wav")
+    return emulator, clock, terminal, Progress(terminal.status, line, now_s=lambda: clock[0])
 
 
-def test_captions_on_the_same_terminal_stay_above_the_bar(bar):
-    emulator, clock, bar = bar
+def test_other_lines_on_the_same_terminal_stay_above_the_bar(bar):
+    emulator, clock, terminal, progress = bar
     for second in range(1, 4):
         clock[0] += 1
-        bar.update(second * 2000, 10_000)
-        with bar.above():
+        progress.update(second * 2000, 10_000)
+        with terminal.above():
             emulator.write(f"caption {second}\r\n")
     *captions, shown = emulator.rows()
     assert captions == ["caption 1", "caption 2", "caption 3"]
     assert "60%" in shown
-    bar.close()
+    emulator.resize(40)
+    terminal.redraw()
+    assert "60%" in emulator.rows()[-1]
+    terminal.close()
     assert emulator.rows() == captions
     assert not emulator.screen.cursor.hidden
 
 
 def test_the_bar_is_drawn_at_most_ten_times_a_second(bar):
-    emulator, clock, bar = bar
+    emulator, clock, _, progress = bar
     drawn = set()
     for tick in range(100):
         clock[0] = tick / 64
-        bar.update(tick * 100, 10_000)
+        progress.update(tick * 100, 10_000)
         drawn.update(emulator.rows())
     assert 10 <= len(drawn) <= 16
 
@@ -85,16 +87,14 @@ def test_a_wide_name_in_a_terminal_of_one_cell_is_left_out():
 
 
 def test_a_download_counts_the_speed_of_what_came_now():
-    emulator, clock = Emulator(80, 24), [0.0]
+    clock, shown = [0.0], []
     line = partial(download_line, "base.en")
-    bar = ProgressBar(emulator, line, start=200_000_000, size=emulator.size, now_s=lambda: clock[0])
-    bar.update(200_000_000, 290_000_000)
-    assert emulator.rows()[0].endswith("  69% of 290 MB")
+    progress = Progress(shown.append, line, start=200_000_000, now_s=lambda: clock[0])
+    progress.update(200_000_000, 290_000_000)
+    assert shown.pop()(80).endswith("  69% of 290 MB")
     clock[0] = 1.0
-    bar.update(210_000_000, 290_000_000)
-    assert emulator.rows()[0].endswith("  72% of 290 MB  10.0 MB/s  0:00:08 left")
-    bar.close()
-    assert emulator.rows() == []
+    progress.update(210_000_000, 290_000_000)
+    assert shown.pop()(80).endswith("  72% of 290 MB  10.0 MB/s  0:00:08 left")
 
 
 def test_nothing_to_download_is_all():
