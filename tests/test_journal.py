@@ -26,6 +26,7 @@ from streamd.journal.files import (
     transcript,
 )
 from streamd.options import JournalOptions
+from streamd.types import Past, Word
 
 DAY_S = 86_400
 
@@ -52,16 +53,34 @@ def full_disk(*_: object) -> int:
     raise OSError(28, "No space left on device")
 
 
+PAST = Past(start_ms=20, gate=(b"\0\xff", b""), gate_at=13, words=(Word(" a", 1, 2, 0.5, (3,)),))
+
+
+@pytest.mark.parametrize("rotate_bytes", [1, 1 << 20])
+def test_with_what_a_session_goes_on_is_in_every_file(tmp_path, rotate_bytes):
+    policy = JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes))
+    with Folder(tmp_path, policy) as folder:
+        first = folder.open("talk")
+        first.past = PAST
+        filled(first, 1)
+        first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
+    with Folder(tmp_path, policy) as folder:
+        assert folder.open("talk").past == PAST
+
+
 def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
     with Folder(tmp_path) as folder:
         first = filled(folder.open("talk"), 3)
         first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
-        first.settled_ms = 520
+        first.settled_ms, first.past = 520, PAST
         first.mark()
+        first.settled_ms = 530
+        first.mark()  # no audio less is needed
     with Folder(tmp_path) as folder:
         second = folder.open("talk")
         assert (second.epoch, second.started) == (first.epoch, first.started)
         assert (second.seq, second.seg, second.settled_ms, second.end_ms) == (3, 3, 520, 540)
+        assert (second.past, second.kept_ms) == (PAST, 20)
         filled(second, 2)
         assert [list(second.read(n, 5)) for n in range(6)] == [
             [numbered(seq) for seq in range(n + 1, 6)] for n in range(6)

@@ -14,6 +14,7 @@ import msgspec
 
 from streamd.errors import StreamdError
 from streamd.events import Choices, Eos, Final, Gap, SessionEvent
+from streamd.types import Past
 
 
 class JournalError(StreamdError):
@@ -49,9 +50,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="jou
 
 
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event. Audio before `settled_ms`, in the session's time, is no longer needed."""
+    """An event, and that audio before `settled_ms`, in the session's time, is silence or in finals.
+
+    `past` is with what another session goes on there; None: with what an earlier line says.
+    """
 
     settled_ms: int = 0
+    past: Past | None = None
     event: Head | Fed | Final | Gap | Eos | None = None
 
 
@@ -85,16 +90,18 @@ class Journal(Protocol):
     is_shared: bool
     """Whether other nodes can go on with the run."""
     settled_ms: int
-    """Time of the session before which no audio is needed, not even after a crash.
+    """Time of the session before which all audio is silence or in finals.
 
     Every line carries it. Set it before the final that settles the audio is stored: then the final
     and the time are stored at once, and a session that is resumed after a crash gets each word
     exactly once. `mark` stores it without an event.
     """
+    past: Past | None
+    """With what a session goes on there; set it with `settled_ms`. Finals and marks carry it."""
 
     @property
     def kept_ms(self) -> int:
-        """The newest `settled_ms` that is stored."""
+        """Time before which no audio is needed, even after a crash: where the stored one begins."""
 
     @property
     def closed(self) -> bool:
@@ -122,7 +129,7 @@ class Journal(Protocol):
         """Store who feeds the session now, if that is new. Raises as `store` does."""
 
     def mark(self) -> None:
-        """Store `settled_ms` if it has moved since the last line. Raises as `store` does."""
+        """Store `settled_ms` and `past` if less audio is needed then. Raises as `store` does."""
 
     def end(self, reason: str) -> None:
         """Store that the run is over; the session's name begins another one next time."""

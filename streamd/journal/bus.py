@@ -33,6 +33,7 @@ from streamd.journal.jetstream import (
     OvertakenError,
     StoredMessage,
 )
+from streamd.types import Past
 
 _HISTORY = 10_000
 """Finals of a session that a node keeps in memory for replay: a day of speech."""
@@ -48,12 +49,12 @@ Step = Callable[[], Awaitable[None]]
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The `node` that feeds the run `epoch` of a session; empty: none does.
 
-    Audio before `settled_ms`, in the session's time, is no longer needed.
+    `settled` is a line without an event: of silence, the log has none.
     """
 
     node: str
     epoch: str
-    settled_ms: int = 0
+    settled: JournalLine = JournalLine()
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -158,9 +159,9 @@ class Channel:
         found = await self.stream.newest(f"$KV.{LEASES}.{self.key}")
         return _lease(found.data) if found else None, found
 
-    async def write_lease(self, node: str, epoch: str, settled_ms: int) -> None:
+    async def write_lease(self, node: str, epoch: str, settled: JournalLine) -> None:
         """Write the lease; raises `OvertakenError` if another node has done so."""
-        lease = Lease(node=node, epoch=epoch, settled_ms=settled_ms)
+        lease = Lease(node=node, epoch=epoch, settled=settled)
         subject = f"$KV.{LEASES}.{self.key}"
         self.revision = await self.stream.put(subject, _encode(lease), last=self.revision)
 
@@ -184,7 +185,9 @@ class BusJournal:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms, self.fed = 0, 0, 0, Fed()
         self.ended = ""
-        self.settled_ms = self.kept_ms = 0
+        self.settled_ms = 0
+        self.past: Past | None = None
+        self._kept = JournalLine()  # the same, as it is stored
         self.closed = False
         self.is_shared = True
         self.is_mine = is_new
@@ -201,7 +204,7 @@ class BusJournal:
         self._relay: Callable[[Fed | SessionEvent], None] = lambda event: None
         self._lost: Callable[[], None] = lambda: None
         if is_new:
-            channel.outbox.put(self._write_lease)
+            channel.outbox.put(partial(self._write_lease, JournalLine()))
             self._put_line(head)
 
     @property
@@ -213,6 +216,11 @@ class BusJournal:
     def first(self) -> int:
         """Number of the oldest final in memory."""
         return self.seq - len(self._finals) + 1
+
+    @property
+    def kept_ms(self) -> int:
+        """Where the stored past begins."""
+        return self._kept.past.start_ms if self._kept.past else 0
 
     @property
     def lag_ms(self) -> int:
@@ -244,9 +252,9 @@ class BusJournal:
             self._put_line(fed)
 
     def mark(self) -> None:
-        """Store `settled_ms` if it has moved."""
-        if self.is_mine and self.settled_ms > self.kept_ms:
-            self._channel.outbox.put(partial(self._write_lease, self.settled_ms), key="mark")
+        """Store what is settled if less audio is needed then."""
+        if self.is_mine and self.past is not None and self.past.start_ms > self.kept_ms:
+            self._channel.outbox.put(partial(self._write_lease, self._settled), key="mark")
 
     def end(self, reason: str) -> None:
         """Store that the run is over."""
@@ -258,7 +266,7 @@ class BusJournal:
     def close(self) -> None:
         """Let the session go; another node may go on with it at once."""
         if self.is_mine and not self.closed:
-            self._channel.outbox.put(partial(self._write_lease, self.settled_ms, node=""))
+            self._channel.outbox.put(partial(self._write_lease, self._settled, node=""))
             self._channel.outbox.put(self._let_go)
         self.closed = True
 
@@ -318,12 +326,14 @@ class BusJournal:
         self._channel.outbox.clear()
         log.warning("session %s: another node feeds it now", self.session)
         self.is_mine = self.closed = False
-        self.ended, self.settled_ms = "", self.kept_ms
+        self.ended = ""
+        self.keep(self._kept)
         self._lost()
         await self.follow()
 
     def _put_line(self, event: Head | Fed | Final | Gap | Eos) -> None:
-        line = JournalLine(settled_ms=self.settled_ms, event=event)
+        past = self.past if isinstance(event, Final) else None
+        line = JournalLine(settled_ms=self.settled_ms, past=past, event=event)
         self._channel.outbox.put(partial(self._append, line))
 
     async def _append(self, line: JournalLine) -> None:
@@ -343,10 +353,22 @@ class BusJournal:
     async def _send(self, told: Told) -> None:
         await self._stream.tell(f"streamd_told.{self._channel.key}", _encode(told))
 
-    async def _write_lease(self, settled_ms: int = 0, node: str | None = None) -> None:
+    @property
+    def _settled(self) -> JournalLine:
+        return JournalLine(settled_ms=self.settled_ms, past=self.past)
+
+    async def _write_lease(self, settled: JournalLine, node: str | None = None) -> None:
         name = self._stream.node if node is None else node
-        await self._channel.write_lease(name, self.epoch, settled_ms)
-        self.kept_ms = max(self.kept_ms, settled_ms)
+        await self._channel.write_lease(name, self.epoch, settled)
+        self.keep(settled)
+
+    def keep(self, line: JournalLine) -> None:
+        """Note what is stored as settled."""
+        if line.settled_ms >= self._kept.settled_ms:
+            past = line.past or self._kept.past
+            self._kept = JournalLine(settled_ms=line.settled_ms, past=past)
+        if not self.is_mine:
+            self.settled_ms, self.past = self._kept.settled_ms, self._kept.past
 
     async def _let_go(self) -> None:
         self.is_mine = False
@@ -365,8 +387,7 @@ class BusJournal:
     def _take(self, at: int, line: JournalLine) -> None:
         """Note a line that is stored; tell the hub, unless it is this node's own."""
         self.at, event = at, line.event
-        self.kept_ms = max(self.kept_ms, line.settled_ms)
-        self.settled_ms = max(self.settled_ms, self.kept_ms)
+        self.keep(line)
         match event:
             case Final():
                 self.seq, self.seg = event.seq, event.seg
@@ -487,8 +508,8 @@ class Bus:
             is_awaited = bool(journal.fed.proof) and age_s < self._resume_s
             channel.is_elsewhere = is_fed or is_awaited
         if not channel.is_elsewhere:
-            await channel.write_lease(self._stream.node, journal.epoch, lease.settled_ms)
-            journal.settled_ms = max(journal.settled_ms, lease.settled_ms)
+            await channel.write_lease(self._stream.node, journal.epoch, lease.settled)
+            journal.keep(lease.settled)
             await journal.claim()
 
     async def _look_back(self, channel: Channel, epoch: str) -> None:

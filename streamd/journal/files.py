@@ -27,6 +27,7 @@ from streamd.errors import ConfigError, os_error_as
 from streamd.events import Eos, Final, Gap, SessionEvent
 from streamd.journal import Claimant, Fed, Head, JournalError, JournalLine, Release
 from streamd.options import JournalOptions
+from streamd.types import Past
 
 AUTO = "auto"
 """Stands for the system's folder for such files."""
@@ -216,6 +217,7 @@ class FileJournal:
         self.fed = head.fed
         self.ended = ""
         self.settled_ms = self.kept_ms = 0
+        self.past: Past | None = None
         self.is_shared, self.lag_ms = False, 0
         self._index, self._files, self._policy = index, tuple(files), policy
         self._file = -1
@@ -271,8 +273,8 @@ class FileJournal:
             self.fed = fed
 
     def mark(self) -> None:
-        """Write the settled time if it has moved since the last line. Raises as `append` does."""
-        if self.settled_ms > self.kept_ms:
+        """Write what is settled if less audio is needed then. Raises as `append` does."""
+        if self.past is not None and self.past.start_ms > self.kept_ms:
             self._write(None)
 
     def end(self, reason: str) -> None:
@@ -326,7 +328,8 @@ class FileJournal:
         """Read the newest file and continue after its last whole line; cut off the rest."""
         path = self._files[-1].path
         for end, line in lines(path):
-            self.settled_ms = self.kept_ms = max(self.settled_ms, line.settled_ms)
+            self.settled_ms = max(self.settled_ms, line.settled_ms)
+            self._keep(line)
             event = line.event
             if isinstance(event, Final):
                 if event.seq != self.seq + 1:
@@ -365,11 +368,11 @@ class FileJournal:
             end_ms=self.end_ms,
             fed=self.fed,
         )
-        data = _encode(JournalLine(settled_ms=self.settled_ms, event=head)) + b"\n"
+        line = JournalLine(settled_ms=self.settled_ms, past=self.past, event=head)
         with os_error_as(JournalError, f"{path}: cannot be created"):
             file = os.open(path, flags, 0o600)
             try:
-                write_all(file, data)
+                write_all(file, data := _encode(line) + b"\n")
             except OSError:
                 os.close(file)
                 path.unlink()
@@ -399,7 +402,9 @@ class FileJournal:
             else:
                 self._policy.expire(self._index)
         offset = self._size
-        data = _encode(JournalLine(settled_ms=self.settled_ms, event=event)) + b"\n"
+        past = self.past if event is None or isinstance(event, Final) else None
+        line = JournalLine(settled_ms=self.settled_ms, past=past, event=event)
+        data = _encode(line) + b"\n"
         with os_error_as(JournalError, f"{self._files[-1].path}: cannot be written"):
             try:
                 write_all(self._file, data)
@@ -409,10 +414,14 @@ class FileJournal:
                 raise
         self._dirty = True
         self._size += len(data)
-        self.kept_ms = self.settled_ms
+        self._keep(line)
         if self._policy.options.fsync == "always":
             self._sync()
         return offset
+
+    def _keep(self, line: JournalLine) -> None:
+        if line.past is not None:
+            self.past, self.kept_ms = line.past, line.past.start_ms
 
     def _sync(self) -> None:
         _force(self._file)

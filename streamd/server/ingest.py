@@ -166,7 +166,8 @@ class Ingest:
         audio = self._audio
         if audio is None:
             secret = "" if start.samples is None else self.epoch.partition(SECRET)[2]
-            await self.session.choose(start.chosen, secret=secret)
+            has_ms = (start.samples or 0) * 1000 // start.rate
+            await self.session.choose(start.chosen, secret=secret, has_ms=has_ms)
             audio = self._audio = _AudioInput(start, self.session.began_ms)
         elif replace(start, samples=audio.start.samples) != audio.start or start.samples is None:
             raise WireError("late_start", "a session must be resumed with the same start")

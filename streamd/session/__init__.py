@@ -10,6 +10,7 @@ blocks. Every frame that passes the gate is in a window that was accepted, unles
 lost. The states of an utterance are those of `streamd.vad.utterance`.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,10 +23,21 @@ from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
 from streamd.session.segment import LONGEST, Segment, usable
 from streamd.session.timeline import Timeline
-from streamd.types import FRAME, FRAME_MS, Frames, Hypothesis, Suspect, Window, Word, ms_from_frames
-from streamd.vad import Gate, level_db
+from streamd.types import (
+    FRAME,
+    FRAME_MS,
+    Frames,
+    Hypothesis,
+    Past,
+    Suspect,
+    Window,
+    Word,
+    frames_from_ms,
+    ms_from_frames,
+)
+from streamd.vad import LOOKBACK, Gate, level_db
 from streamd.vad.segmenter import Segmenter
-from streamd.vad.utterance import State, Trigger
+from streamd.vad.utterance import State, Trigger, Utterance
 
 LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early."""
@@ -33,6 +45,10 @@ LONG_GAP = 250
 """Frames of silence that stand for a longer gap, besides those that end any utterance."""
 SHORT_PAUSE = 10
 """Frames between two utterances up to which the second continues the first: a breath of 0.9 s."""
+GATE_EVERY, WARM_UP = 250, SHORT_PAUSE + LONGEST
+"""Frames between two states of the gate that are kept, and those before settled audio from which a
+session that goes on there has to hear it: its first window may begin so early, and what the gate
+remembers besides is newer."""
 LONG_SILENCE = 150
 """Frames without speech after which the text before them is no longer a prompt."""
 
@@ -66,15 +82,47 @@ class Session:
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._transcribed = 0  # the end of the newest accepted window
-        self._final_until = 0  # audio before this frame is in a final
+        self._past = Past()  # in frames of this session; audio before its `until` is in a final
+        self._gates: deque[tuple[int, tuple[bytes, bytes]]] = (
+            deque()
+        )  # states of the gate, by frame
 
-    def resume(self, began_ms: int, seg: int) -> None:
-        """Continue the session of an earlier process: from this time on, with this segment.
+    def resume(self, past: Past, settled_ms: int, seg: int) -> None:
+        """Go on with the session of an earlier process; call it before any audio.
 
-        Call it before any audio.
+        Audio comes from where its `past` begins; until `settled_ms`, it becomes no text again.
+        `seg` is the number of the next segment.
         """
-        self._timeline.jump(0, began_ms)
-        self._seg = seg
+        self._timeline.jump(0, past.start_ms)
+        self._past, self._seg = past, seg
+        self._gate.restore(past.gate, past.gate_at)
+        self._gates.append((past.gate_at, past.gate))
+        self._segmenter.skip(frames_from_ms(settled_ms - past.start_ms))
+        self._language.known = past.language
+        newest = Hypothesis(language=past.language)
+        self._prompt.remember(past.prompt, language=past.language, temperature=0.0)
+        self._before = Segment(Utterance(past.anchor), past.anchor, past.until, newest=newest)
+        self._before.committed = list(past.words)
+
+    @property
+    def past(self) -> Past:
+        """What another session needs to know to go on with the audio that is not settled here."""
+        if not self._gates or self._gates[0][0] > self._settled:
+            return Past(start_ms=self.settled_ms, language=self._past.language)
+        at, gate = self._gates[0]
+        start = max(0, at - LOOKBACK)
+        return replace(
+            self._past,
+            start_ms=self._timeline.true_ms(ms_from_frames(start)),
+            gate=gate,
+            gate_at=at - start,
+            until=self._past.until - start,
+            anchor=self._past.anchor - start,
+            words=tuple(
+                replace(word, start=word.start - start, end=word.end - start)
+                for word in self._past.words
+            ),
+        )
 
     @property
     def now(self) -> int:
@@ -110,14 +158,19 @@ class Session:
     @property
     def settled_ms(self) -> int:
         """Time before which all audio is silence or in finals, so that it is not needed again."""
-        settled = max(self._segmenter.oldest, self._final_until)
-        return self._timeline.true_ms(ms_from_frames(settled))
+        return self._timeline.true_ms(ms_from_frames(self._settled))
+
+    @property
+    def _settled(self) -> int:
+        return max(self._segmenter.oldest, self._past.until)
 
     def feed(self, frames: Frames) -> list[SessionEvent]:
         """Take the next (n, 320) frames, and return the events that need no window."""
         events: list[SessionEvent] = []
         lost = self._ring.append(frames)
         for frame in frames:
+            if not self._gates or self._segmenter.end >= self._gates[-1][0] + GATE_EVERY:
+                self._gates.append((self._segmenter.end, self._gate.state))
             level = level_db(frame)
             silence = self._gate.update(frame, level)
             events += self._segmenter.push(silence, level, self._gate.late)
@@ -141,6 +194,7 @@ class Session:
         # the silence: the pre-roll of the next utterance belongs to the time after the gap.
         if duration_ms > ms_from_frames(n_frames + 1):
             self._timeline.jump(ms_from_frames(self.now), duration_ms - ms_from_frames(n_frames))
+            self._gates.clear()  # what follows them is not all in the audio
         return [gap, *events, *self.feed(silence[:pre_roll])]
 
     def flush(self) -> list[SessionEvent]:
@@ -194,8 +248,8 @@ class Session:
         self._transcribed = max(self._transcribed, window.end)
         # A word that a flush cut in two may begin where the utterance before has its end; where the
         # decoder knows the words before, it does not repeat them.
-        known = segment.committed[-1].end if window.before else self._final_until
-        known = min(known, self._final_until)
+        known = segment.committed[-1].end if window.before else self._past.until
+        known = min(known, self._past.until)
         hypothesis = usable(hypothesis, known, self._segmenter)
         if window.last and window.task != "translate" and segment.is_invented(hypothesis):
             hypothesis = Hypothesis(language=hypothesis.language, suspect=Suspect.NO_SPEECH)
@@ -223,7 +277,7 @@ class Session:
             start = max(utterance.start, self._ring.start)
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
-            pause = start - self._final_until
+            pause = start - self._past.until
             self._continue(self._segment, pause)
             if not self._options.keep_context or pause > LONG_SILENCE:
                 self._prompt.forget()
@@ -328,9 +382,15 @@ class Session:
         self._segment = None
         segment.revise(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
-        self._final_until = max(end, min(last, self._transcribed))
         self._remember(segment.trim(self._segmenter, end), hypothesis)
         self._before = segment
+        self._past = Past(
+            until=max(end, min(last, self._transcribed)),
+            words=tuple(segment.committed[segment.n_left :]),
+            anchor=segment.anchor,
+            prompt=self._prompt.tokens,
+            language=self._language.known,
+        )
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
             retraction = segment.show(self._seg, end, self.now)
@@ -385,6 +445,8 @@ class Session:
             oldest = min(oldest, max(self._before.anchor, oldest - SHORT_PAUSE - LONGEST))
         self._ring.forget(oldest)
         self._segmenter.forget(oldest - 2)
+        while len(self._gates) > 1 and self._gates[1][0] <= self._settled - WARM_UP:
+            self._gates.popleft()
 
 
 class Language:

@@ -24,7 +24,7 @@ from streamd.journal import Fed, proof_of
 from streamd.session import Session
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
-from streamd.types import Frames, Hypothesis, Window, ms_from_frames
+from streamd.types import Frames, Hypothesis, Past, Window, ms_from_frames
 
 _LATE_MS = 1000
 """Time after which listeners are told that events wait to be stored."""
@@ -69,9 +69,7 @@ class Stream:
         self._is_out = False  # a window, to be transcribed
         self._language_told = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
-        self._first_seg = 1
-        self.began_ms = 0
-        """Time of the session at which this process took over from an earlier one."""
+        self._begins = Past(), 0, 1  # what `Session.resume` takes
         self.has_source = True
         """False while a device that feeds the session is unplugged."""
         self.heard: Callable[[Frames], None] | None = None
@@ -91,29 +89,47 @@ class Stream:
         journal = self.hub.journal
         if journal is None or not journal.seq + journal.settled_ms:
             return
-        self.began_ms = journal.settled_ms
-        if not is_resumed:
+        seg = journal.seg + 2  # the interrupted segment used a number, too
+        if is_resumed:
+            past = journal.past or Past(start_ms=journal.settled_ms)
+            self._begins = past, journal.settled_ms, seg
+        else:
             since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
-            last_ms = max(journal.end_ms, journal.settled_ms)
-            self.began_ms = max(since_ms, last_ms)
-            gap_ms = self.began_ms - last_ms
-            self._waiting = [Gap(t_ms=last_ms, duration_ms=gap_ms, why=GapReason.RESTART)]
-        # The interrupted segment used a number, too.
-        self._first_seg = journal.seg + 2
-        self.session.resume(self.began_ms, self._first_seg)
+            self._begin_late(since_ms, max(journal.end_ms, journal.settled_ms), seg)
+        self.session.resume(*self._begins)
 
-    async def choose(self, chosen: Mapping[str, object], *, secret: str = "") -> None:
+    def _begin_late(self, at_ms: int, last_ms: int, seg: int) -> None:
+        """Begin at `at_ms` without the past; audio from `last_ms` until then is lost."""
+        at_ms = max(at_ms, last_ms)
+        self._waiting = [Gap(t_ms=last_ms, duration_ms=at_ms - last_ms, why=GapReason.RESTART)]
+        self._begins = Past(start_ms=at_ms), at_ms, seg
+
+    @property
+    def began_ms(self) -> int:
+        """Time of the session from which on this process hears it."""
+        return self._begins[0].start_ms
+
+    async def choose(
+        self, chosen: Mapping[str, object], *, secret: str = "", has_ms: int = 0
+    ) -> None:
         """Use these choices of the client, of whom no audio came yet.
 
         Who knows the `secret` may resume the session, even with another process; empty: nobody may.
-        Raises `WireError` with `bad_option`; then nothing has changed.
+        Who does that has audio from `has_ms` of the session on. Raises `WireError` with
+        `bad_option`; then nothing has changed.
         """
         choices = await self._context.choose(self.hub.choices, chosen)
         if self._ended:
             return
-        if choices != self.hub.choices:
+        _, settled_ms, seg = self._begins
+        lacks = self.is_resumed and has_ms > self.began_ms
+        if lacks and has_ms > settled_ms:
+            self._begin_late(has_ms, settled_ms, seg)
+        elif lacks:
+            self._begins = Past(start_ms=has_ms), settled_ms, seg
+        if lacks or choices != self.hub.choices:
             self.hub.choices, self.session = choices, self._context.new_session(choices)
-            self.session.resume(self.began_ms, self._first_seg)
+            self.session.resume(*self._begins)
         if (journal := self.hub.journal) is not None:
             kept = choices if chosen or journal.fed.choices else None
             try:
@@ -178,18 +194,18 @@ class Stream:
 
         A journal that stores later than at once has it stored for the next call.
         """
-        journal, settled_ms = self.hub.journal, self.session.settled_ms
+        journal = self.hub.journal
         if self._is_lost:
             return 0
-        if journal is not None and not journal.closed:
-            journal.settled_ms = settled_ms
-            try:
-                journal.mark()
-            except StreamdError as error:
-                self._context.failed(error)
-                return 0
-            return min(settled_ms, journal.kept_ms)
-        return settled_ms
+        if journal is None or journal.closed:
+            return self.session.settled_ms
+        self._settle_until(self.session.settled_ms, self.session.past)
+        try:
+            journal.mark()
+        except StreamdError as error:
+            self._context.failed(error)
+            return 0
+        return journal.kept_ms
 
     def next_window(self) -> Window | None:
         """Return the session's next window; see `Session.next_window`."""
@@ -297,14 +313,19 @@ class Stream:
                 if isinstance(event, Final):
                     # A crash may come between two finals: the first settles only its own audio.
                     n_left -= 1
-                    self._settle_until(event.end_ms if n_left else self.session.settled_ms)
+                    if n_left:
+                        self._settle_until(event.end_ms)
+                    else:
+                        self._settle_until(self.session.settled_ms, self.session.past)
                 self.hub.publish(event)
         except StreamdError as error:
             self._context.failed(error)
 
-    def _settle_until(self, settled_ms: int) -> None:
+    def _settle_until(self, settled_ms: int, past: Past | None = None) -> None:
         if (journal := self.hub.journal) is not None:
             journal.settled_ms = max(journal.settled_ms, settled_ms)
+            if past is not None and journal.fed.proof:  # nobody else sends anything again
+                journal.past = past
 
     def _look(self) -> None:
         """Note since when a window is due, and wake a worker for it; silence wakes none."""

@@ -61,6 +61,10 @@ class Segmenter:
         """Frames pushed so far."""
         return self._base + len(self._track)
 
+    def skip(self, until: int) -> None:
+        """Begin no utterance before this frame, which is still to come."""
+        self._floor = until
+
     @property
     def oldest(self) -> int:
         """Frame before which no utterance begins, not even one that is still to come."""
@@ -125,7 +129,7 @@ class Segmenter:
             # keeps its place among the frames while the segmenter waits for an answer.
             if self.cursor == self._flush_at:
                 self._flush_at = None
-                if self._open is None and self._doubtful:
+                if self._open is None and self._doubtful and self.cursor > self._floor:
                     events += self._begin()
                 if self._open is not None:
                     events += self._close(self._open)
@@ -140,7 +144,7 @@ class Segmenter:
             self.cursor += 1
             if self._open is not None:
                 events += self._end_if_due(self._open)
-            elif silence == 0:
+            elif silence == 0 and self.cursor > self._floor:
                 events += self._begin()
 
     def _follow(self, utterance: Utterance, silence: int) -> None:

@@ -7,7 +7,7 @@ import noises
 import streamd.engine.silero
 from streamd.engine.silero import HighPass, Silero
 from streamd.types import FRAME, SAMPLE_RATE
-from streamd.vad import Gate, WebRtcVad
+from streamd.vad import LOOKBACK, Gate, WebRtcVad
 from tests.support import recorded
 
 
@@ -102,3 +102,19 @@ def test_the_filter_is_the_formula():
         expected.append(y)
     chunks = [found(chunk) for chunk in samples.reshape(-1, 512)]
     np.testing.assert_allclose(np.concatenate(chunks), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("after_s", [2, 6, 9, 14])
+def test_a_gate_that_takes_over_a_state_decides_as_the_one_that_had_it(after_s):
+    frames = recorded.frames(recorded.three_sentences())
+    at = after_s * 50
+    first, second = (Gate(WebRtcVad(1), second=Silero()) for _ in range(2))
+    for frame in frames[:at]:
+        first.update(frame)
+    second.restore(first.state, LOOKBACK)
+    for frame in frames[at - LOOKBACK : at]:
+        assert second.update(frame) > 0
+    decided = [(first.update(frame), second.update(frame)) for frame in frames[at:]]
+    assert any(one == 0 for one, _ in decided[110:])
+    assert all(one == other for one, other in decided[110:])
+    assert first.state == second.state

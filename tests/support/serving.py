@@ -60,7 +60,7 @@ class CountingIngest:
     def samples(self) -> np.ndarray:
         return np.concatenate(self.frames).reshape(-1)
 
-    async def choose(self, chosen: Mapping[str, object], *, secret: str) -> None:
+    async def choose(self, chosen: Mapping[str, object], *, secret: str, has_ms: int = 0) -> None:
         if "refused" in chosen.values():
             raise WireError("bad_option", f"not allowed: {chosen}")
         self.hub.choices = replace(self.hub.choices, **chosen)
