@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Self
 
@@ -216,26 +217,24 @@ async def test_killed_again_and_again(tmp_path, capsys):
             talk.enough.set()
         await asyncio.gather(*speaking)
         await asyncio.gather(*listening)
-    n_same = n_all = 0
-    wer = []
+    n_all, n_words, others = 0, 0, []
     for n, talk in enumerate(talks):
-        first, *others = talk.heard
+        first, *rest = talk.heard
         assert [final.seq for final in first] == list(range(1, len(first) + 1))
-        assert all(other == first for other in others)
+        assert all(other == first for other in rest)
         assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
-        again = calm[n % len(CLIPS)] * talk.n_rounds
-        wer.append(jiwer.process_words(words(again), words(first)))
+        again = [final.text for final in calm[n % len(CLIPS)] * talk.n_rounds]
+        texts = [final.text for final in first]
         n_all += len(again)
-        n_same += sum(a.text == b.text for a, b in zip(again, first, strict=False))
-    n_words = sum(w.hits + w.substitutions + w.deletions for w in wer)
-    kinds = {
-        k: sum(getattr(w, k) for w in wer) for k in ("substitutions", "deletions", "insertions")
-    }
+        n_words += sum(len(text.split()) for text in again)
+        for tag, *at in SequenceMatcher(None, again, texts, autojunk=False).get_opcodes():
+            if tag != "equal":
+                others.append((talk.session, again[slice(*at[:2])], texts[slice(*at[2:])]))
     with capsys.disabled():
         print(f"\nkilled: {n_killed}; {N_SPEAKERS} speakers, {N_LISTENERS} listeners")
-        print(f"finals: {n_all}, no number missing or doubled, {n_same} as undisturbed")
-        print(f"words: {n_words}, unlike the undisturbed ones: {kinds}")
-    assert sum(kinds.values()) <= 0.02 * n_words
+        print(f"{n_all} finals with {n_words} words, no number missing or doubled")
+        print(f"unlike the undisturbed ones: {others or 'none'}")
+    assert sum(len(wanted) for _, wanted, _ in others) <= 0.01 * n_all
 
 
 async def some(news: asyncio.Queue[Event], rng: random.Random) -> None:
