@@ -41,7 +41,8 @@ class Daemon:
 
 
 async def said(stream: Stream) -> list[Final]:
-    n_again = (stream.hub.journal.settled_ms - stream.began_ms) // 20 if stream.is_resumed else 0
+    settled_ms = stream.hub.journal.settled_ms
+    n_again = max(0, settled_ms - stream.began_ms) // 20 if stream.is_resumed else 0
     stream.feed(scripted_audio([False] * n_again + SPEECH))
     await stream.flush()
     events = []
@@ -93,6 +94,26 @@ async def test_who_sends_again_what_was_not_settled_goes_on_without_a_gap(tmp_pa
     finals = await said(again)
     assert finals[1].start_ms - settled_ms == finals[0].start_ms
     assert not any(isinstance(event, Gap) for event in transcript(tmp_path, "talk"))
+    await second.die()
+
+
+@pytest.mark.parametrize("lost_ms", [-1000, 500])
+async def test_who_no_longer_has_all_audio_goes_on_with_what_it_has(tmp_path, lost_ms):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    await stream.choose({}, secret=SECRET)
+    await said(stream)
+    settled_ms = stream.session.settled_ms
+    await first.die()
+    second = Daemon(tmp_path)
+    again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
+    await again.choose({}, secret=SECRET, has_ms=settled_ms + lost_ms)
+    assert again.began_ms == settled_ms + lost_ms
+    assert again.session.settled_ms == settled_ms + max(0, lost_ms)
+    one, two = await said(again)
+    assert two.start_ms > one.end_ms
+    gaps = [event for event in transcript(tmp_path, "talk") if isinstance(event, Gap)]
+    assert [(gap.t_ms, gap.duration_ms) for gap in gaps] == [(settled_ms, 500)] * (lost_ms > 0)
     await second.die()
 
 
