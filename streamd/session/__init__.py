@@ -382,7 +382,7 @@ class Session:
         self._segment = None
         segment.revise(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
-        self._remember(segment.trim(self._segmenter, end), hypothesis)
+        self._remember(segment.trim(self._segmenter, end, is_over=True), hypothesis)
         self._before = segment
         self._past = Past(
             until=max(end, min(last, self._transcribed)),

@@ -190,18 +190,20 @@ class Segment:
         self.anchor = frame
         return self.committed[before : self.n_left]
 
-    def trim(self, segmenter: Segmenter, end: int) -> list[Word]:
+    def trim(self, segmenter: Segmenter, end: int, *, is_over: bool = False) -> list[Word]:
         """Let the next window begin later, where it is quietest between two committed words.
 
         `end` is where the newest window ended. Committed words of the last `KEPT` frames stay in
         the window, as its prefix, unless it is very long: a window that begins inside a word, or
-        with a word that nothing precedes, is misread. Returns the committed words that leave it.
+        with a word that nothing precedes, is misread. So they do whatever its length if the
+        utterance `is_over`: how it goes on must not depend on the engine's speed, as windows do.
+        Returns the committed words that leave it.
         """
         left = self.committed[self.n_left :]
         if not left:
             return []
         n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - KEPT, left))
-        if end - self.anchor > LONGEST:
+        if end - self.anchor > LONGEST and not is_over:
             n = len(left)
         if n == 0:
             return []

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.commit import AlignAtt, LocalAgreement, Sliding
@@ -76,6 +76,7 @@ def test_every_word_is_in_the_finals_once_and_in_order(stretches, engine, policy
 
 
 @given(runs, delays)
+@example([(480, 13), (12, 1)], [156])  # the last window is longer than 10 s
 def test_finals_do_not_depend_on_the_speed_of_the_engine(stretches, engine):
     speech = speech_of(stretches)
     assert finals(run(speech, engine)[0]) == finals(run(speech, [0])[0])
