@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import datetime
@@ -14,7 +14,6 @@ from streamd.client import watch
 from streamd.config import Config, read_token
 from streamd.display import open_display, open_files
 from streamd.journal.files import AUTO, place, runs, transcript
-from streamd.sinks import Sink
 from streamd.stdio import lines_inside
 
 log = logging.getLogger(__name__)
@@ -31,13 +30,20 @@ async def show(config: Config, url: str) -> None:
     started = datetime.now().astimezone()  # the server does not say when the session began
     screen = open_display(config, sys.stdout, os.environ, started=started)
     sinks = (screen, *open_files(config))
+
+    async def follow(drawing: ThreadPoolExecutor) -> None:
+        async with aclosing(watch(url, token=token)) as events:
+            async for event in events:
+                for sink in sinks:
+                    await loop.run_in_executor(drawing, sink.write, event)
+
     # A terminal may be stopped (Ctrl-S); its own thread keeps the connection alive meanwhile.
     with (
         ThreadPoolExecutor(1, thread_name_prefix="captions") as drawing,
         lines_inside(screen.above, drawing.submit),
     ):
         loop.add_signal_handler(signal.SIGWINCH, drawing.submit, screen.redraw)
-        following = asyncio.ensure_future(_follow(url, token, sinks, drawing))
+        following = asyncio.ensure_future(follow(drawing))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, following.cancel)
         try:
@@ -47,16 +53,6 @@ async def show(config: Config, url: str) -> None:
         finally:
             for sink in sinks:
                 drawing.submit(sink.close)
-
-
-async def _follow(
-    url: str, token: str | None, sinks: Sequence[Sink], drawing: ThreadPoolExecutor
-) -> None:
-    loop = asyncio.get_running_loop()
-    async with aclosing(watch(url, token=token)) as events:
-        async for event in events:
-            for sink in sinks:
-                await loop.run_in_executor(drawing, sink.write, event)
 
 
 def export(config: Config, session: str = "") -> Iterable[str]:
