@@ -16,7 +16,7 @@ from typing import NoReturn
 from msgspec import inspect
 
 from streamd.config import OPTIONS, SECTIONS, SET, Config, successor, suggestion
-from streamd.config.table import COMMON, Field
+from streamd.config.table import Field
 from streamd.errors import ConfigError
 
 Run = Callable[[Config, tuple[str, ...]], int | None]
@@ -289,7 +289,7 @@ def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
 
 def _options(command: Command, *, full: bool) -> Iterator[str]:
     shown = [
-        option for option in command.options if option.flags and (full or option.name in COMMON)
+        option for option in command.options if option.flags and (full or option.opt.is_common)
     ]
     if not full and shown:
         yield "Common options:"

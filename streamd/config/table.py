@@ -31,6 +31,7 @@ class Opt:
     """What the table says about an option."""
 
     group: str = ""  # section of the TOML file
+    is_common: bool = False  # whether ``--help`` lists it, too
     help: str = ""  # one line; for a switch it describes the flag that changes the default
     name: str = ""  # key in the TOML file and long flag; by default the field's name
     flags: tuple[str, ...] = ()  # further ones
@@ -255,72 +256,73 @@ SECTIONS: Mapping[str, str] = {
 }
 """The sections of the help and of the TOML file, with their titles."""
 
-# Each entry: PART.FIELD [NAME] [FLAG...] [/ FLAG...] [=METAVAR]: help.
-# NAME is the key in the TOML file and the long flag; by default the field's name. FLAGs are further
-# ones, mostly whisper.cpp's; FLAG=VALUE stands for a value. Behind the slash are those that turn a
-# switch off, in place of --no-NAME. METAVAR stands for a text in the help; a field whose own ends
-# in three dots has no flag. A switch's help describes the flag that changes its default.
+# Each entry: [*]PART.FIELD [NAME] [FLAG...] [/ FLAG...] [=METAVAR]: help.
+# --help lists those with a star, --help-all all. NAME is the key in the TOML file and the long
+# flag; by default the field's name. FLAGs are further ones, mostly whisper.cpp's; FLAG=VALUE stands
+# for a value. Behind the slash are those that turn a switch off, in place of --no-NAME. METAVAR
+# stands for a text in the help; a field whose own ends in three dots has no flag. A switch's help
+# describes the flag that changes its default.
 _TABLE = """
 [input]
 input.files =FILE...: audio files or URLs, in this order; -: stdin
 input.source: take audio only from the network
-input.device -d -c --capture =ID|NAME: number or part of a name; monitor: what plays
-input.realtime / --fast: read files as fast as possible
+*input.device -d -c --capture =ID|NAME: number or part of a name; monitor: what plays
+*input.realtime / --fast: read files as fast as possible
 pcm.rate_hz input-rate: sampling rate of raw PCM
 pcm.encoding input-format: sample format of raw PCM; auto: s16le, unless it is a container
 pcm.channels input-channels: channels of raw PCM
 
 [streaming]
-session.step step: new audio per window; 0: whole utterances
+*session.step step: new audio per window; 0: whole utterances
 session.length length: longest window
 commit.keep keep: audio repeated from the previous line, with --commit sliding
 commit.rule commit: rule by which words become final
 session.keep_context -kc: keep earlier utterances in the prompt
 
 [vad]
-vad.detector vad =DETECTOR: silero, webrtc, energy or off
+*vad.detector vad =DETECTOR: silero, webrtc, energy or off
 vad.aggressiveness vad-aggressiveness: how eagerly webrtc rejects noise
 endpoint.pre_roll: audio included from before speech starts
-endpoint.plain endpoint-ms: pause that ends an utterance
+*endpoint.plain endpoint-ms: pause that ends an utterance
 endpoint.longest max-utterance-ms: length at which an utterance is cut
 
 [decoding]
-decoding.model -m =NAME|PATH: name or path; default: the best on this machine
-decoding.language -l =CODE: spoken language; default: auto
-decoding.task -tr=translate --translate=translate: translate: into English
+*decoding.model -m =NAME|PATH: name or path; default: the best on this machine
+*decoding.language -l =CODE: spoken language; default: auto
+*decoding.task -tr=translate --translate=translate: translate: into English
 search.beam_size -bs: beam size for finals; 1: greedy
 decoding.temperature -tp: temperature of the first attempt
 decoding.fallback / -nf --no-fallback: do not retry at higher temperatures
 search.no_speech_threshold -nth --no-speech-thold: drop a window above this no-speech probability
 decoding.prompt --initial-prompt: text that the model sees first
-decoding.hotwords: words and names to expect
+*decoding.hotwords: words and names to expect
 search.suppress_tokens: tokens never written; -1: the model's list or annotations
 search.audio_ctx -ac: cut the encoder's context to so many positions; 0: keep it
-decoding.threads -t: threads per window; 0: up to two
+*decoding.threads -t: threads per window; 0: up to two
 decoding.workers: windows at a time; 0: one, or two for clients alone
 decoding.engine_deadline_ms: time for a window after which the engine is dead; 0: unlimited
 decoding.precision: of the weights; auto: int8 where that is faster
 decoding.engine: runtime of the model
-decoding.compute: processor of a Mac; ane: Neural Engine; auto: the fastest
+*decoding.compute: processor of a Mac; ane: Neural Engine; auto: the fastest
 
 [longform]
-longform.without_timestamps: let the model place no text in time
-longform.word_timestamps: find no times of words
-longform.condition_on_previous_text: do not prompt with the text so far
-longform.carry_initial_prompt: put --prompt before every window
+*longform.without_timestamps: let the model place no text in time
+*longform.word_timestamps: find no times of words
+*longform.condition_on_previous_text: do not prompt with the text so far
+*longform.carry_initial_prompt: put --prompt before every window
 longform.prefix: beginning of the first window's text; it is not written
-longform.clip_timestamps_ms: transcribe only START,END,START,END...
-longform.hallucination_silence_ms hallucination-silence-threshold-ms:
+*longform.clip_timestamps_ms: transcribe only START,END,START,END...
+*longform.hallucination_silence_ms hallucination-silence-threshold-ms:
   skip longer silence around hallucinations; 0: never
 
 [building]
-build.audio_contexts: encoder contexts to build besides the full one
-build.folder build-to =FOLDER: new folder for the packages; default: the cache
+*build.audio_contexts: encoder contexts to build besides the full one
+*build.folder build-to =FOLDER: new folder for the packages; default: the cache
 
 [output]
-output.output -o =FILE: transcript file; may be repeated
-output.output_dir =DIR: folder for transcripts named after their files
-output.output_format -f =FORMAT: formats of those transcripts; default: all text
+*output.output -o =FILE: transcript file; may be repeated
+*output.output_dir =DIR: folder for transcripts named after their files
+*output.output_format -f =FORMAT: formats of those transcripts; default: all text
 output.format --jsonl=jsonl: format on stdout
 cues.line_cells max-line-length -ml --max-len --max-line-width:
   longest line of a subtitle, in cells
@@ -328,20 +330,20 @@ cues.max_lines --max-line-count: most lines in a subtitle
 cues.max_words max-words-per-cue --max-words-per-line: most words in a subtitle; 0: unlimited
 cues.highlight highlight-words: underline each word as it is spoken (srt, vtt)
 output.colors: colours on the terminal
-cues.confidence: colour words by probability
+*cues.confidence: colour words by probability
 output.mark_low: bracket words below this probability
-output.timestamps: time at the start of each line
-output.quiet -q: report errors only
-output.verbose -v=1 -vv=2: detail of messages on stderr
+*output.timestamps: time at the start of each line
+*output.quiet -q: report errors only
+*output.verbose -v=1 -vv=2: detail of messages on stderr
 output.log_format: form of messages on stderr
 
 [server]
-bind.enabled server: open no websocket
-bind.host =ADDRESS: address to listen on
-bind.port: port to listen on; 0: any
+*bind.enabled server: open no websocket
+*bind.host =ADDRESS: address to listen on
+*bind.port: port to listen on; 0: any
 bind.wyoming =[HOST:]PORT: another port, for Home Assistant (10300)
-bind.share sharing --share=listen: give others a link and QR code to listen or speak
-bind.token_file =FILE: file with the token of clients
+*bind.share sharing --share=listen: give others a link and QR code to listen or speak
+*bind.token_file =FILE: file with the token of clients
 bind.tls_cert =FILE: PEM certificate: wss and https only
 bind.tls_key =FILE: its key, if in a file of its own
 bind.allow_host =NAME: another name of this machine; may be repeated
@@ -351,20 +353,11 @@ limits.max_subscribers: most clients that receive captions
 limits.max_session_ms: audio after which a client's session ends; 0: never
 
 [journal]
-journal.folder journal =DIR: keep finals here; auto: the usual place
+*journal.folder journal =DIR: keep finals here; auto: the usual place
 journal.bus =nats://HOST:PORT: share sessions with other machines
 journal.days journal-days: days to keep finals; 0: forever
-journal.record =DIR: keep the audio here, as WAV
+*journal.record =DIR: keep the audio here, as WAV
 """
-_COMMON = """
-    device realtime step vad endpoint-ms model compute language task
-    hotwords threads without-timestamps word-timestamps condition-on-previous-text
-    carry-initial-prompt clip-timestamps-ms hallucination-silence-threshold-ms audio-contexts
-    build-to output output-dir output-format confidence timestamps quiet verbose server host port
-    sharing token-file journal record
-"""
-COMMON = frozenset(_COMMON.split())
-"""The options that ``--help`` lists; the others are in ``--help-all``."""
 
 _ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in options.FORMAT_NAMES]
 _ALLOWED = {
@@ -387,8 +380,8 @@ def _field(path: str, opt: Opt | None = None) -> Field:
 
 
 _ENTRY = re.compile(
-    r"(?P<path>[\w.]+)(?: (?P<name>\w\S*))?(?P<flags>(?: -\S+)*)(?: /(?P<off>(?: -\S+)+))?"
-    r"(?: =(?P<metavar>\S+))?:\s+(?P<help>.+)"
+    r"(?P<star>\*?)(?P<path>[\w.]+)(?: (?P<name>\w\S*))?(?P<flags>(?: -\S+)*)"
+    r"(?: /(?P<off>(?: -\S+)+))?(?: =(?P<metavar>\S+))?:\s+(?P<help>.+)"
 )
 
 
@@ -399,6 +392,7 @@ def _option(entry: str, group: str) -> Field:
     flags = parts["flags"].split()
     opt = Opt(
         group=group,
+        is_common=bool(parts["star"]),
         help=parts["help"],
         name=parts["name"],
         flags=tuple(flag for flag in flags if "=" not in flag),
