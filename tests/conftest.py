@@ -22,6 +22,7 @@ from tests.support import pulseaudio
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """One worker more than there are cores: many tests wait for a process or a timer."""
     return (os.cpu_count() or 1) + 1
