@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from streamd.engine.catalog import dimensions, usual_heads
-from streamd.engine.model import Model, only_language, parameter_shapes
-from streamd.engine.vocabulary import openai_vocabulary
+from streamd.engine.model import Model, only_language, openai_vocabulary, parameter_shapes
 
 
 def random_model(name: str, seed: int = 0) -> Model:

@@ -10,8 +10,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Model, only_language
-from streamd.engine.vocabulary import openai_vocabulary
+from streamd.engine.model import Model, only_language, openai_vocabulary
 from streamd.errors import ConfigError
 from streamd.events import Choices
 from streamd.search.tokenizer import LANGUAGES

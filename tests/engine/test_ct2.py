@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import OUTPUT, parameter_shapes
+from streamd.engine.model import OUTPUT, openai_vocabulary, parameter_shapes
 from streamd.engine.onnx.builder import quantised
 from streamd.engine.store import load_model
-from streamd.engine.vocabulary import openai_vocabulary
 from tests.golden.random_model import random_weights
 from tests.support import folders
 from tests.support.checkpoints import damaged_copy, little_memory, load_damaged, refusal

@@ -18,9 +18,8 @@ from streamd.engine import ModelDimensions
 from streamd.engine.catalog import usual_heads
 from streamd.engine.longform import TranscribedWindow, Transcriber
 from streamd.engine.longform.segments import clips_at
-from streamd.engine.model import Model, only_language, parameter_shapes
+from streamd.engine.model import Model, only_language, openai_vocabulary, parameter_shapes
 from streamd.engine.onnx import build
-from streamd.engine.vocabulary import openai_vocabulary
 from streamd.mel import RecordingMel, log_mel
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed

@@ -9,9 +9,8 @@ import numpy as np
 import soundfile
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Model, parameter_shapes
+from streamd.engine.model import Model, openai_vocabulary, parameter_shapes
 from streamd.engine.store import load_model
-from streamd.engine.vocabulary import openai_vocabulary
 from tests.golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS, random_weights
 
 HERE = Path(__file__).parent

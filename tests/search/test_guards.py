@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.engine.vocabulary import openai_vocabulary
+from streamd.engine.model import openai_vocabulary
 from streamd.options import LoopLimits
 from streamd.search.guards import (
     compression_ratio,

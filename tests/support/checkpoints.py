@@ -12,11 +12,10 @@ import pytest
 from hypothesis import strategies as st
 
 from streamd.engine import ModelDimensions
-from streamd.engine.model import Model, only_language, parameter_shapes
+from streamd.engine.model import Model, only_language, openai_vocabulary, parameter_shapes
 from streamd.engine.onnx import build
 from streamd.engine.recognizer import Recognizer
 from streamd.engine.store import load_model
-from streamd.engine.vocabulary import openai_vocabulary
 from streamd.errors import ModelError
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer

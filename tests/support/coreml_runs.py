@@ -24,10 +24,9 @@ from streamd.engine.coreml.package_builder import write
 from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
 from streamd.engine.coreml.runtime.programs import Placement
 from streamd.engine.coreml.runtime.worker import Job
-from streamd.engine.model import Model, parameter_shapes
+from streamd.engine.model import Model, openai_vocabulary, parameter_shapes
 from streamd.engine.onnx import OnnxEngine, build
 from streamd.engine.padding import Bank, bank_shape
-from streamd.engine.vocabulary import openai_vocabulary
 from streamd.options import BuildOptions
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in

@@ -38,8 +38,8 @@ from streamd.engine.model import (
     Stored,
     check_dimensions,
     only_language,
+    spelled,
 )
-from streamd.engine.vocabulary import spelled
 from streamd.errors import ModelError
 
 WEIGHTS = "model.bin"

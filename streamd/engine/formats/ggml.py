@@ -19,8 +19,14 @@ from numpy.typing import NDArray
 
 from streamd.engine import ModelDimensions
 from streamd.engine.formats import MAX_TENSORS, BinaryFile, shown
-from streamd.engine.model import Contents, Outline, Stored, check_dimensions, only_language
-from streamd.engine.vocabulary import numbered
+from streamd.engine.model import (
+    Contents,
+    Outline,
+    Stored,
+    check_dimensions,
+    numbered,
+    only_language,
+)
 from streamd.errors import ModelError
 
 MAGIC = b"lmgg"

@@ -13,8 +13,15 @@ import msgspec
 from streamd.engine import ModelDimensions
 from streamd.engine.formats import bad_file, existing, present, read_json, safetensors
 from streamd.engine.formats.openai import open_torch
-from streamd.engine.model import OUTPUT, Contents, Outline, Stored, check_dimensions, only_language
-from streamd.engine.vocabulary import spelled
+from streamd.engine.model import (
+    OUTPUT,
+    Contents,
+    Outline,
+    Stored,
+    check_dimensions,
+    only_language,
+    spelled,
+)
 from streamd.errors import ModelError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"

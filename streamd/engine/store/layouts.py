@@ -21,9 +21,17 @@ from streamd.engine.formats import (
     read_start,
     safetensors,
 )
-from streamd.engine.model import INT8_ROWS, N_SPECIALS, Contents, Model, Outline, below, gather
+from streamd.engine.model import (
+    INT8_ROWS,
+    N_SPECIALS,
+    Contents,
+    Model,
+    Outline,
+    below,
+    gather,
+    openai_vocabulary,
+)
 from streamd.engine.padding import Bank, bank_shape
-from streamd.engine.vocabulary import openai_vocabulary
 from streamd.errors import ModelError
 
 _READ = (
