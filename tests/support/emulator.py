@@ -63,7 +63,8 @@ class Emulator:
 
     def rows(self):
         """Scrollback and screen, without the empty rows below."""
-        rows = [text_of(self.screen.buffer[y]) for y in range(self.screen.lines)]
+        buffer = self.screen.buffer  # makes each row that is asked for, most of which are empty
+        rows = [text_of(buffer[y]) if y in buffer else "" for y in range(self.screen.lines)]
         while rows and not rows[-1]:
             rows.pop()
         return self.screen.scrollback + rows
