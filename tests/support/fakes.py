@@ -44,9 +44,12 @@ def scripted_audio(speech: Iterable[bool]) -> Frames:
     return frames
 
 
+LOUD = 0.05
+
+
 def loud_frame(frame: Samples) -> bool:
     """A `Vad` for scripted audio."""
-    return bool(frame[1] > 0.05)
+    return bool(frame[1] > LOUD)
 
 
 class ScriptedRecognizer:
@@ -59,7 +62,7 @@ class ScriptedRecognizer:
         frames = window.samples.reshape(-1, FRAME)
         numbers = np.rint(frames[:, 0] / _COUNT).astype(int)
         assert len(frames) == 0 or numbers[0] == window.start, "wrong audio in the window"
-        loud = {int(n) for n, frame in zip(numbers, frames, strict=True) if loud_frame(frame)}
+        loud = set(numbers[frames[:, 1] > LOUD].tolist())
         words = []
         for n in range(window.start // WORD, window.end // WORD + 1):
             middle = n * WORD + WORD // 2
