@@ -243,19 +243,6 @@ class Config:
     journal: options.JournalOptions = field(default_factory=options.JournalOptions)
 
 
-SECTIONS: Mapping[str, str] = {
-    "input": "Where the audio comes from",
-    "streaming": "When a live window is transcribed, and when its words become final",
-    "vad": "What counts as speech, and when an utterance ends",
-    "decoding": "The model and how it is used",
-    "longform": "How whole recordings are transcribed",
-    "building": "How a model is built for Core ML",
-    "output": "Where the text goes",
-    "server": "What clients may do over the network",
-    "journal": "What is kept on disk",
-}
-"""The sections of the help and of the TOML file, with their titles."""
-
 # Each entry: [*]PART.FIELD [NAME] [FLAG...] [/ FLAG...] [=METAVAR]: help.
 # --help lists those with a star, --help-all all. NAME is the key in the TOML file and the long
 # flag; by default the field's name. FLAGs are further ones, mostly whisper.cpp's; FLAG=VALUE stands
@@ -263,7 +250,7 @@ SECTIONS: Mapping[str, str] = {
 # stands for a text in the help; a field whose own ends in three dots has no flag. A switch's help
 # describes the flag that changes its default.
 _TABLE = """
-[input]
+[input] Where the audio comes from
 input.files =FILE...: audio files or URLs, in this order; -: stdin
 input.source: take audio only from the network
 *input.device -d -c --capture =ID|NAME: number or part of a name; monitor: what plays
@@ -272,21 +259,21 @@ pcm.rate_hz input-rate: sampling rate of raw PCM
 pcm.encoding input-format: sample format of raw PCM; auto: s16le, unless it is a container
 pcm.channels input-channels: channels of raw PCM
 
-[streaming]
+[streaming] When a live window is transcribed, and when its words become final
 *session.step step: new audio per window; 0: whole utterances
 session.length length: longest window
 commit.keep keep: audio repeated from the previous line, with --commit sliding
 commit.rule commit: rule by which words become final
 session.keep_context -kc: keep earlier utterances in the prompt
 
-[vad]
+[vad] What counts as speech, and when an utterance ends
 *vad.detector vad =DETECTOR: silero, webrtc, energy or off
 vad.aggressiveness vad-aggressiveness: how eagerly webrtc rejects noise
 endpoint.pre_roll: audio included from before speech starts
 *endpoint.plain endpoint-ms: pause that ends an utterance
 endpoint.longest max-utterance-ms: length at which an utterance is cut
 
-[decoding]
+[decoding] The model and how it is used
 *decoding.model -m =NAME|PATH: name or path; default: the best on this machine
 *decoding.language -l =CODE: spoken language; default: auto
 *decoding.task -tr=translate --translate=translate: translate: into English
@@ -305,7 +292,7 @@ decoding.precision: of the weights; auto: int8 where that is faster
 decoding.engine: runtime of the model
 *decoding.compute: processor of a Mac; ane: Neural Engine; auto: the fastest
 
-[longform]
+[longform] How whole recordings are transcribed
 *longform.without_timestamps: let the model place no text in time
 *longform.word_timestamps: find no times of words
 *longform.condition_on_previous_text: do not prompt with the text so far
@@ -315,11 +302,11 @@ longform.prefix: beginning of the first window's text; it is not written
 *longform.hallucination_silence_ms hallucination-silence-threshold-ms:
   skip longer silence around hallucinations; 0: never
 
-[building]
+[building] How a model is built for Core ML
 *build.audio_contexts: encoder contexts to build besides the full one
 *build.folder build-to =FOLDER: new folder for the packages; default: the cache
 
-[output]
+[output] Where the text goes
 *output.output -o =FILE: transcript file; may be repeated
 *output.output_dir =DIR: folder for transcripts named after their files
 *output.output_format -f =FORMAT: formats of those transcripts; default: all text
@@ -337,7 +324,7 @@ output.mark_low: bracket words below this probability
 *output.verbose -v=1 -vv=2: detail of messages on stderr
 output.log_format: form of messages on stderr
 
-[server]
+[server] What clients may do over the network
 *bind.enabled server: open no websocket
 *bind.host =ADDRESS: address to listen on
 *bind.port: port to listen on; 0: any
@@ -352,7 +339,7 @@ limits.max_streams: most clients that send audio
 limits.max_subscribers: most clients that receive captions
 limits.max_session_ms: audio after which a client's session ends; 0: never
 
-[journal]
+[journal] What is kept on disk
 *journal.folder journal =DIR: keep finals here; auto: the usual place
 journal.bus =nats://HOST:PORT: share sessions with other machines
 journal.days journal-days: days to keep finals; 0: forever
@@ -405,9 +392,12 @@ def _option(entry: str, group: str) -> Field:
     return _field(parts["path"], opt)
 
 
+_GROUPS = re.findall(r"\[(\w+)\] (.+)\n((?:.+\n)+)", _TABLE)
+SECTIONS: Mapping[str, str] = {group: title for group, title, _ in _GROUPS}
+"""The sections of the help and of the TOML file, with their titles."""
 _OPTIONS = [
     _option(entry, group)
-    for group, entries in re.findall(r"\[(\w+)\]\n((?:.+\n)+)", _TABLE)
+    for group, _, entries in _GROUPS
     for entry in re.split(r"\n(?! )", entries.strip())
 ]
 OPTIONS: Mapping[str, Field] = {option.name: option for option in _OPTIONS}
