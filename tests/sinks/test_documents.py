@@ -1,4 +1,5 @@
 import json
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -126,6 +127,11 @@ tokens = st.lists(
 )
 
 
+@cache
+def validator(name: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(made_schema(name))
+
+
 @pytest.mark.parametrize("name", RESULTS)
 @given(said=st.lists(st.tuples(words, tokens), max_size=3))
 def test_any_transcript_matches_the_schema_and_has_all_that_was_said(name, said):
@@ -138,7 +144,7 @@ def test_any_transcript_matches_the_schema_and_has_all_that_was_said(name, said)
         details = Details(seek_ms=0, tokens=tuple(of_model), temperature=0.0, compression_ratio=1.0)
         events.append(final(text, end_ms=5000, words=timed_words, details=details, seq=i))
     document = written(name, GAP, *events)
-    jsonschema.validate(json.loads(document), made_schema(name))
+    validator(name).validate(json.loads(document))
     result = msgspec.json.decode(document, type=RESULTS[name])
     segments = result.segments if name == "json" else result.transcription
     events = [event for event in events if event.text]
