@@ -94,8 +94,7 @@ class Framer:
             )
         self._rest: Samples = np.empty(0, np.float32)
         self.n_invalid = 0
-        self.n_padding = 0
-        """How many zeros were added to the last frame, known after `flush`."""
+        self.n_padding = 0  # how many zeros were added to the last frame, known after `flush`
 
     def push(self, block: Block) -> Frames:
         """Take the next samples and return the (n, 320) frames that they complete, n >= 0.
@@ -148,8 +147,7 @@ class Ring:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._frames: list[Samples] = []
-        self.start = 0
-        """Number of the oldest frame held; equal to `end` when nothing is held."""
+        self.start = 0  # number of the oldest frame held; equal to `end` when nothing is held
 
     @property
     def end(self) -> int:

@@ -23,43 +23,31 @@ PROTOCOL = "streamd.v1"
 class GapReason(StrEnum):
     """Why audio never reached the session (`Gap.why`)."""
 
-    OVERRUN = "overrun"
-    """The microphone's driver had no room for it."""
-    ENGINE = "engine"
-    """The engine was too slow for longer than audio is buffered."""
-    DEVICE = "device"
-    """The device was disconnected for a while."""
+    OVERRUN = "overrun"  # the microphone's driver had no room for it
+    ENGINE = "engine"  # the engine was too slow for longer than audio is buffered
+    DEVICE = "device"  # the device was disconnected for a while
     PAUSED = "paused"
-    RESTART = "restart"
-    """The server was restarted."""
-    RESUME = "resume"
-    """A client that came back no longer had the audio."""
+    RESTART = "restart"  # the server was restarted
+    RESUME = "resume"  # a client that came back no longer had the audio
 
 
 class MissedReason(StrEnum):
     """Why a replay is incomplete (`Missed.why`)."""
 
-    RETENTION = "retention"
-    """The finals are older than what is kept."""
-    EPOCH = "epoch"
-    """The session was restarted and counts from 1 again."""
+    RETENTION = "retention"  # the finals are older than what is kept
+    EPOCH = "epoch"  # the session was restarted and counts from 1 again
 
 
 class EndReason(StrEnum):
     """Why a session is over (`Eos.reason`)."""
 
-    END = "end"
-    """The file or pipe ended."""
-    STOP = "stop"
-    """The client that feeds the session, or the user, ended it."""
+    END = "end"  # the file or pipe ended
+    STOP = "stop"  # the client that feeds the session, or the user, ended it
     DISCONNECT = "disconnect"
     ERROR = "error"
-    LIMIT = "limit"
-    """The session reached its longest duration."""
-    SHUTDOWN = "shutdown"
-    """The server ends; it may resume the session when it runs again."""
-    FORGOTTEN = "forgotten"
-    """A session of an earlier run without listeners was dropped from memory. Not sent."""
+    LIMIT = "limit"  # the session reached its longest duration
+    SHUTDOWN = "shutdown"  # the server ends; it may resume the session when it runs again
+    FORGOTTEN = "forgotten"  # an earlier run, dropped from memory without listeners; not sent
 
 
 _MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()

@@ -102,8 +102,7 @@ class AudioFile:
         self, mel: RecordingMel, speech: SpeechClips | None, report: Callable[[Gap], object]
     ) -> None:
         self.mel, self.speech = mel, speech
-        self.n_padding = 0
-        """Samples at the end of the last frame that are no audio."""
+        self.n_padding = 0  # samples at the end of the last frame that are no audio
         self._report = report
         self._n_frames = 0
 

@@ -97,8 +97,7 @@ class Streams:
         self._context = StreamContext(
             new_session, self.metrics, room, self._wake, self._output_failed, self._choose
         )
-        self.choices = Choices()
-        """The choices of sessions whose client chooses none."""
+        self.choices = Choices()  # the choices of sessions whose client chooses none
         self._max_ingest, self._deadline_s = max_ingest, deadline_s
         self._storage = storage or SessionStorage()
         self._loaded = asyncio.Event()  # the model, or it failed

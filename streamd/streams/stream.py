@@ -70,8 +70,7 @@ class Stream:
         self._language_told = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
         self._begins = Past(), 0, 1  # what `Session.resume` takes
-        self.has_source = True
-        """False while a device that feeds the session is unplugged."""
+        self.has_source = True  # false while a device that feeds the session is unplugged
         self.heard: Callable[[Frames], None] | None = None
         """Gets the frames, too, to show how loud they are."""
         self.due_since: float | None = None
