@@ -34,13 +34,9 @@ class Socket(Protocol):
     """What `Connection` needs of a connection; `WebSocket` says what the methods do."""
 
     def has_room(self, n_chars: int) -> bool: ...  # noqa: D102
-
     def send_at_once(self, text: str) -> None: ...  # noqa: D102
-
     async def send(self, text: str) -> None: ...  # noqa: D102
-
     async def receive(self) -> str | bytes: ...  # noqa: D102
-
     async def close(self, code: int, reason: str) -> None: ...  # noqa: D102
 
 

@@ -96,6 +96,7 @@ class _Ct2Config(msgspec.Struct):
 class _Variable(NamedTuple):
     dtype: str
     values: NDArray[Any]  # still on disk
+    scales: NDArray[Any] | None = None  # of the rows of an int8 matrix, shaped to divide it
 
 
 _Variables = Mapping[str, _Variable]
@@ -144,14 +145,15 @@ def _variables(path: Path) -> _Variables:
         )
     file.numbers("I")  # the specification's revision
     variables = dict(_variable(file) for _ in range(_count(file)))
+    for name, matrix in list(variables.items()):
+        if matrix.dtype == "I8" and matrix.values.ndim:
+            variables[name] = _scaled(path, name, matrix, variables.pop(f"{name}_scale", None))
     for _ in range(_count(file)):
         alias, name = _text(file), _text(file)
         if name not in variables:
             raise file.damaged(f"{shown(name)} is missing")
         if (alias, name) != ("decoder/projection/weight", "decoder/embeddings/weight"):  # tied
             variables[alias] = variables[name]
-            if scale := variables.get(f"{name}_scale"):
-                variables[f"{alias}_scale"] = scale
     return variables
 
 
@@ -219,14 +221,9 @@ def _n_layers(variables: _Variables, part: str) -> int:
 def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored]]:
     """Yield the parameters under OpenAI's names; other variables keep their own."""
     for name, variable in variables.items():
-        matrix = variables.get(name.removesuffix("_scale"))
-        is_scale = name.endswith("_scale") and matrix is not None and matrix.dtype == "I8"
-        if variable.values.ndim == 0 or is_scale:
+        if variable.values.ndim == 0:
             continue
         parts, leaf = _openai_names(name)
-        scales, dtype = None, variable.dtype
-        if dtype == "I8":
-            scales, dtype = _scales(path, name, variables), INT8_ROWS
         n_rows, rest = divmod(len(variable.values), len(parts))
         if rest:
             raise bad_file(path, f"{shown(name)} has a wrong shape")
@@ -234,9 +231,12 @@ def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored
             if part.endswith(".key") and leaf == "bias":
                 continue  # zeros; any value would shift all scores of a query alike
             rows = slice(i * n_rows, (i + 1) * n_rows)
-            values = variable.values[rows]
+            values, scales = variable.values[rows], variable.scales
             read = partial(_read, values, None if scales is None else scales[rows])
-            yield ".".join((part, leaf)).strip("."), Stored(path, values.shape, dtype, read)
+            yield (
+                ".".join((part, leaf)).strip("."),
+                Stored(path, values.shape, variable.dtype, read),
+            )
 
 
 def _openai_names(name: str) -> tuple[tuple[str, ...], str]:
@@ -254,12 +254,11 @@ def _openai_names(name: str) -> tuple[tuple[str, ...], str]:
     return (name,), ""
 
 
-def _scales(path: Path, name: str, variables: _Variables) -> NDArray[Any]:
-    """Return the scales of the rows of an int8 matrix, shaped to divide it."""
-    scale, matrix = variables.get(f"{name}_scale"), variables[name].values
-    if scale is None or scale.values.shape != matrix.shape[:1] or scale.dtype not in _SCALE_TYPES:
+def _scaled(path: Path, name: str, matrix: _Variable, scale: _Variable | None) -> _Variable:
+    shape = matrix.values.shape
+    if scale is None or scale.values.shape != shape[:1] or scale.dtype not in _SCALE_TYPES:
         raise bad_file(path, f"there is no scale for each row of {shown(name)}")
-    return scale.values.reshape(-1, *[1] * (matrix.ndim - 1))
+    return _Variable(INT8_ROWS, matrix.values, scale.values.reshape(-1, *[1] * (len(shape) - 1)))
 
 
 def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
