@@ -24,7 +24,7 @@ from streamd.audio import Block
 from streamd.config import Config, of_options
 from streamd.daemon import ROOM, build, caption, supervise
 from streamd.daemon.control import Control
-from streamd.daemon.offline import FileTranscriber, UploadedRecording
+from streamd.daemon.offline import FileTranscriber, finals_between
 from streamd.daemon.opening import open_model, recognizers
 from streamd.display import open_files
 from streamd.engine import store
@@ -200,8 +200,8 @@ class Captioner:
         file = transcriber.new_file(_warn)
         async with source:
             await file.read(source)
-        recording = UploadedRecording(transcriber, file, self._streams)
-        segments = tuple([final async for final in recording.finals()])
+        finals = finals_between(self._streams, transcriber, file)
+        segments = tuple([final async for final in finals])
         return Transcript(segments, file.duration_ms, self._config, name)
 
 

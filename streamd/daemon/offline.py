@@ -28,7 +28,7 @@ from streamd.errors import ConfigError, SourceError, StreamdError, WireError
 from streamd.events import Details, EndReason, Eos, Fault, Final, Gap, TimedWord, Token
 from streamd.hub import Hub
 from streamd.mel import RecordingMel
-from streamd.server import LIVE, Wanted
+from streamd.server import LIVE, Recording, Wanted
 from streamd.sinks.progress import Progress, transcription_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look
@@ -300,23 +300,14 @@ class _Batch:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
 
-class UploadedRecording:
-    """One recording, read to its end."""
-
-    def __init__(self, transcriber: FileTranscriber, file: AudioFile, streams: Streams) -> None:
-        self._transcriber, self._file, self._streams = transcriber, file, streams
-
-    @property
-    def duration_ms(self) -> int:
-        """Its duration."""
-        return self._file.duration_ms
-
-    async def finals(self) -> AsyncIterator[Final]:
-        """Transcribe it, window by window; raises `EngineError`."""
-        windows = self._transcriber.transcribe(self._file)
-        while (window := await self._streams.between(next, windows, None)) is not None:
-            for final in window.finals:
-                yield final
+async def finals_between(
+    streams: Streams, transcriber: FileTranscriber, file: AudioFile
+) -> AsyncIterator[Final]:
+    """Transcribe a file that was read, between live windows. Raises `EngineError`."""
+    windows = transcriber.transcribe(file)
+    while (window := await streams.between(next, windows, None)) is not None:
+        for final in window.finals:
+            yield final
 
 
 class Uploads:
@@ -331,7 +322,7 @@ class Uploads:
         self.opened: asyncio.Future[tuple[Model, Engine[Any]]] = asyncio.Future()
         """The model, when it is loaded; until then recordings wait."""
 
-    async def read(self, path: str, name: str, wanted: Wanted) -> UploadedRecording:
+    async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
         opened = await asyncio.shield(self.opened)
         transcriber = await self._streams.between(self._new_transcriber, wanted, *opened)
@@ -345,7 +336,8 @@ class Uploads:
             file.n_padding = aiter(source).n_padding
         if not file.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
-        return UploadedRecording(transcriber, file, self._streams)
+        finals = finals_between(self._streams, transcriber, file)
+        return Recording(file.duration_ms, finals)
 
     def _new_transcriber(
         self, wanted: Wanted, model: Model, engine: Engine[Any]

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
 from tempfile import NamedTemporaryFile
@@ -46,15 +47,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in every.items() if value is not None}
 
 
-class Recording(Protocol):
-    """A recording that has been read."""
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording that was read; taking `finals` transcribes it, or raises `EngineError`."""
 
-    @property
-    def duration_ms(self) -> int:
-        """Its duration."""
-
-    def finals(self) -> AsyncIterator[Final]:
-        """Transcribe it, window by window; raises `EngineError`."""
+    duration_ms: int
+    finals: AsyncIterator[Final]
 
 
 class Recordings(Protocol):
@@ -134,7 +132,7 @@ class Rest:
             del head.headers["Content-Length"]
             await exchange.respond(head, self._events(recording))
             return
-        finals = [final async for final in recording.finals()]
+        finals = [final async for final in recording.finals]
         write = self._recordings.written
         match asked.response_format:
             case "json":
@@ -152,7 +150,7 @@ class Rest:
         """Yield each segment when it is there, as server-sent events."""
         text = ""
         try:
-            async for final in recording.finals():
+            async for final in recording.finals:
                 delta = self._document([final])["text"]
                 delta = delta if text else delta.lstrip()
                 text += delta

@@ -59,7 +59,7 @@ def wav(tmp_path_factory):
 async def test_the_text_is_that_of_transcribe(opened, wav):
     made, called = await uploads(opened)
     recording = await made.read(wav, "talk.wav", TRANSCRIBE)
-    finals = [final async for final in recording.finals()]
+    finals = [final async for final in recording.finals]
     assert " ".join(final.text for final in finals) == " ".join(recorded.SENTENCES)
     assert abs(recording.duration_ms - len(recorded.three_sentences()) / 16) < 20
     assert made.written(finals, "vtt").startswith("WEBVTT\n\n00:00:00.")
@@ -71,7 +71,7 @@ async def test_the_text_is_that_of_transcribe(opened, wav):
 async def test_what_a_client_asks_for_is_what_the_server_does(opened, wav):
     made, _ = await uploads(opened, prompt="of the server", language="en")
     read = made.read(wav, "a.wav", Wanted(task="transcribe", prompt="", temperature=1.0))
-    finals = [final async for final in (await read).finals()]
+    finals = [final async for final in (await read).finals]
     assert {final.details.temperature for final in finals} == {1.0}
     with pytest.raises(ConfigError, match="knows en only"):
         await made.read(wav, "a.wav", Wanted(task="transcribe", language="de"))

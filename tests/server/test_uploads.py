@@ -11,7 +11,7 @@ import pytest
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final, TimedWord
 from streamd.options import BindOptions
-from streamd.server import Server, Wanted
+from streamd.server import Recording, Server, Wanted
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 PATH = "/v1/audio/transcriptions"
@@ -19,8 +19,6 @@ PATH = "/v1/audio/transcriptions"
 
 class Echo:
     """Its text is the recording's bytes, one segment for each line; notes what was asked for."""
-
-    duration_ms = 1500
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Wanted]] = []
@@ -32,7 +30,7 @@ class Echo:
         self.failure: Exception | None = None
         self.late_failure: Exception | None = None
 
-    async def read(self, path: str, name: str, wanted: Wanted) -> "Echo":
+    async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
         self.asked.append((name, wanted))
         self.paths.append(Path(path))
         with open(path) as file:  # noqa: ASYNC230 - a few bytes
@@ -45,7 +43,7 @@ class Echo:
             raise
         if self.failure:
             raise self.failure
-        return self
+        return Recording(1500, self.finals())
 
     async def finals(self) -> AsyncIterator[Final]:
         for i, line in enumerate(self._lines):
