@@ -50,7 +50,8 @@ class Screen:
         self._peak = max(self._peak, float(np.abs(frames).max()))
         self._n_heard += len(frames)
         # A terminal may be stopped (Ctrl-S): then one level waits for it, not all.
-        if self._ended or self._n_heard < _METER_FRAMES or not _is_done(self._metering):
+        is_waiting = self._metering is not None and not self._metering.done()
+        if self._ended or self._n_heard < _METER_FRAMES or is_waiting:
             return
         self._metering = self._thread.submit(self._captions.meter, self._peak)
         self._peak, self._n_heard = 0.0, 0
@@ -86,10 +87,6 @@ class Screen:
         if self._terminal is not self._captions:
             self._terminal.close()
         self._captions.close()
-
-
-def _is_done(future: Future[None] | None) -> bool:
-    return future is None or future.done()
 
 
 def show(

@@ -149,12 +149,15 @@ class FileSource:
         try:
             self._ahead = await self._in_thread(self._open)
         except BaseException:
-            await self._close()
+            await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        self.stop()
+        await asyncio.to_thread(self._thread.shutdown)
+        if self._decoder is not None:
+            self._decoder.close()
 
     def __aiter__(self) -> FrameStream:
         return self._frames
@@ -164,12 +167,6 @@ class FileSource:
         self._stopped = True
         if self._decoder is not None:
             self._decoder.stop()
-
-    async def _close(self) -> None:
-        self.stop()
-        await asyncio.to_thread(self._thread.shutdown)
-        if self._decoder is not None:
-            self._decoder.close()
 
     async def _in_thread(self, call: Callable[[], Block]) -> Block:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
