@@ -168,7 +168,9 @@ def whisper_live(folder: Path, samples: np.ndarray, screen: Screen) -> Played:
 
         def transcribe_audio(self, input_sample: np.ndarray) -> Any:  # noqa: ANN401
             with microphone.computing():
-                return super().transcribe_audio(input_sample)
+                said = super().transcribe_audio(input_sample)
+            wait(0)  # what came meanwhile
+            return said
 
     microphone, block, said_ms, n_fed = Microphone(samples), 4096, 0.0, 0
     finals: dict[str, str] = {}
@@ -286,7 +288,7 @@ def realtime_stt(folder: Path, samples: np.ndarray, screen: Screen) -> Played:
             block = pcm[begin : begin + 1024]
             time.sleep(max(0.0, zero_s + (begin + len(block)) / (2 * RATE) - time.monotonic()))
             recorder.feed_audio(block)
-        while now_ms() - screen.shown[-1][0] < 10_000:  # until nothing more is said
+        while now_ms() - screen.shown[-1][0] < 30_000:  # until nothing more is said
             time.sleep(0.1)
 
     return run, version("realtimestt")
