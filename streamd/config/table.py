@@ -261,7 +261,7 @@ pcm.channels input-channels: channels of raw PCM
 
 [streaming] When a live window is transcribed, and when its words become final
 *session.step step: new audio per window; 0: whole utterances
-session.length length: longest window
+session.length length: how far back a window reads; a longer one reads better and costs more
 commit.keep keep: audio repeated from the previous line, with --commit sliding
 commit.rule commit: rule by which words become final
 session.keep_context -kc: keep earlier utterances in the prompt

@@ -43,8 +43,10 @@ LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early."""
 LONG_GAP = 250
 """Frames of silence that stand for a longer gap, besides those that end any utterance."""
-SHORT_PAUSE = 10
-"""Frames between two utterances up to which the second continues the first: a breath of 0.9 s."""
+SHORT_PAUSE = 75
+"""Frames between two utterances up to which the second continues the first: a pause of 2 s."""
+LEAST_KEPT = 150
+"""Frames of committed words that stay in every window, and the most where the engine lags."""
 GATE_EVERY, WARM_UP = 250, SHORT_PAUSE + LONGEST
 """Frames between two states of the gate that are kept, and those before settled audio from which a
 session that goes on there has to hear it: its first window may begin so early, and what the gate
@@ -329,17 +331,15 @@ class Session:
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
-        words, length = hypothesis.words, self._options.length
-        if self._options.task == "translate":
-            # Its words have no places of their own in the audio, so a window cannot begin at one.
-            length = self._segmenter.options.longest
+        # Translated words have no places of their own in the audio: no window can begin at one.
+        words, movable = hypothesis.words, self._options.task != "translate"
         n = 0
         if not is_guess:
             n = self._policy.commit(words, now=end, silence=silence)
-            n = n or segment.overdue(words, end, length)
+            n = n or movable * segment.overdue(words, end)
         segment.revise_but_mark(words, n)
-        if end - segment.anchor > length:
-            self._remember(segment.trim(self._segmenter, end), hypothesis)
+        if movable:
+            self._trim(segment, end, hypothesis)
         hides = bool(segment.tail) and segment.tail[-1].prob < self._options.shown_prob
         return segment.show(self._seg, end, self.now, hides_newest=hides)
 
@@ -382,7 +382,7 @@ class Session:
         self._segment = None
         segment.revise(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
-        self._remember(segment.trim(self._segmenter, end, is_over=True), hypothesis)
+        self._trim(segment, end, hypothesis, is_over=True)
         self._before = segment
         self._past = Past(
             until=max(end, min(last, self._transcribed)),
@@ -398,6 +398,15 @@ class Session:
             return retraction
         self._seg, self._rev = self._seg + 1, 0
         return [final]
+
+    def _trim(
+        self, segment: Segment, end: int, hypothesis: Hypothesis, *, is_over: bool = False
+    ) -> None:
+        """Let committed words leave the window: the more stay, the more new words are right."""
+        lags = self.late and not is_over
+        kept = LEAST_KEPT if lags else max(LEAST_KEPT, self._options.length)
+        gone = segment.trim(self._segmenter, end, kept, is_over=is_over)
+        self._remember(gone, hypothesis)
 
     def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:
         """Add words that precede the next window to its prompt."""

@@ -15,13 +15,13 @@ from streamd.vad.segmenter import Segmenter
 from streamd.vad.utterance import State, Utterance
 
 FORCE_AFTER, FORCE_AGE = 400, 100
-"""Frames: in a window longer than the first, words older than the second are committed anyway."""
+"""Frames: if no word was committed for the first, those older than the second are, anyway."""
 LEAST_LOGPROB, N_NEWEST = -1.0, 5
 """Words of a hypothesis with a lower mean log probability are committed only at the end, and so are
 words while the mean difference of that and the probability of no speech is lower in the newest
 hypotheses: in real speech in one window of 50, in a crowd's voices in nine of ten."""
-KEPT, LONGEST = 150, 500
-"""Frames of committed words that stay in the window, and the length from which none have to."""
+LONGEST = 1_000
+"""Frames of a window from which no committed words have to stay in it."""
 
 
 @dataclass(slots=True)
@@ -124,9 +124,10 @@ class Segment:
         newest = self.evidence[-N_NEWEST:]
         return sum(newest) / max(len(newest), 1)
 
-    def overdue(self, words: Sequence[Word], end: int, length: int) -> int:
+    def overdue(self, words: Sequence[Word], end: int) -> int:
         """How many words of a window that ends at `end` must be committed without agreement."""
-        if end - self.anchor <= max(FORCE_AFTER, length * 3 // 2):
+        begin = self.committed[-1].end if self.committed else self.anchor
+        if end - begin <= FORCE_AFTER:
             return 0
         return sum(1 for word in words if word.end <= end - FORCE_AGE)
 
@@ -190,10 +191,12 @@ class Segment:
         self.anchor = frame
         return self.committed[before : self.n_left]
 
-    def trim(self, segmenter: Segmenter, end: int, *, is_over: bool = False) -> list[Word]:
+    def trim(
+        self, segmenter: Segmenter, end: int, kept: int, *, is_over: bool = False
+    ) -> list[Word]:
         """Let the next window begin later, where it is quietest between two committed words.
 
-        `end` is where the newest window ended. Committed words of the last `KEPT` frames stay in
+        `end` is where the newest window ended. Committed words of the last `kept` frames stay in
         the window, as its prefix, unless it is very long: a window that begins inside a word, or
         with a word that nothing precedes, is misread. So they do whatever its length if the
         utterance `is_over`: how it goes on must not depend on the engine's speed, as windows do.
@@ -202,7 +205,7 @@ class Segment:
         left = self.committed[self.n_left :]
         if not left:
             return []
-        n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - KEPT, left))
+        n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - kept, left))
         if end - self.anchor > LONGEST and not is_over:
             n = len(left)
         if n == 0:

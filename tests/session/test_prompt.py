@@ -47,7 +47,7 @@ def test_another_language_clears_what_came_before():
 
 
 @pytest.mark.parametrize(
-    ("keep", "quiet", "told"), [(True, 100, True), (True, 300, False), (False, 100, False)]
+    ("keep", "quiet", "told"), [(True, 140, True), (True, 300, False), (False, 140, False)]
 )
 def test_the_last_utterance_is_the_prompt_if_it_is_wanted_and_not_long_ago(keep, quiet, told):
     session = scripted_session(SessionOptions(keep_context=keep))
