@@ -289,8 +289,8 @@ def test_window_holds_at_least_a_step_and_what_is_kept():
         ConfigError, match=r"--length \(400 ms\) must be at least --step \(500 ms\)"
     ):
         load({"length": "400"}, {})
-    with pytest.raises(ConfigError, match=r"--length \(5000 ms\) must be at least STREAMD_KEEP"):
-        load({}, {"STREAMD_KEEP": "6000"})
+    with pytest.raises(ConfigError, match=r"--length \(10000 ms\) must be at least STREAMD_KEEP"):
+        load({}, {"STREAMD_KEEP": "11000"})
 
 
 def test_something_must_be_heard():

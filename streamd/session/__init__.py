@@ -21,7 +21,7 @@ from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
-from streamd.session.segment import LONGEST, Segment, usable
+from streamd.session.segment import LEAST_LOGPROB, LONGEST, Segment, evidence, usable
 from streamd.session.timeline import Timeline
 from streamd.types import (
     FRAME,
@@ -290,13 +290,15 @@ class Session:
         """Begin the windows with the end of the utterance before, if the pause was short.
 
         A word that nothing precedes is often misread, and a speaker who takes a breath goes on with
-        the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's.
+        the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's,
+        nor if that utterance was a guess: what it has wrong, the decoder would take for given.
         """
         before, self._before = self._before, None
         if before is None:
             return
         held = before.anchor >= self._ring.start and before.n_left < len(before.committed)
-        if held and pause <= SHORT_PAUSE and not self._segmenter.options.exact_cut:
+        continues = pause <= SHORT_PAUSE and not self._segmenter.options.exact_cut
+        if held and continues and evidence(before.newest) >= LEAST_LOGPROB:
             segment.continue_after(before)
         else:
             self._remember(before.committed[before.n_left :], before.newest)

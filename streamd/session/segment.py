@@ -49,7 +49,7 @@ class Segment:
     newest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     evidence: list[float] = field(default_factory=list)
-    """Of each hypothesis with words, the mean log probability less the one of no speech."""
+    """Of each hypothesis with words."""
     rev: int = 0
     """Partials with the segment's number so far; an utterance without words hands its own on."""
     _shown: tuple[str, int] = ("", 0)
@@ -110,7 +110,7 @@ class Segment:
     def is_guess(self, hypothesis: Hypothesis) -> bool:
         """Whether a new hypothesis may be shown, but nothing of it is committed yet."""
         if hypothesis.words:
-            self.evidence.append(_evidence(hypothesis))
+            self.evidence.append(evidence(hypothesis))
         improbable = hypothesis.avg_logprob < LEAST_LOGPROB
         return improbable or self._mean_evidence() < LEAST_LOGPROB
 
@@ -118,7 +118,7 @@ class Segment:
         """Whether the last hypothesis is a guess, as all were before it, and should be dropped."""
         if len(self.evidence) < N_NEWEST or len(self.committed) > self.n_before:
             return False
-        return max(_evidence(hypothesis), self._mean_evidence()) < LEAST_LOGPROB
+        return max(evidence(hypothesis), self._mean_evidence()) < LEAST_LOGPROB
 
     def _mean_evidence(self) -> float:
         newest = self.evidence[-N_NEWEST:]
@@ -314,7 +314,8 @@ def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]
     return replace(hypothesis, suspect=None) if suspected else hypothesis
 
 
-def _evidence(hypothesis: Hypothesis) -> float:
+def evidence(hypothesis: Hypothesis) -> float:
+    """How much speaks for a text: its mean log probability less the probability of no speech."""
     return hypothesis.avg_logprob - hypothesis.no_speech_prob
 
 

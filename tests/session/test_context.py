@@ -156,3 +156,15 @@ def test_what_no_temperature_made_probable_is_not_transcribed_on_its_own():
     texts, windows = listen(spoken((40, LONG)), finds_nothing_in_the_end)
     assert 0 < len(texts[0].split()) < 40, "what was committed"
     assert sum(window.last for window in windows) == 1
+
+
+def test_what_was_a_guess_is_not_forced_on_the_utterance_after_it():
+    honest = ScriptedRecognizer()
+
+    def guesses_first(window: Window) -> Hypothesis:
+        found = honest.recognize(window)
+        return replace(found, avg_logprob=-1.1) if window.end < 33 * WORD else found
+
+    _, windows = listen(spoken((30, SHORT), (10, LONG)), guesses_first)
+    assert any(window.end > 33 * WORD for window in windows)
+    assert not any(window.before for window in windows)
