@@ -20,7 +20,7 @@ from streamd.events import (
     Stats,
 )
 from streamd.hub import Hub
-from streamd.journal import Fed, proof_of
+from streamd.journal import Fed, Journal, proof_of
 from streamd.session import Session
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
@@ -131,11 +131,14 @@ class Stream:
             self.session.resume(*self._begins)
         if (journal := self.hub.journal) is not None:
             kept = choices if chosen or journal.fed.choices else None
-            try:
-                journal.feed(Fed(choices=kept, proof=proof_of(secret) if secret else ""))
-            except StreamdError as error:
-                self._context.failed(error)
+            self._store_feeder(journal, Fed(choices=kept, proof=proof_of(secret) if secret else ""))
             await self.stored()  # before the client counts on it
+
+    def _store_feeder(self, journal: Journal, fed: Fed) -> None:
+        try:
+            journal.feed(fed)
+        except StreamdError as error:
+            self._context.failed(error)
 
     @property
     def is_over(self) -> bool:

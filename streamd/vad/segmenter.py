@@ -128,11 +128,7 @@ class Segmenter:
             # A flush was asked for at a frame; it takes effect when the cursor gets there, so it
             # keeps its place among the frames while the segmenter waits for an answer.
             if self.cursor == self._flush_at:
-                self._flush_at = None
-                if self._open is None and self._doubtful and self.cursor > self._floor:
-                    events += self._begin()
-                if self._open is not None:
-                    events += self._close(self._open)
+                events += self._flush_here()
             if self.cursor == self.end:
                 return events
             silence, _, self._late = self._track[self.cursor - self._base]
@@ -146,6 +142,15 @@ class Segmenter:
                 events += self._end_if_due(self._open)
             elif silence == 0 and self.cursor > self._floor:
                 events += self._begin()
+
+    def _flush_here(self) -> list[Vad]:
+        self._flush_at = None
+        events: list[Vad] = []
+        if self._open is None and self._doubtful and self.cursor > self._floor:
+            events += self._begin()
+        if self._open is not None:
+            events += self._close(self._open)
+        return events
 
     def _follow(self, utterance: Utterance, silence: int) -> None:
         """Move the utterance on by the frame at the cursor, which may be looked at repeatedly."""
