@@ -17,15 +17,20 @@ from contextlib import AsyncExitStack, aclosing
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Self
+from urllib.request import urlopen
 
 import jiwer
 import numpy as np
 import pytest
+import soundfile
+import soxr
+from playwright.async_api import expect
 
 from streamd.client import watch
 from streamd.events import Eos, Event, Final, Gap, Missed
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
+from tests.support.browser import browser, needs_chromium, visit
 from tests.support.nats import Nats, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +84,12 @@ class Node:
 
     async def kill(self) -> None:
         await self.end(signal.SIGKILL)
+
+    async def is_fed(self) -> bool:
+        """Whether somebody speaks here."""
+        address = f"http://127.0.0.1:{self.port}/metrics"
+        with await asyncio.to_thread(urlopen, address) as answer:
+            return "streamd_streams_active 1.0" in answer.read().decode()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -301,3 +312,30 @@ async def test_one_of_three_servers_of_nats_dies_and_nobody_notices(tmp_path):
         await speaking
         await listening
     assert [final.text for final in talk.heard[0]] == [final.text for final in calm]
+
+
+@needs_chromium
+async def test_the_page_goes_on_when_the_node_of_its_microphone_is_killed(tmp_path):
+    heard = tmp_path / "microphone.wav"
+    pcm = np.frombuffer(sound(0), "<i2")
+    soundfile.write(heard, soxr.resample(pcm, SAMPLE_RATE, 48_000), 48_000)
+    microphone = f"--use-file-for-fake-audio-capture={heard}%noloop"
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(Nats(tmp_path / "nats"))
+        nodes = [await stack.enter_async_context(Node(nats.url)) for _ in range(2)]
+        balancer = await stack.enter_async_context(Balancer("haproxy", tmp_path, nodes))
+        calm = await undisturbed(0, balancer.url)
+        chromium = await stack.enter_async_context(browser(microphone))
+        page, _ = await visit(await chromium.new_context(), f"http://127.0.0.1:{balancer.port}/")
+        await page.click("#microphone")
+        finals = page.locator("#log .text")
+        await expect(finals).to_have_count(1, timeout=60_000)
+        (feeding,) = [node for node in nodes if await node.is_fed()]
+        await feeding.kill()
+        await expect(finals).to_have_count(len(calm), timeout=60_000)
+        await page.click("#microphone")
+        await expect(page.locator("#status")).to_contain_text("session ended")
+        shown = re.sub(r"[^a-z0-9 ]", "", " ".join(await finals.all_inner_texts()).lower())
+        await feeding.start()
+    # The fake microphone of a busy machine stutters.
+    assert jiwer.wer(words(calm), shown) <= 1 / 3
