@@ -94,13 +94,13 @@ class Stream:
             self._begins = past, journal.settled_ms, seg
         else:
             since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
-            self._begin_late(since_ms, max(journal.end_ms, journal.settled_ms), seg)
+            last_ms = max(journal.end_ms, journal.settled_ms)
+            self._begin_late(max(since_ms, last_ms), last_ms, seg, GapReason.RESTART)
         self.session.resume(*self._begins)
 
-    def _begin_late(self, at_ms: int, last_ms: int, seg: int) -> None:
+    def _begin_late(self, at_ms: int, last_ms: int, seg: int, why: GapReason) -> None:
         """Begin at `at_ms` without the past; audio from `last_ms` until then is lost."""
-        at_ms = max(at_ms, last_ms)
-        self._waiting = [Gap(t_ms=last_ms, duration_ms=at_ms - last_ms, why=GapReason.RESTART)]
+        self._waiting = [Gap(t_ms=last_ms, duration_ms=at_ms - last_ms, why=why)]
         self._begins = Past(start_ms=at_ms), at_ms, seg
 
     @property
@@ -123,7 +123,7 @@ class Stream:
         _, settled_ms, seg = self._begins
         lacks = self.is_resumed and has_ms > self.began_ms
         if lacks and has_ms > settled_ms:
-            self._begin_late(has_ms, settled_ms, seg)
+            self._begin_late(has_ms, settled_ms, seg, GapReason.RESUME)
         elif lacks:
             self._begins = Past(start_ms=has_ms), settled_ms, seg
         if lacks or choices != self.hub.choices:
