@@ -1,8 +1,13 @@
 """OpenAI's own SDK, unmodified, against the port: live transcription."""
 
 import asyncio
+import os
+import sys
 from base64 import b64encode
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import numpy as np
 import openai
@@ -10,6 +15,7 @@ import pytest
 import soxr
 
 from tests.foreign.conftest import assert_same_words
+from tests.support.nats import free_port
 
 
 @pytest.fixture
@@ -76,6 +82,53 @@ async def test_a_recording(sdk, speech, native, came_back, turn_detection):
         f"realtime transcription, {mode}",
         f"{len(items)} items, {kinds['delta']} deltas, which join to the transcripts; {same}",
     )
+
+
+@asynccontextmanager
+async def killed_at_the_end(port: int) -> AsyncIterator[None]:
+    """A server that is killed with -9 at the end."""
+    program = str(Path(sys.executable).with_name("streamd"))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    process = await asyncio.create_subprocess_exec(
+        *(program, "serve", "--port", str(port)), stderr=asyncio.subprocess.PIPE, env=environment
+    )
+    while b"listening on" not in await process.stderr.readline():
+        assert process.returncode is None
+    yield
+    process.kill()
+    await process.communicate()
+
+
+async def test_it_comes_back_by_itself_after_its_server_was_killed(speech, native, came_back):
+    port, attempts = free_port(), []
+    audio = soxr.resample(speech, 16_000, 24_000).astype("<i2").tobytes()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(AsyncExitStack())
+        await first.enter_async_context(killed_at_the_end(port))
+        base = f"ws://127.0.0.1:{port}/v1"
+        client = openai.AsyncOpenAI(websocket_base_url=base, api_key="any", max_retries=0)
+        connecting = client.realtime.connect(
+            extra_query={"intent": "transcription"},
+            on_reconnecting=attempts.append,
+            max_retries=100,
+            max_delay=0.5,
+        )
+        connection = await stack.enter_async_context(connecting)
+        await connection.session.update(session=asking(None))
+        async for event in connection:
+            if event.type == "session.updated" and not attempts:
+                await first.aclose()
+                await stack.enter_async_context(killed_at_the_end(port))
+            elif event.type == "session.created" and attempts:  # it knows nothing of the first
+                await connection.session.update(session=asking(None))
+                for begin in range(0, len(audio), 9600):
+                    piece = b64encode(audio[begin : begin + 9600]).decode()
+                    await connection.input_audio_buffer.append(audio=piece)
+                await connection.input_audio_buffer.commit()
+            elif event.type.endswith("transcription.completed"):
+                break
+    same = assert_same_words(event.transcript, native)
+    came_back("openai", "realtime transcription, a server killed and started again", same)
 
 
 async def test_strangers_are_refused(sdk, came_back):
