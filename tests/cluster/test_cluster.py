@@ -282,8 +282,7 @@ async def test_nodes_that_are_restarted_one_by_one_cut_no_word(tmp_path, name):
         await listening
     (first,) = talk.heard
     assert [final.seq for final in first] == list(range(1, len(first) + 1))
-    difference = jiwer.process_words(words(calm * talk.n_rounds), words(first))
-    assert difference.wer <= 0.05, (words(calm), words(first))
+    assert [final.text for final in first] == [final.text for final in calm * talk.n_rounds]
 
 
 async def test_one_of_three_servers_of_nats_dies_and_nobody_notices(tmp_path):
