@@ -62,7 +62,8 @@ class WebRtcVad:
 
     def restore(self, state: bytes) -> None:
         """See `Lasting`."""
-        ctypes.memmove(self._address, state, min(len(state), _STATE_BYTES))
+        if len(state) == _STATE_BYTES:
+            ctypes.memmove(self._address, state, _STATE_BYTES)
 
     @property
     def _address(self) -> int:

@@ -118,3 +118,11 @@ def test_a_gate_that_takes_over_a_state_decides_as_the_one_that_had_it(after_s):
     assert any(one == 0 for one, _ in decided[110:])
     assert all(one == other for one, other in decided[110:])
     assert first.state == second.state
+
+
+@pytest.mark.parametrize("state", [(b"", b""), (b"odd", b"odd")])
+def test_a_gate_without_a_state_that_it_knows_begins_anew(state):
+    frames = recorded.frames(recorded.three_sentences())[:150]
+    anew, restored = (Gate(WebRtcVad(1), second=Silero()) for _ in range(2))
+    restored.restore(state, 0)
+    assert [anew.update(frame) for frame in frames] == [restored.update(frame) for frame in frames]

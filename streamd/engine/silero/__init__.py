@@ -22,6 +22,7 @@ from streamd.types import SAMPLE_RATE, Samples
 _MODEL = Path(__file__).with_name("silero_vad_16k_op15.onnx")
 _CHUNK, _BEFORE = 512, 64
 """Samples that the model hears at a time, and those before them that it hears again."""
+_STATE_BYTES = 4 + 8 * 8 + 4 * (_BEFORE + 2 * 128)
 _BACK = 8 * _CHUNK
 """Samples up to the end of the frame that wakes it."""
 _ON, _OFF = 0.5, 0.35
@@ -70,7 +71,7 @@ class Silero:
 
     def restore(self, state: bytes) -> None:
         """See `streamd.vad.Lasting`."""
-        if state:
+        if len(state) == _STATE_BYTES:  # another version of streamd may have written another one
             (n,) = np.frombuffer(state[:4], "<i4")
             self._recent = self._recent[len(self._recent) - n :]
             self._hearing = _Hearing(0.0)
