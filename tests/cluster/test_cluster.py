@@ -60,7 +60,9 @@ class Node:
 
     def __init__(self, bus: str, *options: str) -> None:
         self.port, self._log = free_port(), b""
-        self._options = ("--bus", bus, "--max-streams", str(N_SPEAKERS), *options)
+        # How far back windows reach would depend on how busy the machine is: not with 3 s.
+        fixed = ("--max-streams", str(N_SPEAKERS), "--length", "3000")
+        self._options = ("--bus", bus, *fixed, *options)
         self.url = f"ws://127.0.0.1:{self.port}"
 
     async def start(self) -> None:

@@ -29,9 +29,10 @@ runs = st.lists(
 """Stretches of speech (whole words) and the silence behind each, in frames."""
 
 
-def run(speech, delays, policy=None, options=None, endpoint=None):
+def run(speech, delays, policy=None, options=None, endpoint=None, hurries=True):
     """Feed frame by frame; the engine takes the next of `delays` frames for each window."""
     session = scripted_session(options, endpoint, policy)
+    session.hurries = hurries
     recognizer = ScriptedRecognizer(ending)
     events: list[Event] = []
     windows: list[Window] = []
@@ -176,13 +177,16 @@ def test_the_window_stays_short_while_somebody_speaks_on_and_on():
     assert all(end - start <= 28_000 for _, start, end in finals(events))
 
 
-def test_an_engine_that_lags_reads_less_of_what_is_committed():
+def test_an_engine_that_lags_reads_less_of_what_is_committed_unless_the_audio_waits():
     speech = [False] * WORD + [True] * (100 * WORD)
-    in_time, late = (
-        max(len(window.prefix) * WORD for window in run(speech, [delay])[1]) for delay in (0, 120)
-    )
-    assert in_time > 500 - 2 * WORD
-    assert late < 150 + 2 * WORD
+
+    def longest(delay: int, hurries: bool) -> int:
+        _, windows = run(speech, [delay], hurries=hurries)
+        return max(len(window.prefix) * WORD for window in windows)
+
+    assert longest(0, True) > 500 - 2 * WORD
+    assert longest(120, True) < 150 + 2 * WORD
+    assert longest(120, False) > 500 - 2 * WORD
 
 
 def test_missed_steps_are_merged_into_one_window():
