@@ -52,8 +52,10 @@ def serving(settings: dict[str, str]) -> Iterator[Address]:
     program = Path(sys.executable).with_name("streamd")
     # Without the clients' versions of the libraries that both use.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # Longer windows get shorter where audio comes faster than the engine reads it, as some clients
+    # send it: then the words of two clients could differ.
     process = subprocess.Popen(
-        [program, "serve", "--port", "0", "--wyoming", "0"],
+        [program, "serve", "--port", "0", "--wyoming", "0", "--length", "3000"],
         env=environment | settings,
         stderr=subprocess.PIPE,
         text=True,
