@@ -91,11 +91,17 @@ def speech() -> np.ndarray:
 @pytest.fixture(scope="session")
 def native(server: Address, speech: np.ndarray) -> str:
     """What a client of streamd.v1 is told of it."""
+    return told_natively(server, speech)
+
+
+def told_natively(server: Address, samples: np.ndarray, rate_hz: int = 16_000) -> str:
+    """What a client of streamd.v1 is told of 16-bit samples at any rate."""
     authorization = {"Authorization": f"Bearer {server.token}"}
     url = f"{server.ws}/v1/stream?role=both"
     with connect(url, additional_headers=authorization) as connection:
-        for begin in range(0, len(speech), 1600):
-            connection.send(speech[begin : begin + 1600].tobytes())
+        connection.send(json.dumps({"type": "start", "rate": rate_hz}))
+        for begin in range(0, len(samples), rate_hz // 10):
+            connection.send(samples[begin : begin + rate_hz // 10].tobytes())
         connection.send('{"type":"stop"}')
         events = [json.loads(message) for message in connection]
     assert (events[0]["model"], events[0]["language"]) == ("tiny.en", "en")

@@ -13,7 +13,7 @@ from deepgram.environment import DeepgramClientEnvironment
 from deepgram.listen.v1.types import ListenV1Error
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from tests.foreign.conftest import assert_same_words
+from tests.foreign.conftest import assert_same_words, told_natively
 
 OPTIONS = {"model": "nova-3", "encoding": "linear16", "sample_rate": "16000"}
 
@@ -77,18 +77,21 @@ def test_a_recording_with_everything_that_can_be_asked_for(server, speech, nativ
     )
 
 
-def test_telephone_audio(server, speech, native, came_back):
+def test_telephone_audio(server, speech, came_back):
     """In the 8-bit samples of G.711, and without interim results."""
     audio = io.BytesIO()
     soundfile.write(audio, speech, 16_000, format="RAW", subtype="ULAW")
+    audio.seek(0)
+    heard, _ = soundfile.read(
+        audio, format="RAW", subtype="ULAW", samplerate=16_000, channels=1, dtype="int16"
+    )
     with listening(server, encoding="mulaw") as (connection, got, thread):
         connection.send_media(audio.getvalue())
         connection.send_close_stream()
         thread.join(60)
     *results, metadata = got
-    same = assert_same_words(
-        " ".join(each.channel.alternatives[0].transcript for each in results), native
-    )
+    text = " ".join(each.channel.alternatives[0].transcript for each in results)
+    same = assert_same_words(text, told_natively(server, heard))
     assert metadata.duration == len(speech) / 16000
     came_back(
         "deepgram-sdk", "listen.v1.connect: mulaw", f"{len(results)} Results, 1 Metadata; {same}"
