@@ -6,7 +6,8 @@ hypothesis (`accept`). So steps that were missed while the engine was busy merge
 
 It keeps three promises. Committed text never changes. Utterances and finals depend on the audio and
 on what the recognizer makes of it, not on the engine's speed or on how the audio was cut into
-blocks. Every frame that passes the gate is in a window that was accepted, unless it is reported as
+blocks; but a slow engine gets fewer and shorter windows, in which the recognizer may read other
+words. Every frame that passes the gate is in a window that was accepted, unless it is reported as
 lost. The states of an utterance are those of `streamd.vad.utterance`.
 """
 
@@ -21,7 +22,7 @@ from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
 from streamd.search.prompt import Prompt
-from streamd.session.segment import LEAST_LOGPROB, LONGEST, Segment, evidence, usable
+from streamd.session.segment import LONGEST, Segment, usable
 from streamd.session.timeline import Timeline
 from streamd.types import (
     FRAME,
@@ -90,9 +91,8 @@ class Session:
         self._kept = max(LEAST_KEPT, self._options.length)  # frames of words that stay in windows
         self.hurries = True
         """Whether windows have to be in time, so that they get shorter where the engine is slow."""
-        self._gates: deque[tuple[int, tuple[bytes, bytes]]] = (
-            deque()
-        )  # states of the gate, by frame
+        # states of the gate, by frame
+        self._gates: deque[tuple[int, tuple[bytes, bytes]]] = deque()
 
     def resume(self, past: Past, settled_ms: int, seg: int) -> None:
         """Go on with the session of an earlier process; call it before any audio.
@@ -314,7 +314,7 @@ class Session:
             return
         held = before.anchor >= self._ring.start and before.n_left < len(before.committed)
         continues = pause <= SHORT_PAUSE and not self._segmenter.options.exact_cut
-        if held and continues and evidence(before.newest) >= LEAST_LOGPROB:
+        if held and continues and before.is_context:
             segment.continue_after(before)
         else:
             self._remember(before.committed[before.n_left :], before.newest)
@@ -345,16 +345,17 @@ class Session:
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
     ) -> list[SessionEvent]:
         """Commit the words that the policy is sure of; the others are the new tail."""
-        is_guess = segment.is_guess(hypothesis)
+        segment.weigh(hypothesis)
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
         # Translated words have no places of their own in the audio: no window can begin at one.
         words, movable = hypothesis.words, self._options.task != "translate"
         n = 0
-        if not is_guess:
+        if not segment.is_guess(hypothesis):
             n = self._policy.commit(words, now=end, silence=silence)
-            n = n or movable * segment.overdue(words, end)
+            if n == 0 and movable:
+                n = segment.overdue(words, end)
         segment.revise_but_mark(words, n)
         if movable:
             self._trim(segment, end, hypothesis)
@@ -404,7 +405,7 @@ class Session:
         self._before = segment
         self._past = Past(
             until=max(end, min(last, self._transcribed)),
-            words=tuple(segment.committed[segment.n_left :]),
+            words=tuple(segment.committed[segment.n_left :]) if segment.is_context else (),
             anchor=segment.anchor,
             prompt=self._prompt.tokens,
             language=self._language.known,

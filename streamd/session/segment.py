@@ -49,7 +49,7 @@ class Segment:
     newest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     evidence: list[float] = field(default_factory=list)
-    """Of each hypothesis with words."""
+    """The `evidence` for each hypothesis with words, the last ones of a pause excepted."""
     rev: int = 0
     """Partials with the segment's number so far; an utterance without words hands its own on."""
     _shown: tuple[str, int] = ("", 0)
@@ -107,10 +107,13 @@ class Segment:
         end = now - (now - self.next_due) % step  # the newest step; missed ones merge
         return (end, False) if end > self.anchor else None
 
-    def is_guess(self, hypothesis: Hypothesis) -> bool:
-        """Whether a new hypothesis may be shown, but nothing of it is committed yet."""
+    def weigh(self, hypothesis: Hypothesis) -> None:
+        """Count a new hypothesis among those that say whether the utterance is a guess."""
         if hypothesis.words:
             self.evidence.append(evidence(hypothesis))
+
+    def is_guess(self, hypothesis: Hypothesis) -> bool:
+        """Whether the newest hypothesis may be shown, but nothing of it is committed yet."""
         improbable = hypothesis.avg_logprob < LEAST_LOGPROB
         return improbable or self._mean_evidence() < LEAST_LOGPROB
 
@@ -119,6 +122,11 @@ class Segment:
         if len(self.evidence) < N_NEWEST or len(self.committed) > self.n_before:
             return False
         return max(evidence(hypothesis), self._mean_evidence()) < LEAST_LOGPROB
+
+    @property
+    def is_context(self) -> bool:
+        """Whether its text is probable enough to be given to the decoder before the next one."""
+        return evidence(self.newest) >= LEAST_LOGPROB
 
     def _mean_evidence(self) -> float:
         newest = self.evidence[-N_NEWEST:]

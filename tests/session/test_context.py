@@ -168,3 +168,14 @@ def test_what_was_a_guess_is_not_forced_on_the_utterance_after_it():
     _, windows = listen(spoken((30, SHORT), (10, LONG)), guesses_first)
     assert any(window.end > 33 * WORD for window in windows)
     assert not any(window.before for window in windows)
+
+
+@pytest.mark.parametrize(("logprob", "n_words"), [(-1.1, 0), (-0.9, 10)])
+def test_nor_on_one_that_another_process_transcribes(logprob, n_words):
+    session, recognizer = scripted_session(SessionOptions(step=0)), ScriptedRecognizer()
+    for frame in scripted_audio(spoken((10, LONG))):
+        session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            session.accept(window, replace(recognizer.recognize(window), avg_logprob=logprob))
+    assert session.idle
+    assert len(session.past.words) == n_words
