@@ -52,7 +52,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="jou
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event, and that audio before `settled_ms`, in the session's time, is silence or in finals.
 
-    `past` is with what another session goes on there; None: with what an earlier line says.
+    With a final, and in silence, it has the `past` from which another session can go on; without
+    one, that of the line before holds.
     """
 
     settled_ms: int = 0
@@ -97,7 +98,7 @@ class Journal(Protocol):
     exactly once. `mark` stores it without an event.
     """
     past: Past | None
-    """With what a session goes on there; set it with `settled_ms`. Finals and marks carry it."""
+    """What another session needs to go on there; set it with `settled_ms`."""
 
     @property
     def kept_ms(self) -> int:
