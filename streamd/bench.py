@@ -126,10 +126,12 @@ class ScriptedEngine(Generic[FeaturesT]):
         self.costs = Costs()
         self._engine, self._script = engine, script
 
-    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> FeaturesT:
+    def encode(
+        self, mel: Mel, *, audio_ctx: int = 0, known: FeaturesT | None = None, n_known: int = 0
+    ) -> FeaturesT:
         """Encode, and add the time to `costs`."""
         begun_s = time.perf_counter()
-        features = self._engine.encode(mel, audio_ctx=audio_ctx)
+        features = self._engine.encode(mel, audio_ctx=audio_ctx, known=known, n_known=n_known)
         self.costs.encode_s += time.perf_counter() - begun_s
         return features
 

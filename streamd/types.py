@@ -6,7 +6,7 @@ stream began; milliseconds exist only at the edges.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -74,6 +74,15 @@ class Past:
     language: str = ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What an engine computed of frames `start` to `end`: its features, opaque."""
+
+    start: int
+    end: int
+    features: object
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Audio to transcribe, and what is known about it.
@@ -102,6 +111,7 @@ class Window:
     task: str = ""
     initial_prompt: str = ""
     hotwords: str = ""
+    encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
 class Suspect(StrEnum):
@@ -136,6 +146,7 @@ class Hypothesis:
     temperature: float = 0.0
     accepted_draft: int = 0
     suspect: Suspect | None = None
+    encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
 def text_of(words: Sequence[Word]) -> str:

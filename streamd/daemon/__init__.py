@@ -28,7 +28,6 @@ from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
-from streamd.sources.file import FileSource
 from streamd.streams import Chooser, Streams
 from streamd.streams.inference import HangError, WindowRecognizer
 from streamd.streams.metrics import Metrics
@@ -172,8 +171,6 @@ async def pump(source: Source, live: Stream, control: Control) -> None:
     Audio that arrives while the user has paused it is dropped and reported as a gap.
     """
     n_skipped = 0
-    if isinstance(source, FileSource):
-        live.session.hurries = source.live
     with control.stopping(source.stop):
         if control.stopped.is_set():
             source.stop()  # what a pipe holds by now is still read

@@ -25,10 +25,11 @@ Norm = Callable[[Array, Weights, str], Array]
 class ReferenceFeatures:
     """Cross-attention inputs (n_text_layer, n_ctx, n_state), and what is added to their scores.
 
-    `encoded` is the encoder's output, (n_ctx, n_state).
+    `states` are (n_audio_layer + 1, n_ctx, n_state): the normalised input of each block's
+    attention, then the encoder's output.
     """
 
-    encoded: Array
+    states: Array
     keys: Array
     values: Array
     bias: Array
@@ -59,21 +60,32 @@ class ReferenceEngine:
         self.weights = weights
         self.alignment_heads = sorted(alignment_heads)
 
-    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> ReferenceFeatures:
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        known: ReferenceFeatures | None = None,
+        n_known: int = 0,
+    ) -> ReferenceFeatures:
         """Encode log-mel as `Engine.encode` says."""
         mel, extent = extend(mel, self.dims, bank=self.bank is not None, audio_ctx=audio_ctx)
         silent = self._silence(extent)
+        before = silent[:, :0] if known is None else known.states[:, :n_known]
+        start = before.shape[1]
         added = np.concatenate(
             [np.zeros(extent.n, np.float32), bias(self.dims.n_audio_ctx)[extent.first :]]
         )
         weights = self.weights
         x = gelu(convolve(mel, weights, "encoder.conv1", stride=1))
         x = gelu(convolve(x, weights, "encoder.conv2", stride=2)).T
-        x = x + weights["encoder.positional_embedding"][: extent.n]
+        x = (x + weights["encoder.positional_embedding"][: extent.n])[start:]
+        states = []
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
             y = self.norm(x, weights, f"{block}.attn_ln")
-            context = np.concatenate([y, silent[layer]])
+            context = np.concatenate([before[layer], y, silent[layer]])
+            states.append(context)
             attended, _ = attention(
                 linear(y, weights, f"{block}.attn.query"),
                 linear(context, weights, f"{block}.attn.key"),
@@ -85,10 +97,10 @@ class ReferenceEngine:
             y = self.norm(x, weights, f"{block}.mlp_ln")
             x = x + feed_forward(y, weights, block, notice=self.notice)
             self.notice(block, x)
-        encoded = np.concatenate([self.norm(x, weights, "encoder.ln_post"), silent[-1]])
+        encoded = np.concatenate([before[-1], self.norm(x, weights, "encoder.ln_post"), silent[-1]])
         cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
         return ReferenceFeatures(
-            encoded=encoded,
+            states=np.stack([*states, encoded]),
             keys=np.stack([linear(encoded, weights, f"{name}.key") for name in cross]),
             values=np.stack([linear(encoded, weights, f"{name}.value") for name in cross]),
             bias=added,

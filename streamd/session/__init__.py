@@ -27,6 +27,7 @@ from streamd.session.timeline import Timeline
 from streamd.types import (
     FRAME,
     FRAME_MS,
+    Encoded,
     Frames,
     Hypothesis,
     Past,
@@ -47,9 +48,7 @@ LONG_GAP = 250
 SHORT_PAUSE = 75
 """Frames between two utterances up to which the second continues the first: a pause of 2 s."""
 LEAST_KEPT = 150
-"""Frames of committed words that stay in every window, however busy the engine is."""
-LATE, GROWTH = 25, 3
-"""Frames by which a window's hypothesis is late, and by which windows grow again after that."""
+"""Frames of committed words that stay in every window."""
 GATE_EVERY, WARM_UP = 250, SHORT_PAUSE + LONGEST
 """Frames between two states of the gate that are kept, and those before settled audio from which a
 session that goes on there has to hear it: its first window may begin so early, and what the gate
@@ -86,11 +85,9 @@ class Session:
         self._language = Language(self._options.language_after)
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
+        self._encoded: Encoded | None = None
         self._transcribed = 0  # the end of the newest accepted window
         self._past = Past()  # in frames of this session; audio before its `until` is in a final
-        self._kept = max(LEAST_KEPT, self._options.length)  # frames of words that stay in windows
-        self.hurries = True
-        """Whether windows have to be in time, so that they get shorter where the engine is slow."""
         # states of the gate, by frame
         self._gates: deque[tuple[int, tuple[bytes, bytes]]] = deque()
 
@@ -243,6 +240,7 @@ class Session:
             task=self._options.task,
             initial_prompt=self._options.prompt,
             hotwords=self._options.hotwords,
+            encoded=self._encoded,
         )
         self._pending = (window, segment)
         return window
@@ -252,8 +250,9 @@ class Session:
         if self._pending is None or window is not self._pending[0]:
             raise RuntimeError("this window did not come from next_window()")
         segment, self._pending = self._pending[1], None
+        self._encoded = hypothesis.encoded
+        hypothesis = replace(hypothesis, encoded=None)
         self._transcribed = max(self._transcribed, window.end)
-        self._adapt(self.now - window.end)
         # A word that a flush cut in two may begin where the utterance before has its end; where the
         # decoder knows the words before, it does not repeat them.
         known = segment.committed[-1].end if window.before else self._past.until
@@ -277,16 +276,6 @@ class Session:
         events += self._skip_lost()
         self._forget()
         return self._timeline.correct(events)
-
-    def _adapt(self, lag: int) -> None:
-        """Choose how much stays in the windows: half as much if this one took a step too long.
-
-        It grows again slowly, so that few steps are late (as with TCP's congestion window).
-        """
-        if self.hurries and lag > max(self._options.step, LATE):
-            self._kept = max(LEAST_KEPT, self._kept // 2)
-        else:
-            self._kept = max(LEAST_KEPT, min(self._kept + GROWTH, self._options.length))
 
     def _current(self) -> Segment | None:
         """The segment of the oldest utterance that is not final yet."""
@@ -422,7 +411,8 @@ class Session:
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, is_over: bool = False
     ) -> None:
         """Let committed words leave the window: the more stay, the more new words are right."""
-        gone = segment.trim(self._segmenter, end, self._kept, is_over=is_over)
+        kept = max(LEAST_KEPT, self._options.length)
+        gone = segment.trim(self._segmenter, end, kept, is_over=is_over)
         self._remember(gone, hypothesis)
 
     def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:
@@ -470,6 +460,8 @@ class Session:
         if self._before is not None:
             oldest = min(oldest, max(self._before.anchor, oldest - SHORT_PAUSE - LONGEST))
         self._ring.forget(oldest)
+        if self._encoded and self._encoded.start < oldest:
+            self._encoded = None  # tens of megabytes
         self._segmenter.forget(oldest - 2)
         while len(self._gates) > 1 and self._gates[1][0] <= self._settled - WARM_UP:
             self._gates.popleft()

@@ -206,12 +206,13 @@ class Segment:
 
         `end` is where the newest window ended. Committed words of the last `kept` frames stay in
         the window, as its prefix, unless it is very long: a window that begins inside a word, or
-        with a word that nothing precedes, is misread. So they do whatever its length if the
-        utterance `is_over`: how it goes on must not depend on the engine's speed, as windows do.
-        Returns the committed words that leave it.
+        with a word that nothing precedes, is misread. They do so whatever its length if the
+        utterance `is_over`, since how the next one begins must not depend on the engine's speed.
+        Older words leave all at once when the window is half as long again: a window that begins
+        elsewhere has to be encoded from its beginning. Returns the committed words that leave it.
         """
         left = self.committed[self.n_left :]
-        if not left:
+        if not left or end - self.anchor <= kept * 3 // 2:
             return []
         n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - kept, left))
         if end - self.anchor > LONGEST and not is_over:

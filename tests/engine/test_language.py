@@ -61,8 +61,8 @@ class Counting:
     n_detections: int = 0
     dims = DIMS
 
-    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> ReferenceFeatures:
-        return engine().encode(mel, audio_ctx=audio_ctx)
+    def encode(self, mel: np.ndarray, **known) -> ReferenceFeatures:
+        return engine().encode(mel, **known)
 
     def decoder(self, features: ReferenceFeatures, n_slots: int) -> ReferenceDecoder:
         self.n_detections += n_slots == 1

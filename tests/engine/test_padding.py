@@ -4,11 +4,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from onnxruntime import OrtValue
 
 from streamd.engine import ModelDimensions
 from streamd.engine.check import clips
 from streamd.engine.model import Model
-from streamd.engine.onnx import make_bank
+from streamd.engine.onnx import OnnxEngine, Precision, make_bank
 from streamd.engine.padding import (
     MARGIN,
     STRIDE,
@@ -103,13 +104,24 @@ def test_an_average_has_every_position_from_the_windows_that_were_silent_there()
     assert (bank.states[:, kept >= 216] == 2).all()
 
 
+@cache
+def reference_engine() -> ReferenceEngine:
+    model, heads = tiny(), tiny().alignment_heads
+    return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
+
+
+@cache
+def onnx_engine(precision: Precision) -> OnnxEngine:
+    return open_in_memory(tiny(), threads=1, precision=precision).engine
+
+
+@pytest.mark.parametrize("n_known", [0, 1, 90])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_the_graphs_compute_what_the_reference_does(precision):
-    model, mel = tiny(), window(speech(2.5))
-    heads = model.alignment_heads
-    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
-    engine = open_in_memory(model, threads=1, precision=precision).engine
-    wanted, found = reference.encode(mel), engine.encode(mel)
+def test_the_graphs_compute_what_the_reference_does(precision, n_known):
+    model, reference, engine = tiny(), reference_engine(), onnx_engine(precision)
+    shorter, mel = window(speech(2.0)), window(speech(2.5))
+    wanted = reference.encode(mel, known=reference.encode(shorter), n_known=n_known)
+    found = engine.encode(mel, known=engine.encode(shorter), n_known=n_known)
     np.testing.assert_allclose(found["cross_bias"].numpy(), wanted.bias, rtol=1e-6)
     n_head = model.dims.n_text_head
     for layer in range(model.dims.n_text_layer):
@@ -121,21 +133,38 @@ def test_the_graphs_compute_what_the_reference_does(precision):
             assert off < (1e-5 if precision == "float32" else 0.1), (layer, name)
 
 
+def test_the_rest_of_a_window_is_computed_as_with_it_all():
+    reference, mel = reference_engine(), window(speech(2.5))
+    whole = reference.encode(mel)
+    for n_known in (1, 60, 125):
+        again = reference.encode(mel, known=whole, n_known=n_known)
+        np.testing.assert_allclose(again.states, whole.states, atol=1e-4)
+
+
+def test_known_positions_are_not_computed_again():
+    engine = onnx_engine("float32")
+    zeros = {
+        name: OrtValue.ortvalue_from_numpy(np.zeros_like(value.numpy()))
+        for name, value in engine.encode(window(speech(2.0))).items()
+    }
+    found = engine.encode(window(speech(2.5)), known=zeros, n_known=60)
+    values = found["cross_value_0"].numpy()
+    assert (values[:, :60] == 0).all()
+    assert (values[:, 60:] != 0).any(axis=(0, 2)).all()
+
+
 @pytest.mark.parametrize("seconds", [1.0, 2.5])
 def test_a_bank_is_closer_to_the_full_context_than_a_short_context(seconds):
-    model, samples = tiny(), speech(seconds)
-    reference = ReferenceEngine(
-        model.dims, model.weights, alignment_heads=model.alignment_heads, bank=model.bank
-    )
+    reference, samples = reference_engine(), speech(seconds)
     mel, n = window(samples), len(samples) // FRAME
-    full = reference.encode(mel, audio_ctx=FULL).encoded[:n]
+    full = reference.encode(mel, audio_ctx=FULL).states[-1, :n]
 
     def off(encoded: np.ndarray) -> float:
         return float(np.linalg.norm(encoded[:n] - full) / np.linalg.norm(full))
 
     banked = reference.encode(mel)
-    assert off(banked.encoded) < 0.08
-    assert off(banked.encoded) < off(reference.encode(mel, audio_ctx=384).encoded) / 2
+    assert off(banked.states[-1]) < 0.08
+    assert off(banked.states[-1]) < off(reference.encode(mel, audio_ctx=384).states[-1]) / 2
 
 
 def test_a_bank_is_made_from_windows_at_the_full_context():
@@ -146,7 +175,7 @@ def test_a_bank_is_made_from_windows_at_the_full_context():
     reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
     kept = kept_positions(FULL)
     ours = kept >= n + 16
-    encoded = reference.encode(mel).encoded
+    encoded = reference.encode(mel).states[-1]
     np.testing.assert_allclose(bank.states[-1, ours], encoded[kept[ours]], atol=0.02)
     assert (bank.states[:, ~ours] == 0).all()
 

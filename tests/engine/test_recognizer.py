@@ -10,7 +10,7 @@ import pytest
 from streamd.engine import ModelDimensions
 from streamd.engine.onnx import OnnxEngine
 from streamd.engine.prepared import open_in_memory
-from streamd.engine.recognizer import Recognizer
+from streamd.engine.recognizer import SETTLED, Recognizer
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Mel, Suspect, Window, text_of
@@ -26,16 +26,20 @@ DIMS = ModelDimensions(80, FULL, 1, 1, 1, N_VOCAB, 448, 1, 1, 1)
 
 @dataclass
 class ScriptedEngine:
-    """Follows a script; `encoded` are columns and `audio_ctx` of each window."""
+    """Follows a script; `encoded`, `known` are what it was given."""
 
     script: Predict
     dims: ModelDimensions = DIMS
     encoded: list[tuple[int, int]] = field(default_factory=list)
+    known: list[tuple[object, int]] = field(default_factory=list)
     decoders: list[ContextDecoder] = field(default_factory=list)
     given: list[tuple[int, ...]] = field(default_factory=list)
 
-    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> Predict:
+    def encode(
+        self, mel: Mel, *, audio_ctx: int = 0, known: Predict | None = None, n_known: int = 0
+    ) -> Predict:
         self.encoded.append((mel.shape[1], audio_ctx))
+        self.known.append((known, n_known))
 
         def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
             self.given.append(context)
@@ -69,6 +73,20 @@ def test_a_window_is_encoded_once_with_silence_after_it(audio_ctx):
     ours.recognize(window(250))
     assert engine.encoded == [(504, audio_ctx)]
     assert (ours.counters.windows, ours.counters.encoded_frames) == (1, 250)
+
+
+def test_what_had_sound_after_it_is_not_computed_again():
+    ours, engine = recognizer(script(b" a", [0, 0, 0]))
+    first = ours.recognize(window(250)).encoded
+    assert (first.start, first.end) == (1000, 1250)
+    ours.recognize(window(300, encoded=first))
+    ours.recognize(window(200, encoded=first))  # the end of an utterance, found later
+    ours.recognize(window(SETTLED, encoded=first))
+    ours.recognize(replace(window(300, encoded=first), start=1001))
+    of_first = first.features
+    assert engine.known[1:3] == [(of_first, 250 - SETTLED), (of_first, 200 - SETTLED)]
+    assert [n for _, n in engine.known[3:]] == [0, 0]
+    assert ours.counters.encoded_frames == 250 + 50 + SETTLED + SETTLED + SETTLED + 300 - 1
 
 
 def test_words_are_in_the_stream_s_time():

@@ -39,7 +39,7 @@ def run(name: str, n_ctx: int) -> dict[str, np.ndarray]:
     decoder = engine.decoder(features, n_slots=k)
     order = np.arange(k)
     logits, alignment = decoder.step(tokens, order, order, np.tri(k, dtype=np.bool_), order)
-    return thinned(features.encoded, logits, alignment)
+    return thinned(features.states[-1], logits, alignment)
 
 
 def errors(name: str, n_ctx: int) -> dict[str, float]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from streamd.commit import LocalAgreement, Sliding
 from streamd.events import Event, Final
 from streamd.options import EndpointOptions, SessionOptions
-from streamd.types import Hypothesis, Suspect, Window
+from streamd.types import Encoded, Hypothesis, Suspect, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 
@@ -179,3 +180,20 @@ def test_nor_on_one_that_another_process_transcribes(logprob, n_words):
             session.accept(window, replace(recognizer.recognize(window), avg_logprob=logprob))
     assert session.idle
     assert len(session.past.words) == n_words
+
+
+def test_what_was_computed_for_a_window_is_given_back_with_the_next_one():
+    recognizer = ScriptedRecognizer()
+
+    def recognize(window: Window) -> Hypothesis:
+        known = Encoded(window.start, window.end, object())
+        return replace(recognizer.recognize(window), encoded=known)
+
+    _, windows = listen(spoken((30, SHORT), (300, 2000), (3, LONG)), recognize)
+    longer = [(a, b) for a, b in pairwise(windows) if b.start == a.start]
+    for before, window in longer:
+        assert window.encoded is not None
+        assert (window.encoded.start, window.encoded.end) == (before.start, before.end)
+    assert len(longer) > 100
+    assert windows[0].encoded is None
+    assert next(w for w in windows if w.start > 333 * WORD).encoded is None, "not kept in silence"

@@ -29,10 +29,9 @@ runs = st.lists(
 """Stretches of speech (whole words) and the silence behind each, in frames."""
 
 
-def run(speech, delays, policy=None, options=None, endpoint=None, hurries=True):
+def run(speech, delays, policy=None, options=None, endpoint=None):
     """Feed frame by frame; the engine takes the next of `delays` frames for each window."""
     session = scripted_session(options, endpoint, policy)
-    session.hurries = hurries
     recognizer = ScriptedRecognizer(ending)
     events: list[Event] = []
     windows: list[Window] = []
@@ -172,21 +171,10 @@ def test_no_window_of_a_translation_begins_at_a_word():
 def test_the_window_stays_short_while_somebody_speaks_on_and_on():
     speech = [False] * WORD + [True] * (300 * WORD) + [False] * 100
     events, windows = run(speech, [0])
-    # what is committed after a second, and words in two pieces
-    assert max(window.end - window.start for window in windows) <= 500 + 100
+    # half as much again as `length`, what is committed after a second, and words in two pieces
+    assert max(window.end - window.start for window in windows) <= 750 + 100
+    assert len({window.start for window in windows}) <= len(windows) / 8, "it seldom begins anew"
     assert all(end - start <= 28_000 for _, start, end in finals(events))
-
-
-def test_an_engine_that_lags_reads_less_of_what_is_committed_unless_the_audio_waits():
-    speech = [False] * WORD + [True] * (100 * WORD)
-
-    def longest(delay: int, hurries: bool) -> int:
-        _, windows = run(speech, [delay], hurries=hurries)
-        return max(len(window.prefix) * WORD for window in windows)
-
-    assert longest(0, True) > 500 - 2 * WORD
-    assert longest(120, True) < 150 + 2 * WORD
-    assert longest(120, False) > 500 - 2 * WORD
 
 
 def test_missed_steps_are_merged_into_one_window():

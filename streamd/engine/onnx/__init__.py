@@ -40,6 +40,7 @@ _GRAPHS = ("encoder.onnx", "decoder.onnx")
 FILES = tuple(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS))
 """The files that `save` writes."""
 
+_KNOWN = "known_"
 _FAILURES = (
     ort.EPFail,
     ort.Fail,
@@ -91,14 +92,36 @@ class OnnxEngine:
         self._arrays = arrays
         self._encoder = encoder
         self._decoder = decoder
+        self._nothing_known = {
+            _KNOWN + known.name: OrtValue.ortvalue_from_numpy(
+                np.empty([n if isinstance(n, int) else 0 for n in known.shape], np.float32)
+            )
+            for known in encoder.get_outputs()
+            if known.name != "cross_bias"
+        }
         self.has_bank = len(encoder.get_inputs()) > 1
 
-    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> OnnxFeatures:
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        known: OnnxFeatures | None = None,
+        n_known: int = 0,
+    ) -> OnnxFeatures:
         """Encode log-mel as `Engine.encode` says."""
         mel, extent = extend(mel, self.dims, bank=self.has_bank, audio_ctx=audio_ctx)
-        inputs = {"mel": OrtValue.ortvalue_from_numpy(mel[None])}
+        inputs: dict[str, OrtValue] = {}
         if self.has_bank:
+            n_known = n_known if known else 0
+            mel = mel[:, max(0, 2 * n_known - 2) :]
+            inputs = {
+                name: (known or {}).get(name.removeprefix(_KNOWN), empty)
+                for name, empty in self._nothing_known.items()
+            }
             inputs["first"] = OrtValue.ortvalue_from_numpy(np.array([extent.first], np.int64))
+            inputs["n_known"] = OrtValue.ortvalue_from_numpy(np.array([n_known], np.int64))
+        inputs["mel"] = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(mel[None]))
         names = [output.name for output in self._encoder.get_outputs()]
         try:
             values = self._encoder.run_with_ort_values(names, inputs)
@@ -129,7 +152,8 @@ class OnnxDecoder:
         self._session = session
         self._io: IOBinding = session.io_binding()
         for name, value in cross.items():
-            self._io.bind_ortvalue_input(name, value)
+            if name.startswith("cross_"):
+                self._io.bind_ortvalue_input(name, value)
         self._n_heads = session.get_outputs()[1].shape[1]
         self._n_ctx = cross["cross_key_0"].shape()[-1]
         self._n_used = 0

@@ -19,6 +19,7 @@ from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Linear, Pr
 from streamd.engine.onnx.proto import ElementType, Shape
 from streamd.engine.padding import Bank, bias
 
+_END = np.iinfo(np.int64).max
 _ENCODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.TENSOR}
 """An encoder's rows belong to one window and may depend on each other."""
 
@@ -44,24 +45,31 @@ def encoder_graph(
 ) -> Graph:
     """Build the encoder: from log-mel to the cross-attention keys and values of all layers.
 
-    Inputs ``mel`` (1, n_mels, 2 * n) and ``first`` (1,) int64, the first state of the bank that
-    follows the n positions. Outputs ``cross_key_<layer>`` (n_head, d_head, n_ctx) and
-    ``cross_value_<layer>`` (n_head, n_ctx, d_head), keys transposed, as the decoder multiplies, and
-    ``cross_bias`` (n_ctx,), which is added to the scores of the keys; n_ctx counts the n positions
-    and those of the bank. Without a bank there are no ``first`` and no ``cross_bias``.
+    Inputs ``mel`` (1, n_mels, 2 * n) and, with a bank, ``first`` (1,) int64, the first state of the
+    bank that follows the n positions, and ``n_known`` (1,) int64: so many positions are taken from
+    ``known_<output>``, outputs of a run for the beginning of the same audio. The log-mel then
+    begins one position before the first that is computed. Outputs ``cross_key_<layer>`` (n_head,
+    d_head, n_ctx) and ``cross_value_<layer>`` (n_head, n_ctx, d_head), keys transposed, as the
+    decoder multiplies; with a bank ``cross_bias`` (n_ctx,), which is added to the scores of the
+    keys, and ``key_<layer>`` and ``value_<layer>`` (n_ctx, n_head * width) of the encoder's own
+    attention. n_ctx counts the known positions, the computed ones and those of the bank.
     """
     g = GraphBuilder(dims, weights, kind)
     x = _convolutions(g, g.input("mel", [1, dims.n_mels, "n_columns"]))
-    n = g.op("Shape", [x], {"start": 0, "end": 1})
-    silence = None
+    start, stored = g.constant([0]), None
     if bank is not None:
         g.input("first", [1], ElementType.INT64)
-        silence = Silence(g, bank, n)
+        start = g.input("n_known", [1], ElementType.INT64)
+        # What is before the first column is not known to the convolutions, but to the audio.
+        x = g.op("Slice", [x, g.op("Min", [start, g.constant([1])]), g.constant([_END])])
+    end = g.op("Add", [start, g.op("Shape", [x], {"start": 0, "end": 1})])
+    if bank is not None:
+        stored = StoredStates(g, bank, end)
     positions = g.parameter("encoder.positional_embedding")
-    x = g.add(x, g.op("Slice", [positions, g.constant([0]), n]))
+    x = g.add(x, g.op("Slice", [positions, start, end]))
     for layer in range(dims.n_audio_layer):
-        x = _encoder_block(g, x, layer, silence)
-    _cross_attention_inputs(g, g.layer_norm(x, "encoder.ln_post"), silence)
+        x = _encoder_block(g, x, layer, stored)
+    _cross_attention_inputs(g, g.layer_norm(x, "encoder.ln_post"), stored)
     return g.graph()
 
 
@@ -83,28 +91,37 @@ def states_graph(dims: ModelDimensions, weights: Weights, precision: Precision) 
     return g.graph()
 
 
-class Silence:
-    """Appends the states of a bank, from the input ``first`` on, to those of a window."""
+class StoredStates:
+    """What the computed positions attend to beside themselves.
 
-    def __init__(self, g: GraphBuilder, bank: Bank, n: str) -> None:
-        """`n` is the number of positions that are computed, (1,)."""
+    Before them are the known ones, after them the states of a bank from the input ``first`` on.
+    """
+
+    def __init__(self, g: GraphBuilder, bank: Bank, end: str) -> None:
+        """`end` is the number of positions before those of the bank, (1,)."""
         self._g = g
         self.states = bank.states.astype(np.float32)
         self.bias = bias(g.dims.n_audio_ctx)
-        self.n = n
+        self._end = end
 
-    def append(
-        self, x: str, name: str, values: NDArray[np.float32], *, axis: int = 0, to: str = ""
-    ) -> str:
-        """Append `values`, which have as many positions on `axis` as the bank, to `x`."""
-        return self._g.op("Concat", [x, self._rest(name, values, axis)], {"axis": axis}, to=to)
+    def join(self, x: str, to: str, bank: NDArray[np.float32], *, axis: int = 0) -> str:
+        """Put `x` between known positions and those of a `bank`, on `axis`, as the output `to`."""
+        g = self._g
+        before, all_of_them = (
+            [length if i != axis else n for i, length in enumerate(bank.shape)]
+            for n in ("n_before", "n_ctx")
+        )
+        known = g.input(f"known_{to}", before)
+        known = g.op("Slice", [known, g.constant([0]), "n_known", g.constant([axis])])
+        parts = [known, x, self._silence(f"bank.{to}", bank, axis)]
+        return g.op("Concat", parts, {"axis": axis}, to=g.output(to, all_of_them))
 
     def bias_to(self, to: str) -> None:
         """Name the biases of all positions `to`: those of a window have none."""
-        zeros = self._g.op("Expand", [self._g.constant(0.0), self.n])
-        self._g.op("Concat", [zeros, self._rest("bank.bias", self.bias, 0)], {"axis": 0}, to=to)
+        zeros = self._g.op("Expand", [self._g.constant(0.0), self._end])
+        self._g.op("Concat", [zeros, self._silence("bank.bias", self.bias, 0)], {"axis": 0}, to=to)
 
-    def _rest(self, name: str, values: NDArray[np.float32], axis: int) -> str:
+    def _silence(self, name: str, values: NDArray[np.float32], axis: int) -> str:
         g = self._g
         end = g.constant([values.shape[axis]])
         stored = g.tensor(name, np.ascontiguousarray(values))
@@ -183,10 +200,10 @@ def _convolutions(g: GraphBuilder, mel: str) -> str:
     return g.op("Gelu", [g.project(triples, "encoder.conv2", convolution)])
 
 
-def _encoder_block(g: GraphBuilder, x: str, layer: int, silence: Silence | None) -> str:
+def _encoder_block(g: GraphBuilder, x: str, layer: int, stored: StoredStates | None) -> str:
     block = f"encoder.blocks.{layer}"
     y = g.layer_norm(x, f"{block}.attn_ln")
-    inputs = _attention_inputs(g, y, layer, silence)
+    inputs = _attention_inputs(g, y, layer, stored)
     n_head = g.dims.n_audio_head
     options = {"num_heads": n_head, "scale": (g.dims.n_audio_state // n_head) ** -0.5}
     attended = g.op("MultiHeadAttention", inputs, options, domain=CONTRIB)
@@ -196,50 +213,49 @@ def _encoder_block(g: GraphBuilder, x: str, layer: int, silence: Silence | None)
 
 
 def _attention_inputs(
-    g: GraphBuilder, y: str, layer: int, silence: Silence | None
+    g: GraphBuilder, y: str, layer: int, stored: StoredStates | None
 ) -> tuple[str, str, str]:
     """Queries, keys and values of all heads, (1, n, n_head * width).
 
-    The rows of `silence` follow those of the keys and values. A bias of their scores would keep
-    ONNX Runtime from its fast attention. A column more in each head of queries and keys does the
-    same: 1 in the queries; in the keys the bias, before scaling.
+    Keys and values have the positions of `stored`, too. A bias of their scores would keep ONNX
+    Runtime from its fast attention. A column more in each head of queries and keys does the same: 1
+    in the queries; in the keys the bias, before scaling.
     """
     attn = f"encoder.blocks.{layer}.attn"
     query, key, value = (
         Projection.stacked(g.weights, [f"{attn}.{leaf}"]) for leaf in ("query", "key", "value")
     )
     n_head = g.dims.n_audio_head
-    if silence is not None:
+    if stored is not None:
         query, key = query.widened(n_head, 1.0), key.widened(n_head, 0.0)
     queries = g.project(y, f"{attn}.query", query)
     keys = g.project(y, f"{attn}.key", key)
     values = g.project(y, f"{attn}.value", value)
-    if silence is not None:
-        states = silence.states[layer]
-        heads = key(states).reshape(len(states), n_head, -1)
-        heads[..., -1] = silence.bias[:, None] * (g.dims.n_audio_state // n_head) ** 0.5
-        keys = silence.append(keys, f"bank.key_{layer}", heads.reshape(len(states), -1))
-        values = silence.append(values, f"bank.value_{layer}", value(states))
+    if stored is not None:
+        silent = stored.states[layer]
+        heads = key(silent).reshape(len(silent), n_head, -1)
+        heads[..., -1] = stored.bias[:, None] * (g.dims.n_audio_state // n_head) ** 0.5
+        keys = stored.join(keys, f"key_{layer}", heads.reshape(len(silent), -1))
+        values = stored.join(values, f"value_{layer}", value(silent))
     return g.batch_of_one(queries), g.batch_of_one(keys), g.batch_of_one(values)
 
 
-def _cross_attention_inputs(g: GraphBuilder, encoded: str, silence: Silence | None) -> None:
+def _cross_attention_inputs(g: GraphBuilder, encoded: str, stored: StoredStates | None) -> None:
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     for layer in range(g.dims.n_text_layer):
         cross = f"decoder.blocks.{layer}.cross_attn"
-        key = g.output(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])
-        value = g.output(f"cross_value_{layer}", [n_head, "n_ctx", d_head])
-        for kind, name, perm in (("key", key, [1, 2, 0]), ("value", value, [1, 0, 2])):
+        for kind, perm in (("key", [1, 2, 0]), ("value", [1, 0, 2])):
+            name = f"cross_{kind}_{layer}"
             heads = g.reshape(g.linear(encoded, f"{cross}.{kind}"), [-1, n_head, d_head])
-            if silence is None:
-                g.transpose(heads, perm, to=name)
+            if stored is None:
+                shape: Shape = [("n_ctx", n_head, d_head)[axis] for axis in perm]
+                g.transpose(heads, perm, to=g.output(name, shape))
                 continue
-            stored = Projection.stacked(g.weights, [f"{cross}.{kind}"])(silence.states[-1])
-            stored = stored.reshape(-1, n_head, d_head).transpose(perm)
-            ours, axis = g.transpose(heads, perm), perm.index(0)
-            silence.append(ours, f"bank.cross_{kind}_{layer}", stored, axis=axis, to=name)
-    if silence is not None:
-        silence.bias_to(g.output("cross_bias", ["n_ctx"]))
+            silent = Projection.stacked(g.weights, [f"{cross}.{kind}"])(stored.states[-1])
+            silent = silent.reshape(-1, n_head, d_head).transpose(perm)
+            stored.join(g.transpose(heads, perm), name, silent, axis=perm.index(0))
+    if stored is not None:
+        stored.bias_to(g.output("cross_bias", ["n_ctx"]))
 
 
 def _embed(g: GraphBuilder, tokens: str) -> str:

@@ -115,7 +115,7 @@ class Calls:
         inputs["mask"][0, window.columns, 0, 0] = window.features.bias
         outputs = _anything(function.outputs)
         if function.part + 1 == len(parts):
-            outputs["encoded"][0][:, 0, window.columns] = window.features.encoded.T
+            outputs["encoded"][0][:, 0, window.columns] = window.features.states[-1].T
         else:
             wanted = window.hidden[parts[function.part][-1]]
             outputs["encoded"][0, :, 0, : len(wanted)] = wanted.T
@@ -196,7 +196,7 @@ def _noise(tensors: Sequence[TensorSpec]) -> Arrays:
 
 def _encoded(function: Function, window: _Window) -> Arrays:
     inputs = _zeros(function.inputs)
-    inputs["encoded"][0][:, 0, window.columns] = window.features.encoded.T
+    inputs["encoded"][0][:, 0, window.columns] = window.features.states[-1].T
     return inputs
 
 

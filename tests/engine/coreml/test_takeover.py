@@ -195,15 +195,18 @@ def test_a_window_is_decoded_to_its_end_by_the_engine_that_encoded_it():
     def engine(name: str):
         return SimpleNamespace(
             dims=None,
-            encode=lambda mel, audio_ctx: name,
+            encode=lambda mel, known, **_: (name, known),
             decoder=lambda features, n_slots: (name, features),
         )
 
     switching = SwitchingEngine(engine("first"))
     window = switching.encode(None)
+    longer = switching.encode(None, known=window, n_known=9)
     switching.switch_to(engine("second"))
-    assert switching.decoder(window, 1) == ("first", "first")
-    assert switching.decoder(switching.encode(None), 1) == ("second", "second")
+    assert switching.decoder(window, 1) == ("first", ("first", None))
+    assert switching.decoder(longer, 1) == ("first", ("first", ("first", None)))
+    on_second = switching.encode(None, known=longer, n_known=9)
+    assert switching.decoder(on_second, 1) == ("second", ("second", None)), "it knows its own alone"
 
 
 def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monkeypatch):

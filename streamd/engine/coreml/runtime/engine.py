@@ -114,8 +114,18 @@ class CoreMLEngine:
         if self._worker is not None:
             self._worker.close()
 
-    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> CoreMLFeatures:
-        """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed often."""
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        known: CoreMLFeatures | None = None,
+        n_known: int = 0,
+    ) -> CoreMLFeatures:
+        """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed often.
+
+        Every position is computed: the functions have fixed shapes.
+        """
         features = CoreMLFeatures(self, *self._job.built.extend(mel, audio_ctx))
         with self._lock:
             self.n_windows += 1

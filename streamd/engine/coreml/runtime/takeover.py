@@ -148,12 +148,20 @@ class SwitchingEngine:
         self._before = (before, fits) if fits and before is not engine else None
         self.current = engine
 
-    def encode(self, mel: Mel, *, audio_ctx: int = 0) -> SwitchingFeatures:
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        known: SwitchingFeatures | None = None,
+        n_known: int = 0,
+    ) -> SwitchingFeatures:
         """Encode a window on the current engine."""
         engine, before = self.current, self._before
         if before is not None and not before[1](mel, audio_ctx):
             engine = before[0]
-        return engine, engine.encode(mel, audio_ctx=audio_ctx)
+        its_own = known[1] if known is not None and known[0] is engine else None
+        return engine, engine.encode(mel, audio_ctx=audio_ctx, known=its_own, n_known=n_known)
 
     def decoder(self, features: SwitchingFeatures, n_slots: int) -> Decoder:
         """Return a decoder of the engine that encoded the window."""
