@@ -4,7 +4,7 @@ Words are committed (they never change) or belong to the tail of the newest hypo
 begins at `anchor`; committed words inside the window are its prefix, those before it its prompt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -299,6 +299,40 @@ def with_marks(words: Sequence[Word]) -> list[Word]:
     return joined
 
 
+LEAST_DIGITS = 3
+"""Digits in a row that are one number. Of two, each may be a number of its own: "for 5 6 weeks"."""
+
+
+def with_numbers(words: Iterable[Word]) -> tuple[Word, ...]:
+    """Join digits that stand alone, one after another, to the number that was dictated.
+
+    Whether Whisper writes "9 0 2 1 0" or "90210" is chance, and later utterances would copy it. As
+    one word, the number is also committed as a whole.
+    """
+    runs: list[list[Word]] = []
+    for word in words:
+        if runs and _is_digit(runs[-1][-1].text) and _is_digit(word.text.rstrip(_MARKS)):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    numbers = [run if len(run) < LEAST_DIGITS else [_number(run)] for run in runs]
+    return tuple(word for number in numbers for word in number)
+
+
+def _is_digit(text: str) -> bool:
+    return text[:1] == " " and len(text) == 2 and text[1].isdecimal()
+
+
+def _number(digits: Sequence[Word]) -> Word:
+    return replace(
+        digits[0],
+        text=" " + "".join(digit.text.lstrip() for digit in digits),
+        end=digits[-1].end,
+        prob=sum(digit.prob for digit in digits) / len(digits),
+        tokens=tuple(token for digit in digits for token in digit.tokens),
+    )
+
+
 MOST_VOICED = 0.2
 """From this share of voiced frames on, words are believed: somebody may well thank for watching."""
 
@@ -329,8 +363,11 @@ def evidence(hypothesis: Hypothesis) -> float:
 
 
 def usable(hypothesis: Hypothesis, final_until: int, segmenter: Segmenter) -> Hypothesis:
-    """Leave out blanks, hallucinations, and words in audio that is final already (overlaps)."""
-    words = tuple(
+    """Leave out blanks, hallucinations, and words in audio that is final already (overlaps).
+
+    Digits become numbers.
+    """
+    words = with_numbers(
         word
         for word in hypothesis.words
         if word.text.strip() and word.start + word.end >= 2 * final_until

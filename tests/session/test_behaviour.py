@@ -1,9 +1,15 @@
 """What single options of a session do."""
 
+from dataclasses import replace
+
+import pytest
+
 from streamd.commit import LocalAgreement
 from streamd.events import Final, Partial
 from streamd.options import GateOptions, SessionOptions
 from streamd.session import Session
+from streamd.session.segment import with_numbers
+from streamd.types import Word, text_of
 from streamd.vad import Gate
 from streamd.vad.segmenter import Segmenter
 from tests.support.fakes import (
@@ -40,3 +46,37 @@ def test_a_word_that_the_flush_cuts_off_before_the_gate_opened_is_not_lost():
     assert events == [], "five voiced frames of ten do not open it"
     events = session.flush() + drain(session, ScriptedRecognizer(), [])
     assert [e.text for e in events if isinstance(e, Final)] == ["w2"]
+
+
+def test_a_number_that_is_dictated_digit_by_digit_is_committed_as_a_whole():
+    session, recognizer = scripted_session(), ScriptedRecognizer()
+    partials, finals = [], []
+    for frame in scripted_audio([True] * (8 * WORD) + [False] * 60):
+        events = session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            found = recognizer.recognize(window)
+            digits = [replace(word, text=f" {word.start // WORD}") for word in found.words]
+            events += session.accept(window, replace(found, words=tuple(digits)))
+        partials += [event for event in events if isinstance(event, Partial)]
+        finals += [event.text for event in events if isinstance(event, Final)]
+    assert "012" in {event.text[:3] for event in partials}
+    assert not any(0 < event.stable < 8 for event in partials), "it could have gone on"
+    assert finals == ["01234567"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("dial 9 0 2 1 0.", "dial 90210."),
+        ("3 2 1, go", "321, go"),
+        ("1, 2, 3", "1, 2, 3"),
+        ("for 5 6 weeks", "for 5 6 weeks"),
+        ("7 8 10 9", "7 8 10 9"),
+    ],
+)
+def test_only_three_bare_digits_and_more_are_a_number(written, read):
+    words = [Word(f" {text}", i, i + 1, 0.9, (i,)) for i, text in enumerate(written.split())]
+    joined = with_numbers(words)
+    assert text_of(joined) == read
+    assert [token for word in joined for token in word.tokens] == list(range(len(words)))
+    assert joined[-1].end == len(words)
