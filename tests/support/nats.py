@@ -36,7 +36,8 @@ class Nats:
 
     async def kill(self) -> None:
         assert self.process is not None
-        self.process.kill()
+        if self.process.returncode is None:
+            self.process.kill()
         await self.process.communicate()
         self.process = None
 
