@@ -224,7 +224,13 @@ class Recognizer(Generic[FeaturesT]):
             )
         n_frames = window.end - window.start
         given = (*view.context.before, *view.context.prefix)
-        words = find_words(decoded, view.tokenizer, prefix=given, n_frames=n_frames)
+        words = find_words(
+            decoded,
+            view.tokenizer,
+            n_frames=n_frames,
+            prefix=given,
+            prefix_end=window.prefix_end - window.start,
+        )
         n_kept = n_attended(decoded, view.tokenizer, n_frames)
         if decoded.loop is not None:
             n_kept = min(n_kept, decoded.loop)

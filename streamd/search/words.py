@@ -25,6 +25,9 @@ PADDING_SLACK = 10
 """Frames (200 ms) after the audio that the last word may still attend to."""
 QUIET = 0.05
 """Frames 26 dB below a word's loudest one are not speech."""
+_PREFIX_FRAMES, _PREFIX_TOKENS = 150, 8
+"""Of a prefix so many frames are aligned with the words after it, and so many tokens at least:
+aligning all of one of 10 s takes longer than a decoder pass."""
 _MEDIAN_WIDTH = 7
 _MEDIAN_NETWORK = (
     *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
@@ -35,12 +38,17 @@ median search, 1998): whole arrays at a time, five times as fast as `numpy.parti
 
 
 def find_words(
-    decoded: Decoded, tokenizer: Tokenizer, *, prefix: Sequence[int], n_frames: int
+    decoded: Decoded,
+    tokenizer: Tokenizer,
+    *,
+    n_frames: int,
+    prefix: Sequence[int] = (),
+    prefix_end: int = 0,
 ) -> list[Word]:
     """The words after the forced `prefix`, with times in frames of the window.
 
-    `n_frames` of the window hold audio. Times do not overlap and never decrease. An incomplete
-    character at the end is left out.
+    `n_frames` of the window hold audio; the prefix is said before `prefix_end`. Times do not
+    overlap and never decrease. An incomplete character at the end is left out.
     """
     sequence = (*prefix, *decoded.tokens)
     text_at = [i for i, token in enumerate(sequence) if token < tokenizer.eot]
@@ -48,13 +56,25 @@ def find_words(
     text = tokenizer.whole([sequence[i] for i in text_at[n_before:]])
     if not text:
         return []
-    # The row that chose a token is the one before its own; the prefix is aligned, too.
+    # The row that chose a token is the one before its own; the end of the prefix is aligned, too.
     first_row = decoded.n_given - len(prefix) - 1
     rows = [first_row + i for i in (*text_at, text_at[-1] + 1)]
-    starts = token_starts(decoded.alignment, rows, n_frames)
+    begin = max(0, min(prefix_end, n_frames) - _PREFIX_FRAMES) if n_before else 0
+    n_left_out = _n_before(decoded.alignment[rows[:n_before], :, :n_frames], begin)
+    at = rows[n_left_out] if n_left_out else 0
+    used, n_used = decoded.alignment[at:, :, begin:], n_frames - begin
+    starts = begin + token_starts(used, [row - at for row in rows[n_left_out:]], n_used)
     probs = [decoded.token_probs[i - len(prefix)] for i in text_at[n_before:]]
     parts = tokenizer.split_words(text, decoded.language)
-    return merge_punctuation(_timed(parts, starts[n_before:], probs))
+    return merge_punctuation(_timed(parts, starts[n_before - n_left_out :], probs))
+
+
+def _n_before(alignment: Alignment, begin: int) -> int:
+    """How many of a prefix's tokens are said before a frame, and not among the last ones."""
+    if not begin:
+        return 0
+    said = np.flatnonzero(alignment.mean(axis=1).argmax(axis=-1) < begin)
+    return max(0, min(int(said.max(initial=-1)) + 1, len(alignment) - _PREFIX_TOKENS))
 
 
 def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int) -> list[Word]:

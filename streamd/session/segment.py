@@ -211,11 +211,11 @@ class Segment:
         Older words leave all at once when the window is half as long again: a window that begins
         elsewhere has to be encoded from its beginning. Returns the committed words that leave it.
         """
-        left = self.committed[self.n_left :]
+        left, kept = self.committed[self.n_left :], min(kept, LONGEST * 2 // 3)
         if not left or end - self.anchor <= kept * 3 // 2:
             return []
         n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - kept, left))
-        if end - self.anchor > LONGEST and not is_over:
+        if end - (left[n - 1].end if n else self.anchor) > LONGEST and not is_over:
             n = len(left)
         if n == 0:
             return []

@@ -59,9 +59,9 @@ def test_costs_add_up_in_float64():
     assert cumulative(cost)[-1][-1] == textbook_cost(cost)
 
 
-def decoded(data: bytes, frames, *, prefix: bytes = b"", max_tokens=60) -> Decoded:
+def decoded(data: bytes, frames, *, prefix: bytes = b"", max_tokens=60, n_ctx=N_CTX) -> Decoded:
     """A decode that attends to `frames`, one per byte of prefix and text and one for the end."""
-    script = scripted([*data, EOT], frames, n_ctx=N_CTX, prefix=prefix)
+    script = scripted([*data, EOT], frames, n_ctx=n_ctx, prefix=prefix)
     options = DecodingOptions(suppress_tokens=(), suppress_blank=False)
     context = Context(max_tokens, prefix=tuple(prefix))
     return decode(ContextDecoder(script, 400), TOKENIZER, options=options, context=context)
@@ -94,6 +94,27 @@ def test_the_rest_of_a_word_that_began_in_the_prefix():
     assert rest.text == "ing"
 
 
+def test_of_a_long_prefix_only_the_end_is_aligned(monkeypatch):
+    prefix, n_frames = b" ab" * 20, 320
+    frames = [*range(5, 5 + 4 * len(prefix), 4), 250, 254, 258, 290, 294, 298, 310]
+    result = decoded(b" cd ef", frames, prefix=prefix, n_ctx=n_frames)
+    sizes = []
+
+    def noted(alignment, n_frames):
+        sizes.append((len(alignment), n_frames))
+        return attention(alignment, n_frames)
+
+    monkeypatch.setattr("streamd.search.words.attention", noted)
+    known = {"prefix": tuple(prefix), "n_frames": n_frames}
+    whole = find_words(result, TOKENIZER, **known)
+    found = find_words(result, TOKENIZER, **known, prefix_end=245)
+    for ours, expected in zip(found, whole, strict=True):
+        assert ours.start == pytest.approx(expected.start, abs=2)
+        assert ours.end == pytest.approx(expected.end, abs=2)
+    assert sizes[0] == (2 + len(prefix) + 6, n_frames)
+    assert sizes[1] == (1 + 37 + 6, n_frames - 95), "of the 3 s before"
+
+
 def test_without_an_end_the_last_word_lasts_to_the_end_of_the_audio():
     result = decoded(b" ab cd", [20, 30, 40, 90, 100, 110, 150], max_tokens=6)
     assert not result.ended
@@ -106,12 +127,17 @@ def test_without_an_end_the_last_word_lasts_to_the_end_of_the_audio():
     st.integers(0, 30),
     st.lists(st.integers(0, N_CTX - 1), min_size=1, max_size=60),
     st.integers(1, N_CTX),
+    st.integers(0, N_CTX),
 )
-def test_times_never_go_back_and_tokens_are_never_lost(text, n_prefix, frames, n_frames):
+def test_times_never_go_back_and_tokens_are_never_lost(
+    text, n_prefix, frames, n_frames, prefix_end
+):
     data = text.encode()
     prefix = data[:n_prefix]
     result = decoded(data[len(prefix) :], frames, prefix=prefix)
-    words = find_words(result, TOKENIZER, prefix=tuple(prefix), n_frames=n_frames)
+    words = find_words(
+        result, TOKENIZER, prefix=tuple(prefix), prefix_end=prefix_end, n_frames=n_frames
+    )
     assert [t for word in words for t in word.tokens] == list(TOKENIZER.whole(result.tokens))
     times = [time for word in words for time in (word.start, word.end)]
     assert times == sorted(times)
