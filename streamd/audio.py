@@ -94,6 +94,7 @@ class Framer:
             )
         self._rest: Samples = np.empty(0, np.float32)
         self.n_invalid = 0
+        self.peak = 1.0  # the highest level of a sample so far, if beyond full scale
         self.n_padding = 0  # how many zeros were added to the last frame, known after `flush`
 
     def push(self, block: Block) -> Frames:
@@ -120,22 +121,25 @@ class Framer:
         if columns.shape[1] != self._channels:
             raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
         rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
-        if block.dtype.kind == "f":
+        # No comparison with NaN is true.
+        if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
             valid = np.isfinite(columns)
             self.n_invalid += valid.size - int(np.count_nonzero(valid))
-            columns = np.clip(np.where(valid, columns, 0), -1, 1)
+            columns = np.where(valid, columns, 0)
+            self.peak = max(self.peak, float(np.abs(columns).max()))
+            columns = np.clip(columns, -1, 1)
         # One channel after the other in float64: numpy's own mean may round differently for
         # different block sizes.
-        total = np.zeros(len(columns))
-        for column in columns.T:
+        total = columns[:, 0].astype(np.float64)
+        for column in columns.T[1:]:
             total += column
         return ((total / self._channels - rest) / full_scale).astype(np.float32)
 
     def _cut(self, samples: Samples, *, last: bool) -> Frames:
         if self._resampler is not None:
-            samples = np.asarray(self._resampler.resample_chunk(samples, last=last))
-        # Clipped once more, since the resampler's filter overshoots.
-        joined = np.concatenate((self._rest, np.clip(samples, -1, 1)))
+            resampled = self._resampler.resample_chunk(samples, last=last)
+            samples = np.clip(resampled, -1, 1)  # once more: its filter overshoots
+        joined = np.concatenate((self._rest, samples))
         n_whole = len(joined) - len(joined) % FRAME
         self._rest = joined[n_whole:].copy()  # a view would keep the whole block alive
         return joined[:n_whole].reshape(-1, FRAME)

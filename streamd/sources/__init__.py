@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-import numpy as np
-
 from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
@@ -67,22 +65,19 @@ class FrameStream:
                 self._ended = True
                 frames = self._framer.flush()
             else:
-                self._check(block)
                 frames = self._framer.push(block)
+                self._check()
             if len(frames):
                 return frames
         raise self._failure or StopAsyncIteration
 
-    def _check(self, block: Block) -> None:
-        # Warns, once each, of samples that no recording has; `Framer` silences or clips them.
-        if block.dtype.kind != "f" or not len(block):
-            return
-        finite = np.isfinite(block)
-        if not self._found_invalid and not finite.all():
+    def _check(self) -> None:
+        # Warns, once each, of samples that no recording has: the framer has silenced or clipped
+        # them.
+        if not self._found_invalid and self._framer.n_invalid:
             self._found_invalid = True
             _log.warning("%s has NaN or infinite samples, which count as silence", self._name)
-        peak = np.abs(block, where=finite, out=np.zeros(block.shape, block.dtype)).max()
-        if not self._found_loud and peak > _FAR_BEYOND:
+        if not self._found_loud and (peak := self._framer.peak) > _FAR_BEYOND:
             self._found_loud = True
             fix = "write it again with samples between -1 and 1"
             clipped = f"{peak:.3g} times full scale, which are clipped"

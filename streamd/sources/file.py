@@ -21,9 +21,10 @@ from streamd.sources import FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
 
-_PACED_BLOCK_MS = 40
+_PACED_BLOCK_MS = 100
+"""In silence the cost is in wake-ups, each with cold caches: blocks of 40 ms cost twice as much."""
 _READ_MS = 1000
-"""Length of a read: waking a thread for each block of 40 ms costs as much as voice detection."""
+"""Length of a read: waking a thread for each block costs as much as voice detection."""
 _HEADER_SLACK_MS = 100
 """Tolerance for lengths in headers, which may be estimates."""
 _OTHER_SIZE = re.compile(r"(?m)^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)")

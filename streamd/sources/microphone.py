@@ -26,8 +26,9 @@ from streamd.events import GapReason
 from streamd.sources import FrameStream, Lost
 from streamd.types import SAMPLE_RATE
 
-_BLOCKS_PER_S = 50
-_DRIVER_BUFFER_S = 0.1
+_BLOCKS_PER_S = 10
+"""In silence the cost is in wake-ups, each with cold caches: 50 blocks cost three times as much."""
+_DRIVER_BUFFER_S = 0.2
 """The callback needs Python's interpreter lock; it may be late by this much without a loss."""
 TIMEOUT_MS = 10_000
 """A device that delivers nothing for this long is gone: a working one delivers silence, too."""
@@ -38,7 +39,7 @@ _PULSE = "pulse"
 _PULSE_SOURCE = "PULSE_SOURCE"
 _DEAD_S = 3
 """Digital silence for this long is no quiet room: even a good converter has noise."""
-_N_BEFORE = 50
+_N_BEFORE = _BLOCKS_PER_S
 """Blocks (1 s) from which `OverflowMeter` knows when the stream began."""
 
 

@@ -114,7 +114,7 @@ async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate
         blocks = []
         while (block := await aiter(realtime)._next_block()) is not None:
             blocks.append(block)
-    assert len(blocks) > 90
+    assert len(blocks) > 35
     decoded = np.concatenate(blocks)
     assert decoded.shape == whole.shape
     assert np.abs(decoded - whole).max() < 1e-6  # the mp3 decoder rounds differently after a seek
@@ -144,7 +144,7 @@ def test_real_time_neither_runs_ahead_nor_drifts(tmp_path_factory, work_ms):
     asyncio.run(play())
     assert min(delays[:-1]) > -1e-6  # the last frame is padded: part of it lies beyond the end
     if not work_ms:
-        assert max(delays) < 40 + 40.001  # one block, and what the resampler holds back
+        assert max(delays) < 100 + 40.001  # one block, and what the resampler holds back
 
 
 async def test_stop_ends_behind_what_was_read(ramp_file):
