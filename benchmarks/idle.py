@@ -1,16 +1,17 @@
 """What streamd costs while nobody speaks: CPU time, wake-ups, memory of the whole program.
 
-    python benchmarks/idle.py [--seconds 60] [--device NAME] [NAME=VALUE...]
+    python benchmarks/idle.py [--seconds 60] [--device NAME | --null-sink] [NAME=VALUE...]
 
 Real programs, side by side, each with its server: one that waits for clients, one that hears
 digital silence, one that hears quiet noise (white, -50 dBFS: loud enough to be examined), both from
-files in real time, and with ``--device`` one at a microphone, which has to be silent. What they
-need to start is not counted. Wake-ups: how often a thread slept and was woken, in a second. No
-encoder may have run: ``/metrics`` knows of no window. Needs Linux's /proc. Prints a table and,
-last, a JSON line.
+files in real time, and with ``--device`` one at a microphone, which has to be silent, or with
+``--null-sink`` at one of a PulseAudio server of its own. What they need to start is not counted.
+Wake-ups: how often a thread slept and was woken, in a second. No encoder may have run: ``/metrics``
+knows of no window. Needs Linux's /proc. Prints a table and, last, a JSON line.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -28,6 +29,7 @@ import soundfile
 
 from streamd.processor import machine
 from streamd.types import SAMPLE_RATE
+from tests.support import pulseaudio
 
 STREAMD = Path(sys.executable).with_name("streamd")
 SETTLE_S = 6
@@ -110,10 +112,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--device", help="a silent microphone, too")
+    parser.add_argument("--null-sink", action="store_true", help="PulseAudio's, as microphone")
     parser.add_argument("option", nargs="*", metavar="NAME=VALUE", help="streamd's options")
     args = parser.parse_intermixed_args()
     options = [f"--{option}" for option in args.option or ["model=tiny.en"]]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        if args.null_sink:
+            stack.enter_context(pulseaudio.null_sink(Path(folder)))
+            args.device = pulseaudio.DEVICE
         cases = {"nothing (serve)": ["serve", *options]}
         for name, path in sounds(Path(folder), args.seconds + 60).items():
             cases[name] = [path, *options]

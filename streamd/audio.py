@@ -125,9 +125,9 @@ class Framer:
         if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
             valid = np.isfinite(columns)
             self.n_invalid += valid.size - int(np.count_nonzero(valid))
-            columns = np.where(valid, columns, 0)
-            self.peak = max(self.peak, float(np.abs(columns).max()))
-            columns = np.clip(columns, -1, 1)
+            finite = np.where(valid, columns, 0)
+            self.peak = max(self.peak, float(np.abs(finite).max()))
+            columns = np.clip(finite, -1, 1)
         # One channel after the other in float64: numpy's own mean may round differently for
         # different block sizes.
         total = columns[:, 0].astype(np.float64)

@@ -27,7 +27,7 @@ from streamd.sources import FrameStream, Lost
 from streamd.types import SAMPLE_RATE
 
 _BLOCKS_PER_S = 10
-"""In silence the cost is in wake-ups, each with cold caches: 50 blocks cost three times as much."""
+"""In silence the cost is in wake-ups, each with cold caches: 50 blocks cost twice as much."""
 _DRIVER_BUFFER_S = 0.2
 """The callback needs Python's interpreter lock; it may be late by this much without a loss."""
 TIMEOUT_MS = 10_000
