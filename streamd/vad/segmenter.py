@@ -31,12 +31,11 @@ def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
     text = text_of(words)
     if not text:
         return options.empty
-    # Whisper closes what it guesses with a full stop, too: that is no evidence of an end.
+    if text.endswith((".", "?", "!", "。", "？", "！")) and not text.endswith("..."):
+        return options.sentence
     unfinished = text.endswith((",", "，", "、")) or words[-1].prob < 0.5
     if unfinished or words[-1].text.strip().lower() in UNFINISHED:
         return options.unfinished
-    if text.endswith((".", "?", "!", "。", "？", "！")) and not text.endswith("..."):
-        return options.sentence
     return options.plain
 
 
