@@ -320,16 +320,17 @@ def test_of_a_guess_nothing_is_committed_but_it_is_shown(logprob, no_speech_prob
     assert (partial.text, partial.stable) == ("maybe this", stable)
 
 
+@pytest.mark.parametrize("n_frames", [450, 100])
 @pytest.mark.parametrize(("first", "n_finals"), [(-0.9, 0), (-0.2, 1)])
-def test_an_utterance_that_was_a_guess_all_the_time_has_no_final(first, n_finals):
+def test_an_utterance_that_was_a_guess_all_the_time_has_no_final(n_frames, first, n_finals):
     """Voices without words: each hypothesis has another text, none of them a probable one."""
     session = scripted_session(policy=AlignAtt(AlignAttOptions(frame_threshold=0)))
-    audio = scripted_audio([True] * 450)
+    audio = scripted_audio([True] * n_frames)
     events: list[Event] = []
     logprob = first
-    for start in range(0, 450, 50):
+    for start in range(0, n_frames, 50):
         events += session.feed(audio[start : start + 50])
-        if start == 400:
+        if start == n_frames - 50:
             session.flush()
         while window := session.next_window():
             times = ((window.end - 30, window.end - 20), (window.end - 20, window.end - 10))
