@@ -38,8 +38,10 @@ PROGRAM = str(Path(sys.executable).with_name("streamd"))
 N_KILLS = int(os.environ.get("STREAMD_KILLS", "100"))
 N_NODES, N_SPEAKERS, N_LISTENERS = 3, 12, 30
 BLOCK = SAMPLE_RATE // 10
-CLIPS = ("sense_0880", "arctic_a0245", "LJ002-0186")
+CLIPS = ("sense_0880", "jfk")
 """Of which the model writes the same at any speed of the engine: here many processes share it."""
+_PAUSE_S = 3
+"""So long that no window reaches back over it: a node does not get what the last one settled."""
 
 _spec = importlib.util.spec_from_file_location("speak", ROOT / "clients/python/speak.py")
 speak = importlib.util.module_from_spec(_spec)
@@ -60,9 +62,7 @@ class Node:
 
     def __init__(self, bus: str, *options: str) -> None:
         self.port, self._log = free_port(), b""
-        # How far back windows reach would depend on how busy the machine is: not with 3 s.
-        fixed = ("--max-streams", str(N_SPEAKERS), "--length", "3000")
-        self._options = ("--bus", bus, *fixed, *options)
+        self._options = ("--bus", bus, "--max-streams", str(N_SPEAKERS), *options)
         self.url = f"ws://127.0.0.1:{self.port}"
         self.process: asyncio.subprocess.Process | None = None
 
@@ -136,7 +136,7 @@ class Balancer:
 
 def sound(n: int) -> bytes:
     """What speaker `n` says in a round: the clips from another one on, with pauses between."""
-    pause = np.zeros(2 * SAMPLE_RATE)
+    pause = np.zeros(_PAUSE_S * SAMPLE_RATE)
     clips = [CLIPS[(n + i) % len(CLIPS)] for i in range(len(CLIPS))]
     every = np.concatenate([part for clip in clips for part in (recorded.samples(clip), pause)])
     every = np.pad(every, (0, -len(every) % BLOCK))
