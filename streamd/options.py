@@ -84,8 +84,9 @@ class SessionOptions:
     shown_prob: Share = 0.4
     """A less probable newest word is hidden during speech, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
-    context_tokens: Annotated[int, Meta(ge=0, le=223)] = 64
-    """Most committed tokens before the window that the decoder gets as its prompt."""
+    context_tokens: Annotated[int, Meta(ge=0, le=223)] = 32
+    """If a window holds fewer committed tokens, those before it complete them, as the prompt."""
+    # Without any, as many words are wrong where windows hold 10 s of words; each takes time.
     keep_context: bool = False
     language_after: Span = 100
     """Length of an utterance after which its detected language is fixed."""

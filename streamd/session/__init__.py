@@ -224,11 +224,13 @@ class Session:
             segment.next_due = end + self._options.step
         end = max(end, segment.anchor)  # audio that was lost may reach beyond the utterance
         ends = [word.end for word in segment.committed[-1:]]
+        n_inside = len(segment.before) + len(segment.prefix)
+        n_prompt = max(0, self._options.context_tokens - n_inside)
         window = Window(
             start=segment.anchor,
             end=end,
             samples=self._ring.read(segment.anchor, end),
-            prompt=self._prompt.tokens,
+            prompt=self._prompt.tokens[-n_prompt:] if n_prompt else (),
             before=segment.before,
             prefix=segment.prefix,
             prefix_end=max(segment.utterance.start, segment.anchor, *ends),
