@@ -150,8 +150,9 @@ def without_instant_words(words: Sequence[Word]) -> list[Word]:
 FAMOUS = frozenset(
     "".join(filter(str.isalnum, phrase.casefold()))
     for phrase in (
-        *("you", "thank you", "thank you very much", "thank you for watching", "bye", "bye bye"),
-        *("thanks for watching", "please subscribe to my channel", "music", "applause"),
+        *("you", "thank you", "thank you very much", "thank you so much", "bye", "bye bye"),
+        *("thank you for watching", "thank you so much for watching", "thanks for watching"),
+        *("please subscribe to my channel", "music", "applause"),
         *("subtitles by the Amara.org community", "Untertitel der Amara.org-Community"),
         *("danke", "vielen Dank", "vielen Dank fürs Zuschauen", "tschüss", "Musik"),
         *("Untertitel im Auftrag des ZDF für funk 2017", "gracias", "gracias por ver el video"),

@@ -34,6 +34,7 @@ def test_every_phrase_is_recognised_where_nobody_spoke(phrase):
     [
         (" you", True),
         (" Thank you. Thank you.", True),
+        (" Thank you so much,", True),
         (" ¡Gracias!", True),
         (" Merci d'avoir regardé cette vidéo.", True),
         ("ご視聴ありがとうございました。", True),
