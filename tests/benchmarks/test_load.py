@@ -27,7 +27,7 @@ def test_streams_at_once_miss_nothing_while_computing_is_free():
     assert (found.streams, found.missed, found.busy) == (3, 0.0, 0.0)
     assert 3 * 6 <= found.steps <= 3 * 12
     assert found.median_ms == 0
-    assert found.p95_ms <= 100  # where speech begins, the voice detector may see it late
+    assert found.p95_ms <= 200  # where speech begins, the voice detector may see it late
     assert found.apart_ms <= 40
     assert found.cpu > 0
 

@@ -43,6 +43,12 @@ OPTIONS = DecodingOptions(
 """Random text fails every guard."""
 
 
+@pytest.fixture(autouse=True)
+def believed(monkeypatch):
+    """Random text is improbable, too: an utterance of it would have no final."""
+    monkeypatch.setattr("streamd.session.segment.LEAST_LOGPROB", -100.0)
+
+
 @cache
 def engine(end: float = 0.5) -> ReferenceEngine:
     """`end`: how much it prefers the end of text; 0: it writes as much as it may."""
