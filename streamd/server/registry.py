@@ -26,6 +26,8 @@ class ConnectionRegistry:
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
+        self.is_closing = False
+        """Set to accept no more connections."""
         self._pending: dict[int, tuple[socket, str]] = {}  # by descriptor, oldest first
         self._authorized: dict[asyncio.WriteTransport, tuple[str, Role | None]] = {}
 
@@ -141,6 +143,8 @@ class ListeningSocket(socket):
 
     def accept(self) -> tuple[socket, Any]:
         """Accept a connection; raises as the method of `socket` does."""
+        if self._registry.is_closing:
+            raise BlockingIOError
         try:
             accepted, address = super().accept()
         except OSError as error:

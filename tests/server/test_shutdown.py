@@ -1,8 +1,9 @@
 """The end of the server: every client hears `eos`, nobody can hold it up, nothing is left."""
 
 import asyncio
+import gc
 import socket
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 
 import pytest
 
@@ -39,6 +40,16 @@ async def test_everybody_hears_eos_and_the_last_words():
             assert eos == {"type": "eos", "seq": 1, "reason": "shutdown"}
         assert [one.close_code for one in (listener, speaker, friend)] == [1001] * 3
     assert not streams.live.closed  # the daemon's own session is the daemon's to end
+
+
+@pytest.mark.parametrize("n_turns", range(5))
+async def test_a_connection_that_is_accepted_at_the_end_is_closed(n_turns):
+    async with serving(CountingStreams()) as server:
+        late = socket.create_connection(("127.0.0.1", server.port))
+        await turns(n_turns)
+    with late, suppress(ConnectionResetError):
+        assert late.recv(1) == b""
+    gc.collect()  # warns of what was left open, and a warning is an error
 
 
 async def test_who_is_waiting_for_room_does_not_hold_it_up():
