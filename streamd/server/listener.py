@@ -174,15 +174,17 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
         self._registry.is_closing = True
-        # Python 3.11 never closes a connection that it accepted a moment before its server closes.
-        for _turn in range(3):
-            await asyncio.sleep(0)
-        for opened in self._opened:
-            opened.close(close_connections=False)
-        if self._wyoming is not None:
-            self._wyoming.close()
-        for exchange in self._exchanges:
-            exchange.cancel()
+        try:
+            # Python 3.11 never closes a connection that it accepted a moment before its server.
+            for _turn in range(3):
+                await asyncio.sleep(0)
+        finally:  # in a task that is cancelled, too
+            for opened in self._opened:
+                opened.close(close_connections=False)
+            if self._wyoming is not None:
+                self._wyoming.close()
+            for exchange in self._exchanges:
+                exchange.cancel()
         try:
             async with asyncio.timeout(self._limits.shutdown_ms / 1000):
                 await self._ingests.finish(EndReason.SHUTDOWN)
