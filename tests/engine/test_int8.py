@@ -86,7 +86,8 @@ def test_is_near_float32(name):
     keys, logits = [], []
     for precision in ("float32", "int8"):
         engine, features = prepared(name, precision)
-        keys.append(np.concatenate([v.numpy().ravel() for v in features.values()]))
+        cross = [rows for name, rows in features.views.items() if name.startswith("cross_")]
+        keys.append(np.concatenate([rows.ravel() for rows in cross]))
         logits.append(in_passes(engine.decoder(features, 40), tokens, [0, len(tokens)])[0])
     assert relative(keys[1], keys[0]) < 0.08
     assert relative(logits[1], logits[0]) < 0.1

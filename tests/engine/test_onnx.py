@@ -79,10 +79,9 @@ def test_alignment_heads_come_sorted():
 @pytest.mark.parametrize("kind", Linear)
 def test_graphs_hold_no_weights_and_share_none(kind):
     model = load.model("random")
-    bank = Bank(np.zeros(bank_shape(model.dims), np.float16))
-    encoder = encoder_graph(model.dims, model.weights, kind, bank=bank)
+    encoder = encoder_graph(model.dims, model.weights, kind, biased=True)
     heads = model.alignment_heads
-    decoder = decoder_graph(model.dims, model.weights, kind, alignment_heads=heads, biased=True)
+    decoder = decoder_graph(model.dims, model.weights, kind, alignment_heads=heads)
     assert len(encoder.model) < 50_000
     assert len(decoder.model) < 50_000
     assert not encoder.tensors.keys() & decoder.tensors.keys()

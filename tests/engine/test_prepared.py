@@ -15,6 +15,7 @@ import pytest
 from streamd.disk import cache_folder, prune, put_file, put_folder
 from streamd.engine import prepared
 from streamd.engine.model import Model
+from streamd.engine.onnx import FILES
 from streamd.engine.prepared import choose_precision, open_engine
 from streamd.engine.store import load_model
 from streamd.errors import EngineError, ModelError
@@ -145,10 +146,7 @@ def damages():
 
 @pytest.mark.parametrize(
     "file",
-    [
-        *("encoder.onnx", "encoder.onnx.weights", "decoder.onnx", "decoder.onnx.weights"),
-        *("model.msgpack", "sizes.json"),
-    ],
+    [*FILES, "model.msgpack", "sizes.json"],
 )
 @pytest.mark.parametrize("damage", [damage for _, damage in damages()])
 def test_damage_is_made_good(folder, small, file, damage):

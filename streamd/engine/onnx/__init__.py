@@ -12,8 +12,10 @@ ever used, and then moved to its own slots.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,7 @@ from onnxruntime import (
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from streamd.engine import ModelDimensions, Weights
-from streamd.engine.padding import Bank, average, extend
+from streamd.engine.padding import Bank, average, bias, extend
 from streamd.errors import EngineError
 from streamd.types import Mel
 
@@ -36,11 +38,10 @@ Precision = Literal["float32", "int8"]
 """Precision of the linear layers' weights; in int8 their activations are rounded too."""
 
 _WEIGHTS = ".weights"
-_GRAPHS = ("encoder.onnx", "decoder.onnx")
-FILES = tuple(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS))
+_GRAPHS, _BANK = ("encoder.onnx", "decoder.onnx"), "bank.npz"
+FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), _BANK)
 """The files that `save` writes."""
 
-_KNOWN = "known_"
 _FAILURES = (
     ort.EPFail,
     ort.Fail,
@@ -72,8 +73,20 @@ pass of many tokens, so a verified draft is the text that decoding step by step 
 """
 
 
-OnnxFeatures = dict[str, OrtValue]
-"""A window's cross-attention keys and values by the names of the graph's outputs."""
+@dataclass(frozen=True, slots=True)
+class OnnxFeatures:
+    """A window's keys and values, in memory that the windows after it go on writing.
+
+    Each of the `buffers`, (1, n_positions + n_audio_ctx, width), has rows for the positions of the
+    bank and behind them for those of the context. The window attends to one piece of each, the
+    `views`, (1, n_ctx, width): the `n_bank` positions of the bank that stand for the silence after
+    it, then its own. `bias` (n_ctx,) is added to the scores.
+    """
+
+    buffers: Mapping[str, NDArray[np.float32]]
+    views: Mapping[str, NDArray[np.float32]]
+    bias: NDArray[np.float32]
+    n_bank: int
 
 
 class OnnxEngine:
@@ -85,21 +98,26 @@ class OnnxEngine:
         encoder: InferenceSession,
         decoder: InferenceSession,
         *,
+        bank: Mapping[str, NDArray[np.float32]],
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`arrays` are in use by the sessions, which do not keep a reference to them."""
+        """`bank` are its keys and values, (n_positions, width), without rows if there is none.
+
+        `arrays` are in use by the sessions, which do not keep a reference to them.
+        """
         self.dims = dims
         self._arrays = arrays
         self._encoder = encoder
         self._decoder = decoder
-        self._nothing_known = {
-            _KNOWN + known.name: OrtValue.ortvalue_from_numpy(
-                np.empty([n if isinstance(n, int) else 0 for n in known.shape], np.float32)
-            )
-            for known in encoder.get_outputs()
-            if known.name != "cross_bias"
-        }
-        self.has_bank = len(encoder.get_inputs()) > 1
+        self._bank = bank
+        self._n_kept = len(bank["key_0"])
+        self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
+        self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
+
+    @property
+    def has_bank(self) -> bool:
+        """Whether something stands for the silence after a window."""
+        return self._n_kept > 0
 
     def encode(
         self,
@@ -111,27 +129,46 @@ class OnnxEngine:
     ) -> OnnxFeatures:
         """Encode log-mel as `Engine.encode` says."""
         mel, extent = extend(mel, self.dims, bank=self.has_bank, audio_ctx=audio_ctx)
-        inputs: dict[str, OrtValue] = {}
-        if self.has_bank:
-            n_known = n_known if known else 0
-            mel = mel[:, max(0, 2 * n_known - 2) :]
-            inputs = {
-                name: (known or {}).get(name.removeprefix(_KNOWN), empty)
-                for name, empty in self._nothing_known.items()
-            }
-            inputs["first"] = OrtValue.ortvalue_from_numpy(np.array([extent.first], np.int64))
-            inputs["n_known"] = OrtValue.ortvalue_from_numpy(np.array([n_known], np.int64))
-        inputs["mel"] = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(mel[None]))
-        names = [output.name for output in self._encoder.get_outputs()]
+        if not self.has_bank:
+            known = None
+        buffers = known.buffers if known else self._new_buffers()
+        n_known = n_known if known else 0
+        # The bank's last positions are just before the window's first one.
+        n_bank = max(0, self._n_kept - extent.first)
+        begin, end = self._n_kept - n_bank, self._n_kept + extent.n
+        views = {name: buffer[:, begin:end] for name, buffer in buffers.items()}
+        rows = np.zeros((extent.n - n_known, 2), np.int64)
+        rows[:, 1] = np.arange(n_bank + n_known, n_bank + extent.n)
+        inputs = {
+            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_known - 2) :]),
+            "first": np.array([n_known], np.int64),
+            "rows": rows,
+        }
+        io = self._encoder.io_binding()
+        for name, array in inputs.items():
+            io.bind_cpu_input(name, array)
+        for name, view in views.items():
+            shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
+            io.bind_ortvalue_input(name, shared)
+            io.bind_ortvalue_output(f"new_{name}", shared)
         try:
-            values = self._encoder.run_with_ort_values(names, inputs)
+            self._encoder.run_with_iobinding(io)
         except _FAILURES as error:
             raise _engine_error(error) from error
-        return dict(zip(names, values, strict=True))
+        return OnnxFeatures(buffers, views, self._bias[begin:end], n_bank)
+
+    def _new_buffers(self) -> Mapping[str, NDArray[np.float32]]:
+        n_rows = self._n_kept + self.dims.n_audio_ctx
+        buffers = {}
+        for name, rows in self._bank.items():
+            # What is not written takes no memory.
+            buffers[name] = np.empty((1, n_rows, rows.shape[1]), np.float32)
+            buffers[name][0, : self._n_kept] = rows
+        return buffers
 
     def decoder(self, features: OnnxFeatures, n_slots: int) -> "OnnxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
-        return OnnxDecoder(self._decoder, self.dims, cross=features, n_slots=n_slots)
+        return OnnxDecoder(self._decoder, self.dims, features=features, n_slots=n_slots)
 
 
 class OnnxDecoder:
@@ -142,22 +179,24 @@ class OnnxDecoder:
         session: InferenceSession,
         dims: ModelDimensions,
         *,
-        cross: dict[str, OrtValue],
+        features: OnnxFeatures,
         n_slots: int,
     ) -> None:
-        """`cross` has the encoder's outputs by name; `session` may serve other decoders too."""
+        """`session` may serve other decoders too."""
         self.n_vocab = dims.n_vocab
         self.n_text_ctx = dims.n_text_ctx
         self.n_slots = n_slots
         self._session = session
         self._io: IOBinding = session.io_binding()
-        for name, value in cross.items():
-            if name.startswith("cross_"):
-                self._io.bind_ortvalue_input(name, value)
-        self._n_heads = session.get_outputs()[1].shape[1]
-        self._n_ctx = cross["cross_key_0"].shape()[-1]
-        self._n_used = 0
         d_head = dims.n_text_state // dims.n_text_head
+        for name, rows in features.views.items():
+            if name.startswith("cross_"):
+                heads = rows.reshape(-1, dims.n_text_head, d_head)
+                self._io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(heads))
+        self._io.bind_ortvalue_input("cross_bias", OrtValue.ortvalue_from_numpy(features.bias))
+        self._features = features
+        self._n_heads = session.get_outputs()[1].shape[1]
+        self._n_used = 0
         self._pool = np.zeros((dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head), np.float32)
 
     def step(
@@ -198,7 +237,7 @@ class OnnxDecoder:
             "mask": np.where(seen, np.float32(0), np.float32(-np.inf))[None, None],
         }
         logits = np.empty((len(want), self.n_vocab), np.float32)
-        alignment = np.empty((rows, self._n_heads, self._n_ctx), np.float32)
+        alignment = np.empty((rows, self._n_heads, len(self._features.bias)), np.float32)
         for name, array in inputs.items():
             self._io.bind_cpu_input(name, array)
         for name, result in (("logits", logits), ("alignment", alignment)):
@@ -210,7 +249,9 @@ class OnnxDecoder:
         self._pool[..., first + k : first + rows, :] = overwritten
         if not in_place:
             self._pool[..., slots, :] = self._pool[..., first : first + k, :]
-        return logits, alignment[:k]
+        n_bank = self._features.n_bank
+        sound, silence = alignment[:k, :, n_bank:], alignment[:k, :, :n_bank]
+        return logits, np.concatenate([sound, silence], axis=-1)
 
     def _grow(self, n_slots: int) -> None:
         n_pool = self._pool.shape[-2]
@@ -241,7 +282,8 @@ def build(
     stream; a server does better with 1 and several inference threads. Raises `EngineError` if ONNX
     Runtime refuses the graphs.
     """
-    from streamd.engine.onnx.graphs import graphs  # here because few starts need to write graphs
+    # here because few starts need to write graphs
+    from streamd.engine.onnx.graphs import bank_rows, graphs
 
     sessions = []
     arrays: list[NDArray[Any]] = []
@@ -250,7 +292,8 @@ def build(
         sessions.append(_new_session(graph.model, threads, tensors=graph.tensors))
         arrays += graph.tensors.values()
     encoder, decoder = sessions
-    return OnnxEngine(dims, encoder, decoder, arrays=arrays)
+    rows = bank_rows(dims, weights, bank)
+    return OnnxEngine(dims, encoder, decoder, bank=rows, arrays=arrays)
 
 
 def save(
@@ -266,11 +309,14 @@ def save(
 
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
-    from streamd.engine.onnx.graphs import graphs  # here for the reason above
+    from streamd.engine.onnx.graphs import bank_rows, graphs  # here for the reason above
 
     made = graphs(dims, weights, alignment_heads=alignment_heads, bank=bank, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
+    with (folder / _BANK).open("wb") as file:
+        # numpy's type of a name that might be `allow_pickle`
+        np.savez(file, **bank_rows(dims, weights, bank))  # type: ignore[arg-type]
 
 
 def make_bank(
@@ -303,7 +349,11 @@ def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEng
     Raises `EngineError` if its files are damaged, or another version of ONNX Runtime wrote them.
     """
     encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
-    return OnnxEngine(dims, encoder, decoder)
+    try:
+        with np.load(folder / _BANK) as rows:
+            return OnnxEngine(dims, encoder, decoder, bank=dict(rows))
+    except (OSError, ValueError, BadZipFile) as error:
+        raise EngineError(f"{folder / _BANK} is damaged: {error}") from error
 
 
 def _new_session(

@@ -8,6 +8,7 @@ are quantised.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from streamd.engine.model import OUTPUT
 from streamd.engine.onnx import Precision
 from streamd.engine.onnx.builder import CONTRIB, Graph, GraphBuilder, Linear, Projection, row_offset
 from streamd.engine.onnx.proto import ElementType, Shape
-from streamd.engine.padding import Bank, bias
+from streamd.engine.padding import Bank, bank_shape, bias
 
 _END = np.iinfo(np.int64).max
 _ENCODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.TENSOR}
@@ -33,44 +34,69 @@ def graphs(
     precision: Precision,
 ) -> Iterator[Graph]:
     """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
-    yield encoder_graph(dims, weights, _ENCODER[precision], bank=bank)
+    yield encoder_graph(dims, weights, _ENCODER[precision], biased=bank is not None)
     heads = sorted(alignment_heads)
-    biased = bank is not None
     kind = Linear.ROWS if precision == "int8" else Linear.FLOAT32
-    yield decoder_graph(dims, weights, kind, alignment_heads=heads, biased=biased)
+    yield decoder_graph(dims, weights, kind, alignment_heads=heads)
 
 
-def encoder_graph(
-    dims: ModelDimensions, weights: Weights, kind: Linear, *, bank: Bank | None = None
-) -> Graph:
+def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, biased: bool) -> Graph:
     """Build the encoder: from log-mel to the cross-attention keys and values of all layers.
 
-    Inputs ``mel`` (1, n_mels, 2 * n) and, with a bank, ``first`` (1,) int64, the first state of the
-    bank that follows the n positions, and ``n_known`` (1,) int64: so many positions are taken from
-    ``known_<output>``, outputs of a run for the beginning of the same audio. The log-mel then
-    begins one position before the first that is computed. Outputs ``cross_key_<layer>`` (n_head,
-    d_head, n_ctx) and ``cross_value_<layer>`` (n_head, n_ctx, d_head), keys transposed, as the
-    decoder multiplies; with a bank ``cross_bias`` (n_ctx,), which is added to the scores of the
-    keys, and ``key_<layer>`` and ``value_<layer>`` (n_ctx, n_head * width) of the encoder's own
-    attention. n_ctx counts the known positions, the computed ones and those of the bank.
+    Inputs ``mel`` (1, n_mels, 2 * k) of the k positions to compute, one position more in front
+    unless the first of them is the first of the context; ``first`` (1,) int64, their first one;
+    ``rows`` (k, 2) int64, 0 and where each is written; per layer ``key_<layer>``, ``value_<layer>``
+    (1, n_ctx, n_head * width) of the encoder's own attention and ``cross_key_<layer>``,
+    ``cross_value_<layer>`` (1, n_ctx, n_text_state), which hold what is known of other positions.
+    Outputs ``new_<input>`` for each of these, which must be bound to the memory of the input. If
+    `biased`, each head of ``key_<layer>`` has a column more: see `_attention_inputs`.
     """
     g = GraphBuilder(dims, weights, kind)
     x = _convolutions(g, g.input("mel", [1, dims.n_mels, "n_columns"]))
-    start, stored = g.constant([0]), None
-    if bank is not None:
-        g.input("first", [1], ElementType.INT64)
-        start = g.input("n_known", [1], ElementType.INT64)
-        # What is before the first column is not known to the convolutions, but to the audio.
-        x = g.op("Slice", [x, g.op("Min", [start, g.constant([1])]), g.constant([_END])])
+    start = g.input("first", [1], ElementType.INT64)
+    g.input("rows", ["k", 2], ElementType.INT64)
+    # What is before the first column is not known to the convolutions, but to the audio.
+    x = g.op("Slice", [x, g.op("Min", [start, g.constant([1])]), g.constant([_END])])
     end = g.op("Add", [start, g.op("Shape", [x], {"start": 0, "end": 1})])
-    if bank is not None:
-        stored = StoredStates(g, bank, end)
     positions = g.parameter("encoder.positional_embedding")
     x = g.add(x, g.op("Slice", [positions, start, end]))
     for layer in range(dims.n_audio_layer):
-        x = _encoder_block(g, x, layer, stored)
-    _cross_attention_inputs(g, g.layer_norm(x, "encoder.ln_post"), stored)
+        x = _encoder_block(g, x, layer, biased=biased, stored=True)
+    encoded = g.layer_norm(x, "encoder.ln_post")
+    for layer in range(dims.n_text_layer):
+        for kind_of in ("key", "value"):
+            row = g.linear(encoded, f"decoder.blocks.{layer}.cross_attn.{kind_of}")
+            _write(g, row, f"cross_{kind_of}_{layer}", dims.n_text_state)
     return g.graph()
+
+
+def bank_rows(
+    dims: ModelDimensions, weights: Weights, bank: Bank | None
+) -> dict[str, NDArray[np.float32]]:
+    """Return a bank's keys and values by the names of the encoder's inputs, (n_positions, width).
+
+    Without a `bank` they have no rows.
+    """
+    states = np.zeros(bank_shape(dims), np.float32)[:, :0]
+    if bank is not None:
+        states = bank.states.astype(np.float32)
+    rows = {}
+    for layer, kind in product(range(dims.n_audio_layer), ("key", "value")):
+        projection = Projection.stacked(weights, [f"encoder.blocks.{layer}.attn.{kind}"])
+        if kind == "key" and bank is not None:
+            n_head = dims.n_audio_head
+            heads = projection.widened(n_head, 0.0)(states[layer]).reshape(
+                len(states[layer]), n_head, -1
+            )
+            added = bias(dims.n_audio_ctx)[:, None]
+            heads[..., -1] = added * (dims.n_audio_state // n_head) ** 0.5
+            rows[f"key_{layer}"] = heads.reshape(len(heads), -1)
+        else:
+            rows[f"{kind}_{layer}"] = projection(states[layer])
+    for layer, kind in product(range(dims.n_text_layer), ("key", "value")):
+        projection = Projection.stacked(weights, [f"decoder.blocks.{layer}.cross_attn.{kind}"])
+        rows[f"cross_{kind}_{layer}"] = projection(states[-1])
+    return rows
 
 
 def states_graph(dims: ModelDimensions, weights: Weights, precision: Precision) -> Graph:
@@ -87,45 +113,8 @@ def states_graph(dims: ModelDimensions, weights: Weights, precision: Precision) 
         state = g.output(f"state_{layer}", [dims.n_audio_ctx, dims.n_audio_state])
         g.layer_norm(x, name, to=state)
         if layer < dims.n_audio_layer:
-            x = _encoder_block(g, x, layer, None)
+            x = _encoder_block(g, x, layer, biased=False, stored=False)
     return g.graph()
-
-
-class StoredStates:
-    """What the computed positions attend to beside themselves.
-
-    Before them are the known ones, after them the states of a bank from the input ``first`` on.
-    """
-
-    def __init__(self, g: GraphBuilder, bank: Bank, end: str) -> None:
-        """`end` is the number of positions before those of the bank, (1,)."""
-        self._g = g
-        self.states = bank.states.astype(np.float32)
-        self.bias = bias(g.dims.n_audio_ctx)
-        self._end = end
-
-    def join(self, x: str, to: str, bank: NDArray[np.float32], *, axis: int = 0) -> str:
-        """Put `x` between known positions and those of a `bank`, on `axis`, as the output `to`."""
-        g = self._g
-        before, all_of_them = (
-            [length if i != axis else n for i, length in enumerate(bank.shape)]
-            for n in ("n_before", "n_ctx")
-        )
-        known = g.input(f"known_{to}", before)
-        known = g.op("Slice", [known, g.constant([0]), "n_known", g.constant([axis])])
-        parts = [known, x, self._silence(f"bank.{to}", bank, axis)]
-        return g.op("Concat", parts, {"axis": axis}, to=g.output(to, all_of_them))
-
-    def bias_to(self, to: str) -> None:
-        """Name the biases of all positions `to`: those of a window have none."""
-        zeros = self._g.op("Expand", [self._g.constant(0.0), self._end])
-        self._g.op("Concat", [zeros, self._silence("bank.bias", self.bias, 0)], {"axis": 0}, to=to)
-
-    def _silence(self, name: str, values: NDArray[np.float32], axis: int) -> str:
-        g = self._g
-        end = g.constant([values.shape[axis]])
-        stored = g.tensor(name, np.ascontiguousarray(values))
-        return g.op("Slice", [stored, "first", end, g.constant([axis])])
 
 
 def decoder_graph(
@@ -134,15 +123,15 @@ def decoder_graph(
     kind: Linear,
     *,
     alignment_heads: Sequence[tuple[int, int]],
-    biased: bool,
 ) -> Graph:
     """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
     Inputs: ``tokens``, ``positions`` (k,); ``want`` (m,), the rows to project to logits; ``last``
     (1,) int32 and ``n_total`` (1,) int32, the last slot of the pass and the number of slots up to
     it; ``mask`` (1, 1, k, n_total), 0 where a query sees a slot, else -inf; per layer
-    ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool, d_head) and the encoder's outputs, with
-    ``cross_bias`` if `biased`.
+    ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool, d_head) and what the encoder has written,
+    ``cross_key_<layer>``, ``cross_value_<layer>`` (n_ctx, n_head, d_head), and
+    ``cross_bias`` (n_ctx,), which is added to the scores of the keys.
     Outputs: ``logits`` (m, n_vocab); ``alignment`` (k, n_heads, n_ctx), heads in the order given,
     which must be sorted; ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the
     memory of the inputs ``key_<layer>``, ``value_<layer>``.
@@ -156,7 +145,7 @@ def decoder_graph(
         g.input("n_total", [1], ElementType.INT32),
         g.input("mask", [1, 1, "k", "n_total"]),
     ]
-    cross_bias = g.input("cross_bias", ["n_ctx"]) if biased else None
+    cross_bias = g.input("cross_bias", ["n_ctx"])
     n_heads = len(alignment_heads)
     g.output("logits", ["m", dims.n_vocab])
     g.output("alignment", ["k", n_heads, "n_ctx"])
@@ -200,10 +189,10 @@ def _convolutions(g: GraphBuilder, mel: str) -> str:
     return g.op("Gelu", [g.project(triples, "encoder.conv2", convolution)])
 
 
-def _encoder_block(g: GraphBuilder, x: str, layer: int, stored: StoredStates | None) -> str:
+def _encoder_block(g: GraphBuilder, x: str, layer: int, *, biased: bool, stored: bool) -> str:
     block = f"encoder.blocks.{layer}"
     y = g.layer_norm(x, f"{block}.attn_ln")
-    inputs = _attention_inputs(g, y, layer, stored)
+    inputs = _attention_inputs(g, y, layer, biased=biased, stored=stored)
     n_head = g.dims.n_audio_head
     options = {"num_heads": n_head, "scale": (g.dims.n_audio_state // n_head) ** -0.5}
     attended = g.op("MultiHeadAttention", inputs, options, domain=CONTRIB)
@@ -213,49 +202,38 @@ def _encoder_block(g: GraphBuilder, x: str, layer: int, stored: StoredStates | N
 
 
 def _attention_inputs(
-    g: GraphBuilder, y: str, layer: int, stored: StoredStates | None
+    g: GraphBuilder, y: str, layer: int, *, biased: bool, stored: bool
 ) -> tuple[str, str, str]:
     """Queries, keys and values of all heads, (1, n, n_head * width).
 
-    Keys and values have the positions of `stored`, too. A bias of their scores would keep ONNX
-    Runtime from its fast attention. A column more in each head of queries and keys does the same: 1
-    in the queries; in the keys the bias, before scaling.
+    If they are `stored`, keys and values are those of all positions that are known. A bias of their
+    scores would keep ONNX Runtime from its fast attention. A column more in each head of queries
+    and keys does the same: 1 in the queries; in the keys the bias, before scaling.
     """
     attn = f"encoder.blocks.{layer}.attn"
     query, key, value = (
         Projection.stacked(g.weights, [f"{attn}.{leaf}"]) for leaf in ("query", "key", "value")
     )
     n_head = g.dims.n_audio_head
-    if stored is not None:
+    if biased:
         query, key = query.widened(n_head, 1.0), key.widened(n_head, 0.0)
-    queries = g.project(y, f"{attn}.query", query)
+    queries = g.batch_of_one(g.project(y, f"{attn}.query", query))
     keys = g.project(y, f"{attn}.key", key)
     values = g.project(y, f"{attn}.value", value)
-    if stored is not None:
-        silent = stored.states[layer]
-        heads = key(silent).reshape(len(silent), n_head, -1)
-        heads[..., -1] = stored.bias[:, None] * (g.dims.n_audio_state // n_head) ** 0.5
-        keys = stored.join(keys, f"key_{layer}", heads.reshape(len(silent), -1))
-        values = stored.join(values, f"value_{layer}", value(silent))
-    return g.batch_of_one(queries), g.batch_of_one(keys), g.batch_of_one(values)
+    if not stored:
+        return queries, g.batch_of_one(keys), g.batch_of_one(values)
+    return (
+        queries,
+        _write(g, keys, f"key_{layer}", len(key.weight)),
+        _write(g, values, f"value_{layer}", len(value.weight)),
+    )
 
 
-def _cross_attention_inputs(g: GraphBuilder, encoded: str, stored: StoredStates | None) -> None:
-    n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
-    for layer in range(g.dims.n_text_layer):
-        cross = f"decoder.blocks.{layer}.cross_attn"
-        for kind, perm in (("key", [1, 2, 0]), ("value", [1, 0, 2])):
-            name = f"cross_{kind}_{layer}"
-            heads = g.reshape(g.linear(encoded, f"{cross}.{kind}"), [-1, n_head, d_head])
-            if stored is None:
-                shape: Shape = [("n_ctx", n_head, d_head)[axis] for axis in perm]
-                g.transpose(heads, perm, to=g.output(name, shape))
-                continue
-            silent = Projection.stacked(g.weights, [f"{cross}.{kind}"])(stored.states[-1])
-            silent = silent.reshape(-1, n_head, d_head).transpose(perm)
-            stored.join(g.transpose(heads, perm), name, silent, axis=perm.index(0))
-    if stored is not None:
-        stored.bias_to(g.output("cross_bias", ["n_ctx"]))
+def _write(g: GraphBuilder, values: str, name: str, width: int) -> str:
+    """Write `values` (k, width) into the ``rows`` of the input `name`; returns all of them."""
+    shape: Shape = [1, "n_ctx", width]
+    known, written = g.input(name, shape), g.output(f"new_{name}", shape)
+    return g.op("ScatterND", [known, "rows", values], to=written)
 
 
 def _embed(g: GraphBuilder, tokens: str) -> str:
@@ -298,20 +276,21 @@ def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -
     return g.linear(g.op("Squeeze", [attended, g.constant([0])]), f"{name}.out")
 
 
-def _attend_to_audio(
-    g: GraphBuilder, x: str, layer: int, cross_bias: str | None
-) -> tuple[str, str]:
+def _attend_to_audio(g: GraphBuilder, x: str, layer: int, cross_bias: str) -> tuple[str, str]:
     """Add cross-attention; returns its output and the scores (n_head, k, n_ctx) without bias."""
     name = f"decoder.blocks.{layer}.cross_attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
-    key = g.input(f"cross_key_{layer}", [n_head, d_head, "n_ctx"])
-    value = g.input(f"cross_value_{layer}", [n_head, "n_ctx", d_head])
+    key, value = (
+        g.input(f"cross_{kind}_{layer}", ["n_ctx", n_head, d_head]) for kind in ("key", "value")
+    )
     weight, bias = (g.weights[f"{name}.query.{leaf}"] for leaf in ("weight", "bias"))
     scale = np.float32(d_head**-0.5)
     query = g.project(x, f"{name}.query", Projection(weight * scale, bias * scale))
-    query = g.transpose(g.reshape(query, [-1, n_head, d_head]), [1, 0, 2])
-    scores = g.op("MatMul", [query, key])
-    biased = scores if cross_bias is None else g.add(scores, cross_bias)
-    attended = g.op("MatMul", [g.op("Softmax", [biased], {"axis": -1}), value])
+    query = g.reshape(query, [-1, n_head, d_head])
+    # the heads are the second axis of all but the scores, where they are the first
+    both = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
+    scores = g.op("FusedMatMul", [query, key], both, domain=CONTRIB)
+    weights = g.op("Softmax", [g.add(scores, cross_bias)], {"axis": -1})
+    attended = g.op("FusedMatMul", [weights, value], {"transBatchB": 1}, domain=CONTRIB)
     rows = g.reshape(g.transpose(attended, [1, 0, 2]), [-1, g.dims.n_text_state])
     return g.linear(rows, f"{name}.out"), scores
