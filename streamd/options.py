@@ -80,7 +80,7 @@ class SessionOptions:
     """How often a stream is transcribed, and how far back."""
 
     step: Span = 25
-    length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 500
+    length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 400
     shown_prob: Share = 0.4
     """A less probable newest word is hidden during speech, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.

@@ -289,7 +289,7 @@ def test_window_holds_at_least_a_step_and_what_is_kept():
         ConfigError, match=r"--length \(400 ms\) must be at least --step \(500 ms\)"
     ):
         load({"length": "400"}, {})
-    with pytest.raises(ConfigError, match=r"--length \(10000 ms\) must be at least STREAMD_KEEP"):
+    with pytest.raises(ConfigError, match=r"--length \(8000 ms\) must be at least STREAMD_KEEP"):
         load({}, {"STREAMD_KEEP": "11000"})
 
 

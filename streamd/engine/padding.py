@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamd.engine import ModelDimensions
 from streamd.types import Mel
 
-MARGIN = 64
+MARGIN = 32
 """Positions after the sound that are computed: the states of silence just after it vary most."""
 STRIDE = 8
 """Positions that a sampled one stands for."""

@@ -218,11 +218,11 @@ class Segment:
         the window, as its prefix, unless it is very long: a window that begins inside a word, or
         with a word that nothing precedes, is misread. They do so whatever its length if the
         utterance `is_over`, since how the next one begins must not depend on the engine's speed.
-        Older words leave all at once when the window is half as long again: a window that begins
+        Older words leave all at once when the window is twice as long: a window that begins
         elsewhere has to be encoded from its beginning. Returns the committed words that leave it.
         """
-        left, kept = self.committed[self.n_left :], min(kept, LONGEST * 2 // 3)
-        if not left or end - self.anchor <= kept * 3 // 2:
+        left, kept = self.committed[self.n_left :], min(kept, LONGEST // 2)
+        if not left or end - self.anchor <= kept * 2:
             return []
         n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - kept, left))
         if end - (left[n - 1].end if n else self.anchor) > LONGEST and not is_over:

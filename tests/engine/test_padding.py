@@ -4,7 +4,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from onnxruntime import OrtValue
 
 from streamd.engine import ModelDimensions
 from streamd.engine.check import clips
@@ -65,10 +64,10 @@ def test_what_is_kept_stands_for_every_position(n_audio_ctx):
 @pytest.mark.parametrize(
     ("n_columns", "audio_ctx", "n"),
     [
-        (2, 0, 72),
-        (304, 0, 216),
-        (1872, 0, 1000),
-        (1873, 0, FULL),
+        (2, 0, 40),
+        (304, 0, 184),
+        (1936, 0, 1000),
+        (1937, 0, FULL),
         (3000, 0, FULL),
         (304, 384, 384),
         (900, 384, 450),
@@ -122,14 +121,12 @@ def test_the_graphs_compute_what_the_reference_does(precision, n_known):
     shorter, mel = window(speech(2.0)), window(speech(2.5))
     wanted = reference.encode(mel, known=reference.encode(shorter), n_known=n_known)
     found = engine.encode(mel, known=engine.encode(shorter), n_known=n_known)
-    np.testing.assert_allclose(found["cross_bias"].numpy(), wanted.bias, rtol=1e-6)
-    n_head = model.dims.n_text_head
+    in_front = found.n_bank  # which the reference has behind the window
+    np.testing.assert_allclose(np.roll(found.bias, -in_front), wanted.bias, rtol=1e-6)
     for layer in range(model.dims.n_text_layer):
         for name, values in (("key", wanted.keys), ("value", wanted.values)):
-            heads_of = values[layer].reshape(len(wanted.bias), n_head, -1).transpose(1, 0, 2)
-            ours = found[f"cross_{name}_{layer}"].numpy()
-            ours = ours.transpose(0, 2, 1) if name == "key" else ours
-            off = np.linalg.norm(ours - heads_of) / np.linalg.norm(heads_of)
+            ours = np.roll(found.views[f"cross_{name}_{layer}"][0], -in_front, axis=0)
+            off = np.linalg.norm(ours - values[layer]) / np.linalg.norm(values[layer])
             assert off < (1e-5 if precision == "float32" else 0.1), (layer, name)
 
 
@@ -143,14 +140,23 @@ def test_the_rest_of_a_window_is_computed_as_with_it_all():
 
 def test_known_positions_are_not_computed_again():
     engine = onnx_engine("float32")
-    zeros = {
-        name: OrtValue.ortvalue_from_numpy(np.zeros_like(value.numpy()))
-        for name, value in engine.encode(window(speech(2.0))).items()
-    }
-    found = engine.encode(window(speech(2.5)), known=zeros, n_known=60)
-    values = found["cross_value_0"].numpy()
-    assert (values[:, :60] == 0).all()
-    assert (values[:, 60:] != 0).any(axis=(0, 2)).all()
+    known = engine.encode(window(speech(2.0)))
+    for rows in known.views.values():
+        rows[:] = 0
+    found = engine.encode(window(speech(2.5)), known=known, n_known=60)
+    values = found.views["cross_value_0"][0, found.n_bank :]
+    assert (values[:60] == 0).all()
+    assert (values[60:] != 0).any(axis=1).all()
+
+
+def test_streams_take_turns_without_seeing_each_others_states():
+    engine, other = onnx_engine("float32"), window(speech(3.0)[::-1].copy())
+    alone = engine.encode(window(speech(2.5)), known=engine.encode(window(speech(2.0))), n_known=60)
+    known, of_other = engine.encode(window(speech(2.0))), engine.encode(other)
+    engine.encode(other, known=of_other, n_known=90)
+    found = engine.encode(window(speech(2.5)), known=known, n_known=60)
+    for name, rows in alone.views.items():
+        np.testing.assert_array_equal(found.views[name], rows)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 2.5])
@@ -163,7 +169,7 @@ def test_a_bank_is_closer_to_the_full_context_than_a_short_context(seconds):
         return float(np.linalg.norm(encoded[:n] - full) / np.linalg.norm(full))
 
     banked = reference.encode(mel)
-    assert off(banked.states[-1]) < 0.08
+    assert off(banked.states[-1]) < 0.1
     assert off(banked.states[-1]) < off(reference.encode(mel, audio_ctx=384).states[-1]) / 2
 
 

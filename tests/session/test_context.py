@@ -49,14 +49,14 @@ def test_after_a_short_pause_the_decoder_gets_the_end_of_the_utterance_before():
     texts, windows = listen(
         spoken((30, SHORT), (10, LONG)),
         ScriptedRecognizer().recognize,
-        options=SessionOptions(length=200),
+        options=SessionOptions(length=180),
     )
     first, second = (len(text.split()) for text in texts)
     assert (first, second) == (30, 10)
     of_second = [window for window in windows if window.end > 33 * WORD]
     kept = of_second[0].before
     assert kept == tuple(range(30 - len(kept), 30))
-    assert 200 <= len(kept) * WORD < 200 + 2 * WORD, "four seconds of words"
+    assert 180 <= len(kept) * WORD < 180 + 2 * WORD, "3.6 seconds of words"
     assert of_second[0].start <= kept[0] * WORD, "and their audio"
     assert not any(window.before for window in windows if window.end < 33 * WORD)
 

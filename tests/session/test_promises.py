@@ -274,11 +274,11 @@ def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
 
 def test_a_trimmed_window_keeps_committed_words_of_its_length():
     # It is quiet between the first word and the second.
-    session, audio, first = trimmed(150, 400, slice(48, 52), 310)
-    assert (first.start, first.end) == (0, 300)
+    session, audio, first = trimmed(150, 400, slice(48, 52), 335)
+    assert (first.start, first.end) == (0, 325)
     words = tuple(Word(f" w{n}", 50 * n, 50 * (n + 1), 0.9, (n,)) for n in range(5))
     session.accept(first, Hypothesis(words=words))
-    session.feed(audio[310:])
+    session.feed(audio[335:])
     window = session.next_window()
     assert 48 <= window.start <= 52
     assert (window.prompt, window.prefix) == ((0,), (1, 2, 3))
