@@ -174,6 +174,9 @@ class _ScriptedDecoder:
             logits[row, following[wanted][0]] = _CERTAIN
         return logits, alignment
 
+    def adopt(self, before: Decoder, n: int) -> bool:
+        return isinstance(before, _ScriptedDecoder) and self._decoder.adopt(before._decoder, n)
+
 
 class ScriptedRecognizer:
     """The real recognizer on a scripted engine."""

@@ -76,11 +76,11 @@ class Past:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """What an engine computed of frames `start` to `end`: its features, opaque."""
+    """What a recognizer computed of frames `start` to `end`, for the window after; opaque."""
 
     start: int
     end: int
-    features: object
+    states: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from streamd.search.decode import (
     with_fallback,
 )
 from streamd.search.guards import is_anomalous, without_instant_words
+from streamd.search.paths import KnownTokens
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_attended, spread_words, tighten
 from streamd.types import SAMPLE_RATE, Encoded, Hypothesis, Suspect, Window, Word, ms_from_frames
@@ -99,8 +100,10 @@ class Recognizer(Generic[FeaturesT]):
             self.counters.fallbacks += temperature != options.temperatures[0]
             return self._decode(view, options, temperature, rng)
 
-        hypothesis = self._hypothesis(window, view, with_fallback(attempt, options))
-        encoded = Encoded(window.start, window.end, view.features)
+        decoded = with_fallback(attempt, options)
+        hypothesis = self._hypothesis(window, view, decoded)
+        states = _States(view.features, decoded.known)
+        encoded = Encoded(window.start, window.end, states)
         return replace(hypothesis, language_prob=view.language_prob, encoded=encoded)
 
     def _view(self, window: Window) -> "_View[FeaturesT]":
@@ -110,7 +113,7 @@ class Recognizer(Generic[FeaturesT]):
         features = self._engine.encode(
             mel,
             audio_ctx=self._quick.audio_ctx,
-            known=cast("FeaturesT | None", known),
+            known=cast("FeaturesT", known.features) if known else None,
             n_known=n_known,
         )
         tokenizer = self._tokenizer.with_task(window.task)
@@ -129,6 +132,8 @@ class Recognizer(Generic[FeaturesT]):
             prefix=prefix,
             draft=window.draft,
             language=language,
+            n_frames=window.end - window.start,
+            known=known.tokens if known else None,
         )
         return _View(features, tokenizer, context, language_prob)
 
@@ -260,13 +265,21 @@ class _View(Generic[FeaturesT]):
     language_prob: float
 
 
-def _known(window: Window) -> tuple[object, int]:
-    """What is known of the window's first positions, and how many they are."""
+@dataclass(frozen=True, slots=True)
+class _States:
+    """What is kept of a window: the engine's features, and the decoder's states of given tokens."""
+
+    features: object
+    tokens: KnownTokens
+
+
+def _known(window: Window) -> tuple[_States | None, int]:
+    """What is known of the window, and of how many of its first positions."""
     known = window.encoded
-    if known is None or known.start != window.start:
+    if known is None or known.start != window.start or not isinstance(known.states, _States):
         return None, 0
     n_known = min(known.end, window.end) - window.start - SETTLED
-    return (known.features, n_known) if n_known > 0 else (None, 0)
+    return (known.states, n_known) if n_known > 0 else (None, 0)
 
 
 def _forced(window: Window, n_text_ctx: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.model import OUTPUT
 from streamd.engine.padding import Bank, Extent, bias, extend
+from streamd.search import Decoder
 from streamd.types import Mel
 
 Array = NDArray[np.float32]
@@ -179,6 +180,13 @@ class ReferenceDecoder:
         logits = norm(x[want], weights, "decoder.ln") @ output.T
         heads = [scores_of_layer[layer][head] for layer, head in self._engine.alignment_heads]
         return logits, np.stack(heads, axis=1)
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Take the first `n` slots of another window's decoder."""
+        if not isinstance(before, ReferenceDecoder):
+            return False
+        self.keys[:, :n], self.values[:, :n] = before.keys[:, :n], before.values[:, :n]
+        return True
 
 
 def linear(x: Array, weights: Weights, name: str) -> Array:

@@ -51,6 +51,10 @@ class Decoder(Protocol):
         the caller may keep both
         """
 
+    def adopt(self, before: "Decoder", n: int) -> bool:
+        """Take the first `n` slots of another window's decoder; False if this one cannot."""
+        ...
+
 
 def run_in_order(
     decoder: Decoder, tokens: Sequence[int], first: int, want: Sequence[int] | None = None

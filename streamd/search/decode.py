@@ -14,7 +14,7 @@ from streamd.search import Alignment, Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.greedy import Draft, Sampler, greedy, sample
 from streamd.search.guards import compression_ratio, find_loop, tail_entropy
-from streamd.search.paths import Cache, Path, Prefill, log_softmax, log_sum
+from streamd.search.paths import Cache, KnownTokens, Path, Prefill, log_softmax, log_sum
 from streamd.search.rules import Rules
 from streamd.search.tokenizer import Tokenizer
 
@@ -43,6 +43,10 @@ def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) ->
     return best_code if clear else before
 
 
+_NEW = 150
+"""Frames at the end of a window (3 s): given tokens that attend to them are run again."""
+_LEAST_KNOWN = 8
+"""Fewer known tokens are run again: that takes hardly longer."""
 _N_START = 5
 """Special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
 
@@ -55,7 +59,8 @@ class Context:
     `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
     decoding. `hotwords`, words to expect, precede the prompt and shorten it. At most `max_tokens`
     are sampled. What follows `before` has a word, after a mark or at once, unless there is a
-    prefix.
+    prefix. `n_frames` of the window hold audio; `known` are given tokens of an earlier window that
+    began at the same frame.
     """
 
     max_tokens: int
@@ -65,6 +70,8 @@ class Context:
     language: str = "en"
     hotwords: tuple[int, ...] = ()
     before: tuple[int, ...] = ()
+    n_frames: int = 0
+    known: KnownTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,7 @@ class Decoded:
     frames: tuple[int, ...]
     ended: bool
     loop: int | None
+    known: KnownTokens
 
 
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
@@ -108,7 +116,8 @@ def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int)
     width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
     known = (context.hotwords, context.prompt, context.before, context.prefix)
     n_given = min(n_text_ctx, sum(map(len, known)) + _N_START)
-    return n_given + width * min(n_text_ctx, context.max_tokens)
+    n_spare = 1  # a token that is run again behind a known prefix
+    return n_given + n_spare + width * min(n_text_ctx, context.max_tokens)
 
 
 def decode(
@@ -158,7 +167,7 @@ class _Search:
         if sampler is None and options.beam_size == 1:
             draft = _possible(context.draft, tokenizer, options.timestamps)
             self._draft = draft[: self._max_tokens]
-        self._cache = Cache(decoder)
+        self._decoder, self._cache = decoder, Cache(decoder)
         self._rules = Rules(
             tokenizer,
             options,
@@ -169,10 +178,7 @@ class _Search:
 
     def run(self) -> Decoded:
         """Run the given tokens and the draft in one pass, search on from there."""
-        # The row of start-of-transcript says whether there is speech; the search begins with the
-        # last token that is given, and has the rows of the draft at hand.
-        wanted = (len(self._prompt), *range(self._n_given - 1, self._n_given + len(self._draft)))
-        run, logits = self._cache.prefill((*self._prompt, *self._start, *self._draft), wanted)
+        run, logits = self._prefill()
         path = best(self._paths(Prefill(run, logits[1:])), self._options.length_penalty)
         n_tokens, tokenizer = len(path.tokens), self._tokenizer
         # The last token of a path that did not end was never run.
@@ -193,7 +199,33 @@ class _Search:
             frames=self._frames(path),
             ended=path.ended,
             loop=self._loop(path),
+            known=self._settled(run),
         )
+
+    def _prefill(self) -> Prefill:
+        """Run the given tokens and the draft, but for what is known.
+
+        The row of start-of-transcript, which is the first, says whether there is speech. The search
+        begins with the last token that is given, and has the rows of the draft at hand.
+        """
+        tokens, n_prompt = (*self._prompt, *self._start, *self._draft), len(self._prompt)
+        known, wanted = self._context.known, range(self._n_given - 1, len(tokens))
+        n = known.n_shared(tokens[: self._n_given - 1]) if known else 0
+        if known and n >= n_prompt + _LEAST_KNOWN:
+            want = [row - n for row in wanted]
+            known = known.cut(n, self._context.n_frames)
+            found = self._cache.resume(known, tokens[n:], want=want, again=n_prompt)
+            if found is not None:
+                return found
+        return self._cache.prefill(tokens, (n_prompt, *wanted))
+
+    def _settled(self, run: Path) -> KnownTokens:
+        """The given tokens up to the first one of the text that attends to new sound."""
+        context, given = self._context, (*self._prompt, *self._start)
+        n, newest = len(given) - len(context.before) - len(context.prefix), context.n_frames - _NEW
+        n += sum(1 for _ in takewhile(lambda at: at < newest, run.frames[n : self._n_given]))
+        rows = np.stack([row[:, : context.n_frames] for row in run.rows[:n]])
+        return KnownTokens(self._decoder, given[:n], rows, run.frames[:n])
 
     def _paths(self, prefill: Prefill) -> list[Path]:
         options, rules, max_tokens = self._options, self._rules, self._max_tokens

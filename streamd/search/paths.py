@@ -7,6 +7,7 @@ layout is that of tree attention, as in SpecInfer (Miao et al. 2023).
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,29 @@ class Prefill(NamedTuple):
     logits: Logits
 
 
+@dataclass(frozen=True, slots=True)
+class KnownTokens:
+    """Given tokens of a window, which are in the first slots of its decoder, for the next window.
+
+    `rows` (n, n_heads, n_frames) are their alignment scores; `frames` as in `Path`.
+    """
+
+    decoder: Decoder
+    tokens: tuple[int, ...]
+    rows: Alignment
+    frames: tuple[int, ...]
+
+    def cut(self, n: int, n_frames: int) -> "KnownTokens":
+        """The first `n` of them, for a window in which `n_frames` hold audio."""
+        rows = self.rows[:n, :, :n_frames]
+        return replace(self, tokens=self.tokens[:n], rows=rows, frames=self.frames[:n])
+
+    def n_shared(self, tokens: Sequence[int]) -> int:
+        """With how many of its tokens `tokens` begin."""
+        pairs = zip(self.tokens, tokens, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 class Cache:
     """A decoder and the slots of its cache that are in use."""
 
@@ -77,6 +101,36 @@ class Cache:
     def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
         """Run given tokens in one pass; return the logits of the positions in `want`."""
         return self._follow(Path(), tokens, want)
+
+    def resume(
+        self, known: KnownTokens, tokens: Sequence[int], *, want: Sequence[int], again: int
+    ) -> Prefill | None:
+        """Run `tokens` behind known ones; None if the decoder cannot.
+
+        Returns the path with all of them, and the logits of the known token at place `again`, which
+        is run anew, before those that `want` asks for.
+        """
+        n = len(known.tokens)
+        if not self._decoder.adopt(known.decoder, n):
+            return None
+        self._free[:n] = False
+        own, spare = self._take(len(tokens)), self._take(1)
+        pasts = [(*range(n), *own[: i + 1]) for i in range(len(own))]
+        logits, alignment = self._step(
+            [*tokens, known.tokens[again]],
+            [*own, *spare],
+            [*pasts, (*range(again), *spare)],
+            [len(tokens), *want],
+        )
+        self._free[spare] = True
+        earlier = np.full((n, *alignment.shape[1:]), -np.inf, np.float32)
+        earlier[..., : known.rows.shape[-1]] = known.rows
+        path = Path(
+            slots=(*range(n), *own),
+            rows=(*earlier, *alignment[:-1]),
+            frames=(*known.frames, *attended_frames(alignment[:-1])),
+        )
+        return Prefill(path, logits)
 
     def try_out(self, path: Path, guess: Sequence[int]) -> Prefill:
         """Run the path's last token, which was sampled but not run, and a guess of what follows.

@@ -83,7 +83,7 @@ def test_what_had_sound_after_it_is_not_computed_again():
     ours.recognize(window(200, encoded=first))  # the end of an utterance, found later
     ours.recognize(window(SETTLED, encoded=first))
     ours.recognize(replace(window(300, encoded=first), start=1001))
-    of_first = first.features
+    of_first = first.states.features
     assert engine.known[1:3] == [(of_first, 250 - SETTLED), (of_first, 200 - SETTLED)]
     assert [n for _, n in engine.known[3:]] == [0, 0]
     assert ours.counters.encoded_frames == 250 + 50 + SETTLED + SETTLED + SETTLED + 300 - 1

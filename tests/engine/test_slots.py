@@ -49,6 +49,28 @@ def oracle(path: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     return decoder.step(np.array(path), order, order, np.tri(k, dtype=np.bool_), order)
 
 
+@both_engines
+@given(tokens_of, tokens_of)
+@settings(max_examples=10, deadline=None)
+def test_a_decoder_goes_on_behind_the_slots_of_another(kind, text, more):
+    path, n = [*text, *more], len(text)
+    earlier, decoder = new_decoder(kind), new_decoder(kind)
+    chain(earlier, path[::-1], list(range(len(path))), [])  # whose slots are all written anew
+    chain(earlier, text, list(range(n)), [])
+    assert decoder.adopt(earlier, n)
+    nodes = [(path[i], i, i) for i in range(n, len(path))]
+    logits, alignment = feed(decoder, nodes, [set(range(i)) for i in range(n, len(path))])
+    expected_logits, expected_alignment = oracle(tuple(path))
+    np.testing.assert_allclose(logits, expected_logits[n:], atol=1e-3)
+    np.testing.assert_allclose(alignment, expected_alignment[n:], atol=1e-3)
+
+
+@both_engines
+def test_a_decoder_of_another_kind_is_refused(kind):
+    other = next(name for name in KINDS if name != kind)
+    assert not new_decoder(kind).adopt(new_decoder(other), 1)
+
+
 def feed(
     decoder: Decoder,
     nodes: list[tuple[int, int, int]],

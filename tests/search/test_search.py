@@ -83,6 +83,53 @@ def test_a_verified_draft_changes_nothing(data, seed, prompt, prefix, eot_bias):
     assert drafted.accepted_draft == (equal.index(False) if False in equal else len(equal))
 
 
+@given(
+    st.data(),
+    seeds,
+    tokens,
+    st.lists(st.integers(0, 255), min_size=1, max_size=40),
+    st.sampled_from([{}, {"beam_size": 3}, {"temperature": 0.7}]),
+)
+def test_tokens_that_an_earlier_window_knows_change_nothing(data, seed, prompt, text, how):
+    """The text that it was given may be the beginning of this one's, or part of it."""
+    predict, options = hashed(seed, eot_bias=5.0), replace(GREEDY, best_of=3)
+    if "temperature" in how:
+        options = replace(options, temperatures=(0.7,))
+    options = replace(options, beam_size=how.get("beam_size", 1))
+    n_earlier = data.draw(st.integers(0, len(text)))
+    told = Context(10, prompt=tuple(prompt), n_frames=190)  # all 40 that it attends to are old
+    earlier = run(predict, replace(told, prefix=tuple(text[:n_earlier])))
+    context = replace(told, prefix=tuple(text))
+
+    def outcome_with(context: Context) -> tuple:
+        how_now = {"temperature": 0.7, "rng": np.random.default_rng(1)}
+        return outcome(run(predict, context, options, **(how_now if "temperature" in how else {})))
+
+    assert outcome_with(replace(context, known=earlier.known)) == outcome_with(context)
+
+
+def test_known_tokens_are_not_run_again_unless_they_attend_to_new_sound():
+    predict = scripted([*b"abc", EOT], [5 + 10 * i for i in range(30)], n_ctx=300, prefix=b"x" * 20)
+    context = Context(10, prefix=tuple(b"x" * 20), n_frames=300)
+    earlier = run(predict, context)
+    # sot and notimestamps, and those whose successor is before frame 150
+    assert len(earlier.known.tokens) == 2 + 14
+    decoder = ContextDecoder(predict, 60)
+    found = decode(
+        decoder,
+        TOKENIZER,
+        options=GREEDY,
+        context=replace(context, known=earlier.known, draft=tuple(b"abc")),
+    )
+    assert outcome(found)[:-1] == outcome(earlier)[:-1]
+    assert decoder.passes == [6 + 3 + 1], "and start-of-transcript once more"
+    shorter = replace(context, known=earlier.known, n_frames=200)
+    assert (
+        outcome(run(predict, shorter))[:-1]
+        == outcome(run(predict, replace(shorter, known=None)))[:-1]
+    )
+
+
 def test_a_right_draft_costs_one_pass():
     context = Context(20)
     truth = run(hashed(5, eot_bias=2.0), context).tokens

@@ -46,6 +46,10 @@ class ContextDecoder:
         logits = np.stack([logits for logits, _ in predictions])[want]
         return logits.astype(np.float32), np.stack([a for _, a in predictions]).astype(np.float32)
 
+    def adopt(self, before, n):
+        self._slots[:n] = before._slots[:n]
+        return True
+
 
 def hashed(seed: int, *, eot_bias: float = 5.0, n_vocab: int = N_VOCAB, sharp: float = 2.0):
     """Predictions that look random but depend on the whole context, and on nothing else."""
@@ -131,3 +135,7 @@ class CheckedDecoder(ReferenceDecoder):
         if visible[:, ~self._written].any():
             raise ValueError("a query attends to a slot that was never written")
         return super().step(tokens, positions, slots, visible, want)
+
+    def adopt(self, before, n):
+        self._written[:n] = True
+        return super().adopt(before, n)

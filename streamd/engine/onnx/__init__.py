@@ -32,6 +32,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from streamd.engine import ModelDimensions, Weights
 from streamd.engine.padding import Bank, average, bias, extend
 from streamd.errors import EngineError
+from streamd.search import Decoder
 from streamd.types import Mel
 
 Precision = Literal["float32", "int8"]
@@ -252,6 +253,15 @@ class OnnxDecoder:
         n_bank = self._features.n_bank
         sound, silence = alignment[:k, :, n_bank:], alignment[:k, :, :n_bank]
         return logits, np.concatenate([sound, silence], axis=-1)
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Take the first `n` slots of another window's decoder."""
+        if not isinstance(before, OnnxDecoder):
+            return False
+        self._grow(n)
+        self._pool[..., :n, :] = before._pool[..., :n, :]
+        self._n_used = n
+        return True
 
     def _grow(self, n_slots: int) -> None:
         n_pool = self._pool.shape[-2]

@@ -23,7 +23,7 @@ from streamd.engine.coreml.runtime.programs import Placement, Step, of_form
 from streamd.engine.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.engine.padding import Extent, kept_positions
 from streamd.errors import EngineError
-from streamd.search import Alignment, Logits
+from streamd.search import Alignment, Decoder, Logits
 from streamd.types import Mel
 
 log = logging.getLogger(__name__)
@@ -246,6 +246,10 @@ class CoreMLDecoder:
             return self._step(slots, want, cache_slot=cache_slot, run=run)
 
         return engine.with_worker(attempt)
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Refuse: the caches belong to a worker, and every window has its own."""
+        return False
 
     def forget(self) -> None:
         """Note that the cache holds nothing of this decoder any more."""
