@@ -112,9 +112,10 @@ class Segment:
 
     def weigh(self, hypothesis: Hypothesis) -> None:
         """Count a new hypothesis among those that say whether the utterance is a guess."""
-        self.best = max(self.best, evidence(hypothesis))
+        found = evidence(hypothesis)
+        self.best = max(self.best, found)
         if hypothesis.words:
-            self.evidence.append(evidence(hypothesis))
+            self.evidence.append(found)
 
     def is_guess(self, hypothesis: Hypothesis) -> bool:
         """Whether the newest hypothesis may be shown, but nothing of it is committed yet."""

@@ -61,6 +61,24 @@ def test_the_last_utterance_is_the_prompt_if_it_is_wanted_and_not_long_ago(keep,
     assert (len(prompts[-1]) == 5) is told
 
 
+@pytest.mark.parametrize("most", [18, 21])
+def test_the_prompt_completes_the_committed_tokens_inside_the_window(most):
+    session = scripted_session(SessionOptions(length=100, context_tokens=most))
+    recognizer, windows = ScriptedRecognizer(), []
+    for frame in scripted_audio([True] * (60 * WORD)):
+        session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            windows.append(window)
+            session.accept(window, recognizer.recognize(window))
+    prompted = [window for window in windows if window.prompt]
+    assert all(len(window.prompt) + len(window.prefix) == most for window in prompted)
+    assert len({len(window.prefix) for window in prompted}) > 2
+    # the newest before the window
+    assert all(window.prompt[-1] == window.prefix[0] - 1 for window in prompted if window.prefix)
+    full = [window for window in windows if not window.prompt and window.start > 0]
+    assert all(len(window.prefix) >= most for window in full)
+
+
 def test_a_loop_is_not_the_prompt_of_the_next_window():
     session = scripted_session(SessionOptions(length=50))
     recognizer, prompts = ScriptedRecognizer(), []
