@@ -60,6 +60,10 @@ class Path:
         return float(sum(self.logprobs))
 
 
+_UNSEEN = -1e4
+"""The alignment score of a known token for sound that came later: none, but finite."""
+
+
 class Prefill(NamedTuple):
     """The path of tokens that were run, and the logits (m, n_vocab) that were asked for."""
 
@@ -123,7 +127,7 @@ class Cache:
             [len(tokens), *want],
         )
         self._free[spare] = True
-        earlier = np.full((n, *alignment.shape[1:]), -np.inf, np.float32)
+        earlier = np.full((n, *alignment.shape[1:]), _UNSEEN, np.float32)
         earlier[..., : known.rows.shape[-1]] = known.rows
         path = Path(
             slots=(*range(n), *own),

@@ -89,6 +89,20 @@ def test_what_had_sound_after_it_is_not_computed_again():
     assert ours.counters.encoded_frames == 250 + 50 + SETTLED + SETTLED + SETTLED + 300 - 1
 
 
+def test_words_are_found_beside_known_ones_from_before_their_sound():
+    prefix, more = b" y" * 10, b" zz"
+    frames = [*range(0, 220, 10), *range(640, 720, 20)]
+    said = scripted([*b" ab", EOT], frames, n_ctx=900, prefix=prefix + more)
+    ours, engine = recognizer(said)
+    first = ours.recognize(window(400, prefix=tuple(prefix), prefix_end=1200))
+    found = ours.recognize(
+        window(750, prefix=tuple(prefix + more), prefix_end=1690, encoded=first.encoded)
+    )
+    assert engine.decoders[-1].passes[0] < len(more) + 10, "the others are known"
+    (word,) = found.words
+    assert (word.text, word.start) == (" ab", pytest.approx(1655, abs=12))
+
+
 def test_words_are_in_the_stream_s_time():
     ours, _ = recognizer(script(b" ab cd", [20, 30, 40, 90, 100, 110, 150]))
     found = ours.recognize(window())
