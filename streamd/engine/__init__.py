@@ -64,8 +64,9 @@ class Engine(Protocol, Generic[FeaturesT]):
         last column of `mel` is silence and repeats to its end. A positive `audio_ctx` cuts the
         context to so many positions, but not below the length of `mel`. `known` are features of a
         window whose audio began with the same frames: an engine may take its first `n_known`
-        positions from there instead of computing them. Raises `EngineError` if the runtime fails,
-        `ValueError` if `mel` does not fit the model.
+        positions from there instead of computing them, and write the others into its memory: a
+        decoder of those features must not be used any more. Raises `EngineError` if the runtime
+        fails, `ValueError` if `mel` does not fit the model.
         """
         ...
 
