@@ -270,7 +270,7 @@ class _States:
     """What is kept of a window: the engine's features, and the decoder's states of given tokens."""
 
     features: object
-    tokens: KnownTokens
+    tokens: KnownTokens | None
 
 
 def _known(window: Window) -> tuple[_States | None, int]:

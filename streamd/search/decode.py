@@ -91,6 +91,7 @@ class Decoded:
     frames : the frame that was attended to most when each token was chosen
     ended : the decoder ended the text, and was not stopped
     loop : how many tokens to keep because the rest repeats, or None
+    known : given tokens for the next window, if it begins at the same frame
     """
 
     tokens: tuple[int, ...]
@@ -108,7 +109,7 @@ class Decoded:
     frames: tuple[int, ...]
     ended: bool
     loop: int | None
-    known: KnownTokens
+    known: KnownTokens | None = None
 
 
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
