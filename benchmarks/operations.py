@@ -32,7 +32,7 @@ from lab.random_model import random_model
 from streamd.engine import ModelDimensions
 from streamd.engine.model import Model
 from streamd.engine.onnx import OnnxEngine, Precision, build
-from streamd.engine.onnx.graphs import graphs
+from streamd.engine.onnx.graphs import bank_rows, graphs
 from streamd.processor import machine
 from tables import table
 
@@ -162,6 +162,7 @@ def operators(model: Model, pieces: list[str]) -> dict[str, dict[str, float]]:
     heads = model.alignment_heads
     made = graphs(model.dims, model.weights, alignment_heads=heads, bank=None, precision="int8")
     whole = [(graph, _tensors(graph.tensors)) for graph in made]
+    rows = bank_rows(model.dims, model.weights, None)
     told = {}
     for what in pieces:
         with tempfile.TemporaryDirectory() as folder:
@@ -170,7 +171,7 @@ def operators(model: Model, pieces: list[str]) -> dict[str, dict[str, float]]:
                 options = _options(1, f"{folder}/{n}")
                 options.add_external_initializers(list(tensors), list(tensors.values()))
                 sessions.append(InferenceSession(graph.model, options))
-            run = Parts(OnnxEngine(model.dims, *sessions)).runs()[what]
+            run = Parts(OnnxEngine(model.dims, *sessions, bank=rows)).runs()[what]
             for _ in range(N_PROFILED):
                 run()
             session = sessions[not what.startswith("encode")]
