@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, aclosing
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -241,9 +241,8 @@ async def test_killed_again_and_again(tmp_path, capsys):
         assert [final.seq for final in first] == list(range(1, len(first) + 1))
         assert all(other == first for other in rest)
         assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
-        # Marks and capitals are for the model to choose: after a kill it sees other windows.
-        again = [" ".join(spoken(text)) for text in calm[n % len(CLIPS)] * talk.n_rounds]
-        texts = [" ".join(spoken(final.text)) for final in first]
+        again = words_of(calm[n % len(CLIPS)] * talk.n_rounds)
+        texts = words_of(final.text for final in first)
         n_all += len(again)
         n_words += sum(len(text.split()) for text in again)
         for tag, *at in SequenceMatcher(None, again, texts, autojunk=False).get_opcodes():
@@ -254,6 +253,14 @@ async def test_killed_again_and_again(tmp_path, capsys):
         print(f"{n_all} finals with {n_words} words, no number missing or doubled")
         print(f"words unlike the undisturbed ones: {others or 'none'}")
     assert not others
+
+
+def words_of(texts: Iterable[str]) -> list[str]:
+    """The texts without case and marks, which depend on the windows that the model saw.
+
+    When windows are computed depends on the machine; after a kill, nothing is known of the last.
+    """
+    return [" ".join(spoken(text)) for text in texts]
 
 
 async def some(news: asyncio.Queue[Event], rng: random.Random) -> None:
@@ -288,7 +295,7 @@ async def test_nodes_that_are_restarted_one_by_one_cut_no_word(tmp_path, name):
         talk.enough.set()
     (first,) = talk.heard
     assert [final.seq for final in first] == list(range(1, len(first) + 1))
-    assert [final.text for final in first] == calm * talk.n_rounds
+    assert words_of(final.text for final in first) == words_of(calm * talk.n_rounds)
 
 
 async def test_one_of_three_servers_of_nats_dies_and_nobody_notices(tmp_path):
@@ -314,7 +321,7 @@ async def test_one_of_three_servers_of_nats_dies_and_nobody_notices(tmp_path):
         while not isinstance(await news.get(), Final):
             pass
         await servers[0].kill()
-    assert [final.text for final in talk.heard[0]] == calm
+    assert words_of(final.text for final in talk.heard[0]) == words_of(calm)
 
 
 KEEP = """
