@@ -85,7 +85,7 @@ class SessionOptions:
     """A less probable newest word is hidden during speech, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 32
-    """The prompt is committed text before a window, as long as both together are no longer."""
+    """Committed tokens in a window and its prompt together; with more inside it has no prompt."""
     # Without any, as many words are wrong where windows hold 10 s of words; each takes time.
     keep_context: bool = False
     language_after: Span = 100

@@ -325,7 +325,7 @@ def save(
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
     with (folder / _BANK).open("wb") as file:
-        # numpy's type of a name that might be `allow_pickle`
+        # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
         np.savez(file, **bank_rows(dims, weights, bank))  # type: ignore[arg-type]
 
 

@@ -63,10 +63,9 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
     for layer in range(dims.n_audio_layer):
         x = _encoder_block(g, x, layer, biased=biased, stored=True)
     encoded = g.layer_norm(x, "encoder.ln_post")
-    for layer in range(dims.n_text_layer):
-        for kind_of in ("key", "value"):
-            row = g.linear(encoded, f"decoder.blocks.{layer}.cross_attn.{kind_of}")
-            _write(g, row, f"cross_{kind_of}_{layer}", dims.n_text_state)
+    for layer, leaf in product(range(dims.n_text_layer), ("key", "value")):
+        values = g.linear(encoded, f"decoder.blocks.{layer}.cross_attn.{leaf}")
+        _write(g, values, f"cross_{leaf}_{layer}", dims.n_text_state)
     return g.graph()
 
 
