@@ -275,7 +275,7 @@ class DecodingOptions:
     """Never sample language tokens, nor timestamps that are not wanted. OpenAI leaves these to the
     model, and streams got lost in endless timestamps that way (ufal/SimulStreaming#1)."""
     max_tokens: Annotated[int, Meta(ge=0, le=448)] = 0
-    """Limit of a window's tokens; 0: it depends on the window's length."""
+    """Limit of a window's tokens; 0: as its new audio's length allows."""
     tokens_per_second: Annotated[float, Meta(ge=0.0, le=50.0)] = 0.0
     """Tokens that a second of audio may have; 0: 6.5 in English, 13 in other languages."""
     # This plus 8 tokens ends runaway decodes. 6.5 is moonshine's; other languages are cut into

@@ -28,7 +28,7 @@ from streamd.search.guards import is_anomalous, without_instant_words
 from streamd.search.paths import KnownTokens
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_attended, spread_words, tighten
-from streamd.types import SAMPLE_RATE, Encoded, Hypothesis, Suspect, Window, Word, ms_from_frames
+from streamd.types import Encoded, Hypothesis, Suspect, Window, Word, ms_from_frames
 
 _SPARE_TOKENS = 8
 SETTLED = 100
@@ -122,7 +122,8 @@ class Recognizer(Generic[FeaturesT]):
         rate = options.tokens_per_second
         if rate == 0:
             rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
-        most = math.ceil(len(window.samples) / SAMPLE_RATE * rate) + _SPARE_TOKENS
+        n_new = window.end - max(window.start, window.prefix_end)
+        most = math.ceil(ms_from_frames(n_new) / 1000 * rate) + _SPARE_TOKENS
         before, prefix = _forced(window, n_text_ctx)
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),

@@ -151,6 +151,14 @@ def test_an_endless_text_is_suspected():
     assert len(found.tokens) == 15  # ceil(1 s * 6.5) + 8
 
 
+def test_an_endless_text_stops_where_only_the_sound_after_its_prefix_could_be_told():
+    endless = b" abcdefghijklmnoabcdefghi"
+    ours, _ = recognizer(script(endless, range(0, 300, 8), end=False, prefix=PREFIX))
+    found = ours.recognize(window(350, prefix=tuple(PREFIX), prefix_end=1300))
+    assert found.suspect == "no_end"
+    assert len(found.tokens) == 15
+
+
 def test_the_token_limit_can_be_set():
     ours, _ = recognizer(script(b" abcdefghij", end=False), max_tokens=5)
     assert len(ours.recognize(window(50)).tokens) == 5
