@@ -85,14 +85,15 @@ async def _replay(
     noted = lambda _: cast("Session", _Noted(new_session(), next(numbers), owners))  # noqa: E731
     streams = Streams(noted, room=sys.maxsize, max_ingest=0)
     cpu_s = time.process_time()
-    engine = loop.create_task(streams.transcribe(*watched))
     spacing_ms = began.step_ms / len(sounds)
-    players = [
-        _Player(streams.add(f"s{n}"), frames, zero_s + n * spacing_ms / 1000)
-        for n, frames in enumerate(sounds)
-    ]
-    await asyncio.gather(*(player.play() for player in players))
-    engine.cancel()
+    async with asyncio.TaskGroup() as tasks:  # a recognizer that fails ends all of them
+        engine = tasks.create_task(streams.transcribe(*watched))
+        players = [
+            _Player(streams.add(f"s{n}"), frames, zero_s + n * spacing_ms / 1000)
+            for n, frames in enumerate(sounds)
+        ]
+        await asyncio.gather(*(tasks.create_task(player.play()) for player in players))
+        engine.cancel()
     cpu_ms = (time.process_time() - cpu_s) * 1000
     ended = Ended(
         t_ms=_rounded(players[0].now_ms), cpu_ms=_rounded(cpu_ms), peak_rss_mb=peak_rss_mb()

@@ -63,6 +63,18 @@ def test_waiting_takes_no_time_but_the_clock_goes_on():
     assert time.monotonic() - before_s < 600
 
 
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+def test_a_recognizer_that_fails_ends_the_measurement(clock):
+    class Broken(Counted):
+        def recognize(self, window):
+            raise LookupError
+
+    frames = scripted_audio([True] * (5 * WORD) + [False] * 60)
+    with pytest.raises(ExceptionGroup) as failed:
+        replay([Broken()], scripted_session, [frames], began=began(clock, len(frames)))
+    assert failed.group_contains(LookupError)
+
+
 @pytest.mark.parametrize(("seconds", "ticked"), [(0.25, [0.1]), (0.0, [])])
 def test_computing_takes_the_time_it_took_while_timers_go_on(seconds, ticked):
     read = iter([7.0, 7.0 + seconds])
