@@ -152,16 +152,22 @@ class MelCache:
         rounding; the last column is the silence's, and goes on. `samples` are (n * 320,) from frame
         `start` of the stream on.
         """
-        reflected = reflect(np.pad(samples, (0, _SILENT * HOP)))
         n_own = len(samples) // HOP
         columns = np.full((self.n_mels, n_own + _SILENT), SILENCE, np.float32)
         first, last = self._reuse(samples, start, columns)
-        n_audible = n_own + _EDGE
-        columns[:, :first] = log10_mel(reflected, 0, first, n_mels=self.n_mels)
-        columns[:, last:n_audible] = log10_mel(reflected, last, n_audible, n_mels=self.n_mels)
+        columns[:, :first] = self._columns(samples, 0, first)
+        columns[:, last : n_own + _EDGE] = self._columns(samples, last, n_own + _EDGE)
         own = columns[:, :n_own].copy()
         self._entries.append(_CachedWindow(start, samples.copy(), own))
         return normalise(columns)
+
+    def _columns(self, samples: Samples, first: int, last: int) -> Mel:
+        """Columns of the audio and the silence after it, from the samples that these depend on."""
+        begin = max(0, first * HOP - REACH)
+        span = np.pad(samples[begin : last * HOP + REACH], (0, _SILENT * HOP + REACH))
+        if first == 0:
+            span = np.concatenate([span[REACH:0:-1], span])
+        return log10_mel(span, 0, last - first, n_mels=self.n_mels)
 
     def _reuse(self, samples: Samples, start: int, columns: Mel) -> tuple[int, int]:
         """Copy the columns that an earlier window has; return which they are."""

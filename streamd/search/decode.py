@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamd.options import DecodingOptions
-from streamd.search import Alignment, Decoder
+from streamd.search import Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.greedy import Draft, Sampler, greedy, sample
 from streamd.search.guards import compression_ratio, find_loop, tail_entropy
@@ -85,10 +86,10 @@ class Decoded:
     avg_logprob : mean log probability under the rules, end-of-text included
     no_speech_prob : probability that the window holds no speech
     blank : the decoder would have ended at once if the rules allowed it
-    alignment : (n, n_heads, n_ctx) scores of the queries from start-of-transcript on; the row that
+    alignment : scores (n_heads, n_ctx) of each query from start-of-transcript on; the row that
         chose a token is the one before its own. The last token has a row of its own if `ended`.
     n_given : rows of `alignment` before those of `tokens`
-    frames : the frame that was attended to most when each token was chosen
+    frames : the frame that each row of `alignment` attends to most
     ended : the decoder ended the text, and was not stopped
     loop : how many tokens to keep because the rest repeats, or None
     known : given tokens for the next window, if it begins at the same frame
@@ -104,7 +105,7 @@ class Decoded:
     language: str
     drafted: int
     accepted_draft: int
-    alignment: Alignment
+    alignment: tuple[NDArray[np.float32], ...]
     n_given: int
     frames: tuple[int, ...]
     ended: bool
@@ -195,9 +196,9 @@ class _Search:
             language=self._context.language,
             drafted=len(self._draft),
             accepted_draft=self._n_accepted,
-            alignment=np.stack(path.rows[len(self._prompt) : n_run]),
+            alignment=path.rows[len(self._prompt) : n_run],
             n_given=len(self._start),
-            frames=self._frames(path),
+            frames=path.frames[len(self._prompt) : n_run],
             ended=path.ended,
             loop=self._loop(path),
             known=self._settled(run),
@@ -252,16 +253,13 @@ class _Search:
         )
         return [path]
 
-    def _frames(self, path: Path) -> tuple[int, ...]:
-        """See `Decoded.frames`: the row that chose a token is the one before its own."""
-        return path.frames[self._n_given - 1 :][: len(path.tokens)]
-
     def _loop(self, path: Path) -> int | None:
         limits, language = self._options.loops, self._context.language
         if limits is None:
             return None
         # a translation may attend to one spot for long: the verb that it waited for
-        frames = () if self._tokenizer.translates else self._frames(path)
+        frames = () if self._tokenizer.translates else path.frames[self._n_given - 1 :]
+        frames = frames[: len(path.tokens)]  # the row that chose a token is the one before its own
         return find_loop(path.tokens, frames, self._tokenizer, language=language, limits=limits)
 
 

@@ -207,7 +207,8 @@ class Cache:
 
 def attended_frames(alignment: Alignment) -> list[int]:
     """The frame that each query of (k, n_heads, n_ctx) scores attends to most."""
-    weights = np.exp(alignment - alignment.max(axis=-1, keepdims=True))
+    weights = alignment - alignment.max(axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)
     frames: list[int] = weights.sum(axis=1).argmax(axis=-1).tolist()
     return frames
@@ -225,7 +226,9 @@ def log_sum(row: Row) -> np.float32:
     Where one of them is wanted, the others of a vocabulary of 50,000 need not be computed.
     """
     top = row.max()
-    total: np.float32 = top + np.log(np.exp(row - top).sum())
+    shares = row - top
+    np.exp(shares, out=shares)
+    total: np.float32 = top + np.log(shares.sum())
     return total
 
 

@@ -60,21 +60,19 @@ def find_words(
     first_row = decoded.n_given - len(prefix) - 1
     rows = [first_row + i for i in (*text_at, text_at[-1] + 1)]
     begin = max(0, min(prefix_end, n_frames) - _PREFIX_FRAMES) if n_before else 0
-    n_left_out = _n_before(decoded.alignment[rows[:n_before], :, :n_frames], begin)
+    n_left_out = _n_before([decoded.frames[row] for row in rows[:n_before]], begin)
     at = rows[n_left_out] if n_left_out else 0
-    used, n_used = decoded.alignment[at:, :, begin:], n_frames - begin
-    starts = begin + token_starts(used, [row - at for row in rows[n_left_out:]], n_used)
+    used = np.stack([row[:, begin:n_frames] for row in decoded.alignment[at:]])
+    starts = begin + token_starts(used, [row - at for row in rows[n_left_out:]], n_frames - begin)
     probs = [decoded.token_probs[i - len(prefix)] for i in text_at[n_before:]]
     parts = tokenizer.split_words(text, decoded.language)
     return merge_punctuation(_timed(parts, starts[n_before - n_left_out :], probs))
 
 
-def _n_before(alignment: Alignment, begin: int) -> int:
+def _n_before(frames: Sequence[int], begin: int) -> int:
     """How many of a prefix's tokens are said before a frame, and not among the last ones."""
-    if not begin:
-        return 0
-    said = np.flatnonzero(alignment.mean(axis=1).argmax(axis=-1) < begin)
-    return max(0, min(int(said.max(initial=-1)) + 1, len(alignment) - _PREFIX_TOKENS))
+    n = max((n for n, frame in enumerate(frames, 1) if frame < begin), default=0)
+    return max(0, min(n, len(frames) - _PREFIX_TOKENS))
 
 
 def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int) -> list[Word]:
@@ -131,7 +129,8 @@ def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
     """How much each token stands out in each of the real frames, (n, n_frames)."""
     # Cut before the softmax, so that attention to the padding does not count.
     scores = alignment[:, :, :n_frames]
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = scores - scores.max(axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)
     spread = weights.std(axis=0, keepdims=True)
     spread[spread == 0] = 1.0  # all tokens attend to it equally: none stands out
@@ -209,8 +208,8 @@ def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
         text = tokenizer.decode([decoded.tokens[at]]).strip()
         return bool(text) and not any(map(str.isalnum, text))
 
-    n = len(decoded.tokens)
-    while n and (decoded.frames[n - 1] >= n_frames + PADDING_SLACK or is_mark(n - 1)):
+    n, frames = len(decoded.tokens), decoded.frames[decoded.n_given - 1 :]
+    while n and (frames[n - 1] >= n_frames + PADDING_SLACK or is_mark(n - 1)):
         n -= 1
     while n < len(decoded.tokens) and is_mark(n):
         n += 1
@@ -219,10 +218,11 @@ def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
 
 def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:
     """Move the words' times inwards over quiet frames, such as the pause before a word."""
-    loudness = np.sqrt(np.square(samples.reshape(-1, FRAME)).mean(axis=1))
+    begin = words[0].start if words else 0
+    loudness = np.sqrt(np.square(samples[begin * FRAME :].reshape(-1, FRAME)).mean(axis=1))
     tight = []
     for word in words:
-        span = loudness[word.start : word.end]
+        span = loudness[word.start - begin : word.end - begin]
         loud = np.flatnonzero(span > QUIET * span.max(initial=0.0))
         if len(loud):
             start, end = word.start + int(loud[0]), word.start + int(loud[-1]) + 1

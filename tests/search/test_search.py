@@ -54,7 +54,7 @@ def outcome(decoded: Decoded) -> tuple:
         decoded.ended,
         decoded.loop,
         decoded.n_given,
-        decoded.alignment.tolist(),
+        [row.tolist() for row in decoded.alignment],
     )
 
 

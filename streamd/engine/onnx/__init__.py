@@ -198,7 +198,8 @@ class OnnxDecoder:
         self._features = features
         self._n_heads = session.get_outputs()[1].shape[1]
         self._n_used = 0
-        self._pool = np.zeros((dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head), np.float32)
+        shape = (dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head)
+        self._pool: NDArray[np.float32] = np.zeros(shape, np.float32)
 
     def step(
         self,
@@ -267,8 +268,10 @@ class OnnxDecoder:
         n_pool = self._pool.shape[-2]
         if n_slots <= n_pool:
             return
-        more = -(-n_slots // _POOL_STEP) * _POOL_STEP - n_pool
-        self._pool = np.pad(self._pool, [*[(0, 0)] * 4, (0, more), (0, 0)])
+        *outer, _, d_head = self._pool.shape
+        larger = np.zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.float32)
+        larger[..., :n_pool, :] = self._pool
+        self._pool = larger
         for layer, (keys, values) in enumerate(self._pool):
             for name, array in ((f"key_{layer}", keys), (f"value_{layer}", values)):
                 shared = OrtValue.ortvalue_from_numpy(array)  # shares our memory
