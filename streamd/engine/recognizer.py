@@ -31,9 +31,9 @@ from streamd.search.words import find_words, n_attended, spread_words, tighten
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word, ms_from_frames
 
 _SPARE_TOKENS = 8
-SETTLED = 100
-"""A position that had so many frames (2 s) of sound after it is not computed again. Without,
-nearly the same words are wrong (docs/figures.md), at twice the cost."""
+SETTLED = 75
+"""A position that had so many frames (1.5 s) of sound after it is not computed again. Without,
+nearly the same words are wrong (docs/figures.md), at more than twice the cost."""
 _DOUBT, _DOUBT_LOGPROB = 0.4, -1.1
 """Above this probability of no speech and below this mean log probability there are no words. In 16
 minutes of real speech that takes away an "um" and an "uh", in babble and vowels most words."""
