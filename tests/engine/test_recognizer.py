@@ -185,6 +185,22 @@ def test_probable_text_where_there_is_hardly_speech_is_not_believed(last, prefix
         assert (found.words, found.suspect) == ((), "no_speech")
 
 
+@pytest.mark.parametrize(
+    ("text", "prob", "suspect"),
+    [
+        (b" ab cd ef gh ij kl mn op", 0.9, None),
+        (b" ab cd ab cd ab cd ab cd", 0.9, "no_speech"),
+        (b" ab cd ef gh ij kl mn op", 0.4, "no_speech"),
+    ],
+)
+def test_many_different_words_that_are_probable_are_believed(text, prob, suspect):
+    ours, _ = recognizer(script(text, range(5, 180, 7), nospeech=0.7, prob=prob))
+    for last in (False, True):
+        found = ours.recognize(window(last=last))
+        assert found.suspect == suspect
+        assert text_of(found.words) == ("" if suspect else text.decode().strip())
+
+
 def test_an_utterance_of_improbable_words_has_none():
     options = {"logprob_threshold": -9.0, "final_logprob_threshold": -9.0}
     ours, _ = recognizer(script(b" ab cd", prob=0.2), **options)
