@@ -280,7 +280,7 @@ endpoint.longest max-utterance-ms: length at which an utterance is cut
 search.beam_size -bs: beam size for finals; 1: greedy
 decoding.temperature -tp: temperature of the first attempt
 decoding.fallback / -nf --no-fallback: do not retry at higher temperatures
-search.no_speech_threshold -nth --no-speech-thold: drop few words above this no-speech probability
+search.no_speech_threshold -nth --no-speech-thold: drop short text above this no-speech probability
 decoding.prompt --initial-prompt: text that the model sees first
 *decoding.hotwords: words and names to expect
 search.suppress_tokens: tokens never written; -1: the model's list or annotations

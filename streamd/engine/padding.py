@@ -103,14 +103,15 @@ def average(windows: Iterable[tuple[int, NDArray[np.float32]]], dims: ModelDimen
     """
     n_positions, end = dims.n_audio_ctx, _joined_end(dims.n_audio_ctx)
     begins = np.concatenate([np.arange(0, end, STRIDE), np.arange(end, n_positions)])
-    total = np.zeros((dims.n_audio_layer + 1, n_positions, dims.n_audio_state))
-    count = np.zeros(n_positions)
+    means = np.zeros((dims.n_audio_layer + 1, n_positions, dims.n_audio_state), np.float32)
+    count = np.zeros(n_positions, np.float32)
     for n_sound, states in windows:
-        total[:, n_sound + _SETTLED :] += states[:, n_sound + _SETTLED :]
+        means[:, n_sound + _SETTLED :] += states[:, n_sound + _SETTLED :]
         count[n_sound + _SETTLED :] += 1
-    sums = np.add.reduceat(total / np.maximum(count, 1)[:, None], begins, axis=1)
+    means /= np.maximum(count, 1)[:, None]  # in place: of large-v3 they take 250 MB
     n_silent = np.add.reduceat(count > 0, begins, dtype=np.int64)
-    return Bank((sums / np.maximum(n_silent, 1)[:, None]).astype(np.float16))
+    joined = np.add.reduceat(means, begins, axis=1) / np.maximum(n_silent, 1)[:, None]
+    return Bank(joined.astype(np.float16))
 
 
 def _joined_end(n_audio_ctx: int) -> int:
