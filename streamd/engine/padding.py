@@ -4,8 +4,8 @@ Whisper was trained on 30 s and reads a shorter context worse, but what its enco
 silence after a short sound hardly depends on the sound. So an engine computes the positions of the
 sound and `MARGIN` more; in every layer they attend to themselves and to a `Bank` of states of
 silence for the rest of the 30 s, and so does the decoder. The bank is the average over the silence
-after real speech. In most of it, the mean of `STRIDE` positions stands for them, and log `STRIDE`
-is added to the scores of its key. How close this comes to the full context: docs/figures.md.
+after real speech. Most of it is sampled: one position stands for `STRIDE`, and log `STRIDE` is
+added to the scores of its key. How close this comes to the full context: docs/figures.md.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,8 @@ from streamd.types import Mel
 
 MARGIN = 32
 """Positions after the sound that are computed: the states of silence just after it vary most."""
-STRIDE = 32
-"""Positions that their mean stands for: a window attends to 60 or 80 states less than with 8, and
-is hardly further from the full context."""
+STRIDE = 8
+"""Positions that a sampled one stands for."""
 _TAIL = 56
 """At least so many positions at the end of the context are kept one by one: they vary, too."""
 _SETTLED = 16
@@ -30,7 +29,7 @@ _SETTLED = 16
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """States of silence around the positions `kept_positions`.
+    """States of silence at the positions `kept_positions`.
 
     `states` is (n_audio_layer + 1, n_positions, n_state) float16: the normalised input of each
     block's attention, then the encoder's output.
@@ -48,8 +47,8 @@ class Extent:
 
 
 def kept_positions(n_audio_ctx: int) -> NDArray[np.int64]:
-    """Return the middle of what each state of a bank stands for, in ascending order."""
-    end = _joined_end(n_audio_ctx)
+    """Return the positions whose states a bank keeps, in ascending order."""
+    end = _sampled_end(n_audio_ctx)
     return np.concatenate(
         [np.arange(STRIDE // 2, end, STRIDE), np.arange(end, n_audio_ctx)], dtype=np.int64
     )
@@ -63,8 +62,9 @@ def bank_shape(dims: ModelDimensions) -> tuple[int, int, int]:
 
 def bias(n_audio_ctx: int) -> NDArray[np.float32]:
     """Return what is added to the scores of the keys of a bank, (n_positions,)."""
+    n_sampled = _sampled_end(n_audio_ctx) // STRIDE
     added = np.zeros(len(kept_positions(n_audio_ctx)), np.float32)
-    added[: _joined_end(n_audio_ctx) // STRIDE] = np.log(STRIDE)
+    added[:n_sampled] = np.log(STRIDE)
     return added
 
 
@@ -78,18 +78,19 @@ def extend(
     cuts the context to so many positions, or to the length of `mel`. Raises `ValueError` if `mel`
     does not fit the model.
     """
-    full, kept = dims.n_audio_ctx, kept_positions(dims.n_audio_ctx)
+    full, n_kept = dims.n_audio_ctx, len(kept_positions(dims.n_audio_ctx))
     n = -(-mel.shape[1] // 2)
     if mel.shape[0] != dims.n_mels or not 0 < n <= full:
         raise ValueError(f"log-mel of shape {mel.shape} for {dims.n_mels} bands, {full} positions")
-    first = len(kept)
+    first = n_kept
     if audio_ctx:
         n = min(max(n, audio_ctx), full)
-    elif bank and n + MARGIN <= 2 * full // 3:
-        n += MARGIN
-        first = int(np.searchsorted(kept, n))
     else:
-        n = full
+        n = -(-(n + MARGIN) // STRIDE) * STRIDE
+        if bank and n <= 2 * full // 3:
+            first = n // STRIDE
+        else:
+            n = full
     n_columns = 2 * n - mel.shape[1]
     silence = np.repeat(mel[:, -1:], n_columns, axis=1)
     return np.concatenate([mel, silence], axis=1, dtype=np.float32), Extent(n, first)
@@ -99,20 +100,17 @@ def average(windows: Iterable[tuple[int, NDArray[np.float32]]], dims: ModelDimen
     """Average the states of silence of several windows.
 
     Each is its number of positions with sound, and its states at all positions of the full context,
-    (n_audio_layer + 1, n_audio_ctx, n_state). Every position should be silent in one of them.
+    (n_audio_layer + 1, n_audio_ctx, n_state). Every kept position should be silent in one of them.
     """
-    n_positions, end = dims.n_audio_ctx, _joined_end(dims.n_audio_ctx)
-    begins = np.concatenate([np.arange(0, end, STRIDE), np.arange(end, n_positions)])
-    means = np.zeros((dims.n_audio_layer + 1, n_positions, dims.n_audio_state), np.float32)
-    count = np.zeros(n_positions, np.float32)
+    kept = kept_positions(dims.n_audio_ctx)
+    total = np.zeros(bank_shape(dims))
+    count = np.zeros(len(kept))
     for n_sound, states in windows:
-        means[:, n_sound + _SETTLED :] += states[:, n_sound + _SETTLED :]
-        count[n_sound + _SETTLED :] += 1
-    means /= np.maximum(count, 1)[:, None]  # in place: of large-v3 they take 250 MB
-    n_silent = np.add.reduceat(count > 0, begins, dtype=np.int64)
-    joined = np.add.reduceat(means, begins, axis=1) / np.maximum(n_silent, 1)[:, None]
-    return Bank(joined.astype(np.float16))
+        silent = kept >= n_sound + _SETTLED
+        total[:, silent] += states[:, kept[silent]]
+        count += silent
+    return Bank((total / np.maximum(count, 1)[:, None]).astype(np.float16))
 
 
-def _joined_end(n_audio_ctx: int) -> int:
+def _sampled_end(n_audio_ctx: int) -> int:
     return max(0, n_audio_ctx - _TAIL) // STRIDE * STRIDE

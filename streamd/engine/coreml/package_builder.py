@@ -44,7 +44,7 @@ OnProgress = Callable[[int, int, str], object]
 
 _CONTEXTS = (256, 512)
 """Contexts to build besides the full one, if there is a bank of silence: 4.4 s and 9.5 s of sound.
-With the bank, attention in the first sees 384 positions."""
+With the bank, attention in the first sees 512 positions."""
 _FOLDER = "coreml"
 _BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
 
