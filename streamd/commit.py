@@ -13,11 +13,18 @@ from streamd.types import Word
 class CommitPolicy(Protocol):
     """Decides how many words of a new hypothesis will never change."""
 
-    def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
-        """Return how many of the leading words to commit; the next call gets only the others.
+    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+        """Return how many of the leading words to commit; `committed` must be called next.
 
         `words` are the uncommitted words of the newest hypothesis, `now` is the end of its window,
         and `silence` is how many frames of silence the window ends with (0 during speech).
+        """
+        ...
+
+    def committed(self, n: int) -> None:
+        """Learn that the first `n` of these words are committed; the next call has the others.
+
+        The session may commit more than was proposed.
         """
         ...
 
@@ -60,22 +67,23 @@ class LocalAgreement:
         self._history: deque[list[str]] = deque(maxlen=self._options.agree)
         self._now = 0  # the end of the newest window in the history
 
-    def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
         if silence >= COMPLETE_AFTER:
-            # None can be incomplete, but a doubtful one may be read otherwise once more is said.
-            n = self._sure(words, now)
+            # All words are complete, but later audio may change a doubtful one.
             self._history.clear()
-            self._history.append([normalised(word.text) for word in words[n:]])
+            self._history.append([normalised(word.text) for word in words])
             self._now = now
-            return n
+            return self._sure(words, now)
         n = max(self._agreed(words, now), self._confident(words, now))
         if silence == 0:
             n = min(n, len(words) - 1)  # the newest word may still be growing
-        n = max(n, 0)
+        return max(n, 0)
+
+    def committed(self, n: int) -> None:
+        """Leave these words out of what the next hypothesis is compared with."""
         for i, seen in enumerate(self._history):
             self._history[i] = seen[n:]
-        return n
 
     def reset(self) -> None:
         """Forget the hypotheses: a new utterance begins."""
@@ -117,19 +125,24 @@ class AlignAtt:
 
     def __init__(self, options: AlignAttOptions | None = None) -> None:
         self._options = options or AlignAttOptions()
+        self._words: Sequence[Word] = ()
         self._committed = 0
 
-    def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
+        self._words = words
         if words and words[0].start < self._committed - self._options.rewind:
             return 0  # the attention jumped back: the decoder has lost its place
         complete = silence >= COMPLETE_AFTER
         n = settled(words, now if complete else now - self._options.frame_threshold)
         if not complete:
             n = min(n, max(0, len(words) - 1))  # the newest word may still be growing
-        if n:
-            self._committed = words[n - 1].end
         return n
+
+    def committed(self, n: int) -> None:
+        """Note where the attention was."""
+        if n:
+            self._committed = self._words[n - 1].end
 
     def reset(self) -> None:
         """Forget where the attention was: a new utterance begins."""
@@ -139,9 +152,12 @@ class AlignAtt:
 class Sliding:
     """Commits nothing: lines of fixed length are final at their end (whisper.cpp's ``stream``)."""
 
-    def commit(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Return 0."""
         return 0
+
+    def committed(self, n: int) -> None:
+        """Do nothing."""
 
     def reset(self) -> None:
         """Do nothing."""

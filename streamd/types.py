@@ -44,7 +44,8 @@ class Word:
 
     `text` keeps its leading blank and its punctuation; `start`, `end` are frames since the stream
     began; `prob` is the mean probability of its tokens, 0..1; `tokens` are the ids that spell it,
-    so that a committed word can be fed back as prefix or prompt.
+    so that a committed word can be fed back as prefix or prompt. The last `n_mark` of them spell
+    the mark that closes it (`streamd.marks`); 0: it has none.
     """
 
     text: str
@@ -52,6 +53,7 @@ class Word:
     end: int
     prob: float
     tokens: tuple[int, ...] = ()
+    n_mark: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,11 @@ class Hypothesis:
     accepted_draft: int = 0
     suspect: Suspect | None = None
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def evidence(self) -> float:
+        """How much speaks for the text: its mean log probability less that of no speech."""
+        return self.avg_logprob - self.no_speech_prob
 
 
 def text_of(words: Sequence[Word]) -> str:

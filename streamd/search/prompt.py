@@ -29,10 +29,13 @@ class Prompt:
     def remember(
         self, tokens: Sequence[int], *, language: str, temperature: float, doubtful: bool = False
     ) -> None:
-        """Add the tokens of a window, or forget everything if they are `doubtful`."""
-        if self._language not in ("", language):
+        """Add the tokens of a window, or forget everything if they are `doubtful`.
+
+        Text in another `language`, if that is not empty, replaces what there was.
+        """
+        if language and self._language not in ("", language):
             self.forget()
-        self._language = language
+        self._language = language or self._language
         recent = (*self._recent, *tokens)
         self._recent = recent[max(0, len(recent) - self._room) :]
         if doubtful or temperature > TOO_HOT:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.marks import COMMAS, MARKS
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
 
 Row = NDArray[np.float32]
 """(n_vocab,) logits of one position."""
 
-_MARKS = (".", ",", "?", "!", ";", ":", "...")
-_STOPS, _COMMAS = (".", "。"), (",", "，", "、")
+_FULL_STOPS = ".。"
 REFUSED = np.float32(-np.inf)
 
 
@@ -48,14 +48,14 @@ class Rules:
         if -1 in options.suppress_tokens:
             suppressed.update(tokenizer.non_speech_tokens)
         self._suppressed = sorted(suppressed)
-        self._stops = _single(tokenizer, _STOPS)
-        self._commas = _single(tokenizer, _COMMAS)
+        self._stops = _single(tokenizer, _FULL_STOPS)
+        self._commas = _single(tokenizer, COMMAS)
         self._blank: list[int] = []
         self._joint: list[int] = []
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
             self._blank = [*tokenizer.encode(" "), tokenizer.eot] if blank is None else [*blank]
-            self._joint = _single(tokenizer, _MARKS) if continues else []
+            self._joint = _single(tokenizer, (*MARKS, "...")) if continues else []
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
         """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""

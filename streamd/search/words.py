@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.marks import is_mark
 from streamd.options import APPENDED, PREPENDED
 from streamd.search import Alignment, Decoder
 from streamd.search.decode import Decoded
@@ -161,9 +162,15 @@ def merge_punctuation(words: Sequence[Word]) -> list[Word]:
             words[group.main],
             text="".join(word.text for word in words[group.first : group.last]),
             tokens=tuple(t for word in words[group.first : group.last] for t in word.tokens),
+            n_mark=_n_mark(words[group.main + 1 : group.last]),
         )
         for group in with_punctuation([word.text for word in words])
     ]
+
+
+def _n_mark(appended: Sequence[Word]) -> int:
+    """`Word.n_mark` of a word with such punctuation behind it."""
+    return len(appended[0].tokens) if len(appended) == 1 and is_mark(appended[0].text) else 0
 
 
 class Group(NamedTuple):

@@ -4,14 +4,22 @@ The session owns all state of a stream, without I/O, clock or thread. It never p
 owner of a free engine *asks* for the most urgent window (`next_window`) and brings back the
 hypothesis (`accept`). So steps that were missed while the engine was busy merge into one.
 
-It keeps three promises. Committed text never changes. Utterances and finals depend on the audio and
+It keeps four promises. Committed text never changes. Utterances and finals depend on the audio and
 on what the recognizer makes of it, not on the engine's speed or on how the audio was cut into
 blocks; but a slow engine gets fewer and shorter windows, in which the recognizer may read other
 words. Every frame that passes the gate is in a window that was accepted, unless it is reported as
-lost. The states of an utterance are those of `streamd.vad.utterance`.
+lost. And it ends: whatever the recognizer answers, each window takes the session on, so that there
+are only so many of them, and none is longer than 30 s.
+
+What there is between two calls:
+
+- `_segment`, the text of the oldest utterance that is not final yet, or None. Its stages are those
+  of `streamd.session.segment`, the states of its utterance those of `streamd.vad.utterance`.
+- `_out`, the window that the recognizer has. There is one exactly if the segment is OUT.
+- `_past`, what the next utterance continues from: the end of the newest final, its last window, and
+  the words in it. It is also what another process needs to go on with the stream.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,8 +29,11 @@ from streamd.audio import Ring
 from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
-from streamd.search.prompt import Prompt
-from streamd.session.segment import LONGEST, Segment, usable
+from streamd.search.prompt import TOO_HOT, Prompt
+from streamd.session.belief import believable, is_context
+from streamd.session.language import Language
+from streamd.session.segment import Move, Segment, Stage
+from streamd.session.spelling import with_numbers
 from streamd.session.timeline import Timeline
 from streamd.types import (
     FRAME,
@@ -37,9 +48,9 @@ from streamd.types import (
     frames_from_ms,
     ms_from_frames,
 )
-from streamd.vad import LOOKBACK, Gate, level_db
+from streamd.vad import Gate, level_db
 from streamd.vad.segmenter import Segmenter
-from streamd.vad.utterance import State, Trigger, Utterance
+from streamd.vad.utterance import State, Trigger
 
 LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early."""
@@ -47,18 +58,12 @@ LONG_GAP = 250
 """Frames of silence that stand for a longer gap, besides those that end any utterance."""
 SHORT_PAUSE = 75
 """Frames between two utterances up to which the second continues the first: a pause of 2 s."""
+REACH = 1_000
+"""Frames (20 s) before an utterance at which its first window may begin."""
 LEAST_KEPT = 150
 """Frames of committed words that stay in every window."""
-GATE_EVERY, WARM_UP = 250, SHORT_PAUSE + LONGEST
-"""Frames between two states of the gate that are kept, and those before settled audio from which a
-session that goes on there has to hear it: its first window may begin so early, and what the gate
-remembers besides is newer."""
 LONG_SILENCE = 150
 """Frames without speech after which the text before them is no longer a prompt."""
-
-SURE = 0.5
-"""Probability below which a language is asked for again: of the first two seconds of 46 recordings
-in nine languages one was misheard, which none was that was as probable as this."""
 
 
 class Session:
@@ -79,47 +84,37 @@ class Session:
         self._options = options or SessionOptions()
         self._ring = Ring(self._options.backlog)
         self._segment: Segment | None = None
-        self._before: Segment | None = None  # the utterance before, until the next begins
-        self._pending: tuple[Window, Segment] | None = None
+        self._out: Window | None = None
+        self._past = Past()  # in frames of this session
+        self._unbroken_since = 0  # no jump in time after this frame
         self._prompt = Prompt(self._options.context_tokens)
         self._language = Language(self._options.language_after)
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._encoded: Encoded | None = None
         self._transcribed = 0  # the end of the newest accepted window
-        self._past = Past()  # in frames of this session; audio before its `until` is in a final
-        # states of the gate, by frame
-        self._gates: deque[tuple[int, tuple[bytes, bytes]]] = deque()
 
     def resume(self, past: Past, settled_ms: int, seg: int) -> None:
         """Go on with the session of an earlier process; call it before any audio.
 
-        Audio comes from where its `past` begins; until `settled_ms`, it becomes no text again.
-        `seg` is the number of the next segment.
+        Audio comes from where its `past` begins; until `settled_ms`, it becomes no text again, but
+        the gate gets used to it. `seg` is the number of the next segment.
         """
         self._timeline.jump(0, past.start_ms)
         self._past, self._seg = past, seg
-        self._gate.restore(past.gate, past.gate_at)
-        self._gates.append((past.gate_at, past.gate))
         self._segmenter.skip(frames_from_ms(settled_ms - past.start_ms))
         self._language.known = past.language
-        newest = Hypothesis(language=past.language)
         self._prompt.remember(past.prompt, language=past.language, temperature=0.0)
-        self._before = Segment(Utterance(past.anchor), past.anchor, past.until, newest=newest)
-        self._before.committed = list(past.words)
 
     @property
     def past(self) -> Past:
         """What another session needs to know to go on with the audio that is not settled here."""
-        if not self._gates or self._gates[0][0] > self._settled:
+        start = max(self._settled - SHORT_PAUSE - REACH, self._unbroken_since)
+        if start > self._settled:
             return Past(start_ms=self.settled_ms, language=self._past.language)
-        at, gate = self._gates[0]
-        start = max(0, at - LOOKBACK)
         return replace(
             self._past,
             start_ms=self._timeline.true_ms(ms_from_frames(start)),
-            gate=gate,
-            gate_at=at - start,
             until=self._past.until - start,
             anchor=self._past.anchor - start,
             words=tuple(
@@ -173,17 +168,13 @@ class Session:
         events: list[SessionEvent] = []
         lost = self._ring.append(frames)
         for frame in frames:
-            if not self._gates or self._segmenter.end >= self._gates[-1][0] + GATE_EVERY:
-                self._gates.append((self._segmenter.end, self._gate.state))
             level = level_db(frame)
             silence = self._gate.update(frame, level)
             events += self._segmenter.push(silence, level, self._gate.late)
-            events += self._settle()
+            events += self._release()
         if lost:
             events.append(self._lose(lost))
-        events += self._skip_lost()
-        self._forget()
-        return self._timeline.correct(events)
+        return self._after(events)
 
     def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
         """Note that audio of this length was lost before it got here; it counts as silence."""
@@ -198,23 +189,23 @@ class Session:
         # the silence: the pre-roll of the next utterance belongs to the time after the gap.
         if duration_ms > ms_from_frames(n_frames + 1):
             self._timeline.jump(ms_from_frames(self.now), duration_ms - ms_from_frames(n_frames))
-            self._gates.clear()  # what follows them is not all in the audio
+            self._unbroken_since = self.now
         return [gap, *events, *self.feed(silence[:pre_roll])]
 
     def flush(self) -> list[SessionEvent]:
         """End the utterance here. Everything is final when `next_window` has no window any more."""
         events: list[SessionEvent] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
-        return self._timeline.correct(events + self._settle())
+        return self._after(events + self._release())
 
     @property
     def due(self) -> bool:
         """Whether `next_window` would return one."""
-        segment = None if self._pending else self._current()
+        segment = self._current()
         return bool(segment and segment.due(self._segmenter, self._options.step))
 
     def next_window(self) -> Window | None:
         """Return the most urgent window, which must come back through `accept`, or None."""
-        if self._pending is not None:
+        if self._out is not None:
             raise RuntimeError("the last window has not come back through accept()")
         segment = self._current()
         if segment is None or (due := segment.due(self._segmenter, self._options.step)) is None:
@@ -222,18 +213,18 @@ class Session:
         end, last = due
         if not last:
             segment.next_due = end + self._options.step
-        end = max(end, segment.anchor)  # audio that was lost may reach beyond the utterance
-        ends = [word.end for word in segment.committed[-1:]]
+        self._remember(segment.fit(end), segment.newest)
         n_inside = len(segment.before) + len(segment.prefix)
         n_prompt = max(0, self._options.context_tokens - n_inside)
-        window = Window(
+        segment.on(Move.SEND)
+        self._out = Window(
             start=segment.anchor,
             end=end,
             samples=self._ring.read(segment.anchor, end),
             prompt=self._prompt.tokens[-n_prompt:] if n_prompt else (),
             before=segment.before,
             prefix=segment.prefix,
-            prefix_end=max(segment.utterance.start, segment.anchor, *ends),
+            prefix_end=max(segment.utterance.start, segment.read_until),
             draft=segment.draft,
             last=last,
             language=self._options.language or self._language.known,
@@ -244,38 +235,33 @@ class Session:
             hotwords=self._options.hotwords,
             encoded=self._encoded,
         )
-        self._pending = (window, segment)
-        return window
+        return self._out
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Take the hypothesis of the window that `next_window` returned."""
-        if self._pending is None or window is not self._pending[0]:
+        segment = self._segment
+        if segment is None or window is not self._out:
             raise RuntimeError("this window did not come from next_window()")
-        segment, self._pending = self._pending[1], None
-        self._encoded = hypothesis.encoded
-        hypothesis = replace(hypothesis, encoded=None)
+        segment.on(Move.RETURN)
+        self._out, self._encoded = None, hypothesis.encoded
         self._transcribed = max(self._transcribed, window.end)
-        # A word that a flush cut in two may begin where the utterance before has its end; where the
-        # decoder knows the words before, it does not repeat them.
-        known = segment.committed[-1].end if window.before else self._past.until
-        known = min(known, self._past.until)
-        hypothesis = usable(hypothesis, known, self._segmenter)
-        if window.last and window.task != "translate" and segment.is_invented(hypothesis):
-            hypothesis = Hypothesis(language=hypothesis.language, suspect=Suspect.NO_SPEECH)
-        segment.newest = hypothesis = segment.without_joint(hypothesis)
+        segment.newest = hypothesis = self._usable(segment, window, hypothesis)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
-        events: list[SessionEvent] = []
+        utterance, events = segment.utterance, []
         if self._left_out(segment, window):
             self._restart(segment, hypothesis, last=window.last)
         elif not window.last:
-            pause = segment.utterance.pause
-            silence = 0 if pause is None else max(0, window.end - pause)
-            events += self._revise(segment, window.end, hypothesis, silence=silence)
-        elif segment.utterance.end is not None and segment.utterance.end <= window.end:
-            events += self._finalise(segment, window.end, hypothesis)
+            silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
+            events = self._revise(segment, window.end, hypothesis, silence=silence)
+        elif utterance.end is not None and utterance.end <= window.end:
+            events = self._finalise(segment, window.end, hypothesis)
         else:
-            events += self._hold(segment, window.end, hypothesis)
-        events += self._skip_lost()
+            events = self._hold(segment, window.end, hypothesis)
+        return self._after(events)
+
+    def _after(self, events: list[SessionEvent]) -> list[SessionEvent]:
+        """What follows from any change: audio may have been lost, or need no more reading."""
+        events += self._pass_over()
         self._forget()
         return self._timeline.correct(events)
 
@@ -286,45 +272,56 @@ class Session:
             start = max(utterance.start, self._ring.start)
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
-            pause = start - self._past.until
-            self._continue(self._segment, pause)
-            if not self._options.keep_context or pause > LONG_SILENCE:
+            if self._continues(start):
+                self._segment.continue_after(self._past.words, self._past.anchor)
+            else:
+                self._remember(self._past.words, Hypothesis(language=self._past.language))
+            if not self._options.keep_context or start - self._past.until > LONG_SILENCE:
                 self._prompt.forget()
             self._language.begin()
         return self._segment
 
-    def _continue(self, segment: Segment, pause: int) -> None:
-        """Begin the windows with the end of the utterance before, if the pause was short.
+    def _continues(self, start: int) -> bool:
+        """Whether the windows of an utterance begin with the words of the one before.
 
         A word that nothing precedes is often misread, and a speaker who takes a breath goes on with
-        the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's,
-        nor if that utterance was a guess: what it has wrong, the decoder would take for given.
+        the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's.
         """
-        before, self._before = self._before, None
-        if before is None:
-            return
-        held = before.anchor >= self._ring.start and before.n_left < len(before.committed)
-        continues = pause <= SHORT_PAUSE and not self._segmenter.options.exact_cut
-        if held and continues and before.is_context:
-            segment.continue_after(before)
-        else:
-            self._remember(before.committed[before.n_left :], before.newest)
+        past = self._past
+        is_near = start - past.until <= SHORT_PAUSE and start - past.anchor <= REACH
+        held = bool(past.words) and past.anchor >= self._ring.start
+        return held and is_near and not self._segmenter.options.exact_cut
+
+    def _usable(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> Hypothesis:
+        """The hypothesis without blanks, hallucinations, and words that are final already."""
+        # A word that a flush cut in two may begin where the utterance before has its end; where the
+        # decoder knows the words before, it does not repeat them.
+        known = self._past.until
+        if segment.context and segment.context.words:
+            known = min(known, segment.context.words[-1].end)
+        words = [word for word in _inside(window, hypothesis.words) if word.text.strip()]
+        words = [word for word in words if word.start + word.end >= 2 * known]
+        hypothesis = replace(hypothesis, words=with_numbers(words), encoded=None)
+        hypothesis = believable(hypothesis, self._segmenter.voiced_share)
+        invented = window.last and not segment.committed and segment.belief.is_invented(hypothesis)
+        if invented and window.task != "translate":
+            return Hypothesis(language=hypothesis.language, suspect=Suspect.NO_SPEECH)
+        return segment.without_mark(hypothesis)
 
     def _left_out(self, segment: Segment, window: Window) -> bool:
         """Whether there was voice for long after the last word of a hypothesis that should go on.
 
         The decoder sometimes takes the text that it was given for all there is, and ends.
         """
-        new, start = segment.newest.words, segment.utterance.start
+        new = segment.newest.words
         if new and not window.last:
             return False  # the next window may have the rest
         if segment.newest.temperature > 0:
             return False  # it did not end early: there is nothing probable in the audio
-        words = new or segment.committed
-        heard = max(words[-1].end, start) if words else window.end
-        began_later = window.start < heard
+        words = new or segment.in_window
+        heard = max(words[-1].end, segment.utterance.start) if words else window.start
         voiced = self._segmenter.voiced_share(heard, window.end) * (window.end - heard)
-        return began_later and voiced >= LEFT_OUT
+        return window.start < heard and voiced >= LEFT_OUT
 
     def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
         """Transcribe the rest on its own, the last window of an utterance before its final."""
@@ -336,18 +333,19 @@ class Session:
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
     ) -> list[SessionEvent]:
         """Commit the words that the policy is sure of; the others are the new tail."""
-        segment.weigh(hypothesis)
+        segment.belief.weigh(hypothesis)
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
         # Translated words have no places of their own in the audio: no window can begin at one.
         words, movable = hypothesis.words, self._options.task != "translate"
         n = 0
-        if not segment.is_guess(hypothesis):
-            n = self._policy.commit(words, now=end, silence=silence)
+        if not segment.belief.is_guess(hypothesis):
+            n = self._policy.propose(words, now=end, silence=silence)
             if n == 0 and movable:
                 n = segment.overdue(words, end)
-        segment.revise_but_mark(words, n)
+            self._policy.committed(n)
+        segment.commit(words, n, keeps_mark=True)
         if movable:
             self._trim(segment, end, hypothesis)
         hides = bool(segment.tail) and segment.tail[-1].prob < self._options.shown_prob
@@ -355,34 +353,31 @@ class Session:
 
     def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Keep the hypothesis of a pause: it becomes the final if the silence lasts."""
-        segment.held = (end, hypothesis)
+        segment.hold(end, hypothesis)
         events: list[SessionEvent] = []
         if segment.utterance.pause == end - self._segmenter.options.tail:
             # It is still the pause that was asked about, so this is the answer.
             segment.tail = hypothesis.words
             events += segment.show(self._seg, end, self.now)
             events += self._segmenter.answer(segment.utterance, segment.words)
-        return [*events, *self._settle()]
+        return [*events, *self._release()]
 
-    def _settle(self) -> list[SessionEvent]:
-        """Decide about the held hypothesis once its pause is over."""
+    def _release(self) -> list[SessionEvent]:
+        """Decide about the hypothesis that is held once its pause is over."""
         segment = self._segment
-        if segment is None or segment.held is None:
+        if segment is None or segment.stage is not Stage.HELD:
             return []
         state = segment.utterance.state
         if state is State.ANSWERED:
             return []  # still silent
-        (end, hypothesis), segment.held = segment.held, None
-        if state is not State.ENDED:
-            return self._resume(segment, end, hypothesis)
-        if segment.utterance.end == end:
+        end, hypothesis = segment.release()
+        if state is State.ENDED and segment.utterance.end == end:
             return self._finalise(segment, end, hypothesis)
-        return []  # it was cut elsewhere, and will be transcribed up to there
-
-    def _resume(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """Take the hypothesis of a pause for that of a partial, since there was speech again."""
+        if state is State.ENDED:
+            return []  # it was cut elsewhere, and will be transcribed up to there
+        # There was speech again, so the hypothesis is one like that of any partial. The gap is that
+        # of another pause if the hypothesis came so late that one followed.
         pause, gap = end - self._segmenter.options.tail, segment.utterance.gap
-        # The gap is that of another pause if the hypothesis came so late that one followed.
         resumed = gap[1] if gap is not None and gap[0] == pause else end
         return self._revise(segment, end, hypothesis, silence=resumed - pause)
 
@@ -390,13 +385,14 @@ class Session:
         """Commit everything; publish the final, or retract the partials if there is no text."""
         self._segmenter.utterances.popleft().on(Trigger.PUBLISH)
         self._segment = None
-        segment.revise(hypothesis.words, len(hypothesis.words))
+        segment.on(Move.FINISH)
+        segment.commit(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
-        self._trim(segment, end, hypothesis, is_over=True)
-        self._before = segment
+        self._trim(segment, end, hypothesis)
+        keeps = is_context(segment.newest) and segment.newest.temperature <= TOO_HOT
         self._past = Past(
             until=max(end, min(last, self._transcribed)),
-            words=tuple(segment.committed[segment.n_left :]) if segment.is_context else (),
+            words=tuple(segment.in_window) if keeps else (),
             anchor=segment.anchor,
             prompt=self._prompt.tokens,
             language=self._language.known,
@@ -409,13 +405,10 @@ class Session:
         self._seg, self._rev = self._seg + 1, 0
         return [final]
 
-    def _trim(
-        self, segment: Segment, end: int, hypothesis: Hypothesis, *, is_over: bool = False
-    ) -> None:
+    def _trim(self, segment: Segment, end: int, hypothesis: Hypothesis) -> None:
         """Let committed words leave the window: the more stay, the more new words are right."""
         kept = max(LEAST_KEPT, self._options.length)
-        gone = segment.trim(self._segmenter, end, kept, is_over=is_over)
-        self._remember(gone, hypothesis)
+        self._remember(segment.trim(self._segmenter, end, kept), hypothesis)
 
     def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:
         """Add words that precede the next window to its prompt."""
@@ -436,19 +429,19 @@ class Session:
         lost_ms = ms_from_frames(n_lost + n_more)
         return Gap(t_ms=ms_from_frames(start) - lost_ms, duration_ms=lost_ms, why=GapReason.ENGINE)
 
-    def _skip_lost(self) -> list[SessionEvent]:
-        """Continue after audio that was overwritten; the words found in it so far are final.
+    def _pass_over(self) -> list[SessionEvent]:
+        """Go on after audio that was overwritten, and after utterances that are read to their end.
 
-        This waits for a window that is out: its hypothesis may still bring words of that audio.
+        The words found in lost audio so far are final. This waits for a window that is out: its
+        hypothesis may still bring words of that audio.
         """
         events: list[SessionEvent] = []
-        start = self._ring.start
-        while self._pending is None and (segment := self._current()) and segment.held is None:
-            if segment.anchor < start:
-                self._remember(segment.skip(start), segment.newest)
+        while (segment := self._current()) and segment.stage is Stage.READING:
+            if segment.anchor < self._ring.start:
+                self._remember(segment.skip(self._ring.start), segment.newest)
                 self._policy.reset()
             end = segment.last_end(self._segmenter)
-            if end is None or end > start:
+            if end is None or end > segment.anchor:
                 break
             if segment.utterance.state is State.ASKED:
                 events += self._segmenter.answer(segment.utterance, segment.words)
@@ -458,37 +451,22 @@ class Session:
 
     def _forget(self) -> None:
         """Free the audio that no window will need."""
-        oldest = self._segmenter.oldest if self._segment is None else self._segment.anchor
-        if self._before is not None:
-            oldest = min(oldest, max(self._before.anchor, oldest - SHORT_PAUSE - LONGEST))
+        oldest = self._segment.anchor if self._segment else self._segmenter.oldest
+        if self._segment is None and self._continues(oldest):
+            oldest = min(oldest, self._past.anchor)
         self._ring.forget(oldest)
         if self._encoded and self._encoded.start < oldest:
             self._encoded = None  # tens of megabytes
         self._segmenter.forget(oldest - 2)
-        while len(self._gates) > 1 and self._gates[1][0] <= self._settled - WARM_UP:
-            self._gates.popleft()
 
 
-class Language:
-    """Remembers the language for the recognizer, which changes it only if it is clear."""
-
-    def __init__(self, after: int) -> None:
-        """`after`: frames of an utterance that are enough to detect its language."""
-        self._after = after
-        self._decided = False
-        self.known = ""
-        """The language of the last utterance that was long enough, or empty."""
-
-    def begin(self) -> None:
-        """Allow for another language: a new utterance begins."""
-        self._decided = False
-
-    def detect(self, n_frames: int) -> bool:
-        """Whether to detect the language in the first `n_frames` of an utterance."""
-        return not self.known or (not self._decided and n_frames >= self._after)
-
-    def learn(self, hypothesis: Hypothesis, n_frames: int) -> None:
-        """Take the language of the first `n_frames`, unless it or the hypothesis is doubtful."""
-        sure = hypothesis.language_prob >= SURE and not hypothesis.suspect
-        if not self._decided and n_frames >= self._after and sure:
-            self.known, self._decided = hypothesis.language, True
+def _inside(window: Window, words: Sequence[Word]) -> list[Word]:
+    """The words with times inside the window that never go back, whatever the recognizer says."""
+    inside: list[Word] = []
+    start = end = window.start
+    for word in words:
+        start = min(max(word.start, start), window.end)
+        end = min(max(word.end, start, end), window.end)
+        is_so = (word.start, word.end) == (start, end)
+        inside.append(word if is_so else replace(word, start=start, end=end))
+    return inside

@@ -1,28 +1,87 @@
-"""The text of the utterance that is being transcribed, and which of a hypothesis to believe.
+"""The text of the utterance that is being transcribed, and the windows that it is read in.
 
-Words are committed (they never change) or belong to the tail of the newest hypothesis. The window
-begins at `anchor`; committed words inside the window are its prefix, those before it its prompt.
+The words of a segment stand in this order, by time:
+
+- *context*: the last words of the utterance before, if this one follows at once. Only the decoder
+  gets them. They leave the window as a whole or from the front, and never come back.
+- *committed*: words of this utterance that never change. The first `n_left` of them have left the
+  window; the others are forced on the decoder as the window's prefix. None has left while there is
+  still context in the window, and the mark that the decoder puts behind the context is decided with
+  the first word that is committed.
+- *tail*: the other words of the newest hypothesis, which the next one replaces.
+
+The window begins at `anchor`, which never goes back. What the session does with the windows moves
+the segment from one `Stage` to the next:
+
+- READING: no window is out. One may become due.
+- OUT: the recognizer has a window. The words and the anchor stay as they are until it comes back.
+- HELD: the hypothesis of a pause is held as the final, in case the silence lasts. No window is due.
+  The utterance is ANSWERED (`streamd.vad.utterance`).
+- DONE: its final was published, or there are no words.
+
+Every last window that comes back ends the utterance, becomes the one that is held, is too late
+because of what was heard meanwhile, or moves the anchor (`restart`). So only finitely many come.
 """
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from itertools import takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
-from streamd.search.guards import is_famous
-from streamd.types import Hypothesis, Suspect, Word, ms_from_frames, text_of
+from streamd.marks import STOPS, is_mark
+from streamd.session.belief import Belief
+from streamd.session.spelling import capitalised, split_mark, with_marks
+from streamd.types import N_AUDIO_CTX, Hypothesis, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter
 from streamd.vad.utterance import State, Utterance
 
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: if no word was committed for the first, those older than the second are, anyway."""
-LEAST_LOGPROB, N_NEWEST = -1.0, 5
-"""Words of a hypothesis with a lower mean log probability are committed only at the end, and so are
-words while the mean difference of that and the probability of no speech is lower in the newest
-hypotheses: in real speech in one window of 50, in a crowd's voices in nine of ten."""
-LONGEST = 1_000
-"""Frames of a window from which no committed words have to stay in it."""
+
+
+class Stage(Enum):
+    """Where a segment is between two windows."""
+
+    READING = auto()
+    OUT = auto()
+    HELD = auto()
+    DONE = auto()
+
+
+class Move(Enum):
+    """What takes a segment from one stage to another."""
+
+    SEND = auto()
+    """The recognizer gets a window."""
+    RETURN = auto()
+    """The window has come back."""
+    HOLD = auto()
+    """It was the last one of a pause that still lasts."""
+    RELEASE = auto()
+    """That pause is over: there was speech, or the utterance has ended."""
+    FINISH = auto()
+    """The final is published, or there is none."""
+
+
+MOVES = {
+    Stage.READING: {Move.SEND: Stage.OUT, Move.HOLD: Stage.HELD, Move.FINISH: Stage.DONE},
+    Stage.OUT: {Move.RETURN: Stage.READING},
+    Stage.HELD: {Move.RELEASE: Stage.READING},
+    Stage.DONE: {},
+}
+"""The whole life of a segment. What is not in this table is a bug of the session."""
+
+
+@dataclass(slots=True)
+class Context:
+    """The last words of the utterance before, without the mark that closed it."""
+
+    words: list[Word]
+    ends_sentence: bool
+    """Whether that mark, which was published, is a full stop or the like."""
+    mark: Word | None = None
+    """What the newest hypothesis has in its place, before the first word of this utterance."""
 
 
 @dataclass(slots=True)
@@ -34,63 +93,80 @@ class Segment:
     """Where the next window begins."""
     next_due: int
     """Where the next window for a partial may end."""
-    committed: list[Word] = field(default_factory=list)
-    n_left: int = 0
-    """How many committed words are before the window."""
-    n_before: int = 0
-    """How many committed words are of the utterance before: only the decoder gets them."""
-    joint: Word | None = None
-    """The mark that the newest hypothesis has between the utterance before and this one."""
-    after_stop: bool = False
-    """Whether the final before ends with a full stop, and this utterance continues it."""
-    tail: Sequence[Word] = ()
-    """The uncommitted words of the last hypothesis; the draft of the next."""
-    held: tuple[int, Hypothesis] | None = None
-    """A hypothesis decoded as final up to a frame, in case the utterance ends there."""
-    newest: Hypothesis = field(default_factory=Hypothesis)
-    """The last hypothesis about any window of the utterance."""
-    evidence: list[float] = field(default_factory=list)
-    """The `evidence` for each hypothesis with words, the last ones of a pause excepted."""
-    best: float = -math.inf
-    """The most `evidence` for one of them, or for one without words."""
     rev: int = 0
     """Partials with the segment's number so far; an utterance without words hands its own on."""
+    context: Context | None = None
+    committed: list[Word] = field(default_factory=list)
+    n_left: int = 0
+    """How many committed words have left the window."""
+    tail: Sequence[Word] = ()
+    newest: Hypothesis = field(default_factory=Hypothesis)
+    """The last hypothesis about any window of the utterance."""
+    belief: Belief = field(default_factory=Belief)
+    stage: Stage = Stage.READING
+    _held: tuple[int, Hypothesis] | None = None
     _shown: tuple[str, int] = ("", 0)
+
+    def on(self, move: Move) -> None:
+        """Go to the next stage.
+
+        Raises
+        ------
+        RuntimeError
+            `MOVES` has no such move in this stage.
+        """
+        following = MOVES[self.stage]
+        if move not in following:
+            raise RuntimeError(f"{move.name} cannot happen to a segment that is {self.stage.name}")
+        self.stage = following[move]
+
+    def hold(self, end: int, hypothesis: Hypothesis) -> None:
+        """Keep the hypothesis of a pause, decoded as the final of the audio up to `end`."""
+        self.on(Move.HOLD)
+        self._held = (end, hypothesis)
+
+    def release(self) -> tuple[int, Hypothesis]:
+        """Return what `hold` was given, since the pause is over."""
+        self.on(Move.RELEASE)
+        if self._held is None:
+            raise RuntimeError("a segment is HELD without a hypothesis")
+        held, self._held = self._held, None
+        return held
+
+    @property
+    def in_window(self) -> list[Word]:
+        """The words that the decoder is given: the context and the committed words after it."""
+        own = self.committed[self.n_left :]
+        return [*self.context.words, *own] if self.context else own
 
     @property
     def prefix(self) -> tuple[int, ...]:
         """Tokens of the utterance's committed words inside the window."""
-        own = self.committed[max(self.n_left, self.n_before) :]
-        return tuple(token for word in own for token in word.tokens)
+        return tuple(token for word in self.committed[self.n_left :] for token in word.tokens)
 
     @property
     def before(self) -> tuple[int, ...]:
-        """Tokens of the words inside the window that are of the utterance before."""
-        words = self.committed[self.n_left : max(self.n_left, self.n_before)]
+        """Tokens of the context."""
+        words = self.context.words if self.context else ()
         return tuple(token for word in words for token in word.tokens)
 
     @property
     def draft(self) -> tuple[int, ...]:
-        """Tokens of the tail."""
-        joint = () if self.joint is None else self.joint.tokens
-        return (*joint, *(token for word in self.tail for token in word.tokens))
+        """Tokens of the newest hypothesis that are not committed."""
+        mark = self.context.mark if self.context else None
+        words = self.tail if mark is None else (mark, *self.tail)
+        return tuple(token for word in words for token in word.tokens)
 
-    def without_joint(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Take the mark that belongs behind the utterance before from the start of a hypothesis.
+    @property
+    def words(self) -> list[Word]:
+        """The committed and the tentative words."""
+        return [*self.committed, *self.tail]
 
-        It was shown already, maybe as another one: only the decoder gets it. So what follows a full
-        stop in the captions begins with a capital, whatever the decoder has put there.
-        """
-        if not self.n_before or len(self.committed) > self.n_before:
-            return hypothesis
-        words, self.joint = hypothesis.words, None
-        if words and words[0].text.strip() in _MARKS:
-            self.joint, words = words[0], words[1:]
-        if words and self.after_stop:
-            bare = words[0].text.lstrip()
-            capital = words[0].text.removesuffix(bare) + bare[:1].upper() + bare[1:]
-            words = (replace(words[0], text=capital), *words[1:])
-        return replace(hypothesis, words=words)
+    @property
+    def read_until(self) -> int:
+        """The end of the newest word that is certain, or where the reading began."""
+        known = self.committed or (self.context.words if self.context else ())
+        return max([self.anchor, *(word.end for word in known[-1:])])
 
     def last_end(self, segmenter: Segmenter) -> int | None:
         """Where the utterance ended, or would end if its pause lasts, or None."""
@@ -101,6 +177,8 @@ class Segment:
 
     def due(self, segmenter: Segmenter, step: int) -> tuple[int, bool] | None:
         """The end of the window that is due, if any, and whether it is the utterance's last."""
+        if self.stage is not Stage.READING:
+            return None
         last_end = self.last_end(segmenter)
         if last_end is not None:
             return last_end, True
@@ -110,143 +188,127 @@ class Segment:
         end = now - (now - self.next_due) % step  # the newest step; missed ones merge
         return (end, False) if end > self.anchor else None
 
-    def weigh(self, hypothesis: Hypothesis) -> None:
-        """Count a new hypothesis among those that say whether the utterance is a guess."""
-        found = evidence(hypothesis)
-        self.best = max(self.best, found)
-        if hypothesis.words:
-            self.evidence.append(found)
+    def continue_after(self, words: Sequence[Word], anchor: int) -> None:
+        """Let the windows begin at `anchor`, with these words of the utterance before.
 
-    def is_guess(self, hypothesis: Hypothesis) -> bool:
-        """Whether the newest hypothesis may be shown, but nothing of it is committed yet."""
-        improbable = hypothesis.avg_logprob < LEAST_LOGPROB
-        return improbable or self._mean_evidence() < LEAST_LOGPROB
-
-    def is_invented(self, hypothesis: Hypothesis) -> bool:
-        """Whether the last hypothesis is a guess, as all were before it, and should be dropped.
-
-        Of 600 finals of real speech two had no better one; of 18 in mumbling and babble eight.
+        Their closing mark is not among them. Whether the sentence ended there, the decoder knows
+        better now, and it goes on accordingly.
         """
-        if len(self.committed) > self.n_before:
-            return False
-        before = self.best
-        if len(self.evidence) >= N_NEWEST:
-            before = self._mean_evidence()
-        return max(evidence(hypothesis), before) < LEAST_LOGPROB
+        *kept, last = words
+        if not is_mark(last.text):
+            bare, _ = split_mark(last) or (last, None)
+            kept.append(bare)
+        self.context = Context(kept, last.text[-1:] in STOPS)
+        self.anchor = anchor
 
-    @property
-    def is_context(self) -> bool:
-        """Whether its text is probable enough to be given to the decoder before the next one."""
-        return evidence(self.newest) >= LEAST_LOGPROB
+    def without_mark(self, hypothesis: Hypothesis) -> Hypothesis:
+        """Take the mark that belongs behind the context from the start of a hypothesis.
 
-    def _mean_evidence(self) -> float:
-        newest = self.evidence[-N_NEWEST:]
-        return sum(newest) / max(len(newest), 1)
+        It was shown already, maybe as another one: only the decoder gets it. So what follows a full
+        stop in the captions begins with a capital, whatever the decoder has put there.
+        """
+        context, words = self.context, hypothesis.words
+        if context is None or self.committed:
+            return hypothesis
+        context.mark = None
+        if words and is_mark(words[0].text.strip()):
+            context.mark, words = words[0], words[1:]
+        if words and context.ends_sentence:
+            words = (capitalised(words[0]), *words[1:])
+        return replace(hypothesis, words=words)
 
     def overdue(self, words: Sequence[Word], end: int) -> int:
         """How many words of a window that ends at `end` must be committed without agreement."""
-        begin = self.committed[-1].end if self.committed else self.anchor
-        if end - begin <= FORCE_AFTER:
+        if end - self.read_until <= FORCE_AFTER:
             return 0
-        return sum(1 for word in words if word.end <= end - FORCE_AGE)
+        return sum(1 for _ in takewhile(lambda word: word.end <= end - FORCE_AGE, words))
 
-    def revise(self, words: Sequence[Word], n: int) -> None:
-        """Commit the first `n` of the words; the others are the new tail."""
-        if n and self.joint is not None:
-            self.committed.append(self.joint)
-            self.n_before += 1
-            self.joint = None
+    def commit(self, words: Sequence[Word], n: int, *, keeps_mark: bool = False) -> None:
+        """Commit the first `n` of the words; the others are the new tail.
+
+        With `keeps_mark`, a mark after the newest word stays in the tail. Which one belongs there
+        is known only when the sentence goes on: Whisper closes every window with a full stop.
+        """
+        if keeps_mark and n and n == len(words) and (parts := split_mark(words[-1])):
+            words = [*words[:-1], *parts]
+        if n and self.context and self.context.mark:
+            self.context.words.append(self.context.mark)
+            self.context.mark = None
         self.committed += words[:n]
         self.tail = words[n:]
 
-    def revise_but_mark(self, words: Sequence[Word], n: int) -> None:
-        """Do the same, but leave a mark after the newest word in the tail.
+    def leave(self, n: int, anchor: int) -> list[Word]:
+        """Let the first `n` words of the window leave it, and begin the next one at `anchor`.
 
-        Which mark belongs there is known only when the sentence goes on: Whisper closes every
-        window with a full stop.
+        Returns these words.
         """
-        if n and n == len(words) and (parts := split_mark(words[-1])):
-            words = [*words[:-1], *parts]
-        self.revise(words, n)
-
-    def continue_after(self, before: "Segment") -> None:
-        """Let the windows begin with what the utterance before has left in its own.
-
-        Its closing mark is not among it. Whether the sentence ended there, the decoder knows better
-        now, and it goes on accordingly.
-        """
-        self.committed = before.committed[before.n_left :]
-        last = self.committed.pop()
-        if last.text not in _MARKS:
-            bare, _ = split_mark(last) or (last, None)
-            self.committed.append(bare)
-        self.n_before = len(self.committed)
-        self.after_stop = last.text[-1:] in _STOPS
-        self.anchor = before.anchor
+        gone = self.in_window[:n]
+        n_context = len(self.context.words) if self.context else 0
+        if self.context and n >= n_context:
+            self.context = None
+            self.n_left += n - n_context
+        elif self.context:
+            del self.context.words[:n]
+        else:
+            self.n_left += n
+        self.anchor = max(self.anchor, anchor)
+        return gone
 
     def restart(self, words: Sequence[Word]) -> list[Word]:
-        """Commit the words, and let the next window begin behind them and all other known words.
+        """Commit the words, and let the next window begin behind everything that is known.
 
         Returns the words that leave the window.
         """
-        self.revise(words, len(words))
-        self.joint = None
-        gone, self.n_left = self.committed[self.n_left :], len(self.committed)
-        if gone:
-            self.anchor = max(self.anchor, self.utterance.start, gone[-1].end)
-        return gone
+        self.commit(words, len(words))
+        return self.leave(len(self.in_window), max(self.utterance.start, self.read_until))
 
-    @property
-    def words(self) -> list[Word]:
-        """The committed and the tentative words."""
-        return [*self.committed[self.n_before :], *self.tail]
+    def fit(self, end: int) -> list[Word]:
+        """Let the context leave a window up to `end` that would be longer than 30 s with it.
+
+        Whisper cannot take more, and the utterance by itself is not longer
+        (`EndpointOptions.longest`). Returns the words that leave.
+        """
+        if end - self.anchor <= N_AUDIO_CTX:
+            return []
+        n_context = len(self.context.words) if self.context else 0
+        return self.leave(n_context, self.utterance.start)
 
     def skip(self, frame: int) -> list[Word]:
         """Commit the words of lost audio before a frame; return those that leave the window."""
-        gone = lambda word: word.start + word.end < 2 * frame  # noqa: E731 - used twice, here
-        self.revise(self.tail, sum(1 for _ in takewhile(gone, self.tail)))
-        before, inside = self.n_left, self.committed[self.n_left :]
-        self.n_left += sum(1 for _ in takewhile(gone, inside))
-        self.anchor = frame
-        return self.committed[before : self.n_left]
 
-    def trim(
-        self, segmenter: Segmenter, end: int, kept: int, *, is_over: bool = False
-    ) -> list[Word]:
+        def is_gone(word: Word) -> bool:
+            return word.start + word.end < 2 * frame
+
+        self.commit(self.tail, sum(1 for _ in takewhile(is_gone, self.tail)))
+        return self.leave(sum(1 for _ in takewhile(is_gone, self.in_window)), frame)
+
+    def trim(self, segmenter: Segmenter, end: int, kept: int) -> list[Word]:
         """Let the next window begin later, where it is quietest between two committed words.
 
         `end` is where the newest window ended. Committed words of the last `kept` frames stay in
-        the window, as its prefix, unless it is very long: a window that begins inside a word, or
-        with a word that nothing precedes, is misread. They do so whatever its length if the
-        utterance `is_over`, since how the next one begins must not depend on the engine's speed.
-        Older words leave all at once when the window is twice as long: a window that begins
-        elsewhere has to be encoded from its beginning. Returns the committed words that leave it.
+        the window, as its prefix: a window that begins inside a word, or with a word that nothing
+        precedes, is misread. Older words leave all at once when the window is twice as long: a
+        window that begins elsewhere has to be encoded from its beginning. Returns the words that
+        leave it.
         """
-        left, kept = self.committed[self.n_left :], min(kept, LONGEST // 2)
-        if not left or end - self.anchor <= kept * 2:
+        inside, kept = self.in_window, min(kept, N_AUDIO_CTX // 2)
+        if not inside or end - self.anchor <= kept * 2:
             return []
-        n = sum(1 for _ in takewhile(lambda word: word.end <= left[-1].end - kept, left))
-        if end - (left[n - 1].end if n else self.anchor) > LONGEST and not is_over:
-            n = len(left)
+        n = sum(1 for _ in takewhile(lambda word: word.end <= inside[-1].end - kept, inside))
         if n == 0:
             return []
-        last = left[n - 1].end
-        following = [*left[n:], *self.tail]
-        next_word = following[0].start if following else last
-        # Word times are rough: five frames either way. A word that ends with the window may go on.
-        latest = min(max(last, next_word) + 5, end)
-        earliest = min(max(self.anchor, last - 5 if last < end else last), latest)
-        self.anchor = max(segmenter.quietest(earliest, latest, near=last), self.anchor)
-        self.n_left += n
-        return left[:n]
+        last, following = inside[n - 1].end, inside[n].start
+        # Word times are rough: five frames either way.
+        latest = min(max(last, following) + 5, end)
+        earliest = min(max(self.anchor, last - 5), latest)
+        return self.leave(n, segmenter.quietest(earliest, latest, near=last))
 
     def show(
         self, seg: int, end: int, now: int, *, hides_newest: bool = False
     ) -> list[SessionEvent]:
         """A partial of the audio up to `end`, if it is new."""
-        own = self.committed[self.n_before :]
-        words = [*own, *self.tail[: len(self.tail) - hides_newest]]
-        text, stable = text_of(words), len(text_of(own))
+        words = [*self.committed, *self.tail[: len(self.tail) - hides_newest]]
+        text, stable = text_of(words), len(text_of(self.committed))
         if (text, stable) == self._shown:
             return []
         self._shown = (text, stable)
@@ -259,15 +321,14 @@ class Segment:
                 end_ms=ms_from_frames(end),
                 text=text,
                 stable=stable,
-                words=timed(words, len(own)),
+                words=timed(words, len(self.committed)),
                 lag_ms=ms_from_frames(now - end),
             )
         ]
 
     def final(self, seg: int, end: int, hypothesis: Hypothesis) -> Final | None:
         """The utterance's final, or None if there is no text."""
-        own = self.committed[self.n_before :]
-        text, words = text_of(own), with_marks(own)
+        text, words = text_of(self.committed), with_marks(self.committed)
         if not text:
             return None
         return Final(
@@ -280,109 +341,3 @@ class Segment:
             avg_logprob=round(hypothesis.avg_logprob, 4),
             no_speech_prob=round(hypothesis.no_speech_prob, 4),
         )
-
-
-_MARKS = ".,?!;:"
-_STOPS = ".?!"
-
-
-def split_mark(word: Word) -> tuple[Word, Word] | None:
-    """The word and the mark at its end, which is its last token, or None if it has none."""
-    text = word.text
-    if len(word.tokens) < 2 or text[-1:] not in _MARKS or not text[-2:-1].isalnum():
-        return None
-    bare = replace(word, text=text[:-1], tokens=word.tokens[:-1])
-    return bare, replace(word, text=text[-1], tokens=word.tokens[-1:], start=word.end)
-
-
-def with_marks(words: Sequence[Word]) -> list[Word]:
-    """Join each mark that stands alone to the word before it."""
-    joined: list[Word] = []
-    for word in words:
-        if joined and word.text in _MARKS:
-            joined[-1] = replace(
-                joined[-1],
-                text=joined[-1].text + word.text,
-                tokens=(*joined[-1].tokens, *word.tokens),
-            )
-        else:
-            joined.append(word)
-    return joined
-
-
-LEAST_DIGITS = 3
-"""Digits in a row that are one number. Of two, each may be a number of its own: "for 5 6 weeks"."""
-
-
-def with_numbers(words: Iterable[Word]) -> tuple[Word, ...]:
-    """Join digits that stand alone, one after another, to the number that was dictated.
-
-    Whether Whisper writes "9 0 2 1 0" or "90210" is chance, and later utterances would copy it. As
-    one word, the number is also committed as a whole.
-    """
-    runs: list[list[Word]] = []
-    for word in words:
-        if runs and _is_digit(runs[-1][-1].text) and _is_digit(word.text.rstrip(_MARKS)):
-            runs[-1].append(word)
-        else:
-            runs.append([word])
-    numbers = [run if len(run) < LEAST_DIGITS else [_number(run)] for run in runs]
-    return tuple(word for number in numbers for word in number)
-
-
-def _is_digit(text: str) -> bool:
-    return text[:1] == " " and len(text) == 2 and text[1].isdecimal()
-
-
-def _number(digits: Sequence[Word]) -> Word:
-    return replace(
-        digits[0],
-        text=" " + "".join(digit.text.lstrip() for digit in digits),
-        end=digits[-1].end,
-        prob=sum(digit.prob for digit in digits) / len(digits),
-        tokens=tuple(token for digit in digits for token in digit.tokens),
-    )
-
-
-MOST_VOICED = 0.2
-"""From this share of voiced frames on, words are believed: somebody may well thank for watching."""
-
-FAMOUS_NO_SPEECH = 0.35
-"""Above this probability of no speech nobody thanked for watching. Tiny.en's "Thank you." in music
-had 0.39."""
-
-
-def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]) -> Hypothesis:
-    """The hypothesis, without its words if they are a hallucination in silence.
-
-    `voiced_share` returns the share of voiced frames between two frames. In speech, a suspected
-    hallucination is believed: improbable words are often right.
-    """
-    words, suspected = hypothesis.words, hypothesis.suspect is Suspect.HALLUCINATION
-    famous = is_famous(text_of(words))
-    if not suspected and not famous:
-        return hypothesis
-    doubtful = famous and hypothesis.no_speech_prob > FAMOUS_NO_SPEECH
-    if words and (doubtful or voiced_share(words[0].start, words[-1].end) < MOST_VOICED):
-        return replace(hypothesis, words=(), tokens=(), suspect=Suspect.HALLUCINATION)
-    return replace(hypothesis, suspect=None) if suspected else hypothesis
-
-
-def evidence(hypothesis: Hypothesis) -> float:
-    """How much speaks for a text: its mean log probability less the probability of no speech."""
-    return hypothesis.avg_logprob - hypothesis.no_speech_prob
-
-
-def usable(hypothesis: Hypothesis, final_until: int, segmenter: Segmenter) -> Hypothesis:
-    """Leave out blanks, hallucinations, and words in audio that is final already (overlaps).
-
-    Digits become numbers.
-    """
-    words = with_numbers(
-        word
-        for word in hypothesis.words
-        if word.text.strip() and word.start + word.end >= 2 * final_until
-    )
-    if words != hypothesis.words:
-        hypothesis = replace(hypothesis, words=words)
-    return believable(hypothesis, segmenter.voiced_share)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from streamd.events import Vad
+from streamd.marks import COMMAS, ends_sentence
 from streamd.options import EndpointOptions
 from streamd.types import Word, ms_from_frames, text_of
 from streamd.vad.utterance import State, Trigger, Utterance
@@ -31,9 +32,9 @@ def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
     text = text_of(words)
     if not text:
         return options.empty
-    if text.endswith((".", "?", "!", "。", "？", "！")) and not text.endswith("..."):
+    if ends_sentence(text):
         return options.sentence
-    unfinished = text.endswith((",", "，", "、")) or words[-1].prob < 0.5
+    unfinished = text.endswith(tuple(COMMAS)) or words[-1].prob < 0.5
     if unfinished or words[-1].text.strip().lower() in UNFINISHED:
         return options.unfinished
     return options.plain

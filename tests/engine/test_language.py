@@ -46,7 +46,7 @@ OPTIONS = DecodingOptions(
 @pytest.fixture(autouse=True)
 def believed(monkeypatch):
     """Random text is improbable, too: an utterance of it would have no final."""
-    monkeypatch.setattr("streamd.session.segment.LEAST_LOGPROB", -100.0)
+    monkeypatch.setattr("streamd.session.belief.LEAST_LOGPROB", -100.0)
 
 
 @cache
@@ -87,7 +87,7 @@ class Heard:
 def stream(language: str) -> Heard:
     """Three clips with pauses between them; the model, which is random, is never sure."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamd.session.SURE", 0.0)
+        patch.setattr("streamd.session.language.SURE", 0.0)
         return _stream(language)
 
 

@@ -8,7 +8,7 @@ from streamd.commit import LocalAgreement
 from streamd.events import Final, Partial
 from streamd.options import GateOptions, SessionOptions
 from streamd.session import Session
-from streamd.session.segment import with_numbers
+from streamd.session.spelling import with_numbers
 from streamd.types import Word, text_of
 from streamd.vad import Gate
 from streamd.vad.segmenter import Segmenter

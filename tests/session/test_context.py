@@ -68,7 +68,7 @@ def marked(mark: str, joint: str | None) -> Callable[[Window], Hypothesis]:
     def recognize(window: Window) -> Hypothesis:
         found = honest.recognize(window)
         words = [
-            replace(word, text=f"{word.text}{mark}", tokens=(9, 99))
+            replace(word, text=f"{word.text}{mark}", tokens=(9, 99), n_mark=1)
             if word.tokens == (9,)
             else word
             for word in found.words

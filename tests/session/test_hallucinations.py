@@ -6,7 +6,7 @@ import pytest
 
 from streamd.events import Final
 from streamd.search.guards import FAMOUS, is_famous
-from streamd.session.segment import believable
+from streamd.session.belief import believable
 from streamd.types import Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 

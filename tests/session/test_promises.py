@@ -262,16 +262,6 @@ def trimmed(length: int, n_frames: int, quiet: slice, n_first: int):
     return session, audio, session.next_window()
 
 
-def test_a_trimmed_window_begins_where_the_last_one_ended_at_the_latest():
-    # The quiet place was not heard yet.
-    session, audio, first = trimmed(25, 1075, slice(1028, 1031), 1035)
-    assert first.end == 1025
-    words = (Word(" a", 1005, 1025, 0.9, (1,)), Word(" b", 1025, 1025, 0.9, (1,)))
-    session.accept(first, Hypothesis(words=words))
-    session.feed(audio[1035:])
-    assert session.next_window().start == 1025
-
-
 def test_a_trimmed_window_keeps_committed_words_of_its_length():
     # It is quiet between the first word and the second.
     session, audio, first = trimmed(150, 400, slice(48, 52), 335)
@@ -347,7 +337,7 @@ def test_the_mark_after_the_newest_word_may_still_change():
     audio = scripted_audio([True] * 100 + [False] * 18 + [True] * 100)
     session.feed(audio[:115])
     pause = session.next_window()
-    said = [Word(" light", 10, 60, 0.9, (1,)), Word(" dark.", 60, 100, 0.9, (2, 3))]
+    said = [Word(" light", 10, 60, 0.9, (1,)), Word(" dark.", 60, 100, 0.9, (2, 3), n_mark=1)]
     session.accept(pause, Hypothesis(words=tuple(said)))
     events = session.feed(audio[115:160])
     (partial,) = [e for e in events if isinstance(e, Partial)]

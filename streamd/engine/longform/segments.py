@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.marks import STOPS
 from streamd.mel import HOP
 from streamd.options import LongformOptions
 from streamd.search.decode import Decoded
@@ -30,7 +31,6 @@ COLUMNS_PER_FRAME = FRAME // HOP
 FRAMES_PER_S = SAMPLE_RATE // FRAME
 FRAME_S = FRAME / SAMPLE_RATE
 """Resolution of timestamps."""
-_SENTENCE_ENDS = ".。!！?？"
 _LONGEST_MEDIAN_S = 0.7
 _FAR_S = 0.5
 """Words that reach further out of their segment than this are too long."""
@@ -216,9 +216,9 @@ def _cut_at_sentence_ends(
     for i in range(1, len(words)):
         start_s, end_s = times[i]
         if longest_s and end_s - start_s > longest_s:
-            if words[i].text in _SENTENCE_ENDS:
+            if words[i].text in STOPS:
                 end_s = start_s + longest_s
-            elif words[i - 1].text in _SENTENCE_ENDS:
+            elif words[i - 1].text in STOPS:
                 start_s = end_s - longest_s
         cut.append((start_s, end_s))
     return cut

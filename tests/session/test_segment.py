@@ -1,0 +1,207 @@
+"""The stages of a segment, its words, and what once kept one from ending."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.commit import LocalAgreement
+from streamd.events import Final, Partial
+from streamd.options import SessionOptions
+from streamd.session.segment import MOVES, Move, Segment, Stage
+from streamd.session.spelling import capitalised, split_mark
+from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
+from streamd.vad.utterance import Utterance
+from tests.support.fakes import (
+    WORD,
+    ScriptedRecognizer,
+    drain,
+    scripted_audio,
+    scripted_session,
+)
+
+
+@given(st.lists(st.sampled_from(Move)))
+def test_what_is_not_in_the_table_cannot_happen(moves):
+    segment = Segment(Utterance(0), 0, 25)
+    for move in moves:
+        following = MOVES[segment.stage].get(move)
+        if following is None:
+            with pytest.raises(RuntimeError, match=f"{move.name} cannot happen"):
+                segment.on(move)
+        else:
+            segment.on(move)
+            assert segment.stage is following
+
+
+def test_what_is_held_comes_back_once():
+    segment = Segment(Utterance(0), 0, 25)
+    segment.hold(40, Hypothesis())
+    assert segment.stage is Stage.HELD
+    assert segment.release() == (40, Hypothesis())
+    with pytest.raises(RuntimeError, match="RELEASE cannot happen"):
+        segment.release()
+
+
+def test_the_last_window_does_not_come_back_for_ever():
+    """Speech, and then voices in which nothing is read: the last window has no words."""
+    said = [Word(f" w{i}", 60 + 25 * i, 82 + 25 * i, 0.9, (i,)) for i in range(10)]
+
+    def recognize(window: Window) -> Hypothesis:
+        new = [w for w in said if w.end <= window.end and w.start >= window.prefix_end]
+        if new:
+            return Hypothesis(words=tuple(new), avg_logprob=-0.2)
+        if window.last:
+            return Hypothesis(avg_logprob=-1.6, suspect=Suspect.NO_SPEECH)
+        la = Word(" la", window.end - 60, window.end - 20, 0.2, (99,))
+        return Hypothesis(words=(la,), avg_logprob=-1.5)
+
+    audio = scripted_audio([False] * 50 + [True] * 1310 + [False] * 200)
+    audio[300:302, 1:] = 0.06  # quieter before the end of the last word, as before a consonant
+    session, windows = scripted_session(), []
+    events = []
+    for frame in audio:
+        events += session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            windows.append(window)
+            assert len(windows) < len(audio)
+            events += session.accept(window, recognize(window))
+    last = [(window.start, window.end) for window in windows if window.last]
+    assert len(last) == len(set(last)) <= 3
+    (final,) = [event for event in events if isinstance(event, Final)]
+    assert final.text == " ".join(word.text.strip() for word in said)
+
+
+@pytest.mark.parametrize("options", [SessionOptions(step=0), SessionOptions()])
+def test_no_window_is_longer_than_30_s(options):
+    """The second utterance lasts 27 s, and continues the first."""
+    found = ScriptedRecognizer()
+
+    def recognize(window: Window) -> Hypothesis:
+        suspect = None if window.last else Suspect.LOOP  # no words leave the window meanwhile
+        return replace(found.recognize(window), suspect=suspect)
+
+    session, windows = scripted_session(options), []
+    audio = scripted_audio([True] * 50 * WORD + [False] * 4 * WORD + [True] * 112 * WORD)
+    events = []
+    for frame in audio:
+        events += session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            windows.append(window)
+            events += session.accept(window, recognize(window))
+    session.flush()
+    events += drain(session, found, windows)
+    assert max(window.end - window.start for window in windows) <= N_AUDIO_CTX
+    texts = [event.text for event in events if isinstance(event, Final)]
+    numbers = [int(word.lower().strip("w")) for text in texts for word in text.split()]
+    assert numbers == [*range(50), *range(54, 166)]
+
+
+class Following(LocalAgreement):
+    """Checks that it is asked about the words that are left, and learns of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_committed = 0
+        self.n_forced = 0
+        self._proposed = 0
+
+    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+        self._proposed = super().propose(words, now=now, silence=silence)
+        return self._proposed
+
+    def committed(self, n: int) -> None:
+        super().committed(n)
+        self.n_committed += n
+        self.n_forced += n - self._proposed
+
+
+def test_the_policy_learns_of_words_that_the_session_commits():
+    """No two hypotheses agree on the first word, so it is committed by its age."""
+    policy, found, partials = Following(), ScriptedRecognizer(), []
+    session = scripted_session(policy=policy)
+
+    def recognize(window: Window) -> Hypothesis:
+        words = [
+            replace(word, text=f" {window.end}", prob=0.5) if word.tokens == (0,) else word
+            for word in found.recognize(window).words
+        ]
+        return Hypothesis(words=tuple(words))
+
+    for frame in scripted_audio([True] * 60 * WORD):
+        events = session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            events += session.accept(window, recognize(window))
+            # `n_forced` words were taken from what the next hypothesis is compared with, too.
+        partials += [event for event in events if isinstance(event, Partial)]
+    assert policy.n_forced > 0
+    assert policy.n_committed == sum(word.final for word in partials[-1].words)
+    behind = [event for event in partials if event.stable]
+    after = behind[1].words
+    assert sum(word.final for word in after) > policy.n_forced, "the next window agrees at once"
+
+
+@pytest.mark.parametrize(
+    ("text", "capital"),
+    [
+        (" and", " And"),
+        (" iPhone", " iPhone"),
+        (" eBay's", " eBay's"),
+        ("été", "Été"),
+        ("好", "好"),
+    ],
+)
+def test_a_capital_after_a_full_stop(text, capital):
+    assert capitalised(Word(text, 0, 1, 0.9)).text == capital
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "n_mark", "parts"),
+    [
+        (" yes.", (1, 2), 1, (" yes", (1,), ".", (2,))),
+        ("好。", (1, 2), 1, ("好", (1,), "。", (2,))),
+        ("吗？", (1, 2, 3), 2, ("吗", (1,), "？", (2, 3))),
+        (" yes", (1, 2), 0, None),
+        (".", (1,), 1, None),
+    ],
+)
+def test_the_mark_at_the_end_of_a_word(text, tokens, n_mark, parts):
+    found = split_mark(Word(text, 0, 10, 0.9, tokens, n_mark))
+    if parts is None:
+        assert found is None
+    else:
+        bare, mark = found
+        assert (bare.text, bare.tokens, mark.text, mark.tokens) == parts
+
+
+@pytest.mark.parametrize(("stop", "follows"), [("。", "，"), ("？", "、")])
+def test_a_sentence_in_chinese_or_japanese_goes_on_over_a_pause(stop, follows):
+    """The closing mark is not forced on the decoder, which may write another one there."""
+    found = ScriptedRecognizer()
+
+    def recognize(window: Window) -> Hypothesis:
+        heard = found.recognize(window).words
+        words = [
+            replace(word, text=f"{word.text}{stop}", tokens=(9, 98, 99), n_mark=2)
+            if word.tokens == (9,)
+            else word
+            for word in heard
+        ]
+        if window.before and not window.prefix and words:
+            words.insert(0, replace(words[0], text=follows, tokens=(97,), end=words[0].start))
+        return Hypothesis(words=tuple(words))
+
+    session, windows, events = scripted_session(), [], []
+    for frame in scripted_audio([True] * 10 * WORD + [False] * 3 * WORD + [True] * 10 * WORD):
+        events += session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            windows.append(window)
+            events += session.accept(window, recognize(window))
+    continued = [window.before for window in windows if window.before and not window.prefix]
+    assert continued
+    assert all(before[-1] == 9 for before in continued)
+    (final,) = [event for event in events if isinstance(event, Final)]
+    assert final.text.endswith(f"w9{stop}")
+    assert not any(follows in event.text for event in events if isinstance(event, Partial))
