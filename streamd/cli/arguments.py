@@ -198,7 +198,7 @@ _CPP = {
     "-dl --detect-language": "--language auto, the default; json and jsonl tell what it was",
     "-dtw --dtw": "no option: all word times come from attention",
     "-bo": "--set search.best_of=N",
-    "-et --entropy-thold": "--set search.entropy_threshold=N",
+    "-et --entropy-thold": "no option: repetitions are found word by word",
     "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": (
         "no option: it runs on the CPU"
     ),
@@ -209,7 +209,9 @@ _CPP = {
         "no option: --hotwords tells the model which words to expect"
     ),
     "-ls --log-score -ojf --output-json-full": "--output-format json-full",
-    "-lpt --logprob-thold": "--set search.logprob_threshold=N",
+    "-lpt --logprob-thold": (
+        "--set search.least_evidence=N live, search.logprob_threshold=N for transcribe"
+    ),
     "-mc --max-context": (
         "--set session.context_tokens=N live, --no-condition-on-previous-text for transcribe"
     ),

@@ -19,7 +19,6 @@ from streamd.search.decode import (
     Decoded,
     decode,
     detect_language,
-    is_silence,
     slots_needed,
     spoken,
     with_fallback,
@@ -34,18 +33,10 @@ _SPARE_TOKENS = 8
 SETTLED = 75
 """A position that had so many frames (1.5 s) of sound after it is not computed again. Without,
 nearly the same words are wrong (docs/figures.md), at more than twice the cost."""
-_DOUBT, _DOUBT_LOGPROB = 0.4, -1.1
-"""Above this probability of no speech and below this mean log probability there are no words. In 16
-minutes of real speech that takes away an "um" and an "uh", in babble and vowels most words."""
-_DRAWN, _LITTLE_DOUBT = 0.4, 0.2
-"""So much above the lowest temperature and above this probability of no speech, a final is a guess.
-Mumbling became "Okay, okay" and "One, two, three, four"; of 25 minutes of speech no such text was
-right."""
-_VARIED, _PROBABLE = 16, -0.7
-"""From so many different tokens and this mean log probability on, a text is believed whatever the
-probability of no speech, which was 0.6 to 0.75 for 15 s of poorly recorded speech that base had
-nearly right. Probable texts of noise repeat themselves: they had 11 different tokens at the most.
-"""
+_SHORT = 16
+"""Texts with fewer different tokens are short. Probable texts of noise repeat themselves: they had
+11 at the most. Of longer ones the probability of no speech says little: it was 0.6 to 0.75 for 15 s
+of poorly recorded speech that base had nearly right."""
 _ENGLISH, _OTHERS = 6.5, 13.0
 """Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
 
@@ -78,13 +69,12 @@ class Recognizer(Generic[FeaturesT]):
         self.counters = Counters()
         self._engine = engine
         self._tokenizer = tokenizer
-        self._quick = replace(options, beam_size=1, temperatures=(0.0,))
-        self._thorough = replace(
-            options,
-            stability=0.0,
-            logprob_threshold=options.final_logprob_threshold,
-            whole_beams=True,
+        # Streams have one measure of doubt and one of repetition; recordings have openai-whisper's.
+        options = replace(
+            options, logprob_threshold=-math.inf, compression_ratio_threshold=math.inf
         )
+        self._quick = replace(options, beam_size=1, temperatures=(0.0,))
+        self._thorough = replace(options, stability=0.0, whole_beams=True)
         self._mels = MelCache(engine.dims.n_mels)
 
     def recognize(self, window: Window) -> Hypothesis:
@@ -99,7 +89,8 @@ class Recognizer(Generic[FeaturesT]):
         rng = np.random.default_rng([options.seed, window.start, window.end])
         view = self._view(window)
         if view.tokenizer.translates:
-            options = replace(options, logprob_threshold=-math.inf, entropy_threshold=0.0)
+            # There are many ways to translate, so none is probable, and no other try is better.
+            options = replace(options, least_evidence=-math.inf)
 
         def attempt(temperature: float) -> Decoded:
             self.counters.fallbacks += temperature != options.temperatures[0]
@@ -200,27 +191,19 @@ class Recognizer(Generic[FeaturesT]):
         self, window: Window, view: "_View[FeaturesT]", decoded: Decoded
     ) -> Suspect | None:
         """Why the decoder's text is not to be trusted, apart from its words."""
-        if is_silence(decoded, self._quick) or self._is_guess(window, view, decoded):
+        if self._is_guess(window, view, decoded):
             return Suspect.NO_SPEECH
         if decoded.loop is not None:
             return Suspect.LOOP
         return None if decoded.ended else Suspect.NO_END
 
     def _is_guess(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> bool:
-        # Text of a window that hardly holds speech may be probable ("you", "Thank you."), and noise
-        # like voices brings text that is not. The end of an utterance with words may have both.
-        hot = decoded.temperature >= self._thorough.temperatures[0] + _DRAWN
-        drawn = hot and decoded.no_speech_prob > _LITTLE_DOUBT
-        if window.last and window.prefix:
-            return drawn
-        improbable = window.last and decoded.avg_logprob < self._quick.least_logprob
-        # There are many ways to translate, so none is probable, and another try is no better.
-        doubts = decoded.no_speech_prob > _DOUBT and decoded.avg_logprob < _DOUBT_LOGPROB
-        improbable = (improbable or doubts or drawn) and not view.tokenizer.translates
-        n_different = len({token for token in decoded.tokens if token < view.tokenizer.eot})
-        varied = n_different >= _VARIED and decoded.avg_logprob >= _PROBABLE
-        silent = decoded.no_speech_prob > self._quick.no_speech_threshold
-        return improbable or (silent and not varied)
+        n_different = sum(token < view.tokenizer.eot for token in {*decoded.tokens})
+        # Where words are committed, somebody speaks.
+        is_short = not window.prefix and n_different < _SHORT
+        if is_short and decoded.no_speech_prob > self._quick.no_speech_threshold:
+            return True
+        return not view.tokenizer.translates and decoded.evidence < self._quick.least_evidence
 
     def _words(
         self, window: Window, view: "_View[FeaturesT]", decoded: Decoded

@@ -14,10 +14,11 @@ from streamd.options import DecodingOptions
 from streamd.search import Decoder
 from streamd.search.beam import beam_search, best
 from streamd.search.greedy import Draft, Sampler, greedy, sample
-from streamd.search.guards import compression_ratio, find_loop, tail_entropy
+from streamd.search.guards import compression_ratio, find_loop
 from streamd.search.paths import Cache, KnownTokens, Path, Prefill, log_softmax, log_sum
 from streamd.search.rules import Rules
 from streamd.search.tokenizer import Tokenizer
+from streamd.types import evidence
 
 
 def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
@@ -85,7 +86,6 @@ class Decoded:
     token_probs : each text token's probability among the text tokens, a timestamp's under the rules
     avg_logprob : mean log probability under the rules, end-of-text included
     no_speech_prob : probability that the window holds no speech
-    blank : the decoder would have ended at once if the rules allowed it
     alignment : scores (n_heads, n_ctx) of each query from start-of-transcript on; the row that
         chose a token is the one before its own. The last token has a row of its own if `ended`.
     n_given : rows of `alignment` before those of `tokens`
@@ -99,7 +99,6 @@ class Decoded:
     token_probs: tuple[float, ...]
     avg_logprob: float
     no_speech_prob: float
-    blank: bool
     compression_ratio: float
     temperature: float
     language: str
@@ -111,6 +110,11 @@ class Decoded:
     ended: bool
     loop: int | None
     known: KnownTokens | None = None
+
+    @property
+    def evidence(self) -> float:
+        """How much speaks for the text; see `streamd.types.evidence`."""
+        return evidence(self.avg_logprob, self.no_speech_prob, self.temperature)
 
 
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
@@ -190,7 +194,6 @@ class _Search:
             token_probs=path.probs,
             avg_logprob=path.sum_logprob / (n_tokens + 1),
             no_speech_prob=float(np.exp(logits[0, tokenizer.nospeech] - log_sum(logits[0]))),
-            blank=not self._context.prefix and int(logits[1].argmax()) == tokenizer.eot,
             compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
             temperature=0.0 if self._sampler is None else self._sampler.temperature,
             language=self._context.language,
@@ -295,13 +298,8 @@ def _possible(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> t
 
 
 def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:
-    """Whether there is probably no speech, and the text is a guess (openai/whisper).
-
-    If the options say so, text that was only written because the decoder may not be silent is a
-    guess, too: what is left to choose from can look probable.
-    """
+    """Whether there is probably no speech, and the text is a guess (openai/whisper)."""
     guess = decoded.avg_logprob <= options.logprob_threshold
-    guess = guess or (decoded.blank and options.blank_is_guess)
     return guess and decoded.no_speech_prob > options.no_speech_threshold
 
 
@@ -310,8 +308,8 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
     poor = (
         decoded.compression_ratio > options.compression_ratio_threshold
         or decoded.avg_logprob < options.logprob_threshold
+        or decoded.evidence < options.least_evidence
         or decoded.loop is not None
-        or tail_entropy(decoded.tokens) < options.entropy_threshold
     )
     return poor and not is_silence(decoded, options)
 
@@ -329,9 +327,4 @@ def with_fallback(attempt: Callable[[float], Decoded], options: DecodingOptions)
             return attempts[-1]
     if not options.best_attempt:
         return attempts[-1]
-    return max(attempts, key=lambda decoded: _quality(decoded, options))
-
-
-def _quality(decoded: Decoded, options: DecodingOptions) -> tuple[bool, bool, float]:
-    varied = decoded.compression_ratio <= options.compression_ratio_threshold
-    return decoded.loop is None, varied, decoded.avg_logprob
+    return max(attempts, key=lambda decoded: (decoded.loop is None, decoded.evidence))

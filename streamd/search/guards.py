@@ -6,10 +6,8 @@ text that compresses too well (WhisperKit). Invented words are improbable, too s
 (openai/whisper ``transcribe.py``, `word_anomaly_score` and `is_segment_anomaly`).
 """
 
-import math
 import string
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -22,7 +20,6 @@ LONGEST_PHRASE = 8
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""
 TAIL_TOKENS = 60
-ENTROPY_TOKENS = 32
 
 _IGNORED = string.punctuation + string.whitespace
 USUAL = LoopLimits()
@@ -32,17 +29,6 @@ def compression_ratio(text: str) -> float:
     """How many times zlib shrinks the text."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))
-
-
-def tail_entropy(tokens: Sequence[int]) -> float:
-    """Entropy of the last 32 tokens in nats; infinite if there are no more than those.
-
-    Source: whisper.cpp (`whisper_sequence_score`).
-    """
-    if len(tokens) <= ENTROPY_TOKENS:
-        return math.inf
-    shares = [n / ENTROPY_TOKENS for n in Counter(tokens[-ENTROPY_TOKENS:]).values()]
-    return -sum(share * math.log(share) for share in shares)
 
 
 def find_loop(

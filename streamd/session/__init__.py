@@ -29,8 +29,8 @@ from streamd.audio import Ring
 from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
-from streamd.search.prompt import TOO_HOT, Prompt
-from streamd.session.belief import believable, is_context
+from streamd.search.prompt import Prompt
+from streamd.session.belief import believable, is_probable
 from streamd.session.language import Language
 from streamd.session.segment import Move, Segment, Stage
 from streamd.session.spelling import with_numbers
@@ -303,8 +303,10 @@ class Session:
         words = [word for word in words if word.start + word.end >= 2 * known]
         hypothesis = replace(hypothesis, words=with_numbers(words), encoded=None)
         hypothesis = believable(hypothesis, self._segmenter.voiced_share)
-        invented = window.last and not segment.committed and segment.belief.is_invented(hypothesis)
-        if invented and window.task != "translate":
+        # Loops are always probable.
+        is_text = bool(hypothesis.words) and hypothesis.suspect is not Suspect.LOOP
+        segment.was_probable |= is_text and is_probable(hypothesis)
+        if window.last and not segment.was_probable and window.task != "translate":
             return Hypothesis(language=hypothesis.language, suspect=Suspect.NO_SPEECH)
         return segment.without_mark(hypothesis)
 
@@ -333,14 +335,13 @@ class Session:
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
     ) -> list[SessionEvent]:
         """Commit the words that the policy is sure of; the others are the new tail."""
-        segment.belief.weigh(hypothesis)
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
         # Translated words have no places of their own in the audio: no window can begin at one.
         words, movable = hypothesis.words, self._options.task != "translate"
         n = 0
-        if not segment.belief.is_guess(hypothesis):
+        if is_probable(hypothesis):
             n = self._policy.propose(words, now=end, silence=silence)
             if n == 0 and movable:
                 n = segment.overdue(words, end)
@@ -389,14 +390,15 @@ class Session:
         segment.commit(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
         self._trim(segment, end, hypothesis)
-        keeps = is_context(segment.newest) and segment.newest.temperature <= TOO_HOT
-        self._past = Past(
+        self._past = replace(
+            self._past,
             until=max(end, min(last, self._transcribed)),
-            words=tuple(segment.in_window) if keeps else (),
-            anchor=segment.anchor,
             prompt=self._prompt.tokens,
             language=self._language.known,
         )
+        if segment.committed:  # else, as after a cough, the next one follows what was before this
+            words = tuple(segment.in_window) if is_probable(segment.newest) else ()
+            self._past = replace(self._past, words=words, anchor=segment.anchor)
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
             retraction = segment.show(self._seg, end, self.now)

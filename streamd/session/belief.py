@@ -1,57 +1,25 @@
-"""Which of a hypothesis to believe: what was read in voices that say nothing is not text."""
+"""Which hypotheses to believe: what is read in voices that say nothing is not text."""
 
-import math
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from streamd.search.guards import is_famous
 from streamd.types import Hypothesis, Suspect, text_of
 
-LEAST_LOGPROB, N_NEWEST = -1.0, 5
-"""Words of a hypothesis with a lower mean log probability are committed only at the end, and so are
-words while the mean difference of that and the probability of no speech is lower in the newest
-hypotheses: in real speech in one window of 50, in a crowd's voices in nine of ten."""
+PROBABLE = -1.0
+"""The evidence from which a hypothesis counts. With less, its words are shown, but none of them is
+committed, the next utterance does not begin with them, and an utterance of which no hypothesis had
+more has no final. Of real speech nine windows of ten have more, of noise one of twenty."""
 MOST_VOICED = 0.2
-"""From this share of voiced frames on, words are believed: somebody may well thank for watching."""
+"""The share of voiced frames below which words were not said there."""
 FAMOUS_NO_SPEECH = 0.35
-"""Above this probability of no speech nobody thanked for watching. Tiny.en's "Thank you." in music
-had 0.39."""
+"""Above this probability of no speech one of Whisper's phrases for noise is not believed: in music
+tiny.en writes "Thank you." with 0.39."""
 
 
-@dataclass(slots=True)
-class Belief:
-    """How probable the hypotheses about one utterance were."""
-
-    newest: deque[float] = field(default_factory=lambda: deque(maxlen=N_NEWEST))
-    """The `evidence` for each hypothesis with words, the last ones of a pause excepted."""
-    best: float = -math.inf
-    """The most `evidence` for one of them, or for one without words."""
-
-    def weigh(self, hypothesis: Hypothesis) -> None:
-        """Count a new hypothesis among those that say whether the utterance is a guess."""
-        found = hypothesis.evidence
-        self.best = max(self.best, found)
-        if hypothesis.words:
-            self.newest.append(found)
-
-    def is_guess(self, hypothesis: Hypothesis) -> bool:
-        """Whether the newest hypothesis may be shown, but nothing of it is committed yet."""
-        improbable = hypothesis.avg_logprob < LEAST_LOGPROB
-        return improbable or self._mean() < LEAST_LOGPROB
-
-    def is_invented(self, hypothesis: Hypothesis) -> bool:
-        """Whether the last hypothesis is a guess, as all were before it, and should be dropped."""
-        before = self._mean() if len(self.newest) == N_NEWEST else self.best
-        return max(hypothesis.evidence, before) < LEAST_LOGPROB
-
-    def _mean(self) -> float:
-        return sum(self.newest) / max(len(self.newest), 1)
-
-
-def is_context(hypothesis: Hypothesis) -> bool:
-    """Whether a final is probable enough to be given to the decoder before the next one."""
-    return hypothesis.evidence >= LEAST_LOGPROB
+def is_probable(hypothesis: Hypothesis) -> bool:
+    """Whether the hypothesis is more than a guess."""
+    return hypothesis.evidence >= PROBABLE
 
 
 def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]) -> Hypothesis:

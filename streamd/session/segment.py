@@ -30,7 +30,6 @@ from itertools import takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
 from streamd.marks import STOPS, is_mark
-from streamd.session.belief import Belief
 from streamd.session.spelling import capitalised, split_mark, with_marks
 from streamd.types import N_AUDIO_CTX, Hypothesis, Word, ms_from_frames, text_of
 from streamd.vad.segmenter import Segmenter
@@ -102,7 +101,8 @@ class Segment:
     tail: Sequence[Word] = ()
     newest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
-    belief: Belief = field(default_factory=Belief)
+    was_probable: bool = False
+    """Whether any hypothesis about it was (`streamd.session.belief`)."""
     stage: Stage = Stage.READING
     _held: tuple[int, Hypothesis] | None = None
     _shown: tuple[str, int] = ("", 0)

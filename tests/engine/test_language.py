@@ -31,11 +31,8 @@ N_CTX = 512
 DIMS = replace(load.model("random").dims, n_audio_ctx=N_CTX)
 """A shorter context than Whisper's, which is quick."""
 OPTIONS = DecodingOptions(
-    least_logprob=-100.0,
-    logprob_threshold=-99.0,
-    final_logprob_threshold=-99.0,
+    least_evidence=-100.0,
     no_speech_threshold=1.0,
-    compression_ratio_threshold=99.0,
     temperatures=(0.0,),
     tokens_per_second=50.0,
     loops=None,
@@ -46,7 +43,7 @@ OPTIONS = DecodingOptions(
 @pytest.fixture(autouse=True)
 def believed(monkeypatch):
     """Random text is improbable, too: an utterance of it would have no final."""
-    monkeypatch.setattr("streamd.session.belief.LEAST_LOGPROB", -100.0)
+    monkeypatch.setattr("streamd.session.belief.PROBABLE", -100.0)
 
 
 @cache

@@ -8,7 +8,7 @@ from streamd.search.decode import Context, Decoded, decode, is_silence, with_fal
 from streamd.search.tokenizer import Tokenizer
 from tests.support.decoders import N_VOCAB, ContextDecoder, hashed, vocabulary
 
-OPTIONS = DecodingOptions()
+OPTIONS = DecodingOptions(least_evidence=-9.0)
 
 
 def decoded(**known) -> Decoded:
@@ -17,7 +17,6 @@ def decoded(**known) -> Decoded:
         "token_probs": (1.0,),
         "avg_logprob": -0.3,
         "no_speech_prob": 0.1,
-        "blank": False,
         "compression_ratio": 1.2,
         "temperature": 0.0,
         "language": "en",
@@ -47,7 +46,10 @@ def test_what_passes_is_taken_at_once():
     assert fallback(good, {}) == (good, [])
 
 
-@pytest.mark.parametrize("poor", [{"avg_logprob": -1.01}, {"compression_ratio": 2.41}, {"loop": 3}])
+@pytest.mark.parametrize(
+    "poor",
+    [{"avg_logprob": -1.01}, {"compression_ratio": 2.41}, {"loop": 3}, {"avg_logprob": -9.0}],
+)
 def test_the_first_that_passes_is_taken(poor):
     good = decoded(temperature=0.4)
     found, asked = fallback(decoded(**poor), {0.4: good})
@@ -55,35 +57,40 @@ def test_the_first_that_passes_is_taken(poor):
     assert asked == [0.2, 0.4]
 
 
-def test_few_different_tokens_are_repetitive():
-    monotonous = decoded(tokens=(1, 2, 3, 4) * 12)
-    varied = decoded(tokens=tuple(range(48)), temperature=0.2)
-    assert fallback(monotonous, {0.2: varied}) == (varied, [0.2])
-    assert fallback(decoded(tokens=(1,) * 32), {})[1] == []  # a short text may be
-
-
-@pytest.mark.parametrize("silent", [{"avg_logprob": -1.01}, {"blank": True}])
-def test_silence_is_not_tried_again(silent):
-    quiet = decoded(no_speech_prob=0.61, **silent)
+def test_silence_is_not_tried_again():
+    quiet = decoded(no_speech_prob=0.61, avg_logprob=-1.01)
     assert is_silence(quiet, OPTIONS)
     assert fallback(quiet, {}) == (quiet, [])
-    assert not is_silence(decoded(no_speech_prob=0.59, **silent), OPTIONS)
+    assert not is_silence(decoded(no_speech_prob=0.59, avg_logprob=-1.01), OPTIONS)
     assert not is_silence(decoded(no_speech_prob=0.61), OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "guess", [{"avg_logprob": -1.55}, {"avg_logprob": -1.0, "no_speech_prob": 0.55}]
+)
+def test_a_text_with_little_evidence_is_tried_again(guess):
+    options = DecodingOptions(logprob_threshold=-9.0)
+    asked = []
+
+    def attempt(temperature: float) -> Decoded:
+        asked.append(temperature)
+        return decoded(**({"no_speech_prob": 0.0} | guess | {"temperature": temperature}))
+
+    with_fallback(attempt, options)
+    assert asked == list(options.temperatures)
 
 
 def test_when_nothing_passes_the_best_is_taken():
     first = decoded(compression_ratio=2.6, avg_logprob=-0.2)  # digits: repetitive, but right
     later = {
-        t: decoded(compression_ratio=2.5, avg_logprob=-0.2 - t, temperature=t)
+        t: decoded(compression_ratio=2.5, avg_logprob=-0.1, temperature=t)
         for t in (0.2, 0.4, 0.6, 0.8, 1.0)
     }
     found, asked = fallback(first, later)
     assert asked == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert found is first
-    later[0.8] = decoded(avg_logprob=-1.3, temperature=0.8)  # varied, if not probable
-    assert fallback(first, later)[0] is later[0.8]
     loop = decoded(loop=4, avg_logprob=-0.01)
-    assert fallback(loop, later)[0] is later[0.8]
+    assert fallback(loop, later)[0] is later[0.2], "the one with the most evidence"
 
 
 def test_attempts_go_from_greedy_to_samples():

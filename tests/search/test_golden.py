@@ -75,7 +75,10 @@ def check_fallback(model: Subject, case: dict[str, Any]) -> None:
     """The attempt that ``whisper.transcribe`` takes, from the same numbers."""
     rng = np.random.default_rng(case["seed"])
     options = DecodingOptions(
-        compression_ratio_threshold=case["limit"], logprob_threshold=-100.0, loops=None
+        compression_ratio_threshold=case["limit"],
+        logprob_threshold=-100.0,
+        least_evidence=-100.0,
+        loops=None,
     )
 
     def attempt(temperature: float) -> Decoded:

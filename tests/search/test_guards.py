@@ -3,7 +3,6 @@
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,6 @@ from streamd.search.guards import (
     find_repetition,
     find_stuck,
     is_anomalous,
-    tail_entropy,
     without_instant_words,
     word_anomaly,
 )
@@ -71,14 +69,6 @@ def test_the_limits_can_be_chosen():
 def test_punctuation_that_is_a_word_of_its_own_does_not_hide_a_loop():
     words = [" no", "."] * 9
     assert find_repetition(words) == 1
-
-
-@given(st.lists(st.integers(0, 5), min_size=33, max_size=60))
-def test_the_entropy_of_the_last_tokens(tokens):
-    last = np.bincount(tokens[-32:]) / 32
-    expected = -sum(share * np.log(share) for share in last if share)
-    assert tail_entropy(tokens) == pytest.approx(expected)
-    assert tail_entropy(tokens[:32]) == np.inf, "too short to tell"
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=12), st.integers(1, 8), st.integers(0, 3))

@@ -87,7 +87,7 @@ def transcribe(model: Model) -> Hypothesis:
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     # random weights find nothing probable
     options = DecodingOptions(
-        temperatures=(0.0,), least_logprob=-100.0, audio_ctx=min(192, model.dims.n_audio_ctx)
+        temperatures=(0.0,), least_evidence=-100.0, audio_ctx=min(192, model.dims.n_audio_ctx)
     )
     n_frames = min(120, model.dims.n_audio_ctx)
     sound = samples("digits", 1500)[: n_frames * 320]

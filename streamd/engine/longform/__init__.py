@@ -6,6 +6,7 @@ seconds since the recording began, computed in openai-whisper's order: words oft
 long as one of its rules allows, and then its rounding decides. Columns are those of log-mel, 10 ms.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
@@ -73,8 +74,7 @@ class Transcriber(Generic[FeaturesT]):
         self._decoding = replace(
             decoding,
             loops=None,
-            entropy_threshold=0.0,
-            blank_is_guess=False,
+            least_evidence=-math.inf,
             best_attempt=False,
             stop_margin=0.0,
         )

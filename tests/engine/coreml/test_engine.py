@@ -17,7 +17,7 @@ from tests.golden import load
 from tests.support.coreml_runs import core_ml, model, on_cpu
 
 # Random weights find nothing probable.
-PLAIN = DecodingOptions(temperatures=(0.0,), language="en", least_logprob=-100.0)
+PLAIN = DecodingOptions(temperatures=(0.0,), language="en", least_evidence=-100.0)
 TOLERANCE = 1e-5
 
 
@@ -107,7 +107,7 @@ SEARCHES = {
     "a beam of many words": (clip("digits", 300, last=True), {"beam_size": 5, "patience": 2.0}),
     "fallback": (
         clip("cards", 100, last=True),
-        {"temperatures": (0.0, 1.0), "final_logprob_threshold": 0.0, "best_of": 1},
+        {"temperatures": (0.0, 1.0), "least_evidence": 0.0, "best_of": 1},
     ),
     "chance": (clip("cards", 90, last=True), {"temperatures": (0.8,), "audio_ctx": 1500}),
 }
