@@ -7,7 +7,7 @@ import pytest
 from nats.errors import TimeoutError as NoAnswerError
 from websockets.asyncio.client import connect
 
-from streamd.errors import WireError
+from streamd.errors import ConfigError, WireError
 from streamd.events import Choices, EndReason, Eos, Final, Gap, Partial
 from streamd.hub import Subscription
 from streamd.journal.bus import Bus
@@ -368,7 +368,26 @@ async def test_who_is_connected_to_a_node_that_ends_is_sent_to_another_one(nats)
             assert (await speaker.get())["epoch"] == told
 
 
-async def test_no_client_is_told_the_password_of_the_bus():
-    stream = JetStream("nats://me:secret@127.0.0.1:1,nats://me:secret@h/", days=1, replicas=1)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats://me:pa#5ecret@h:1",
+        "nats://me:5e,cret@h:1",
+        "me:5e,cret@h:port",
+        "nats://me:5ecret@h:port",
+        "nats://h:1,nats://me:5ecret@",
+    ],
+)
+async def test_a_bus_without_an_address_is_named_without_its_password(url):
+    stream = JetStream(url, days=1, replicas=1)
+    with pytest.raises(ConfigError, match="--bus") as refused:
+        await stream.run(turn)
+    for told in (str(refused.value), stream.trouble):
+        assert not any(part in told for part in ("5e", "cret", "pa#"))
+
+
+@pytest.mark.parametrize("password", ["secret", "se/cret", "se,cret", "se@cret", "s:e?c#ret"])
+def test_no_client_is_told_the_password_of_the_bus(password):
+    url = f"nats://me:{password}@127.0.0.1:1,nats://me:{password}@h/"
     told = "the bus nats://127.0.0.1:1,nats://h/ does not answer: it is not connected"
-    assert stream.trouble == told
+    assert JetStream(url, days=1, replicas=1).trouble == told

@@ -1,7 +1,8 @@
 """NATS JetStream as streamd uses it: messages that are stored in order, and those that are not.
 
-Every call that stores or reads waits until the bus has answered, however long it is away. Nothing
-here has a state at the server that a restart would lose: no consumers, only single requests.
+Every call that stores or reads waits until the bus has answered, however long it is away, unless it
+refuses. Nothing here has a state at the server that a restart would lose: no consumers, only single
+requests.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
@@ -16,12 +18,13 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import Error
+from nats.errors import Error, MaxPayloadError
 from nats.js import JetStreamContext
 from nats.js.api import Header, RawStreamMsg, StreamConfig
 from nats.js.errors import APIError
 
 from streamd.errors import ConfigError
+from streamd.journal import JournalError
 
 LOG, LEASES, NODES = "streamd_log", "streamd_leases", "streamd_nodes"
 """The stream of all lines, the key-value buckets of sessions and of nodes that are alive."""
@@ -35,6 +38,14 @@ _END_OF_BATCH = "204", "404"
 """Status of what follows the last message, or comes in place of the first."""
 _WRONG_LAST, _NO_MESSAGE, _OTHER_CONFIG = (10071, 10164), 10037, 10058
 """Error codes: another message came in between, nothing is there, it exists with other options."""
+_TOO_LONG = 10054, 10097
+"""The same for a message, or its headers, longer than the stream takes."""
+_REFUSED = 10002, 10023, 10028, 10047, 10074, 10109
+"""The same for what waiting does not cure: the account or the server has no room (the first four),
+a single server cannot keep `replicas`, the stream is sealed."""
+_FULL = 10077, "maximum "
+"""Code and beginning of the text if the stream is full; other failures of its disk may pass."""
+_FORBIDDEN = "permissions violation"
 
 log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
@@ -42,6 +53,10 @@ AnswerT = TypeVar("AnswerT")
 
 class OvertakenError(Exception):
     """Another writer was first; nothing was stored."""
+
+
+class UnstorableError(JournalError):
+    """A message that can never be stored, whatever becomes of others."""
 
 
 class StoredMessage(NamedTuple):
@@ -61,20 +76,37 @@ class JetStream:
     def __init__(self, url: str, *, days: int, replicas: int) -> None:
         self.node = secrets.token_hex(4)
         self._url, self._days, self._replicas = url, days, replicas
-        self._name = f"the bus {re.sub('//[^/,]*@', '//', url)}"  # clients get it without passwords
+        # Clients get it without passwords: these may have any character, and no scheme before.
+        self._name = "the bus " + re.sub("(^|,|//)(?:(?!//).)*@", r"\1", url)
         self._nats = Client()
         self._js: JetStreamContext = self._nats.jetstream(timeout=_ANSWER_S)
-        self._trouble = ""
+        self._trouble = self._forbidden = ""
+        self._is_over = False
         self._declared = asyncio.Event()
         self._n_stored = 0
 
     async def run(self, beat: Callable[[], Awaitable[None]]) -> None:
         """Stay connected until cancelled; call `beat` every `BEAT_S` seconds.
 
-        Raises `ConfigError` if the address is none.
+        Raises `ConfigError` if the address is none, `JournalError` if the bus refuses.
         """
+        try:
+            await self._connect()
+            await self._insist(self._declare)
+            self._declared.set()
+            while True:
+                await self._insist(self._beat)
+                await beat()
+                await asyncio.sleep(BEAT_S)
+        finally:
+            self._is_over = True
+            if self._nats.options:
+                await self._nats.close()
 
+    async def _connect(self) -> None:
         async def failed(error: Exception) -> None:
+            if _FORBIDDEN in str(error):
+                self._forbidden = _text(error)
             self._worry(error)
 
         try:
@@ -87,16 +119,9 @@ class JetStream:
                 ping_interval=5,
                 no_echo=True,
             )
-            await self._insist(self._declare)
-            self._declared.set()
-            while True:
-                await self._insist(self._beat)
-                await beat()
-                await asyncio.sleep(BEAT_S)
-        except ValueError as error:
-            raise ConfigError(f"--bus {self._url}: {error}") from error
-        finally:
-            await self._nats.close()
+        except (ValueError, Error):  # whose text may have a part of the password
+            problem = "is no address such as nats://user:password@host:4222 (percent-encode these)"
+            raise ConfigError(f"--bus: {self._name.removeprefix('the bus ')} {problem}") from None
 
     async def _beat(self) -> None:
         await self._js.publish(f"$KV.{NODES}.{self.node}", b"", _ANSWER_S)
@@ -111,7 +136,8 @@ class JetStream:
     async def put(self, subject: str, data: bytes, *, last: int) -> int:
         """Store a message of which the one at `last` (0: none) is the last of its subject before.
 
-        Returns its place in the stream. Raises `OvertakenError` if another one has come in between.
+        Returns its place in the stream. Raises `OvertakenError` if another one has come in between,
+        `UnstorableError` if it is too long, `JournalError` if nothing can be stored.
         """
         self._n_stored += 1
         name = f"{self.node}:{self._n_stored}"
@@ -149,9 +175,10 @@ class JetStream:
         return _stored(await self._insist(lambda: self._get(subject)))
 
     async def tell(self, subject: str, data: bytes) -> None:
-        """Send a message that is not stored to whoever listens now."""
+        """Send a message that is not stored to whoever listens now, unless it is too long."""
         if self._nats.is_connected:
-            await self._nats.publish(subject, data)
+            with suppress(Error):
+                await self._nats.publish(subject, data)
 
     async def listen(self, subject: str, heard: Callable[[bytes], Awaitable[None]]) -> Subscription:
         """Have `heard` called with each message that is told; unsubscribe when done."""
@@ -194,14 +221,28 @@ class JetStream:
             try:
                 answer = await call()
             except Error as error:
+                self._check(error)
                 self._worry(error)
                 await asyncio.sleep(_PAUSE_S)
             else:
                 self._worry(None)
                 return answer
 
+    def _check(self, error: Error) -> None:
+        """Raise `JournalError` if the same call will fail again, however long one waits."""
+        code = error.err_code if isinstance(error, APIError) else None
+        if isinstance(error, MaxPayloadError) or code in _TOO_LONG:
+            raise UnstorableError(f"{self._name} refuses what is to be stored: {_text(error)}")
+        is_full = code == _FULL[0] and _text(error).startswith(_FULL[1])
+        if is_full or code in _REFUSED:
+            raise JournalError(f"{self._name} refuses to store anything: {_text(error)}")
+        if self._forbidden:
+            raise JournalError(f"{self._name} refuses: {self._forbidden}")
+        if self._nats.is_closed and not self._is_over:  # the library has given up
+            raise JournalError(f"{self._name} has closed the connection: {self._nats.last_error}")
+
     def _worry(self, error: Exception | None) -> None:
-        trouble = "" if error is None else str(error).removeprefix("nats: ") or repr(error)
+        trouble = "" if error is None else _text(error)
         if trouble and not self._trouble:
             log.warning("%s: %s; finals wait", self._name, trouble)
         elif self._trouble and not trouble:
@@ -226,6 +267,12 @@ class JetStream:
             except APIError as error:
                 if error.err_code != _OTHER_CONFIG:
                     raise
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, APIError) and error.description:
+        return error.description
+    return str(error).removeprefix("nats: ") or repr(error)
 
 
 def _stored(message: RawStreamMsg | None) -> StoredMessage | None:
