@@ -10,7 +10,7 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import chain
 from types import MappingProxyType
 from typing import Self, TypeVar
 
@@ -312,12 +312,12 @@ class Hub:
 
     def _stored(self, after: int) -> Iterator[SessionEvent]:
         """Give the finals after `after` as of now: from the journal first, then from memory."""
-        n_recent = min(self.seq - after, len(self._finals))
-        recent = list(islice(self._finals, len(self._finals) - n_recent, None))
-        upto = self.seq - n_recent
+        recent = [final for final in self._finals if final.seq > after]
+        upto = recent[0].seq - 1 if recent else self.seq
         if self.journal is None or upto <= after:
-            return iter(recent)
-        return chain(_without_holes(self.journal.read(after, upto), after, upto), recent)
+            return _without_holes(recent, after, self.seq)
+        stored = self.journal.read(after, upto)
+        return _without_holes(chain(stored, recent), after, self.seq)
 
 
 def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[SessionEvent]:

@@ -1,6 +1,8 @@
 """Sessions on NATS: two nodes in one process, and a server that is killed."""
 
 import asyncio
+import json
+import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -8,10 +10,11 @@ from nats.errors import TimeoutError as NoAnswerError
 from websockets.asyncio.client import connect
 
 from streamd.errors import ConfigError, WireError
-from streamd.events import Choices, EndReason, Eos, Final, Gap, Partial
+from streamd.events import Choices, EndReason, Eos, Fault, Final, Gap, Missed, Partial
 from streamd.hub import Subscription
+from streamd.journal import JournalError
 from streamd.journal.bus import Bus
-from streamd.journal.jetstream import LOG, JetStream, OvertakenError
+from streamd.journal.jetstream import LEASES, LOG, JetStream, OvertakenError
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.stream import Stream
 from streamd.types import FRAME_MS, Frames
@@ -57,6 +60,17 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def is_alive(self) -> bool:
+        return not any(task.done() for task in self._tasks)
+
+    async def end(self) -> Exception:
+        """Return the error with which the node ends by itself."""
+        await asyncio.wait([self._tasks[0]])
+        error = self._tasks[0].exception()
+        assert isinstance(error, ExceptionGroup)
+        return error.exceptions[0]
 
     async def open(self, session: str = "talk", *, epoch: str = "", secret: str = "") -> Stream:
         await self.streams.prepare(session, feeds=True, epoch=epoch, secret=secret)
@@ -366,6 +380,254 @@ async def test_who_is_connected_to_a_node_that_ends_is_sent_to_another_one(nats)
             assert closed.close_code == 1012
         async with client(there.port, f"role=both&session=talk&epoch={told}") as speaker:
             assert (await speaker.get())["epoch"] == told
+
+
+async def write(stream: Stream, data: bytes) -> None:
+    """Write into the session's log what this version would not."""
+    journal = stream.hub.journal
+    journal.at = await journal._stream.put(journal._subject, data, last=journal.at)
+
+
+NEWER = {"type": "chapter", "title": "one"}
+NO_LINES = [
+    b"",
+    b"\xff\xfe",
+    b"[]",
+    b"[" * 100_000,
+    b'{"event":' * 50_000,
+    b'{"event":{"type":"chapter"},"newer":' + b"[" * 100_000,
+    b'{"event":{"type":"final"}}',
+    b'{"settled_ms":"x"}',
+]
+
+
+@pytest.mark.parametrize("data", [json.dumps({"event": NEWER, "newer": 1}).encode(), *NO_LINES])
+async def test_a_line_that_nobody_here_can_read_is_passed_over(nats, caplog, data):
+    async with nodes(nats, 3) as (a, b, c):
+        stream, other = await a.open(), await a.open("other")
+        early, beside = await b.listen(), await b.listen("other")
+        await say(stream)
+        await write(stream, data)
+        await b.bus._beat()
+        await say(stream)
+        await write(stream, data)
+        await say(other)
+        assert [final.seq for final in await finals(early, 2)] == [1, 2]
+        assert [final.seq for final in await finals(beside, 1)] == [1]
+        await a.die()
+        second = await c.open(epoch=stream.hub.epoch, secret=SECRET)
+        await say(second)
+        for heard in (early, await c.listen(after=2)):
+            assert [final.seq for final in await finals(heard, 1)] == [3]
+        assert (b.is_alive, c.is_alive) == (True, True)
+    complaints = [line for line in caplog.text.splitlines() if "passed over" in line]
+    assert len(complaints) == 2 * (data in NO_LINES)  # of each node that read it
+    assert all(f"{LOG}.talk." in line for line in complaints)
+
+
+async def test_a_final_that_nobody_here_can_read_is_missing_and_nothing_is_doubled(nats):
+    async with nodes(nats) as (a, b):
+        stream = await a.open()
+        await b.listen()
+        await say(stream)
+        await write(stream, b'{"event":{"type":"final","seq":2}}')
+        stream.hub.seq = stream.hub._numbered = stream.hub.journal.seq = 2
+        await say(stream)
+        heard = await b.listen(after=0)
+        while b.streams.hub("talk").seq < 3:
+            await turn()
+        hub = b.streams.hub("talk")
+        for after, n_recent in ((0, 2), (1, 2), (0, 1), (0, 0)):
+            while len(hub._finals) > n_recent:
+                hub._finals.popleft()
+            events = hub.subscribe(after)
+            got = [event for event in iter(events.pop, None) if isinstance(event, Final | Missed)]
+            missed = Missed(from_seq=2, to_seq=2, why="retention")
+            assert [event.seq for event in got if event != missed] == [1, 3][after:]
+            assert got[1 - after] == missed
+        heard.close()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff", b'{"epoch":"e","at":1,"event":{"type":"newer"}}', b"[" * 9999]
+)
+async def test_what_is_told_and_nobody_here_can_read_is_passed_over(nats, caplog, data):
+    async with nodes(nats) as (a, b):
+        stream = await a.open()
+        heard = await b.listen()
+        await a.stream.tell("streamd_told.talk", data)
+        await say(stream)
+        assert [final.seq for final in await finals(heard, 1)] == [1]
+        assert (b.streams.unready(), b.is_alive) == ([], True)
+    assert "wait" not in caplog.text
+
+
+LEASE = f"$KV.{LEASES}.talk"
+NO_LEASES = [
+    b"",
+    b"\xff",
+    b"[" * 100_000,
+    json.dumps({"node": "", "epoch": ""}).encode(),
+    json.dumps({"node": "n", "epoch": "e" * 500_000}).encode(),
+    json.dumps({"node": "a b", "epoch": "e.*"}).encode(),
+]
+
+
+@pytest.mark.parametrize("data", NO_LEASES)
+async def test_a_lease_that_cannot_be_read_is_replaced(nats, caplog, data):
+    async with nodes(nats) as (a, b):
+        await a.stream.put(LEASE, data, last=0)
+        await b.streams.prepare("talk")  # as a listener
+        assert b.streams.hub("talk") is None
+        stream = await b.open()
+        await say(stream)
+        assert [final.seq for final in await finals(await a.listen(), 1)] == [1]
+    (told,) = [line for line in caplog.text.splitlines() if "lease" in line]
+    assert LEASE in told
+
+
+async def test_a_session_whose_lease_is_overwritten_begins_anew(nats):
+    async with nodes(nats) as (a, b):
+        first = await a.open()
+        await say(first)
+        heard, replaced = await b.listen(), asyncio.Event()
+        first.replaced = replaced.set
+        await a.stream.put(LEASE, b"?", last=a.bus._channels["talk"].revision)
+        await a.bus._beat()
+        assert (a.is_alive, b.is_alive) == (True, True)
+        while not replaced.is_set():
+            await settled(first)  # writes the lease at last
+        again = await a.open(epoch=first.hub.epoch, secret=SECRET)
+        assert again.hub.epoch != first.hub.epoch
+        await say(again)
+        assert [final.seq for final in await finals(await b.listen(), 1)] == [1]
+        assert isinstance([event async for event in heard][-1], Eos)
+
+
+async def test_a_session_whose_log_is_gone_begins_anew(nats, tmp_path):
+    async with nodes(nats, 1) as (a,):
+        first, replaced = await a.open(), asyncio.Event()
+        await say(first)
+        first.replaced = replaced.set
+        await nats.kill()
+        shutil.rmtree(tmp_path / "nats")
+        await nats.start()
+        async with nodes(nats, 1) as (b,):  # declares the streams again
+            first.feed(more(first))
+            saying = asyncio.create_task(first.flush())
+            await replaced.wait()
+            await saying
+            second = await a.open(epoch=first.hub.epoch, secret=SECRET)
+            assert second.hub.epoch != first.hub.epoch
+            await say(second)
+            assert [final.seq for final in await finals(await b.listen(), 1)] == [1]
+
+
+PAST = {"start_ms": 20, "until": 1, "anchor": 0}
+POISON = [
+    {"settled_ms": 100, "past": PAST | {"anchor": 10**6}},
+    {"settled_ms": 100, "past": PAST | {"until": 10**6}},
+    {"settled_ms": 100, "past": PAST | {"start_ms": -20}},
+    {"event": {"type": "fed", "choices": {"task": "evil"}}},
+    {"event": {"type": "fed", "choices": {"endpoint_ms": -1}}},
+]
+
+
+@pytest.mark.parametrize("line", POISON)
+async def test_values_that_contradict_each_other_begin_the_session_anew(nats, caplog, line):
+    async with nodes(nats, resume_s=0.0) as (a, b):
+        first = await a.open()
+        await say(first)
+        if "event" in line:
+            line["event"]["proof"] = first.hub.journal.fed.proof
+        line["settled_ms"] = line.get("settled_ms", 0) + first.hub.journal.settled_ms
+        await write(first, json.dumps(line).encode())
+        await a.die()
+        second = await b.open(epoch=first.hub.epoch, secret=SECRET)
+        assert (second.hub.epoch != first.hub.epoch, second.is_resumed) == (True, False)
+        await say(second)
+        assert [final.seq for final in await finals(await b.listen(), 1)] == [1]
+    assert caplog.text.count("the session starts over") == 1
+
+
+@asynccontextmanager
+async def strict(folder, config: str, *, limit: str = ""):
+    store = f'jetstream {{store_dir: "{folder}/nats", {limit}}}'
+    (folder / "nats.conf").write_text(f"{store}\n{config}\n")
+    async with Nats(folder, "-c", str(folder / "nats.conf"), "-a", "127.0.0.1") as server:
+        yield server
+
+
+async def test_a_line_that_can_never_be_stored_ends_its_session_only(tmp_path, caplog):
+    async with strict(tmp_path, "max_payload: 4096") as nats, nodes(nats) as (a, b):
+        stream, other = await a.open(), await a.open("other")
+        await say(stream)
+        here, there = await a.listen(), await b.listen()
+        choosing = asyncio.create_task(stream.choose({"prompt": "x" * 3900}, secret=SECRET))
+        over = [event async for event in here]
+        assert [type(event) for event in over] == [Final, Fault, Eos]
+        assert over[1].code == "journal"
+        assert "maximum payload" in over[1].message
+        await choosing
+        assert (stream.is_over, isinstance([event async for event in there][-1], Eos)) == (
+            True,
+            True,
+        )
+        await say(other)
+        again = await a.open()
+        assert again.hub.epoch != stream.hub.epoch
+        await say(again)
+        assert (a.is_alive, b.is_alive, a.streams.unready()) == (True, True, [])
+    assert caplog.text.count("maximum payload") == 1
+
+
+DENIED = (
+    'authorization {users=[{user:u,password:p,permissions:{publish:{deny:["streamd_log.>"]}}}]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "limit", "why"),
+    [
+        ("", "max_file_store: 9000", "insufficient resources"),
+        (
+            "accounts {A: {jetstream: {max_file: 9000}, users=[{user:u,password:p}]}}",
+            "",
+            "exceeded",
+        ),
+        (DENIED, "", "permissions violation"),
+    ],
+)
+async def test_a_node_whose_bus_refuses_to_store_ends(tmp_path, config, limit, why):
+    async with strict(tmp_path, config, limit=limit) as nats:
+        nats.url = nats.url.replace("//", "//u:p@")
+        async with nodes(nats, 1) as (a,):
+            speaking = asyncio.create_task(speak_on(a))
+            error = await a.end()
+            speaking.cancel()
+            await asyncio.wait([speaking])
+            with pytest.raises(JournalError, match="refuses"):  # the engine serves nobody any more
+                await a._tasks[1]
+        assert str(error).startswith(f"the bus nats://127.0.0.1:{nats.port} refuses")
+        assert why in str(error)
+
+
+async def speak_on(node: Node) -> None:
+    stream = await node.open()
+    while not stream.is_over:
+        await say(stream)
+
+
+async def test_a_full_stream_is_refused(nats):
+    async with nodes(nats, 1) as (a,):
+        await a.stream._declared.wait()
+        config = (await a.stream._js.stream_info(LOG)).config
+        config.max_bytes, config.discard = 4000, "new"
+        await a.stream._js.update_stream(config)
+        speaking = asyncio.create_task(speak_on(a))
+        assert "maximum bytes exceeded" in str(await a.end())
+        speaking.cancel()
+        await asyncio.wait([speaking])
 
 
 @pytest.mark.parametrize(

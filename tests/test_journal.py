@@ -1,6 +1,7 @@
 """Finals on disk: nothing is lost, doubled or altered, wherever the process dies."""
 
 import io
+import json
 import os
 import shutil
 import stat
@@ -61,7 +62,7 @@ def test_with_what_a_session_goes_on_is_in_every_file(tmp_path, rotate_bytes):
     policy = JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes))
     with Folder(tmp_path, policy) as folder:
         first = folder.open("talk")
-        first.past = PAST
+        first.settled_ms, first.past = 20, PAST
         filled(first, 1)
         first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
     with Folder(tmp_path, policy) as folder:
@@ -157,6 +158,46 @@ def test_garbage_at_the_end_is_cut_off(tmp_path, garbage):
         out.write(garbage)
     with Folder(tmp_path) as folder:
         assert seqs(filled(folder.open("talk"), 1)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("n_behind", [0, 1])
+def test_an_event_that_only_a_newer_version_knows_is_passed_over(tmp_path, n_behind):
+    with Folder(tmp_path) as folder:
+        epoch = filled(folder.open("talk"), 2).epoch
+    (file,) = tmp_path.glob("*.jsonl")
+    *_, last = file.read_bytes().splitlines(keepends=True)
+    with file.open("ab") as out:
+        out.write(b'{"settled_ms":70,"event":{"type":"chapter","title":"one"},"newer":1}\n')
+        out.write(n_behind * last.replace(b'"seq":2', b'"seq":3'))
+    with Folder(tmp_path) as folder:
+        journal = folder.open("talk")
+        assert (journal.epoch, journal.settled_ms) == (epoch, 70)
+        assert seqs(filled(journal, 1)) == list(range(1, 4 + n_behind))
+    assert b"chapter" in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"settled_ms": 100, "past": {"start_ms": 20, "until": 1, "anchor": 10**6}},
+        {"settled_ms": 100, "past": {"start_ms": 20, "until": 5, "anchor": 0}},
+        {"settled_ms": 100, "past": {"start_ms": -20, "until": 1, "anchor": 0}},
+        {"event": {"type": "fed", "choices": {"task": "evil"}}},
+        {"event": {"type": "fed", "choices": {"language": "../x"}}},
+        {"event": {"type": "fed", "choices": {"endpoint_ms": -20}}},
+    ],
+)
+def test_with_values_that_contradict_each_other_the_session_begins_anew(tmp_path, caplog, fields):
+    with Folder(tmp_path) as folder:
+        epoch = filled(folder.open("talk"), 2).epoch
+    (file,) = tmp_path.glob("*.jsonl")
+    with file.open("ab") as out:
+        out.write(json.dumps(fields).encode() + b"\n")
+    content = file.read_bytes()
+    with Folder(tmp_path) as folder:
+        assert (folder.recall("talk"), file.read_bytes()) == (None, content)
+        assert caplog.text.count(str(file)) == len(caplog.records) == 1
+        assert folder.open("talk").epoch != epoch
 
 
 @pytest.mark.parametrize("damage", ["garbage", "hole"])

@@ -14,7 +14,8 @@ import msgspec
 
 from streamd.errors import StreamdError
 from streamd.events import Choices, Eos, Final, Gap, SessionEvent
-from streamd.types import Past
+from streamd.options import EndpointOptions, ModelOptions
+from streamd.types import Past, frames_from_ms
 
 
 class JournalError(StreamdError):
@@ -61,7 +62,63 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     event: Head | Fed | Final | Gap | Eos | None = None
 
 
+class _Kind(msgspec.Struct):
+    type: str
+
+
+class _NewerLine(msgspec.Struct):
+    event: _Kind
+    settled_ms: int = 0
+    past: Past | None = None
+
+
+_KINDS = {kind.__struct_config__.tag for kind in (Head, Fed, Final, Gap, Eos)}
+_line = msgspec.json.Decoder(JournalLine).decode
+_newer_line = msgspec.json.Decoder(_NewerLine).decode
+
+
+def read_line(data: bytes) -> JournalLine:
+    """Decode a line; an event of a kind that only a newer streamd knows is left out.
+
+    Raises `ValueError` if it is no line.
+    """
+    try:
+        try:
+            return _line(data)
+        except msgspec.ValidationError:
+            newer = _newer_line(data)
+            if newer.event.type in _KINDS:
+                raise
+            return JournalLine(settled_ms=newer.settled_ms, past=newer.past)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def contradiction(fed: Fed, past: Past | None, settled_ms: int) -> str:
+    """Say why no session can go on with these values; empty if one can.
+
+    Only somebody else writes such values, but a session with them fails later, and ends the daemon.
+    """
+    if past is not None:
+        n_settled = frames_from_ms(settled_ms - past.start_ms)
+        if past.start_ms < 0 or max(past.anchor, past.until) > n_settled:
+            return "its past is not before what is settled"
+    choices = fed.choices or Choices()
+    wanted = {"language": choices.language, "task": choices.task}
+    hints = {"prompt": choices.prompt, "hotwords": choices.hotwords}
+    try:
+        msgspec.convert({**wanted, **hints}, ModelOptions)
+        msgspec.convert({"plain": frames_from_ms(choices.endpoint_ms)}, EndpointOptions)
+    except msgspec.ValidationError as error:
+        return f"its client's choices: {error}"
+    return ""
+
+
 Release = Callable[[SessionEvent], None]
+
+
+Lost = Callable[[JournalError | None], None]
+"""Called when another node has taken the session, or with the reason why it cannot be stored."""
 
 
 class Claimant(NamedTuple):
@@ -116,8 +173,8 @@ class Journal(Protocol):
     def lag_ms(self) -> int:
         """How long the oldest of the events that are not stored yet has waited."""
 
-    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Callable[[], None]) -> None:
-        """Say where events of other nodes go, and what to call when one takes the session."""
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Lost) -> None:
+        """Say where events of other nodes go, and what to call when the session is lost."""
 
     def store(self, event: SessionEvent, release: Release) -> None:
         """Store a final or a gap, then call `release` with the event; others are only released.

@@ -11,6 +11,7 @@ reads it from the stream.
 import asyncio
 import logging
 import math
+import re
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -19,12 +20,23 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
+from typing import Annotated
 
 import msgspec
 from nats.aio.subscription import Subscription
 
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, SessionEvent, Stats, Vad
-from streamd.journal import Claimant, Fed, Head, JournalError, JournalLine, Release
+from streamd.journal import (
+    Claimant,
+    Fed,
+    Head,
+    JournalError,
+    JournalLine,
+    Lost,
+    Release,
+    contradiction,
+    read_line,
+)
 from streamd.journal.jetstream import (
     LEASES,
     LOG,
@@ -32,6 +44,7 @@ from streamd.journal.jetstream import (
     JetStream,
     OvertakenError,
     StoredMessage,
+    UnstorableError,
 )
 from streamd.types import Past
 
@@ -41,6 +54,8 @@ _PATIENCE_S = 10.0
 """How long a client waits for the bus to say what is known of its session."""
 _TOLD = Partial | Vad | Lag | Stats | Fault
 """Events that other nodes hear of, but that are not stored."""
+
+_NAME = r"^[\w-]{1,64}\Z"
 
 log = logging.getLogger(__name__)
 Step = Callable[[], Awaitable[None]]
@@ -52,8 +67,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     `settled` is a line without an event: of silence, the log has none.
     """
 
-    node: str
-    epoch: str
+    node: Annotated[str, msgspec.Meta(pattern=rf"{_NAME}|^\Z")]
+    epoch: Annotated[str, msgspec.Meta(pattern=_NAME)]
     settled: JournalLine = JournalLine()
 
 
@@ -71,7 +86,6 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_line = msgspec.json.Decoder(JournalLine).decode
 _told = msgspec.json.Decoder(Told).decode
 _lease = msgspec.json.Decoder(Lease).decode
 
@@ -133,6 +147,7 @@ class Channel:
         self.stream, self.session = stream, session
         # A session's name may have dots, even alone; the bus would take them for its separators.
         self.key = session.replace(".", "/")
+        self._unreadable = 0  # place of such a lease
         self.revision = 0
         """Place of the newest lease; 0: there is none."""
         self.journal: BusJournal | None = None
@@ -155,9 +170,23 @@ class Channel:
         return self.journal is None or self.journal.closed
 
     async def lease(self) -> tuple[Lease | None, StoredMessage | None]:
-        """Read the lease; return it with its message. It is for the caller to set `revision`."""
-        found = await self.stream.newest(f"$KV.{LEASES}.{self.key}")
-        return _lease(found.data) if found else None, found
+        """Read the lease; return it with its message. It is for the caller to set `revision`.
+
+        One that cannot be read counts as none: whoever feeds the session next replaces it.
+        """
+        subject = f"$KV.{LEASES}.{self.key}"
+        if (found := await self.stream.newest(subject)) is None:
+            return None, None
+        try:
+            return _lease(found.data), found
+        except (ValueError, RecursionError) as error:
+            if self._unreadable != found.at:
+                what = f"session {self.session}: the lease {subject} in the bus cannot be read"
+                log.warning(
+                    "%s: %s; the next client that feeds the session replaces it", what, error
+                )
+            self._unreadable = found.at
+            return None, found
 
     async def write_lease(self, node: str, epoch: str, settled: JournalLine) -> None:
         """Write the lease; raises `OvertakenError` if another node has done so."""
@@ -173,6 +202,9 @@ class Channel:
             except OvertakenError:
                 if self.journal is not None:
                     await self.journal.lose()
+            except UnstorableError as error:
+                if self.journal is not None:
+                    self.journal.give_up(error)
 
 
 class BusJournal:
@@ -202,7 +234,8 @@ class BusJournal:
         self.is_joined = False
         """Whether somebody gets its events."""
         self._relay: Callable[[Fed | SessionEvent], None] = lambda event: None
-        self._lost: Callable[[], None] = lambda: None
+        self._lost: Lost = lambda error: None
+        self._is_damaged = False  # and the log says so
         if is_new:
             channel.outbox.put(partial(self._write_lease, JournalLine()))
             self._put_line(head)
@@ -215,7 +248,7 @@ class BusJournal:
     @property
     def first(self) -> int:
         """Number of the oldest final in memory."""
-        return self.seq - len(self._finals) + 1
+        return self._finals[0].seq if self._finals else self.seq + 1
 
     @property
     def kept_ms(self) -> int:
@@ -227,8 +260,8 @@ class BusJournal:
         """How long the oldest of the events that are not stored yet has waited."""
         return self._channel.outbox.lag_ms if self.is_mine else 0
 
-    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Callable[[], None]) -> None:
-        """Send events of other nodes to `relay`, and call `lost` when one takes the session."""
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Lost) -> None:
+        """Send events of other nodes to `relay`, and call `lost` when the session is lost."""
         self.is_joined, self._relay, self._lost = True, relay, lost
 
     def store(self, event: SessionEvent, release: Release) -> None:
@@ -282,7 +315,7 @@ class BusJournal:
                     return
                 for each in found:
                     if each.at > self.at and not self.is_mine:
-                        self._take(each.at, _line(each.data))
+                        self._take(each.at, self._read(each))
 
     async def follow(self) -> None:
         """Hear from now on what the node that feeds the session tells."""
@@ -328,8 +361,25 @@ class BusJournal:
         self.is_mine = self.closed = False
         self.ended = ""
         self.keep(self._kept)
-        self._lost()
+        self._lost(None)
         await self.follow()
+
+    def give_up(self, error: JournalError) -> None:
+        """End the run, of which a line can never be stored; those behind it are not published."""
+        self._channel.outbox.clear()
+        log.error("session %s: %s", self.session, error)
+        self._lost(error)
+
+    def _read(self, stored: StoredMessage) -> JournalLine:
+        """Decode a line; what is none is passed over: nobody else could read it, either."""
+        try:
+            return read_line(stored.data)
+        except ValueError as error:
+            if not self._is_damaged:
+                what = f"session {self.session}: message {stored.at} of {self._subject}"
+                log.warning("%s is no line of a journal: %s; it is passed over", what, error)
+            self._is_damaged = True
+            return JournalLine()
 
     def _put_line(self, event: Head | Fed | Final | Gap | Eos) -> None:
         past = self.past if isinstance(event, Final) else None
@@ -374,7 +424,10 @@ class BusJournal:
         self.is_mine = False
 
     async def _hear(self, data: bytes) -> None:
-        told = _told(data)
+        try:
+            told = _told(data)
+        except (ValueError, RecursionError):
+            return  # of a newer node; if it was a line, the next one or the next beat shows it
         if self.is_mine or told.epoch != self.epoch:
             return
         if told.line is not None and told.before == self.at:
@@ -456,7 +509,7 @@ class Bus:
             return journal.epoch
         lease, stored = await channel.lease()
         if lease is None or stored is None:
-            return None
+            return await self._without_lease(channel, stored)
         if journal is not None and await self._is_still_mine(journal, lease):
             return journal.epoch
         # Not before: with the newest revision, a node that has lost the session would not notice.
@@ -467,7 +520,25 @@ class Bus:
         await journal.follow()
         channel.is_elsewhere = False
         await self._admit(channel, lease, stored.time, claimant)
+        if channel.journal is None:
+            return ""
         return lease.epoch if journal.at else None
+
+    async def _without_lease(self, channel: Channel, stored: StoredMessage | None) -> str | None:
+        """Forget a run that this node followed: nobody can go on with it."""
+        if (journal := channel.journal) is not None and journal.is_mine:
+            return journal.epoch
+        channel.revision = stored.at if stored else 0
+        if channel.is_over:
+            return None
+        await self._drop(channel)
+        return ""
+
+    async def _drop(self, channel: Channel) -> None:
+        """Let the next client that feeds the session begin a new run."""
+        if channel.journal is not None:
+            await channel.journal.unfollow()
+        channel.journal, channel.is_elsewhere = None, False
 
     async def _is_still_mine(self, journal: BusJournal, lease: Lease) -> bool:
         """Whether this node feeds the session; a journal that thought so learns if it does not."""
@@ -507,15 +578,24 @@ class Bus:
             age_s = (datetime.now(UTC) - stored_at).total_seconds()
             is_awaited = bool(journal.fed.proof) and age_s < self._resume_s
             channel.is_elsewhere = is_fed or is_awaited
-        if not channel.is_elsewhere:
+        if channel.is_elsewhere:
+            return
+        journal.keep(lease.settled)
+        if why := contradiction(journal.fed, journal.past, journal.settled_ms):
+            log.warning("session %s: %s; the session starts over", journal.session, why)
+            await self._drop(channel)
+        else:
             await channel.write_lease(self._stream.node, journal.epoch, lease.settled)
-            journal.keep(lease.settled)
             await journal.claim()
 
     async def _look_back(self, channel: Channel, epoch: str) -> None:
         """Find out whether an earlier run has ended."""
+        if not re.search(_NAME, epoch):  # the client made it up
+            return
         found = await self._stream.newest(f"{LOG}.{channel.key}.{epoch}")
-        line = _line(found.data) if found else JournalLine()
+        line = JournalLine()
+        with suppress(ValueError):
+            line = read_line(found.data) if found else line
         channel.over = (epoch, line.settled_ms) if isinstance(line.event, Eos) else None
 
     async def _is_alive(self, node: str) -> bool:

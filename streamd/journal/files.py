@@ -25,7 +25,17 @@ import msgspec
 from streamd.disk import lock_file, user_folder, write_all
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Eos, Final, Gap, SessionEvent
-from streamd.journal import Claimant, Fed, Head, JournalError, JournalLine, Release
+from streamd.journal import (
+    Claimant,
+    Fed,
+    Head,
+    JournalError,
+    JournalLine,
+    Lost,
+    Release,
+    contradiction,
+    read_line,
+)
 from streamd.options import JournalOptions
 from streamd.types import Past
 
@@ -40,7 +50,6 @@ _log = logging.getLogger(__name__)
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(JournalLine).decode
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -141,8 +150,8 @@ def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, JournalLine]]:
             if not raw.endswith(b"\n"):
                 return  # torn by a crash, or another process is writing it now
             try:
-                line = _decode(raw)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+                line = read_line(raw)
+            except ValueError:
                 if file.read(1):
                     raise JournalError(f"{path}: damaged at byte {offset}") from None
                 return
@@ -240,7 +249,7 @@ class FileJournal:
         """Number of the oldest final that is kept."""
         return next((f.seq for f in self._files if f.path.exists()), self.seq) + 1
 
-    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Callable[[], None]) -> None:
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Lost) -> None:
         """Do nothing: there is no other node."""
 
     def store(self, event: SessionEvent, release: Release) -> None:
@@ -343,6 +352,8 @@ class FileJournal:
                 self.fed = event
             self.ended = event.reason if isinstance(event, Eos) else ""
             self._size = end
+        if why := contradiction(self.fed, self.past, self.settled_ms):
+            raise JournalError(f"{path}: {why}")
         with os_error_as(JournalError, f"{path}: cannot be resumed"):
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._index.writing[self.epoch] = path

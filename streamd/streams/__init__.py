@@ -330,8 +330,13 @@ class Streams:
 
     async def keep(self) -> None:
         """Keep what is to be kept, until cancelled. Raises `JournalError` if that fails."""
-        if self._storage.journal is not None:
+        if self._storage.journal is None:
+            return
+        try:
             await self._storage.journal.run()
+        except* JournalError as group:
+            self._output_failed(JournalError(str(group.exceptions[0])))
+            raise
 
     async def kept(self) -> None:
         """Return when everything is kept."""
@@ -389,9 +394,17 @@ class Streams:
         hub.choices = (journal and journal.fed.choices) or self.choices
         return self._add_stream(name, hub)
 
-    def _lost(self, name: str) -> None:
-        """Another node took the session: its listeners here stay, and hear of it from there."""
-        if (stream := self._streams.get(name)) is not None:
+    def _lost(self, name: str, error: JournalError | None) -> None:
+        """Another node took the session: its listeners here stay, and hear of it from there.
+
+        With an `error`, nobody can go on with it: it ends.
+        """
+        if (stream := self._streams.get(name)) is None:
+            return
+        if error is not None:
+            stream.report(Fault(code="journal", message=str(error), fatal=True))
+            stream.end(EndReason.ERROR, resumable=False)
+        else:
             self._add_stream(name, stream.hub)
             self.metrics.replaced.inc()
             stream.lose()
