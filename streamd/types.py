@@ -60,15 +60,13 @@ class Word:
 class Past:
     """What a session remembers of what is final, for another one that goes on from there.
 
-    That one hears the audio from `start_ms` of the session on. All places are frames after it:
-    `gate` is the state of the gate before frame `gate_at`, and the newest final ended at `until`.
-    Its last window began at `anchor` and held these `words`, which the decoder gets again before an
-    utterance that follows at once; `prompt` are the tokens before them.
+    That one hears the audio from `start_ms` of the session on, so that its voice gate gets used to
+    the sound. All places are frames after it: the newest final ended at `until`. Its last window
+    began at `anchor` and held these `words`, which the decoder gets again before an utterance that
+    follows at once; `prompt` are the tokens before them.
     """
 
     start_ms: int = 0
-    gate: tuple[bytes, bytes] = (b"", b"")
-    gate_at: int = 0
     until: int = 0
     words: tuple[Word, ...] = ()
     anchor: int = 0

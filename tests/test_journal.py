@@ -54,7 +54,7 @@ def full_disk(*_: object) -> int:
     raise OSError(28, "No space left on device")
 
 
-PAST = Past(start_ms=20, gate=(b"\0\xff", b""), gate_at=13, words=(Word(" a", 1, 2, 0.5, (3,)),))
+PAST = Past(start_ms=20, words=(Word(" a", 1, 2, 0.5, (3,)),))
 
 
 @pytest.mark.parametrize("rotate_bytes", [1, 1 << 20])

@@ -6,10 +6,8 @@ louder than an absolute floor and the level varied recently, or a second detecto
 `VoiceDetector`.
 """
 
-import ctypes
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,25 +18,6 @@ VoiceDetector = Callable[[Samples], bool]
 """Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
 SecondOpinion = Callable[[Samples, bool], bool]
 """The same, given what the first detector and the level say. `streamd.engine.silero` has one."""
-
-
-@runtime_checkable
-class Lasting(Protocol):
-    """A detector that remembers more of its stream than the last seconds."""
-
-    @property
-    def state(self) -> bytes:
-        """What it remembers; empty if that is nothing."""
-
-    def restore(self, state: bytes) -> None:
-        """Go on as the detector that had this `state`."""
-
-
-_STATE_BYTES = 736
-"""Size of the library's VadInstT: numbers of fixed width, none of them a pointer or an index."""
-_address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
 
 
 class WebRtcVad:
@@ -54,22 +33,6 @@ class WebRtcVad:
         """See `VoiceDetector`."""
         pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
         return bool(self._vad.is_speech(pcm, SAMPLE_RATE))
-
-    @property
-    def state(self) -> bytes:
-        """See `Lasting`."""
-        return ctypes.string_at(self._address, _STATE_BYTES)
-
-    def restore(self, state: bytes) -> None:
-        """See `Lasting`."""
-        if len(state) == _STATE_BYTES:
-            ctypes.memmove(self._address, state, _STATE_BYTES)
-
-    @property
-    def _address(self) -> int:
-        # The package has no function that copies the library's object.
-        address: int = _address_of(self._vad._vad, b"WebRtcVadPtr")
-        return address
 
 
 SILENCE_DB = -120.0
@@ -137,45 +100,12 @@ class Gate:
         self._steadiness = Steadiness() if self._options.steady_db and not second else None
         self._heard, self._believed = Opening(self._options), Opening(self._options)
         self._late = 0
-        self._restoring: tuple[bytes, bytes] | None = None
-        self._n_before = 0  # frames until then
-
-    @property
-    def state(self) -> tuple[bytes, bytes]:
-        """What it remembers of the frames until now, for `restore`; a few kilobytes."""
-        first, second = (part.state if isinstance(part, Lasting) else b"" for part in self._parts)
-        return first, second
-
-    @property
-    def _parts(self) -> tuple[VoiceDetector, SecondOpinion | None]:
-        return self._vad, self._second
-
-    def restore(self, state: tuple[bytes, bytes], n_before: int) -> None:
-        """Go on after the next `n_before` frames as the gate that had this `state` there.
-
-        If they are at least `LOOKBACK`, it decides as that gate did from two seconds later on.
-        """
-        self._restoring, self._n_before = state, n_before
-        self._restore()
-
-    def _restore(self) -> None:
-        if self._restoring is not None and self._n_before == 0:
-            for part, state in zip(self._parts, self._restoring, strict=True):
-                if isinstance(part, Lasting):
-                    part.restore(state)
-            self._restoring = None
 
     def update(self, frame: Samples, level: float | None = None) -> int:
         """Take the next frame, (320,) float32, and its `level_db` if the caller has it.
 
         Returns 0 while the gate is open, else how many frames ago the last voiced frame was (>= 1).
         """
-        if self._restoring is not None:
-            self._n_before -= 1
-            if self._second is not None:
-                self._second(frame, False)
-            self._restore()
-            return 1
         options, level = self._options, level_db(frame) if level is None else level
         # All have state, so all must see every frame.
         voiced = self._vad(frame) and level >= options.floor_db
@@ -200,9 +130,6 @@ class Gate:
         return self._believed.doubtful
 
 
-LOOKBACK = 13
-"""Frames before a state that are fed to the gate that takes it over: a detector looks back at
-them (`streamd.engine.silero`)."""
 LATEST = 30
 """Frames that a second opinion may take at most; the longest seen was 28, in rumbling noise."""
 

@@ -6,8 +6,9 @@ import pytest
 import noises
 import streamd.engine.silero
 from streamd.engine.silero import HighPass, Silero
+from streamd.session import REACH, SHORT_PAUSE
 from streamd.types import FRAME, SAMPLE_RATE
-from streamd.vad import LOOKBACK, Gate, WebRtcVad
+from streamd.vad import Gate, WebRtcVad
 from tests.support import recorded
 
 
@@ -104,25 +105,14 @@ def test_the_filter_is_the_formula():
     np.testing.assert_allclose(np.concatenate(chunks), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("after_s", [2, 6, 9, 14])
-def test_a_gate_that_takes_over_a_state_decides_as_the_one_that_had_it(after_s):
-    frames = recorded.frames(recorded.three_sentences())
-    at = after_s * 50
+@pytest.mark.parametrize("after_s", [25, 32])
+def test_a_gate_that_heard_the_last_20_s_decides_as_one_that_heard_all(after_s):
+    """What a session is fed again elsewhere warms the gate up: there is no state to carry."""
+    heard = SHORT_PAUSE + REACH
+    frames, at = recorded.frames(recorded.whole()), after_s * 50
     first, second = (Gate(WebRtcVad(1), second=Silero()) for _ in range(2))
-    for frame in frames[:at]:
-        first.update(frame)
-    second.restore(first.state, LOOKBACK)
-    for frame in frames[at - LOOKBACK : at]:
-        assert second.update(frame) > 0
-    decided = [(first.update(frame), second.update(frame)) for frame in frames[at:]]
-    assert any(one == 0 for one, _ in decided[110:])
-    assert all(one == other for one, other in decided[110:])
-    assert first.state == second.state
-
-
-@pytest.mark.parametrize("state", [(b"", b""), (b"odd", b"odd")])
-def test_a_gate_without_a_state_that_it_knows_begins_anew(state):
-    frames = recorded.frames(recorded.three_sentences())[:150]
-    anew, restored = (Gate(WebRtcVad(1), second=Silero()) for _ in range(2))
-    restored.restore(state, 0)
-    assert [anew.update(frame) for frame in frames] == [restored.update(frame) for frame in frames]
+    opened = [first.update(frame) == 0 for frame in frames]
+    again = [second.update(frame) == 0 for frame in frames[at - heard :]][heard:]
+    differ = sum(one != other for one, other in zip(opened[at:], again, strict=True))
+    assert any(again)
+    assert differ <= len(again) / 50

@@ -58,7 +58,7 @@ def spoken(
         if i % 50 == 0 or any(isinstance(event, Final) for event in events[n:]):
             assert session.past.start_ms >= past.start_ms
             past, settled_ms = session.past, session.settled_ms
-            assert settled_ms - past.start_ms <= 27_000  # bounds what a client keeps
+            assert settled_ms - past.start_ms <= 21_500  # bounds what a client keeps
     if life is None:
         if window is not None:
             events += session.accept(window, recognizer.recognize(window))

@@ -38,6 +38,12 @@ def three_sentences() -> np.ndarray:
     return samples("arctic_a0245", "jfk")
 
 
+def whole() -> np.ndarray:
+    """All of the recording, 64 s."""
+    sound, _ = soundfile.read(RECORDING, dtype="float32")
+    return np.asarray(sound[: len(sound) // FRAME * FRAME])
+
+
 def frames(sound: np.ndarray) -> np.ndarray:
     """In frames, (n, 320)."""
     return sound.reshape(-1, FRAME)

@@ -22,7 +22,6 @@ from streamd.types import SAMPLE_RATE, Samples
 _MODEL = Path(__file__).with_name("silero_vad_16k_op15.onnx")
 _CHUNK, _BEFORE = 512, 64
 """Samples that the model hears at a time, and those before them that it hears again."""
-_STATE_BYTES = 4 + 8 * 8 + 4 * (_BEFORE + 2 * 128)
 _BACK = 8 * _CHUNK
 """Samples up to the end of the frame that wakes it."""
 _ON, _OFF = 0.5, 0.35
@@ -63,20 +62,6 @@ class Silero:
             self._hearing = None
         return speech
 
-    @property
-    def state(self) -> bytes:
-        """See `streamd.vad.Lasting`; what it has not heard yet is in the frames before."""
-        n = np.array([len(self._recent)], "<i4").tobytes()
-        return n + self._hearing.state if self._hearing else b""
-
-    def restore(self, state: bytes) -> None:
-        """See `streamd.vad.Lasting`."""
-        if len(state) == _STATE_BYTES:  # another version of streamd may have written another one
-            (n,) = np.frombuffer(state[:4], "<i4")
-            self._recent = self._recent[len(self._recent) - n :]
-            self._hearing = _Hearing(0.0)
-            self._hearing.restore(state[4:])
-
 
 class _Hearing:
     """What it has heard since it was woken; `n_low`: for how many chunks hardly any speech."""
@@ -105,23 +90,6 @@ class _Hearing:
         self._n_on = self._n_on + on if self.speech else 0
         self.n_low = self.n_low + 1 if prob < _LOW else 0
 
-    @property
-    def state(self) -> bytes:
-        """All of it, as bytes."""
-        counts = (self.speech, self.n_low, self._n_on, self._n_off)
-        numbers = np.array([*counts, *(each for f in self._filters for each in f.state)], "<f8")
-        return b"".join((numbers.tobytes(), self._before.tobytes(), self._state.tobytes()))
-
-    def restore(self, state: bytes) -> None:
-        """Go on from that."""
-        numbers = np.frombuffer(state[:64], "<f8")
-        self.speech = bool(numbers[0])
-        self.n_low, self._n_on, self._n_off = map(int, numbers[1:4])
-        for each, at in zip(self._filters, (4, 6), strict=True):
-            each.state = numbers[at], numbers[at + 1]
-        values = np.frombuffer(state[64:], "<f4")
-        self._before, self._state = values[:_BEFORE], values[_BEFORE:].reshape(2, 1, 128)
-
 
 @cache
 def _model() -> InferenceSession:
@@ -141,14 +109,13 @@ class HighPass:
         # enough for float64.
         self._a = np.exp(-2 * np.pi * cutoff_hz / SAMPLE_RATE)
         self._powers = self._a ** np.arange(_CHUNK)
-        self.state = (first, 0.0)
-        """The newest sample before the filter, and behind it."""
+        self._newest = (first, 0.0)  # the newest sample before the filter, and behind it
 
     def __call__(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
         """Filter the next 512 samples."""
-        last_x, last_y = self.state
+        last_x, last_y = self._newest
         rise = np.diff(chunk, prepend=last_x)
         total = np.cumsum(rise / self._powers) + last_y
         filtered: NDArray[np.float64] = self._a * self._powers * total
-        self.state = (float(chunk[-1]), float(filtered[-1]))
+        self._newest = (float(chunk[-1]), float(filtered[-1]))
         return filtered
