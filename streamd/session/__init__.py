@@ -360,7 +360,9 @@ class Session:
             # It is still the pause that was asked about, so this is the answer.
             segment.tail = hypothesis.words
             events += segment.show(self._seg, end, self.now)
-            events += self._segmenter.answer(segment.utterance, segment.words)
+            # A guess ends the utterance no sooner than no text: more audio may tell what it is.
+            words = segment.words if is_probable(hypothesis) else ()
+            events += self._segmenter.answer(segment.utterance, words)
         return [*events, *self._release()]
 
     def _release(self) -> list[SessionEvent]:
