@@ -173,7 +173,7 @@ class Session:
             events += self._segmenter.push(silence, level, self._gate.late)
             events += self._release()
         if lost:
-            events.append(self._lose(lost))
+            events += self._lose(lost)
         return self._after(events)
 
     def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
@@ -224,7 +224,7 @@ class Session:
             prompt=self._prompt.tokens[-n_prompt:] if n_prompt else (),
             before=segment.before,
             prefix=segment.prefix,
-            prefix_end=max(segment.utterance.start, segment.read_until),
+            prefix_end=min(max(segment.utterance.start, segment.read_until), end),
             draft=segment.draft,
             last=last,
             language=self._options.language or self._language.known,
@@ -323,7 +323,9 @@ class Session:
         words = new or segment.in_window
         heard = max(words[-1].end, segment.utterance.start) if words else window.start
         voiced = self._segmenter.voiced_share(heard, window.end) * (window.end - heard)
-        return window.start < heard and voiced >= LEFT_OUT
+        # Behind new words, another window is worth it only if it is shorter by as much.
+        least = LEFT_OUT if new else 1
+        return heard - window.start >= least and voiced >= LEFT_OUT
 
     def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
         """Transcribe the rest on its own, the last window of an utterance before its final."""
@@ -394,7 +396,7 @@ class Session:
         self._trim(segment, end, hypothesis)
         self._past = replace(
             self._past,
-            until=max(end, min(last, self._transcribed)),
+            until=max(end, min(last, self._transcribed), self._past.until),
             prompt=self._prompt.tokens,
             language=self._language.known,
         )
@@ -423,15 +425,20 @@ class Session:
             doubtful=hypothesis.suspect is Suspect.LOOP,
         )
 
-    def _lose(self, n_lost: int) -> Gap:
+    def _lose(self, n_lost: int) -> list[Gap]:
         """Report audio that was overwritten before it was transcribed.
 
         More is dropped than necessary, for one gap a minute instead of fifty a second.
         """
         n_more = min(self._options.backlog // 10, self._ring.end - self._ring.start)
         self._ring.forget(start := self._ring.start + n_more)
-        lost_ms = ms_from_frames(n_lost + n_more)
-        return Gap(t_ms=ms_from_frames(start) - lost_ms, duration_ms=lost_ms, why=GapReason.ENGINE)
+        stretches = self._timeline.unbroken(
+            ms_from_frames(start - n_lost - n_more), ms_from_frames(start)
+        )
+        return [
+            Gap(t_ms=since, duration_ms=until - since, why=GapReason.ENGINE)
+            for since, until in stretches
+        ]
 
     def _pass_over(self) -> list[SessionEvent]:
         """Go on after audio that was overwritten, and after utterances that are read to their end.

@@ -6,6 +6,7 @@ be transcribed, so frames stand for a few seconds only, and times jump over the 
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -28,6 +29,11 @@ class Timeline:
         """The true time of a counted one."""
         n_before = bisect_right(self._at_ms, counted_ms)
         return counted_ms + sum(self._later_ms[n_before - 1 : n_before])
+
+    def unbroken(self, start_ms: int, end_ms: int) -> list[tuple[int, int]]:
+        """The stretches of counted time, from `start_ms` to `end_ms`, between jumps."""
+        inside = [at_ms for at_ms in self._at_ms if start_ms < at_ms < end_ms]
+        return list(pairwise([start_ms, *inside, end_ms]))
 
     def correct(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
         """The events at their true times."""

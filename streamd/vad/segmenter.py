@@ -69,7 +69,8 @@ class Segmenter:
     @property
     def oldest(self) -> int:
         """Frame before which no utterance begins, not even one that is still to come."""
-        to_come = max(self.cursor - self.options.pre_roll - self._late, self._floor)
+        # A flush may take the frame before the cursor for the start of a word.
+        to_come = max(self.cursor - 1 - self.options.pre_roll - self._late, self._floor)
         return min(to_come, self.utterances[0].start) if self.utterances else to_come
 
     def push(self, silence: int, level: float, late: int = 0) -> list[Vad]:
@@ -211,6 +212,7 @@ class Segmenter:
         end = self.cursor
         if utterance.pause is not None:
             end = min(end, utterance.pause + self.options.tail)
+        end = max(end, self._floor)  # it may overlap with the one before, but not end before it
         utterance.close(end)
         self._floor, self._open = end, None
         return [Vad(speech=False, t_ms=ms_from_frames(self.cursor))]

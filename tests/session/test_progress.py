@@ -417,7 +417,8 @@ def most_windows(told: Run) -> int:
       which is not before half of the longest is over.
     - For partials an utterance has a window each step.
     - Each pause asks for a last window, and so does an utterance that did not end in its pause.
-    - A last window that left out 1.5 s of voice is followed by one that begins there.
+    - A last window that left out 1.5 s of voice is followed by one that begins there: behind
+      given words once in each pause, behind new ones if it is 1.5 s shorter.
     """
     n_frames, endpoint = len(told.voiced), told.world.endpoint
     pairs = zip([False, *told.voiced], told.voiced, strict=False)
@@ -430,7 +431,7 @@ def most_windows(told: Run) -> int:
     step = told.world.options.step
     n_partials = n_frames // step + n_utterances if step else 0
     overlaps = n_cuts * endpoint.overlap
-    n_again = (n_frames + overlaps) // LEFT_OUT
+    n_again = (n_frames + overlaps) // LEFT_OUT + n_pauses + n_utterances
     return n_partials + n_pauses + n_utterances + n_again
 
 
