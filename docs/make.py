@@ -37,12 +37,12 @@ line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[v
 _SETTINGS = f"""\
 ## Fields without an option
 
-`--set search.entropy_threshold=2.8` may be repeated; `{SET_VARIABLE}` takes several, separated by
+`--set loop.compression=3.5` may be repeated; `{SET_VARIABLE}` takes several, separated by
 spaces, and the file has a section:
 
 ```toml
 [set]
-search.entropy_threshold = 2.8
+loop.compression = 3.5
 gate.attack_ms = 200
 ```
 

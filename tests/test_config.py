@@ -356,7 +356,7 @@ def test_of_a_setting_given_twice_the_last_one_counts():
 def test_a_setting_that_is_taken_for_an_option_is_named():
     with pytest.raises(ConfigError, match=r"^STREAMD_OPEN_SHARE is now STREAMD_SET=gate\.open"):
         load({}, {"STREAMD_OPEN_SHARE": "0.5"})
-    assert successor("entropy-threshold") == "search.entropy_threshold"
+    assert successor("least-evidence") == "search.least_evidence"
     assert successor("endpoint-empty-ms") == "endpoint.empty_ms"
     assert successor("loop-stuck-tokens") == "loop.stuck_tokens"
     assert successor("xyzzy") == ""

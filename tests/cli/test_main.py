@@ -236,7 +236,7 @@ def test_file_named_like_a_command(run, tmp_path):
             "--no-condition-on-previous-text for transcribe",
         ),
         ("transcribe --fp16=False", "--fp16 is openai-whisper's; streamd has --precision"),
-        ("--entropy-threshold 2", "--entropy-threshold is now --set search.entropy_threshold=..."),
+        ("--loop-compression 2", "--loop-compression is now --set loop.compression=..."),
         ("--no-suppress-blank", "--no-suppress-blank is now --set search.suppress_blank=..."),
         (
             "--set gate.atack_ms=1",

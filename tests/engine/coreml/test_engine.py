@@ -10,7 +10,7 @@ import pytest
 
 from streamd.engine.recognizer import Recognizer
 from streamd.mel import log_mel
-from streamd.options import DecodingOptions
+from streamd.options import DecodingOptions, LoopLimits
 from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Hypothesis, Window
 from tests.golden import load
@@ -107,7 +107,7 @@ SEARCHES = {
     "a beam of many words": (clip("digits", 300, last=True), {"beam_size": 5, "patience": 2.0}),
     "fallback": (
         clip("cards", 100, last=True),
-        {"temperatures": (0.0, 1.0), "least_evidence": 0.0, "best_of": 1},
+        {"temperatures": (0.0, 1.0), "loops": LoopLimits(stuck_tokens=2), "best_of": 1},
     ),
     "chance": (clip("cards", 90, last=True), {"temperatures": (0.8,), "audio_ctx": 1500}),
 }

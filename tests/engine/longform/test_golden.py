@@ -117,7 +117,6 @@ class ScriptedSearch:
             token_probs=(0.5,) * len(written.tokens),
             avg_logprob=written.avg_logprob,
             no_speech_prob=written.no_speech_prob,
-            blank=False,
             compression_ratio=written.compression_ratio,
             temperature=temperature,
             language=context.language,
