@@ -201,14 +201,22 @@ def test_the_messages_of_the_troubleshooting_page_are_streamds() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    link = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+    link = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
     broken = [
-        f"{page.relative_to(ROOT)}: {target}"
+        f"{page.relative_to(ROOT)}: {target}#{heading}"
         for page in tracked("*.md")
-        for target in link.findall(page.read_text())
-        if not (page.parent / target).exists()
+        for target, heading in link.findall(page.read_text())
+        if not _leads_somewhere(page.parent / target if target else page, heading)
     ]
     assert not broken
+
+
+def _leads_somewhere(path: Path, heading: str) -> bool:
+    if not heading or not path.exists():
+        return path.exists()
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return heading in [re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in headings]
 
 
 # -- the model and the recording -------------------------------------------------------------
