@@ -55,27 +55,28 @@ def settled(words: Sequence[Word], before: int) -> int:
 
 
 class LocalAgreement:
-    """Commits the words on which the last hypotheses agree, once they are old enough.
+    """Commits the words on which the last hypotheses agree.
 
     LocalAgreement-n of Liu et al. 2020 (arXiv 2005.11185) and Machacek et al. 2023 (arXiv
-    2307.14743). The age of the words is an addition: agreement alone commits words of which only
-    the beginning was in the audio.
+    2307.14743). That the newest word and improbable ones wait is an addition: agreement alone
+    commits words of which only the beginning was in the audio.
     """
 
     def __init__(self, options: AgreementOptions | None = None) -> None:
         self._options = options or AgreementOptions()
         self._history: deque[list[str]] = deque(maxlen=self._options.agree)
-        self._now = 0  # the end of the newest window in the history
 
     def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
-        if silence >= COMPLETE_AFTER:
-            # All words are complete, but later audio may change a doubtful one.
+        if is_complete := silence >= COMPLETE_AFTER:
             self._history.clear()
-            self._history.append([normalised(word.text) for word in words])
-            self._now = now
-            return self._sure(words, now)
-        n = max(self._agreed(words, now), self._confident(words, now))
+        self._history.append([normalised(word.text) for word in words])
+        sure = self._sure(words, now)
+        if is_complete:  # all words are, but later audio may change a doubtful one
+            return sure
+        if len(self._history) < self._options.agree:
+            return 0
+        n = min(agreement(list(self._history)), sure)
         if silence == 0:
             n = min(n, len(words) - 1)  # the newest word may still be growing
         return max(n, 0)
@@ -88,19 +89,6 @@ class LocalAgreement:
     def reset(self) -> None:
         """Forget the hypotheses: a new utterance begins."""
         self._history.clear()
-        self._now = 0
-
-    def _agreed(self, words: Sequence[Word], now: int) -> int:
-        names = [normalised(word.text) for word in words]
-        if self._history and now - self._now < self._options.min_progress:
-            self._history[-1] = names  # too soon to count as a second opinion
-            return 0
-        self._history.append(names)
-        self._now = now
-        if len(self._history) < self._options.agree:
-            return 0
-        n = agreement(list(self._history))
-        return min(n, settled(words, now - self._options.hold), self._sure(words, now))
 
     def _sure(self, words: Sequence[Word], now: int) -> int:
         """How many leading words are probable, or old enough for more audio not to help."""
@@ -108,11 +96,6 @@ class LocalAgreement:
         old = now - options.doubtful_age
         is_sure = lambda word: word.prob >= options.doubtful_prob or word.end <= old  # noqa: E731
         return sum(1 for _ in takewhile(is_sure, words))
-
-    def _confident(self, words: Sequence[Word], now: int) -> int:
-        options = self._options
-        old = words[: settled(words, now - options.confident_age)]
-        return sum(1 for _ in takewhile(lambda word: word.prob >= options.confident_prob, old))
 
 
 class AlignAtt:

@@ -124,7 +124,7 @@ class Suspect(StrEnum):
     NO_END = "no_end"
     """The decoder was stopped at the token limit."""
     HALLUCINATION = "hallucination"
-    """The words look invented; they are believed only where there was speech."""
+    """The words were what Whisper writes for sounds without speech; they are removed."""
 
 
 @dataclass(frozen=True, slots=True)

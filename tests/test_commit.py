@@ -43,28 +43,12 @@ def test_the_newest_word_waits_while_somebody_speaks():
     assert commit(policy, words("and so"), now=125, silence=0) == 1
 
 
-def test_young_words_wait():
-    policy = LocalAgreement(AgreementOptions(hold=12))
-    commit(policy, words("and so my"), now=65, silence=0)
-    assert commit(policy, words("and so my fellow"), now=80, silence=0) == 3
-    policy.reset()
-    commit(policy, words("and so my"), now=50, silence=0)
-    assert commit(policy, words("and so my fellow"), now=66, silence=0) == 2
-
-
-def test_a_second_look_at_almost_the_same_audio_is_no_second_opinion():
-    policy = LocalAgreement(AgreementOptions(min_progress=15))
-    commit(policy, words("and so my"), now=100, silence=0)
-    assert commit(policy, words("and so my"), now=110, silence=0) == 0
-    assert commit(policy, words("and so my"), now=126, silence=0) == 2
-
-
 def test_an_improbable_word_waits_until_more_audio_would_not_help():
     policy = LocalAgreement(AgreementOptions(doubtful_prob=0.7, doubtful_age=75))
     heard = [*words("and so"), *words("mike", start=40, prob=0.6), *words("said it", start=60)]
     commit(policy, heard, now=105, silence=0)
     assert commit(policy, heard, now=130, silence=0) == 2
-    assert commit(policy, heard[2:], now=135, silence=0) == 0
+    assert commit(policy, heard[2:], now=134, silence=0) == 0
     assert commit(policy, heard[2:], now=155, silence=0) == 2
 
 
@@ -87,16 +71,10 @@ def test_after_silence_a_doubtful_word_waits_all_the_same():
     assert commit(policy, heard[1:], now=130, silence=0) == 1
 
 
-def test_sure_and_old_words_are_committed_at_first_sight():
-    sure = words("and so my fellow", prob=0.99)
-    assert commit(LocalAgreement(), sure, now=95, silence=0) == 2
-    assert commit(LocalAgreement(), words("and so my fellow"), now=95, silence=0) == 0
-
-
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=12))
 def test_committed_words_are_what_all_hypotheses_since_agree_on(hypotheses):
     """Feed the recognizer's view (uncommitted words only) as the session does."""
-    policy, committed, before = LocalAgreement(AgreementOptions(hold=0, min_progress=0)), [], None
+    policy, committed, before = LocalAgreement(), [], None
     for i, names in enumerate(hypotheses):
         new = words(" ".join(names))
         n = commit(policy, new, now=1000 + 100 * i, silence=0)

@@ -357,7 +357,7 @@ def test_a_setting_that_is_taken_for_an_option_is_named():
     with pytest.raises(ConfigError, match=r"^STREAMD_OPEN_SHARE is now STREAMD_SET=gate\.open"):
         load({}, {"STREAMD_OPEN_SHARE": "0.5"})
     assert successor("least-evidence") == "search.least_evidence"
-    assert successor("endpoint-empty-ms") == "endpoint.empty_ms"
+    assert successor("endpoint-sentence-ms") == "endpoint.sentence_ms"
     assert successor("loop-stuck-tokens") == "loop.stuck_tokens"
     assert successor("xyzzy") == ""
     assert not any(successor(name) for name in OPTIONS)

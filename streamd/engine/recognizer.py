@@ -23,13 +23,14 @@ from streamd.search.decode import (
     spoken,
     with_fallback,
 )
-from streamd.search.guards import is_anomalous, without_instant_words
 from streamd.search.paths import KnownTokens
 from streamd.search.tokenizer import Tokenizer
 from streamd.search.words import find_words, n_attended, spread_words, tighten
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word, ms_from_frames
 
 _SPARE_TOKENS = 8
+"""Tokens that a window may have besides those that its length allows: marks, and words of
+rapid speech. Both only bound a decoder that does not end."""
 SETTLED = 75
 """A position that had so many frames (1.5 s) of sound after it is not computed again. Without,
 nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
@@ -173,9 +174,6 @@ class Recognizer(Generic[FeaturesT]):
     def _hypothesis(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> Hypothesis:
         suspect = self._distrusted(window, view, decoded)
         words = () if suspect is Suspect.NO_SPEECH else self._words(window, view, decoded)
-        timed = [(word.text, word.prob, ms_from_frames(word.end - word.start)) for word in words]
-        if suspect is None and not view.tokenizer.translates and is_anomalous(timed):
-            suspect = Suspect.HALLUCINATION
         return Hypothesis(
             words=words,
             tokens=tuple(token for word in words for token in word.tokens),
@@ -238,7 +236,6 @@ class Recognizer(Generic[FeaturesT]):
                 break
             kept.append(word)
             n_text -= len(word.tokens)
-        kept = without_instant_words(kept)
         if self._quick.tighten:
             kept = tighten(kept, window.samples)
         return tuple(

@@ -46,7 +46,8 @@ def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) ->
 
 
 _NEW = 150
-"""Frames at the end of a window (3 s): given tokens that attend to them are run again."""
+"""Frames at the end of a window (3 s): given tokens that attend to them are run again,
+since the encoder computed the last 1.5 s of the window before anew, and a step was added."""
 _LEAST_KNOWN = 8
 """Fewer known tokens are run again: that takes hardly longer."""
 _N_START = 5

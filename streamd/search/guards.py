@@ -2,24 +2,23 @@
 
 Three signs of repetition, none of which digits that are read aloud show ("eight eight eight"), are
 a run of repeated words (WhisperLiveKit), many tokens that attend to one spot (SimulStreaming), and
-text that compresses too well (WhisperKit). Invented words are improbable, too short or too long
-(openai/whisper ``transcribe.py``, `word_anomaly_score` and `is_segment_anomaly`).
+text that compresses too well (WhisperKit). In recordings, invented words are improbable, too short
+or too long (openai/whisper ``transcribe.py``, `word_anomaly_score` and `is_segment_anomaly`).
 """
 
 import string
 import zlib
 from collections.abc import Sequence
-from itertools import groupby
 
 from streamd.options import APPENDED, PREPENDED, LoopLimits
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import Word
 
-REPEATS_OF_MANY = 3
-LONGEST_PHRASE = 8
+REPEATS_OF_MANY, LONGEST_PHRASE = 3, 8
+"""A phrase of at most so many words is a loop from so many repeats on (WhisperLiveKit)."""
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""
 TAIL_TOKENS = 60
+"""Tokens of which `LoopLimits.compression` is taken (WhisperKit)."""
 
 _IGNORED = string.punctuation + string.whitespace
 USUAL = LoopLimits()
@@ -87,6 +86,7 @@ def find_stuck(frames: Sequence[int], limits: LoopLimits = USUAL) -> int | None:
     return None
 
 
+# The numbers of word anomalies are openai-whisper's.
 IMPROBABLE = 0.15
 SHORTEST_MS = 133
 LONGEST_MS = 2000
@@ -113,24 +113,6 @@ def is_anomalous(words: Sequence[tuple[str, float, int]]) -> bool:
     first = [word for word in words if word[0] not in PREPENDED + APPENDED][:N_FIRST]
     score = sum(word_anomaly(prob, duration_ms) for _, prob, duration_ms in first)
     return score >= ANOMALOUS or score + 0.01 >= len(first)
-
-
-INSTANT_FRAMES, N_INSTANT = 1, 4
-"""Words of at most so many frames, and how many of them in a row were never said."""
-
-
-def without_instant_words(words: Sequence[Word]) -> list[Word]:
-    """Leave out runs of words without duration: the decoder said again what it had said.
-
-    In 20 minutes of real speech such runs were only found in invented text, and at most two such
-    words in a row in right text.
-    """
-    kept: list[Word] = []
-    for instant, run in groupby(words, lambda word: word.end - word.start <= INSTANT_FRAMES):
-        found = list(run)
-        if not (instant and len(found) >= N_INSTANT):
-            kept += found
-    return kept
 
 
 FAMOUS = frozenset(

@@ -8,7 +8,7 @@ either. Rules: openai/whisper `transcribe` (temperature), WhisperLiveKit (loops)
 from collections.abc import Sequence
 
 TOO_HOT = 0.5
-"""Text decoded at a higher temperature is not a prompt for what follows."""
+"""Text decoded at a higher temperature is not a prompt for what follows (openai-whisper)."""
 
 
 class Prompt:

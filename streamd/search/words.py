@@ -23,7 +23,7 @@ from streamd.search.tokenizer import Tokenizer
 from streamd.types import FRAME, Samples, Word
 
 PADDING_SLACK = 10
-"""Frames (200 ms) after the audio that the last word may still attend to."""
+"""Frames (200 ms) after the audio that the last word may still attend to: attention is inexact."""
 QUIET = 0.05
 """Frames 26 dB below a word's loudest one are not speech."""
 _PREFIX_FRAMES, _PREFIX_TOKENS = 150, 8

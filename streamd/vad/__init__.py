@@ -110,17 +110,12 @@ class Opening:
         options = self._options
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1
-        share = sum(self._voiced) / options.attack
-        if self._open:
-            lingers = self._since_voiced <= options.hangover
-            self._open = lingers or share >= options.close_share
-        else:
-            self._open = share >= options.open_share
+        least = options.close_share if self._open else options.open_share
+        self._open = sum(self._voiced) >= least * options.attack
         return 0 if self._open else max(1, self._since_voiced)
 
     @property
     def doubtful(self) -> bool:
         """See `Gate.doubtful`."""
-        return (
-            not self._open and sum(self._voiced) >= self._options.close_share * self._options.attack
-        )
+        least = self._options.close_share * self._options.attack
+        return not self._open and sum(self._voiced) >= least

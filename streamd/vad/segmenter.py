@@ -25,16 +25,18 @@ UNFINISHED = frozenset(
     for word in line.split()
 )
 """Words that do not end a sentence; a speaker who stops here is thinking."""
+DANGLING = 0.5
+"""The probability below which a last word may be the start of another one."""
 
 
 def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
     """Frames of silence that end an utterance with these words."""
     text = text_of(words)
     if not text:
-        return options.empty
+        return options.plain
     if ends_sentence(text):
         return options.sentence
-    unfinished = text.endswith(tuple(COMMAS)) or words[-1].prob < 0.5
+    unfinished = text.endswith(tuple(COMMAS)) or words[-1].prob < DANGLING
     if unfinished or words[-1].text.strip().lower() in UNFINISHED:
         return options.unfinished
     return options.plain

@@ -13,7 +13,7 @@ from streamd.engine.prepared import open_in_memory
 from streamd.engine.recognizer import SETTLED, Recognizer
 from streamd.options import DecodingOptions
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import FRAME, Mel, Suspect, Window, text_of
+from streamd.types import FRAME, Mel, Window, text_of
 from tests.golden import load
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
 
@@ -423,23 +423,6 @@ def test_a_final_with_little_evidence_is_decoded_again():
     strict, _ = recognizer(script(b" ab", prob=0.32), best_of=2, least_evidence=-1.0)
     strict.recognize(window(last=True))
     assert strict.counters.fallbacks == 5
-
-
-@pytest.mark.parametrize(
-    ("frames", "prob", "suspect"),
-    [
-        ([20, 30, 40, 90, 100, 110, 150], 0.9, None),
-        (
-            [20, 20, 20, 20, 20, 20, 20],
-            0.9,
-            Suspect.HALLUCINATION,
-        ),  # nobody says two words in no time
-        ([20, 30, 40, 90, 100, 110, 150], 0.14, Suspect.HALLUCINATION),
-    ],
-)
-def test_words_that_look_invented_are_suspect(frames, prob, suspect):
-    ours, _ = recognizer(script(b" ab cd", frames, prob=prob), least_evidence=-9.0)
-    assert ours.recognize(window()).suspect == suspect
 
 
 # -- on real weights -------------------------------------------------------------------------------

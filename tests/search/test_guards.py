@@ -15,11 +15,9 @@ from streamd.search.guards import (
     find_repetition,
     find_stuck,
     is_anomalous,
-    without_instant_words,
     word_anomaly,
 )
 from streamd.search.tokenizer import Tokenizer
-from streamd.types import Word
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
 
@@ -161,10 +159,3 @@ def test_a_word_s_score_is_openai_s(n_frames, prob):
 )
 def test_words_that_are_an_anomaly_together(words, anomalous):
     assert is_anomalous(words) is anomalous
-
-
-def test_runs_of_words_without_duration_are_left_out():
-    said = [Word(" a", 0, 10, 0.9), Word(" b", 10, 10, 0.9), Word(" c", 10, 30, 0.9)]
-    again = [Word(f" {letter}", 30, 30 + (letter == "b"), 0.9) for letter in "abcd"]
-    assert without_instant_words([*said, *again]) == said
-    assert without_instant_words([*said, *again[:3]]) == [*said, *again[:3]]

@@ -70,16 +70,6 @@ def test_other_words_and_no_words_are_left_alone():
         assert believable(hypothesis, lambda start, end: 0.0) is hypothesis
 
 
-def test_suspected_words_are_dropped_only_where_nobody_spoke():
-    invented = replace(saying("ab cd", 0, 50), suspect=Suspect.HALLUCINATION)
-    dropped = believable(invented, lambda start, end: 0.1)
-    assert (dropped.words, dropped.tokens, dropped.suspect) == ((), (), Suspect.HALLUCINATION)
-    believed = believable(invented, lambda start, end: 0.2)
-    assert (believed.words, believed.suspect) == (invented.words, None)
-    loop = replace(invented, suspect=Suspect.LOOP)
-    assert believable(loop, lambda start, end: 0.0) is loop
-
-
 @pytest.mark.parametrize("spoken", [True, False])
 def test_in_a_session(spoken):
     """A click opens the gate; the recognizer invents words in the silence around it."""

@@ -174,7 +174,7 @@ class Act:
     gap_ms: int = 0
 
 
-FOLLOWING = GateOptions(attack=1, hangover=0)
+FOLLOWING = GateOptions(attack=1)
 """A gate that follows the loudness at once."""
 
 
@@ -203,7 +203,7 @@ POLICIES = (
     AlignAtt,
     Sliding,
     lambda: LocalAgreement(AgreementOptions(agree=3)),
-    lambda: LocalAgreement(AgreementOptions(hold=0, min_progress=0, doubtful_prob=0.0)),
+    lambda: LocalAgreement(AgreementOptions(doubtful_prob=0.0)),
     lambda: AlignAtt(AlignAttOptions(frame_threshold=0, rewind=1500)),
 )
 
@@ -239,7 +239,7 @@ pauses = st.sampled_from([0, 1, 20, 30, 60])
 def endpoints(draw) -> EndpointOptions:
     if draw(st.booleans()):
         return EndpointOptions()
-    silences = [draw(pauses)] * 4 if draw(st.booleans()) else [draw(pauses) for _ in range(4)]
+    silences = [draw(pauses)] * 3 if draw(st.booleans()) else [draw(pauses) for _ in range(3)]
     longest = draw(st.sampled_from([1400, 50, 225, 1500]))
     exact = draw(st.booleans())
     return EndpointOptions(
@@ -248,7 +248,6 @@ def endpoints(draw) -> EndpointOptions:
         plain=silences[0],
         sentence=silences[1],
         unfinished=silences[2],
-        empty=silences[3],
         longest=longest,
         overlap=draw(st.sampled_from([0, 10, 25])) if exact else 0,
         exact_cut=exact,
@@ -267,7 +266,7 @@ worlds = st.builds(
     ).map(tuple),
     options=session_options,
     endpoint=endpoints(),
-    gate=st.sampled_from([FOLLOWING, GateOptions(), GateOptions(attack=3, hangover=30)]),
+    gate=st.sampled_from([FOLLOWING, GateOptions(), GateOptions(attack=30, open_share=0.2)]),
     policy=st.integers(0, len(POLICIES) - 1),
 )
 

@@ -63,7 +63,7 @@ def test_the_last_utterance_is_the_prompt_if_it_is_wanted_and_not_long_ago(keep,
 
 @pytest.mark.parametrize("most", [18, 21])
 def test_the_prompt_completes_the_committed_tokens_inside_the_window(most):
-    session = scripted_session(SessionOptions(length=100, context_tokens=most))
+    session = scripted_session(SessionOptions(length=150, context_tokens=most))
     recognizer, windows = ScriptedRecognizer(), []
     for frame in scripted_audio([True] * (60 * WORD)):
         session.feed(frame[None])

@@ -90,20 +90,11 @@ def test_too_quiet_is_not_speech():
 def test_open_and_close_shares_are_two_thresholds():
     pattern = [True] * 6 + [False, True] * 10 + [False] * 12
     frames = iter(pattern)
-    gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0, hangover=0))
+    gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0))
     seen = [gate.update(np.zeros(FRAME, np.float32)) for _ in pattern]
     assert seen[:5] == [1, 1, 1, 1, 1], "five of ten frames are not enough"
     assert seen[5:26] == [0] * 21, "half of the frames keep it open"
     assert seen[-1] == 12, "from the last voiced frame"
-
-
-def test_hangover_keeps_it_open_at_least_so_long():
-    pattern = iter([True] * 10 + [False] * 30)
-    options = GateOptions(attack=1, hangover=7, floor_db=-200.0)
-    gate = Gate(lambda _: next(pattern), options)
-    seen = [gate.update(np.zeros(FRAME, np.float32)) for _ in range(40)]
-    assert seen[:17] == [0] * 17
-    assert seen[17] == 8
 
 
 def test_the_start_of_a_word_is_doubtful():
