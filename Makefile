@@ -75,7 +75,7 @@ lint: $(INSTALLED) ## format, lint, types, direction of imports
 check: lint test ## everything that a change must pass
 
 check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=tiny.en: those built of it
-	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engine/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
+	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
 
 check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
 	$(BIN)/pytest -m "benchmarks and not coreml" --numprocesses auto --dist load tests/benchmarks

@@ -26,12 +26,12 @@ import msgspec
 import soundfile
 
 from sounds import RECORDING
-from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.events import Final
-from streamd.processor import machine
+from streamd.server.client import watch
 from streamd.streams import Streams
+from streamd.system.processor import machine
 from streamd.types import SAMPLE_RATE
 
 BIN = Path(sys.executable).parent

@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 
 from lab.random_model import random_model
-from streamd.engine.coreml.package import BuiltModel, open_built
-from streamd.engine.coreml.package_builder import write
+from streamd.engines.coreml.package import BuiltModel, open_built
+from streamd.engines.coreml.package_builder import write
 from streamd.options import BuildOptions
-from streamd.processor import machine
+from streamd.system.processor import machine
 
 _MB = 1e6
 

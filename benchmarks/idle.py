@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 import soundfile
 
-from streamd.processor import machine
+from streamd.system.processor import machine
 from streamd.types import SAMPLE_RATE
 from tests.support import pulseaudio
 

@@ -36,8 +36,8 @@ from lab.metrics import erased
 from peer_streams import PROGRAMS, SILENCE_S
 from scores import errors, printed
 from sounds import DATA, Sound, clips, sets
-from streamd.bench import spoken
-from streamd.processor import machine
+from streamd.cli.bench import spoken
+from streamd.system.processor import machine
 from streamd.types import SAMPLE_RATE
 from tables import table
 

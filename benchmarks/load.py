@@ -30,14 +30,14 @@ from lab.eventlog import Began
 from lab.load import Load, measure_load, plot
 from lab.recordings import read_recording
 from sounds import RECORDING
-from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.daemon.opening import open_model
 from streamd.events import Partial
-from streamd.processor import machine
 from streamd.server import LIVE
+from streamd.server.client import watch
 from streamd.streams import Streams
+from streamd.system.processor import machine
 from streamd.types import ms_from_frames
 
 LATE = 0.01

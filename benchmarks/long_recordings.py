@@ -27,7 +27,7 @@ import soundfile
 import soxr
 
 from scores import errors
-from streamd.processor import machine
+from streamd.system.processor import machine
 
 RATE_HZ = 16_000
 STREAMD = Path(sys.executable).with_name("streamd")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Before ONNX Runtime is imported, as in streamd/engine/__init__.py: it would report to Microsoft.
+# Before ONNX Runtime is imported, as in streamd/engines/__init__.py: it would report to Microsoft.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import msgspec
@@ -29,11 +29,12 @@ from onnx import TensorProto, helper
 from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
 from lab.random_model import random_model
-from streamd.engine import ModelDimensions
-from streamd.engine.model import Model
-from streamd.engine.onnx import OnnxEngine, Precision, build
-from streamd.engine.onnx.graphs import bank_rows, graphs
-from streamd.processor import machine
+from streamd.engines import Precision
+from streamd.engines.onnx import OnnxEngine, build
+from streamd.engines.onnx.graphs import bank_rows, graphs
+from streamd.models import ModelDimensions
+from streamd.models.model import Model
+from streamd.system.processor import machine
 from tables import table
 
 SHORT, FULL = 384, 1500

@@ -15,8 +15,8 @@ import numpy as np
 from ctranslate2.converters import TransformersConverter
 
 from lab.random_model import random_model
-from streamd.engine.model import Model
-from streamd.engine.store import load_model
+from streamd.models.model import Model
+from streamd.models.store import load_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support import ggml_file, huggingface_folder, torch_file

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import soundfile
 
-from streamd.bench import noise
+from streamd.cli.bench import noise
 
 N_TOKENS = 20
 WINDOW = noise(250)
@@ -158,14 +158,14 @@ class OpenAiWhisper:
 
 
 class Streamd:
-    """streamd, whose script fixes the length of its hypothesis (streamd/bench.py).
+    """streamd, whose script fixes the length of its hypothesis (streamd/cli/bench.py).
 
     `ctx` 0 is what it would choose for such a window. The draft is what it said half a second
     before, as in a stream; ``streamd-undrafted`` has none.
     """
 
     def __init__(self, folder: Path, threads: int, *, draft: bool = True) -> None:
-        from streamd.bench import ScriptedRecognizer, steps
+        from streamd.cli.bench import ScriptedRecognizer, steps
         from streamd.config import load
         from streamd.daemon import build
         from streamd.daemon.offline import FileTranscriber

@@ -34,7 +34,7 @@ import soundfile
 
 from scores import errors
 from sounds import DATA, sets
-from streamd.processor import machine
+from streamd.system.processor import machine
 from tables import table
 
 HERE = Path(__file__).resolve().parent

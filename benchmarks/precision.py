@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 
 from sounds import DATA, sets
-from streamd.bench import n_edits, spoken
-from streamd.processor import machine
+from streamd.cli.bench import n_edits, spoken
+from streamd.system.processor import machine
 from tables import table
 
 STREAMD = Path(sys.executable).with_name("streamd")

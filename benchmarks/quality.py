@@ -26,7 +26,7 @@ import msgspec
 import scores
 from runs import Run, Trace
 from sounds import DATA, Sound, sets
-from streamd.processor import machine
+from streamd.system.processor import machine
 from tables import table
 
 RUNS = ("offline", "live", "utterances:step=0")

@@ -24,10 +24,10 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.offline import AudioFile, FileTranscriber
 from streamd.daemon.opening import open_model
-from streamd.engine.recognizer import Recognizer
 from streamd.events import Final
 from streamd.sources.file import FileSource
 from streamd.types import Hypothesis, Window, ms_from_frames, text_of
+from streamd.whisper.recognizer import Recognizer
 
 
 class Decoding(msgspec.Struct, frozen=True, kw_only=True):

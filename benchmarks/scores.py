@@ -16,7 +16,7 @@ from lab.latency import segments, word_latencies
 from lab.metrics import commit_violations, erased
 from runs import Trace
 from sounds import Sound
-from streamd.bench import normalizers
+from streamd.cli.bench import normalizers
 from streamd.events import Partial
 
 Scored = Sequence[tuple[Sound, Trace]]

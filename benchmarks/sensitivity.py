@@ -88,10 +88,10 @@ NUMBERS = (
     Number("streamd.session.segment:FORCE_AGE", ("50", "200")),
     Number("streamd.session.belief:PROBABLE", ("-1.3", "-0.7")),
     Number("streamd.session.belief:MOST_VOICED", ("0", "0.5")),
-    Number("streamd.commit:COMPLETE_AFTER", ("5", "30")),
-    Number("streamd.engine.recognizer:_SPARE_TOKENS", ("2", "30")),
-    Number("streamd.engine.recognizer:_SHORT", ("0", "32")),
-    Number("streamd.search.decode:_NEW", ("50", "400")),
+    Number("streamd.session.commit:COMPLETE_AFTER", ("5", "30")),
+    Number("streamd.whisper.recognizer:_SPARE_TOKENS", ("2", "30")),
+    Number("streamd.whisper.recognizer:_SHORT", ("0", "32")),
+    Number("streamd.whisper.decode:_NEW", ("50", "400")),
 )
 
 

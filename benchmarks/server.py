@@ -30,13 +30,13 @@ import msgspec
 import numpy as np
 from websockets.asyncio.client import connect
 
-from streamd.client import watch
 from streamd.config import load
 from streamd.daemon import build, serving
 from streamd.events import Final
-from streamd.processor import machine
 from streamd.server import LIVE
+from streamd.server.client import watch
 from streamd.streams import Streams
+from streamd.system.processor import machine
 
 PERIOD_S = 0.05
 N_LISTENERS = 5

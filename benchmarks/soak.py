@@ -29,10 +29,10 @@ import soundfile
 from lab.eventlog import Said
 from lab.metrics import commit_violations
 from sounds import RECORDING
-from streamd.client import watch
 from streamd.events import Final, Gap, Missed, Partial, Stats
-from streamd.journal.files import transcript
-from streamd.processor import machine
+from streamd.server.client import watch
+from streamd.streams.journal.files import transcript
+from streamd.system.processor import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 16_000

@@ -15,7 +15,7 @@ from typing import Any
 
 import noises
 from lab.latency import SpokenWord
-from streamd.bench import spoken
+from streamd.cli.bench import spoken
 
 _ROOT = Path(__file__).resolve().parents[1]
 DATA = _ROOT.parent / "shared/data/eval"

@@ -3,7 +3,7 @@
     python benchmarks/step.py [--dims base.en small.en] [--steps 20] [NAME=VALUE...]
 
 5 s of audio, a step of 500 ms, a hypothesis of 20 tokens that a script fixes
-(streamd/bench.py). The rows: as in a stream, with the last hypothesis for a draft; without a
+(streamd/cli/bench.py). The rows: as in a stream, with the last hypothesis for a draft; without a
 draft; at the full encoder context. Without ``--dims`` it is the model of the options
 (``model=...``). Prints a table and, last, one JSON line.
 """
@@ -14,9 +14,9 @@ import json
 import msgspec
 
 from lab.random_model import random_model
-from streamd.bench import bench_step, step_table
+from streamd.cli.bench import bench_step, step_table
 from streamd.config import load
-from streamd.processor import machine
+from streamd.system.processor import machine
 
 
 def main() -> None:

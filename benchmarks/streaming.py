@@ -22,12 +22,12 @@ from lab.metrics import Metrics, Spread, measure
 from lab.recordings import Recording, fits, offline, read_recording, with_times
 from lab.replay import Clock, replay
 from sounds import RECORDING
-from streamd.bench import n_edits, spoken
+from streamd.cli.bench import n_edits, spoken
 from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engine.recognizer import Recognizer
 from streamd.types import FRAME_MS, ms_from_frames, text_of
+from streamd.whisper.recognizer import Recognizer
 
 
 class Bench:

@@ -20,22 +20,22 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.audio import Block
 from streamd.config import Config, of_options
 from streamd.daemon import ROOM, build, caption, supervise
 from streamd.daemon.control import Control
+from streamd.daemon.display import open_files
 from streamd.daemon.offline import FileTranscriber, finals_between
 from streamd.daemon.opening import open_model, recognizers
-from streamd.display import open_files
-from streamd.engine import store
-from streamd.engine.catalog import offered
-from streamd.engine.store.cache import places
 from streamd.errors import EngineError, ModelError, SourceError, StreamdError
 from streamd.events import EndReason, Eos, Event, Fault, Final, Gap, Partial
+from streamd.models import store
+from streamd.models.catalog import offered
+from streamd.models.store.cache import places
 from streamd.sinks.text import gap_notice
 from streamd.sources import Source
 from streamd.sources.arrays import ArraySource
 from streamd.sources.file import FileSource
+from streamd.sources.framing import Block
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE

@@ -15,8 +15,8 @@ import streamd
 from streamd import Captioner, ConfigError, EngineError, ModelError, SourceError, transcribe
 from streamd.captioner import CaptionSession
 from streamd.events import Final
-from streamd.hub import Hub
 from streamd.sources.arrays import ArraySource
+from streamd.streams.hub import Hub
 from tests.support import recorded
 
 ROOT = Path(__file__).resolve().parents[1]

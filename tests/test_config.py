@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from docs.make import options_page
-from streamd.audio import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.config import OPTIONS, SETTINGS, Config, as_toml, load, successor, value_of
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS
 from streamd.sinks.formats import FORMATS, suffix
+from streamd.sources.framing import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.sources.stdin import AUTO
 
 ROOT = Path(__file__).parents[1]

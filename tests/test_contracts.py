@@ -285,16 +285,16 @@ def test_the_wheel_has_the_clips_of_the_check_with_their_licences(wheel: zipfile
 
 
 def test_the_wheel_has_the_voice_detector_with_its_licence(wheel: zipfile.ZipFile) -> None:
-    assert "Silero Team" in wheel.read("streamd/engine/silero/LICENSE").decode()
+    assert "Silero Team" in wheel.read("streamd/engines/silero/LICENSE").decode()
     shipped = hashlib.sha256(
-        wheel.read("streamd/engine/silero/silero_vad_16k_op15.onnx")
+        wheel.read("streamd/engines/silero/silero_vad_16k_op15.onnx")
     ).hexdigest()
     assert shipped == "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49"
 
 
 def test_the_wheel_alone_loads_the_bundled_model(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
-    load = "import streamd; from streamd.engine.store import load_model; load_model('tiny.en')"
+    load = "import streamd; from streamd.models.store import load_model; load_model('tiny.en')"
     command = [sys.executable, "-P", "-c", f"{load}; print(streamd.__file__)"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

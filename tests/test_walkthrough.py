@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engine import store
+from streamd.models import store
 from tests.support import huggingface_folder, pulseaudio, recorded
 from tests.support.hub import Repo, hub, repo_of
 

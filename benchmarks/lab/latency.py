@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lab.alignment import align
 from lab.eventlog import Decoded, Said
-from streamd.bench import spoken
+from streamd.cli.bench import spoken
 from streamd.events import Final, Partial, TimedWord, Vad
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.eventlog import Began, Decoded, Ended, Log, Said
 from lab.latency import Segment, SpokenWord, final_delays, segments, word_latencies
-from streamd.bench import n_edits, spoken
+from streamd.cli.bench import n_edits, spoken
 from streamd.events import Final, Gap, Partial, Vad
 
 

@@ -1,15 +1,15 @@
 """Models with the dimensions of OpenAI's and random weights: the cost of a size without its files.
 
 Random weights take as long as trained ones. They write noise, so measurements replace their text
-(`streamd.bench.ScriptedRecognizer`).
+(`streamd.cli.bench.ScriptedRecognizer`).
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from streamd.engine.catalog import dimensions, usual_heads
-from streamd.engine.model import Model, only_language, openai_vocabulary, parameter_shapes
+from streamd.models.catalog import dimensions, usual_heads
+from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
 
 
 def random_model(name: str, seed: int = 0) -> Model:

@@ -18,8 +18,7 @@ import soxr
 
 from lab.alignment import align
 from lab.latency import SpokenWord
-from streamd.bench import spoken
-from streamd.engine.recognizer import Recognizer
+from streamd.cli.bench import spoken
 from streamd.errors import ConfigError, SourceError
 from streamd.types import (
     FRAME,
@@ -31,6 +30,7 @@ from streamd.types import (
     Window,
     ms_from_frames,
 )
+from streamd.whisper.recognizer import Recognizer
 
 _MARGIN = 15
 """Frames around a clip that belong to it: 300 ms."""

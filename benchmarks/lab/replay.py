@@ -16,12 +16,12 @@ import msgspec
 
 from lab.clock import VirtualLoop
 from lab.eventlog import Began, Decoded, Ended, Log, Said
-from streamd.engine.recognizer import Counters
 from streamd.events import EndReason
 from streamd.session import Session
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
 from streamd.types import FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
+from streamd.whisper.recognizer import Counters
 
 Clock = Literal["real", "virtual", "cpu", "free"]
 """How time passes: as it does; as it would on a machine that does nothing else, without waiting

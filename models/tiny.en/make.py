@@ -7,7 +7,7 @@ row is one output of the layer, as in streamd's int8 engine, whose own quantisat
 therefore gives the same integers again. What all rows of the token embedding share, their offset,
 is taken off before and stored beside them, as that engine does with its output layer. All other
 parameters stay float16. ``silence.safetensors`` has the encoder's states of silence
-(streamd/engine/padding.py). The script needs streamd's environment.
+(streamd/engines/padding.py). The script needs streamd's environment.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from streamd.engine.onnx.builder import quantised, row_offset
-from streamd.engine.prepared import with_bank
-from streamd.engine.store import load_model
+from streamd.engines.onnx.builder import quantised, row_offset
+from streamd.engines.prepared import with_bank
+from streamd.models.store import load_model
 
 HERE = Path(__file__).parent
 SOURCE_SHA256 = "27e6cbbc03132b9e95bc2ff4fe1a8c4ccb207f77998cc7567a3945b626b733f7"

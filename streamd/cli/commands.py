@@ -16,11 +16,12 @@ from importlib import import_module
 from inspect import iscoroutine
 from typing import TYPE_CHECKING
 
-from streamd import __version__, stdio
+from streamd import __version__
 from streamd.cli.arguments import Command, Request, Run, help_text, parse
 from streamd.config import OPTIONS, Config, as_toml, load, suggestion
 from streamd.errors import ConfigError, SourceError, StreamdError
-from streamd.stdio import log_to
+from streamd.system import stdio
+from streamd.system.stdio import log_to
 
 if TYPE_CHECKING:
     from streamd.sources.microphone import Device
@@ -103,7 +104,7 @@ def _models_check(config: Config, name: str) -> Iterator[str]:
 
 
 def _bench(config: Config) -> Iterator[str]:
-    from streamd.bench import bench_step, step_json, step_table
+    from streamd.cli.bench import bench_step, step_json, step_table
 
     result = bench_step(config)
     yield step_table(result) if sys.stdout.isatty() else step_json(result)

@@ -16,21 +16,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 import streamd
-from streamd import stdio
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
 from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml, unavailable
-from streamd.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
-from streamd.engine import store
-from streamd.engine.catalog import dimensions
-from streamd.engine.check import compare, sounds
-from streamd.engine.prepared import choose_precision
-from streamd.engine.store import cache, imports
-from streamd.engine.store.cache import places
+from streamd.engines.check import compare, sounds
+from streamd.engines.prepared import choose_precision
 from streamd.errors import StreamdError
-from streamd.processor import machine
+from streamd.models import store
+from streamd.models.catalog import dimensions
+from streamd.models.store import cache, imports
+from streamd.models.store.cache import places
 from streamd.sources import Lost
 from streamd.sources.microphone import Microphone, list_devices, silence_fix
+from streamd.system import stdio
+from streamd.system.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
+from streamd.system.processor import machine
 from streamd.types import FRAME_MS
 
 _PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")

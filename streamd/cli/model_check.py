@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamd.bench import (
+from streamd.cli.bench import (
     ScriptedRecognizer,
     StepTimes,
     measure_encoder,
@@ -17,8 +17,7 @@ from streamd.bench import (
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engine import Engine
-from streamd.engine.check import (
+from streamd.engines.check import (
     FLOAT16_MAX,
     MAX_DISTANCE,
     MAX_KL,
@@ -30,12 +29,13 @@ from streamd.engine.check import (
     read_by_whisper,
     sounds,
 )
-from streamd.engine.model import Model
-from streamd.engine.prepared import choose_precision
-from streamd.engine.store import find, load_model
-from streamd.engine.store.cache import places
+from streamd.engines.prepared import choose_precision
 from streamd.errors import ModelError
+from streamd.models.model import Model
+from streamd.models.store import find, load_model
+from streamd.models.store.cache import places
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Window, text_of
+from streamd.whisper.engine import Engine
 
 log = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamd.config import Config
-from streamd.disk import asset, expanded, megabytes
-from streamd.engine import store
-from streamd.engine.catalog import CATALOG, ENGLISH, entry, languages, offered
-from streamd.engine.model import Outline
-from streamd.engine.store import cache, imports
-from streamd.engine.store.cache import Repository, StorePaths, places, repository_of
-from streamd.engine.store.layouts import layout_of
 from streamd.errors import ConfigError, ModelError
+from streamd.models import store
+from streamd.models.catalog import CATALOG, ENGLISH, entry, languages, offered
+from streamd.models.model import Outline
+from streamd.models.store import cache, imports
+from streamd.models.store.cache import Repository, StorePaths, places, repository_of
+from streamd.models.store.layouts import layout_of
 from streamd.options import ModelOptions, OutputOptions
 from streamd.sinks.progress import Progress, download_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look
+from streamd.system.disk import asset, expanded, megabytes
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _download(
     next try resumes it), or if the user is to be asked and declines.
     """
     # Imported here because httpx2 takes long to import, and most starts need no download.
-    from streamd.engine.store.download import fetch, look_up
+    from streamd.models.store.download import fetch, look_up
 
     offer = look_up(repository, here)
     size = megabytes(offer.n_missing)

@@ -10,22 +10,22 @@ from pathlib import Path
 from streamd.cli.model_check import line
 from streamd.config import Config
 from streamd.daemon.opening import LIBRARY, CoreML, lacks_packages, unavailable
-from streamd.disk import expanded, megabytes
-from streamd.engine.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
-from streamd.engine.coreml.package import FORMS, META, BuiltModel, check_files, open_built
-from streamd.engine.coreml.package_builder import build_model, built_model
-from streamd.engine.coreml.runtime.engine import CoreMLEngine
-from streamd.engine.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE, Devices, Placement
-from streamd.engine.coreml.runtime.takeover import (
+from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
+from streamd.engines.coreml.package import FORMS, META, BuiltModel, check_files, open_built
+from streamd.engines.coreml.package_builder import build_model, built_model
+from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
+from streamd.engines.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE, Devices, Placement
+from streamd.engines.coreml.runtime.takeover import (
     TRIAL_LIMITS,
     compiled_folder,
     load_outcome,
     make_compiled_folder,
 )
-from streamd.engine.coreml.runtime.worker import Job, devices
-from streamd.engine.store import find, not_here
-from streamd.engine.store.cache import places
+from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import ConfigError, EngineError, ModelError
+from streamd.models.store import find, not_here
+from streamd.models.store.cache import places
+from streamd.system.disk import expanded, megabytes
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import datetime
 
-from streamd.client import watch
 from streamd.config import Config, read_token
-from streamd.display import open_display, open_files
-from streamd.journal.files import AUTO, place, runs, transcript
-from streamd.stdio import lines_inside
+from streamd.daemon.display import open_display, open_files
+from streamd.server.client import watch
+from streamd.streams.journal.files import AUTO, place, runs, transcript
+from streamd.system.stdio import lines_inside
 
 log = logging.getLogger(__name__)
 

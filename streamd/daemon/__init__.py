@@ -18,10 +18,10 @@ from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, serving
 from streamd.daemon.control import Control, until_first_error
+from streamd.daemon.display import open_display, open_files
 from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import Recognizers, open_model, recognizers
 from streamd.daemon.screen import Screen, show
-from streamd.display import open_display, open_files
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE

@@ -10,28 +10,28 @@ from typing import Any
 
 import msgspec
 
-from streamd.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.config import OPTIONS, Config
-from streamd.engine import Engine
-from streamd.engine.model import Model
-from streamd.engine.prepared import open_in_memory
-from streamd.engine.recognizer import Recognizer
-from streamd.engine.reference import ReferenceEngine
-from streamd.engine.silero import Silero
-from streamd.engine.store import known_language
+from streamd.engines.prepared import open_in_memory
+from streamd.engines.reference import ReferenceEngine
+from streamd.engines.silero import Silero
 from streamd.errors import ConfigError
 from streamd.events import Choices
+from streamd.models.model import Model
+from streamd.models.store import known_language
 from streamd.options import DecodingOptions, EndpointOptions
-from streamd.search.tokenizer import Tokenizer
 from streamd.session import Session
+from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
+from streamd.session.gate import Gate, WebRtcVad, any_sound
+from streamd.session.segmenter import Segmenter
 from streamd.sources import Source
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.streams import Chooser
 from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms, ms_from_frames
-from streamd.vad import Gate, WebRtcVad, any_sound
-from streamd.vad.segmenter import Segmenter
+from streamd.whisper.engine import Engine
+from streamd.whisper.recognizer import Recognizer
+from streamd.whisper.tokenizer import Tokenizer
 
 
 def default_choices(config: Config) -> Choices:

@@ -17,26 +17,27 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.control import Control, until_first_error
+from streamd.daemon.display import check_files, open_display, open_files, open_stream
 from streamd.daemon.opening import open_model
 from streamd.daemon.screen import Screen, show
-from streamd.display import check_files, open_display, open_files, open_stream
-from streamd.engine import Engine
-from streamd.engine.longform import Transcriber
-from streamd.engine.longform.segments import SpeechClips, TimedSegment, clips_at, in_ms, ms_of
-from streamd.engine.model import Model
 from streamd.errors import ConfigError, SourceError, StreamdError, WireError
 from streamd.events import Details, EndReason, Eos, Fault, Final, Gap, TimedWord, Token
-from streamd.hub import Hub
-from streamd.mel import RecordingMel
+from streamd.models.model import Model
 from streamd.server import LIVE, Recording, Wanted
+from streamd.session.clips import SpeechClips
+from streamd.session.segmenter import Segmenter
 from streamd.sinks.progress import Progress, transcription_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look
 from streamd.sources import Lost, Source
 from streamd.sources.file import FileSource
 from streamd.streams import Streams
+from streamd.streams.hub import Hub
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
-from streamd.vad.segmenter import Segmenter
+from streamd.whisper.engine import Engine
+from streamd.whisper.longform import Transcriber
+from streamd.whisper.longform.segments import TimedSegment, clips_at, in_ms, ms_of
+from streamd.whisper.mel import RecordingMel
 
 _SILENT_FRAMES = 1_500
 """Lost audio becomes silence in pieces of this length, because a gap may be long."""

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.engine import Engine
-from streamd.engine.model import Model
-from streamd.engine.prepared import open_engine
-from streamd.engine.recognizer import Recognizer
-from streamd.engine.store import load_model
+from streamd.engines.prepared import open_engine
 from streamd.errors import ConfigError, ModelError
+from streamd.models.model import Model
+from streamd.models.store import load_model
 from streamd.streams import Chooser
+from streamd.whisper.engine import Engine
+from streamd.whisper.recognizer import Recognizer
 
 if TYPE_CHECKING:
-    from streamd.engine.coreml.package import BuiltModel
+    from streamd.engines.coreml.package import BuiltModel
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
         return None
     why = unavailable(core_ml.library)
     if not why:
-        from streamd.engine.coreml.package_builder import built_model
+        from streamd.engines.coreml.package_builder import built_model
 
         if found := built_model(o.model):
             return found
@@ -125,7 +125,7 @@ def lacks_packages(config: Config, core_ml: CoreML) -> bool:
     wanted = o.engine in ("auto", "coreml") and o.compute != "cpu"
     if not wanted or unavailable(core_ml.library):
         return False
-    from streamd.engine.coreml.package_builder import built_model
+    from streamd.engines.coreml.package_builder import built_model
 
     return built_model(o.model) is None
 
@@ -173,14 +173,14 @@ def _with_core_ml(
     Without `built` the model is built first. With `settled` this returns when all placements have
     been tried, which may take minutes.
     """
-    from streamd.engine.coreml.runtime.engine import WorkerLimits
-    from streamd.engine.coreml.runtime.programs import ON_GPU
-    from streamd.engine.coreml.runtime.takeover import (
+    from streamd.engines.coreml.runtime.core_ml_engine import WorkerLimits
+    from streamd.engines.coreml.runtime.programs import ON_GPU
+    from streamd.engines.coreml.runtime.takeover import (
         SwitchingEngine,
         Takeover,
         make_compiled_folder,
     )
-    from streamd.engine.coreml.runtime.worker import Job
+    from streamd.engines.coreml.runtime.worker import Job
 
     switching = SwitchingEngine(engine)
     limits = WorkerLimits(answer_s=core_ml.answer_s)
@@ -212,7 +212,7 @@ def _build(name: str) -> "BuiltModel":
 
     Raises `ModelError` if it was not built; the log says why.
     """
-    from streamd.engine.coreml.package_builder import built_model
+    from streamd.engines.coreml.package_builder import built_model
 
     run = "import sys; from streamd.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", run, "models", "build", name, "--engine", "coreml"]

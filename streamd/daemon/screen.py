@@ -17,9 +17,9 @@ import numpy as np
 from streamd.daemon.control import Control
 from streamd.errors import StreamdError
 from streamd.events import Event, Final
-from streamd.hub import Hub
 from streamd.sinks import CaptionSink, Sink
-from streamd.stdio import lines_inside
+from streamd.streams.hub import Hub
+from streamd.system.stdio import lines_inside
 from streamd.types import Frames
 
 _METER_FRAMES = 10

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from streamd.config import Config, read_token
 from streamd.daemon.sharing import fragment, invite, open_to_others
-from streamd.engine.store import known_language
 from streamd.errors import BindError, ConfigError
-from streamd.journal.files import Folder, JournalPolicy, place
+from streamd.models.store import known_language
 from streamd.options import BindOptions
 from streamd.server import Recordings, Server, ServerInfo
 from streamd.streams import SessionStorage, Streams
+from streamd.streams.journal.files import Folder, JournalPolicy, place
 
 if TYPE_CHECKING:
-    from streamd.journal.bus import Bus
+    from streamd.streams.journal.bus import Bus
 
 _FIRST_FD = 3
 """The first socket that a service manager passes (sd_listen_fds(3))."""
@@ -58,8 +58,8 @@ def _bus(config: Config, resume_s: float) -> "Bus":
     if find_spec("nats") is None:
         raise ConfigError("--bus needs a library: pip install 'streamd-captions[cluster]'")
     # Optional, so imported on demand.
-    from streamd.journal.bus import Bus
-    from streamd.journal.jetstream import JetStream
+    from streamd.streams.journal.bus import Bus
+    from streamd.streams.journal.jetstream import JetStream
 
     stream = JetStream(options.bus, days=options.days, replicas=options.replicas)
     return Bus(stream, resume_s=resume_s)

@@ -1,7 +1,7 @@
 """The websocket server: who may connect, who listens to a session and who feeds one.
 
 `Server` runs it. docs/protocol.md describes the protocol,
-`wire` defines its messages, and `streamd.client` is the other end.
+`wire` defines its messages, and `streamd.server.client` is the other end.
 """
 
 from streamd.server.auth import is_loopback

@@ -17,12 +17,12 @@ from websockets.protocol import State
 
 from streamd.errors import WireError
 from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
-from streamd.hub import Hub
 from streamd.options import ServerLimits
 from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.dialects.native import Native
 from streamd.server.ingest import SECRET, Ingest, Ingests
 from streamd.server.wire import Hello, Limits, Role, close_code
+from streamd.streams.hub import Hub
 from streamd.types import SAMPLE_RATE
 
 LIVE = "live"

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from streamd.audio import Framer, PcmDecoder
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.options import ServerLimits
 from streamd.server.wire import Command, Flush, Query, Role, Start, Stop
+from streamd.sources.framing import Framer, PcmDecoder
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
 from streamd.types import ms_from_frames

@@ -15,7 +15,6 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from streamd.disk import asset
 from streamd.errors import BindError, ConfigError, WireError
 from streamd.events import EndReason
 from streamd.options import BindOptions, ServerLimits
@@ -45,6 +44,7 @@ from streamd.server.routes import UPLOADS, Invitation, load_pages, routes
 from streamd.server.wire import STREAM_PATH, Limits, Role
 from streamd.server.wyoming_socket import WyomingSocket, parse_address
 from streamd.streams import Streams
+from streamd.system.disk import asset
 
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")

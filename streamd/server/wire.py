@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from streamd.audio import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.errors import WireError
 from streamd.events import Choices
+from streamd.sources.framing import MAX_RATE_HZ, MIN_RATE_HZ
 
 STREAM_PATH = "/v1/stream"
 MAX_CHANNELS = 8

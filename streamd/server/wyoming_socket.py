@@ -13,9 +13,9 @@ from websockets.exceptions import ConnectionClosedOK
 
 from streamd.errors import ConfigError, WireError
 from streamd.options import ServerLimits
-from streamd.search.tokenizer import LANGUAGES
 from streamd.server.connection import ServerInfo, StuckError
 from streamd.server.wire import decoded
+from streamd.whisper.tokenizer import LANGUAGES
 
 _CLOSED = ConnectionClosedOK(None, None)
 

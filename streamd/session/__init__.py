@@ -14,7 +14,7 @@ are only so many of them, and none is longer than 30 s.
 What there is between two calls:
 
 - `_segment`, the text of the oldest utterance that is not final yet, or None. Its stages are those
-  of `streamd.session.segment`, the states of its utterance those of `streamd.vad.utterance`.
+  of `streamd.session.segment`, the states of its utterance those of `streamd.session.utterance`.
 - `_out`, the window that the recognizer has. There is one exactly if the segment is OUT.
 - `_past`, what the next utterance continues from: the end of the newest final, its last window, and
   the words in it. It is also what another process needs to go on with the stream.
@@ -25,16 +25,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from streamd.audio import Ring
-from streamd.commit import CommitPolicy
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
-from streamd.search.prompt import Prompt
 from streamd.session.belief import believable, is_probable
+from streamd.session.commit import CommitPolicy
+from streamd.session.gate import Gate, level_db
 from streamd.session.language import Language
+from streamd.session.ring import Ring
 from streamd.session.segment import Move, Segment, Stage
+from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import with_numbers
 from streamd.session.timeline import Timeline
+from streamd.session.utterance import State, Trigger
 from streamd.types import (
     FRAME,
     FRAME_MS,
@@ -48,9 +50,7 @@ from streamd.types import (
     frames_from_ms,
     ms_from_frames,
 )
-from streamd.vad import Gate, level_db
-from streamd.vad.segmenter import Segmenter
-from streamd.vad.utterance import State, Trigger
+from streamd.whisper.prompt import Prompt
 
 LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early.

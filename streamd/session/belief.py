@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from streamd.search.guards import is_famous
 from streamd.types import Hypothesis, Suspect, text_of
+from streamd.whisper.guards import is_famous
 
 PROBABLE = -1.0
 """The evidence from which a hypothesis counts. With less, its words are shown, but none of them is

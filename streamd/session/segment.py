@@ -16,7 +16,7 @@ the segment from one `Stage` to the next:
 - READING: no window is out. One may become due.
 - OUT: the recognizer has a window. The words and the anchor stay as they are until it comes back.
 - HELD: the hypothesis of a pause is held as the final, in case the silence lasts. No window is due.
-  The utterance is ANSWERED (`streamd.vad.utterance`).
+  The utterance is ANSWERED (`streamd.session.utterance`).
 - DONE: its final was published, or there are no words.
 
 Every last window that comes back ends the utterance, becomes the one that is held, is too late
@@ -29,11 +29,11 @@ from enum import Enum, auto
 from itertools import takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
-from streamd.marks import STOPS, is_mark
+from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark, with_marks
+from streamd.session.utterance import State, Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Word, ms_from_frames, text_of
-from streamd.vad.segmenter import Segmenter
-from streamd.vad.utterance import State, Utterance
+from streamd.whisper.marks import STOPS, is_mark
 
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: if no word was committed for the first, those older than the second are, anyway. It

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from streamd.marks import MARKS, is_mark
 from streamd.types import Word
+from streamd.whisper.marks import MARKS, is_mark
 
 
 def split_mark(word: Word) -> tuple[Word, Word] | None:

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from streamd.disk import megabytes
 from streamd.sinks.text import chunks, clean, clock, width
+from streamd.system.disk import megabytes
 
 _MIN_BAR_CELLS = 10
 _MAX_BAR_CELLS = 40

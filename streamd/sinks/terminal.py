@@ -27,7 +27,7 @@ from streamd.sinks.text import (
     paint,
     wrapped,
 )
-from streamd.stdio import put
+from streamd.system.stdio import put
 
 Size = Callable[[], tuple[int, int]]
 """Returns the terminal's (columns, lines)."""

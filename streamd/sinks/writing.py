@@ -10,12 +10,12 @@ from typing import TextIO
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.disk import write_all
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event, Final, Gap
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.text import PARAGRAPH_PAUSE_MS, SENTENCE_END, blank_between
-from streamd.stdio import put
+from streamd.system.disk import write_all
+from streamd.system.stdio import put
 
 _MAX_MS = 30_000
 """Text without full stops, such as lyrics, is not joined beyond this."""

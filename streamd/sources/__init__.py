@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
+from streamd.sources.framing import Block, Framer
 from streamd.types import Frames
 
 _FAR_BEYOND = 4.0

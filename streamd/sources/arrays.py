@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamd.audio import Block, Framer
 from streamd.sources import FrameStream
+from streamd.sources.framing import Block, Framer
 from streamd.types import SAMPLE_RATE
 
 _TYPES = ("float32", "float64", "int16", "int32", "uint8")

@@ -15,8 +15,8 @@ from typing import IO
 
 import numpy as np
 
-from streamd.audio import Block, PcmDecoder
 from streamd.errors import SourceError
+from streamd.sources.framing import Block, PcmDecoder
 from streamd.types import SAMPLE_RATE
 
 FIX = "install it (apt-get install ffmpeg, dnf install ffmpeg or brew install ffmpeg)"

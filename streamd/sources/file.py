@@ -15,11 +15,11 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.sources import FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
+from streamd.sources.framing import Block, Framer
 
 _PACED_BLOCK_MS = 100
 """In silence the cost is in wake-ups, each with cold caches: blocks of 40 ms cost twice as much."""

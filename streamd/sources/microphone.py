@@ -20,10 +20,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.audio import Block, Framer
 from streamd.errors import SourceError
 from streamd.events import GapReason
 from streamd.sources import FrameStream, Lost
+from streamd.sources.framing import Block, Framer
 from streamd.types import SAMPLE_RATE
 
 _BLOCKS_PER_S = 10

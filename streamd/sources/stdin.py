@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from streamd.audio import Block, Framer, PcmDecoder
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
 from streamd.sources import FrameStream
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
+from streamd.sources.framing import Block, Framer, PcmDecoder
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20

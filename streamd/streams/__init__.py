@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, EngineError, StreamdError, WireError
 from streamd.events import Choices, EndReason, Fault
-from streamd.hub import Hub
-from streamd.journal import Claimant, Fed, Journal, JournalError, Journals
 from streamd.session import Session
+from streamd.streams.hub import Hub
 from streamd.streams.inference import InferenceThread, WindowRecognizer, outcome, trim
+from streamd.streams.journal import Claimant, Fed, Journal, JournalError, Journals
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.streams.wav import WavWriter

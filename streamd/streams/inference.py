@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from streamd.errors import EngineError
-from streamd.stdio import ENGINE_THREAD, leave
+from streamd.system.stdio import ENGINE_THREAD, leave
 from streamd.types import Hypothesis, Window
 
 _TICK_S = 1.0

@@ -20,9 +20,9 @@ from streamd.events import (
     SessionEvent,
     Stats,
 )
-from streamd.hub import Hub
-from streamd.journal import Fed, Journal, proof_of
 from streamd.session import Session
+from streamd.streams.hub import Hub
+from streamd.streams.journal import Fed, Journal, proof_of
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
 from streamd.types import Frames, Hypothesis, Past, Window, ms_from_frames

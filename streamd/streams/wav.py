@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from streamd.disk import write_all
 from streamd.errors import ConfigError, os_error_as
+from streamd.system.disk import write_all
 from streamd.types import SAMPLE_RATE, Frames
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.alignment import align
-from streamd.bench import n_edits
+from streamd.cli.bench import n_edits
 
 texts = st.lists(st.sampled_from("abcd"), max_size=8)
 

@@ -13,7 +13,7 @@ from lab.recordings import read_recording
 from sounds import RECORDING
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engine.store import load_model
+from streamd.models.store import load_model
 from tests.support.event_logs import BEGAN, ENDED, decoded
 
 

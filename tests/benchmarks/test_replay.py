@@ -16,11 +16,11 @@ from lab.latency import SpokenWord
 from lab.metrics import measure
 from lab.recordings import Clip, Recording, offline, read_recording, with_times
 from lab.replay import replay
-from streamd.bench import spoken
-from streamd.engine.recognizer import Counters
+from streamd.cli.bench import spoken
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Eos, Final, Partial
 from streamd.types import FRAME
+from streamd.whisper.recognizer import Counters
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60

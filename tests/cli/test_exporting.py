@@ -2,7 +2,7 @@ import srt
 
 from streamd.cli import main
 from streamd.events import Final, Gap
-from streamd.journal.files import Folder
+from streamd.streams.journal.files import Folder
 
 
 def journal(folder) -> None:

@@ -17,7 +17,7 @@ from streamd.cli.commands import COMMANDS
 from streamd.config import OPTIONS, Config, as_toml
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
 from streamd.options import LANGUAGE_CODES
-from streamd.search.tokenizer import LANGUAGES
+from streamd.whisper.tokenizer import LANGUAGES
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.name for command in COMMANDS]

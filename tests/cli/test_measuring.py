@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.bench import StepBench, StepTimes
 from streamd.cli import main
+from streamd.cli.bench import StepBench, StepTimes
 from streamd.cli.doctor import _microphone
 from streamd.cli.model_check import judged
 from streamd.config import load
-from streamd.engine.check import Compared, GoldenClip, Numerics
+from streamd.engines.check import Compared, GoldenClip, Numerics
 from streamd.errors import ModelError
 from streamd.sources.arrays import ArraySource
 from streamd.sources.microphone import Device
@@ -132,7 +132,7 @@ def test_the_bench_gives_a_table_to_a_terminal_and_one_line_of_json_to_a_pipe(
         model="tiny.en", load_s=0.5, rtf=0.24, step=times, undrafted=times, full=times,
         encoder_ms=180.0,
     )  # fmt: skip
-    monkeypatch.setattr("streamd.bench.bench_step", lambda config: result)
+    monkeypatch.setattr("streamd.cli.bench.bench_step", lambda config: result)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     assert main(["bench", "-q", "-t", "1", "-m", "tiny.en"]) == 0
     out, _ = capsys.readouterr()

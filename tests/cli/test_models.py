@@ -13,11 +13,11 @@ import pytest
 from streamd.cli import main
 from streamd.cli.models import with_model
 from streamd.config import load
-from streamd.disk import locked, megabytes
-from streamd.engine.catalog import CATALOG
-from streamd.engine.store import find, imports, load_model, not_here
-from streamd.engine.store.cache import places
 from streamd.errors import ConfigError
+from streamd.models.catalog import CATALOG
+from streamd.models.store import find, imports, load_model, not_here
+from streamd.models.store.cache import places
+from streamd.system.disk import locked, megabytes
 from tests.support.checkpoints import checkpoint, ggml, huggingface
 from tests.support.hub import hub, repo_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from streamd.bench import spoken
+from streamd.cli.bench import spoken
 from streamd.events import Partial
 from tests.support.browser import final, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving

@@ -21,11 +21,11 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 from websockets.asyncio.client import connect
 
-from streamd.bench import spoken
+from streamd.cli.bench import spoken
 from streamd.events import EndReason, Gap, Partial, Vad
-from streamd.hub import Hub
 from streamd.options import BindOptions
 from streamd.server import Invitation, Server
+from streamd.streams.hub import Hub
 from tests.support.browser import browser, final, needs_chromium, visit
 from tests.support.serving import INFO, CountingStreams, Relay, serving
 

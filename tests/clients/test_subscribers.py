@@ -14,7 +14,7 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from streamd.events import Final, Partial
-from streamd.hub import Hub, Subscription
+from streamd.streams.hub import Hub, Subscription
 from tests.support.serving import CountingStreams, Relay, serving
 
 CLIENTS = Path(__file__).parents[2] / "clients"

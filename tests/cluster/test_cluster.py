@@ -26,9 +26,9 @@ import soundfile
 import soxr
 from playwright.async_api import expect
 
-from streamd.bench import spoken
-from streamd.client import watch
+from streamd.cli.bench import spoken
 from streamd.events import Eos, Event, Final, Gap, Missed
+from streamd.server.client import watch
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
 from tests.support.browser import browser, needs_chromium, visit

@@ -16,10 +16,9 @@ import numpy as np
 
 from streamd.cli.model_check import line
 from streamd.cli.packages import facts, open_packages
-from streamd.disk import expanded
-from streamd.engine.check import FLOAT16_MAX, clips, mel_of
-from streamd.engine.coreml.golden import Distance, against_golden, golden_vectors
-from streamd.engine.coreml.package import (
+from streamd.engines.check import FLOAT16_MAX, clips, mel_of
+from streamd.engines.coreml.golden import Distance, against_golden, golden_vectors
+from streamd.engines.coreml.package import (
     EMBEDDING,
     FORMS,
     META,
@@ -28,11 +27,12 @@ from streamd.engine.coreml.package import (
     BuiltModel,
     check_files,
 )
-from streamd.engine.model import Model
-from streamd.engine.reference import ReferenceEngine
-from streamd.engine.store import find, load_model
-from streamd.engine.store.cache import places
+from streamd.engines.reference import ReferenceEngine
 from streamd.errors import ModelError, StreamdError
+from streamd.models.model import Model
+from streamd.models.store import find, load_model
+from streamd.models.store.cache import places
+from streamd.system.disk import expanded
 from tests.coreml.lint import Complaint, lint_built
 from tests.coreml.verify import EXACT, HALF, Finding, verify
 from tests.support.coreml_runs import arithmetic, bank_of, core_ml

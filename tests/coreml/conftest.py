@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engine.coreml.package import BuiltModel, open_built
-from streamd.engine.coreml.package_builder import write
-from streamd.engine.store import load_model
+from streamd.engines.coreml.package import BuiltModel, open_built
+from streamd.engines.coreml.package_builder import write
+from streamd.models.store import load_model
 from streamd.options import BuildOptions
 from tests.support import coreml_runs as runs
 

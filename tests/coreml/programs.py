@@ -16,7 +16,7 @@ from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody ca
 from coremltools.converters.mil.mil import Function, Program, types
 from coremltools.proto.Model_pb2 import Model
 
-from streamd.engine.coreml.package import META
+from streamd.engines.coreml.package import META
 
 Shapes = dict[str, tuple[int, ...]]
 _HEADER = 64

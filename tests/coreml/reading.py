@@ -8,16 +8,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import soundfile
 
-from streamd.bench import n_edits, spoken
+from streamd.cli.bench import n_edits, spoken
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engine import Engine
-from streamd.engine.check import clips
-from streamd.engine.coreml.package import BuiltModel, Form
-from streamd.engine.model import Model
-from streamd.engine.onnx import build as on_onnx
-from streamd.engine.recognizer import Recognizer
+from streamd.engines.check import clips
+from streamd.engines.coreml.package import BuiltModel, Form
+from streamd.engines.onnx import build as on_onnx
+from streamd.models.model import Model
 from streamd.types import FRAME, Window, text_of
+from streamd.whisper.engine import Engine
+from streamd.whisper.recognizer import Recognizer
 from tests.support.coreml_runs import arithmetic, core_ml
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from msgspec.structs import replace
 
-from streamd.engine.coreml.networks import TARGET, Layers, mil_function, save_package
-from streamd.engine.coreml.package import (
+from streamd.engines.coreml.networks import TARGET, Layers, mil_function, save_package
+from streamd.engines.coreml.package import (
     Bits,
     BuiltModel,
     Form,
@@ -23,8 +23,8 @@ from streamd.engine.coreml.package import (
     functions,
     open_built,
 )
-from streamd.engine.coreml.package_builder import write
-from streamd.engine.coreml.rounding import palette
+from streamd.engines.coreml.package_builder import write
+from streamd.engines.coreml.rounding import palette
 from streamd.options import BuildOptions
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.verify import verify

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamd.cli import main
-from streamd.engine.coreml.package import Function
+from streamd.engines.coreml.package import Function
 from tests.coreml.check import compared
 from tests.coreml.check import main as check_main
 from tests.coreml.programs import Changed, sign

@@ -7,7 +7,7 @@ import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 from coremltools.converters.mil.mil import get_new_symbol, types
 
-from streamd.engine.coreml.package import BuiltModel
+from streamd.engines.coreml.package import BuiltModel
 from tests.coreml.interpreter.saved import read_program
 from tests.coreml.lint import lint, lint_built
 from tests.coreml.lint.rules import RULES

@@ -17,10 +17,10 @@ from coremltools.proto.FeatureTypes_pb2 import ArrayFeatureType
 from coremltools.proto.MIL_pb2 import DataType
 from coremltools.proto.Model_pb2 import Model as Saved
 
-from streamd.engine.check import clips, mel_of
-from streamd.engine.coreml.package import check_files, open_built
-from streamd.engine.store import load_model
+from streamd.engines.check import clips, mel_of
+from streamd.engines.coreml.package import check_files, open_built
 from streamd.errors import ModelError
+from streamd.models.store import load_model
 from tests.coreml.check import wrong_tables
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.interpreter.saved import read_program

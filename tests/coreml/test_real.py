@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 
-from streamd.engine.check import FLOAT16_MAX, clips, mel_of
-from streamd.engine.store import load_model
+from streamd.engines.check import FLOAT16_MAX, clips, mel_of
+from streamd.models.store import load_model
 from tests.coreml.check import wrong_tables
 from tests.coreml.lint import lint_built
 from tests.coreml.reading import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.package import FORMS, functions
+from streamd.engines.coreml.golden import against_golden, golden_vectors
+from streamd.engines.coreml.package import FORMS, functions
 from tests.support.coreml_runs import core_ml, faulty
 
 pytestmark = [pytest.mark.coreml, pytest.mark.timeout(600)]

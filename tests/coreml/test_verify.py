@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 
-from streamd.engine.coreml.package import BuiltModel, Function, TensorSpec, open_built
-from streamd.engine.coreml.package_builder import write
-from streamd.mel import log_mel
+from streamd.engines.coreml.package import BuiltModel, Function, TensorSpec, open_built
+from streamd.engines.coreml.package_builder import write
 from streamd.options import BuildOptions
+from streamd.whisper.mel import log_mel
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.programs import Changed, saved
 from tests.coreml.verify import EXACT, compare, verify

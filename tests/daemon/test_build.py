@@ -9,13 +9,13 @@ import pytest
 
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engine import ModelDimensions
-from streamd.engine.model import Model, only_language, openai_vocabulary
 from streamd.errors import ConfigError
 from streamd.events import Choices
-from streamd.search.tokenizer import LANGUAGES
+from streamd.models import ModelDimensions
+from streamd.models.model import Model, only_language, openai_vocabulary
 from streamd.session import Session
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
+from streamd.whisper.tokenizer import LANGUAGES
 from tests.support import recorded
 
 

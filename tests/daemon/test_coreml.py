@@ -12,7 +12,7 @@ import pytest
 
 from streamd.config import load
 from streamd.daemon.opening import CoreML, built_for_core_ml, open_model
-from streamd.engine.coreml.runtime.engine import CoreMLEngine
+from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
 from streamd.errors import ConfigError, ModelError
 from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder, recorded
@@ -33,8 +33,8 @@ from threading import Event
 from streamd import daemon
 from streamd.cli import main
 from streamd.daemon.opening import CoreML
-from streamd.engine.recognizer import Recognizer
-from streamd.engine.coreml.runtime.takeover import SwitchingEngine
+from streamd.whisper.recognizer import Recognizer
+from streamd.engines.coreml.runtime.takeover import SwitchingEngine
 
 recognize, switch_to = Recognizer.recognize, SwitchingEngine.switch_to
 came = [Event() for _ in range(9)]
@@ -75,7 +75,7 @@ def small(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def cache(small, tmp_path_factory) -> Path:
     """A cache folder with that model built for Core ML."""
-    from streamd.engine.coreml.package_builder import build_model
+    from streamd.engines.coreml.package_builder import build_model
     from streamd.options import BuildOptions
 
     folder = tmp_path_factory.mktemp("cache")

@@ -20,7 +20,7 @@ from threading import Event
 from streamd import daemon
 from streamd.cli import main
 from streamd.daemon.offline import Uploads
-from streamd.engine.recognizer import Recognizer
+from streamd.whisper.recognizer import Recognizer
 from streamd.errors import EngineError, ModelError
 
 load, recognize, told = daemon.open_model, Recognizer.recognize, sys.stdin.readline

@@ -10,7 +10,7 @@ from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.hub import Hub
+from streamd.streams.hub import Hub
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.types import FRAME, Frames

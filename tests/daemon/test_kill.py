@@ -19,9 +19,9 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 
-from streamd.client import watch
 from streamd.events import Eos, Event, Final, Missed
-from streamd.journal.files import transcript
+from streamd.server.client import watch
+from streamd.streams.journal.files import transcript
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from streamd.journal.files import Folder
 from streamd.options import BindOptions
 from streamd.server import Server
 from streamd.streams import MAX_ENDED, SessionStorage, Streams
 from streamd.streams.inference import trim
+from streamd.streams.journal.files import Folder
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
 from tests.support.serving import INFO, DeafClient, client

@@ -14,17 +14,17 @@ import pytest
 import soundfile
 
 from streamd import daemon
-from streamd.commit import LocalAgreement
 from streamd.daemon.control import Control
 from streamd.options import GateOptions, PcmOptions
 from streamd.session import Session
+from streamd.session.commit import LocalAgreement
+from streamd.session.gate import Gate, any_sound
+from streamd.session.segmenter import Segmenter
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.streams import Streams
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, Word
-from streamd.vad import Gate, any_sound
-from streamd.vad.segmenter import Segmenter
 from tests.support import pulseaudio
 from tests.support.fakes import ScriptedRecognizer
 

@@ -9,10 +9,10 @@ import soundfile
 
 from streamd.errors import StreamdError, WireError
 from streamd.events import Choices, Eos, Fault, Final, Gap, Partial
-from streamd.journal import proof_of
-from streamd.journal.files import Folder, JournalPolicy, transcript
 from streamd.options import JournalOptions
 from streamd.streams import SessionStorage, Streams
+from streamd.streams.journal import proof_of
+from streamd.streams.journal.files import Folder, JournalPolicy, transcript
 from streamd.streams.stream import Stream
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.serving import client, serving

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.audio import Framer
 from streamd.errors import ConfigError
+from streamd.sources.framing import Framer
 from streamd.streams.wav import WavWriter
 
 RAMP = (np.arange(-16000, 16000) / 32768).astype(np.float32).reshape(-1, 320)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect
 
-from streamd.bench import n_edits, spoken
+from streamd.cli.bench import n_edits, spoken
 from tests.support import recorded
 
 TOKEN = "a-token-of-the-tests"

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamd.engine import ModelDimensions
-from streamd.engine.catalog import usual_heads
-from streamd.engine.longform import TranscribedWindow, Transcriber
-from streamd.engine.longform.segments import clips_at
-from streamd.engine.model import Model, only_language, openai_vocabulary, parameter_shapes
-from streamd.engine.onnx import build
-from streamd.mel import RecordingMel, log_mel
+from streamd.engines.onnx import build
+from streamd.models import ModelDimensions
+from streamd.models.catalog import usual_heads
+from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.search.decode import Context, Decoded, decode, detect_language, slots_needed
-from streamd.search.tokenizer import Tokenizer
+from streamd.whisper.decode import Context, Decoded, decode, detect_language, slots_needed
+from streamd.whisper.longform import TranscribedWindow, Transcriber
+from streamd.whisper.longform.segments import clips_at
+from streamd.whisper.mel import RecordingMel, log_mel
+from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.golden.shapes import SHAPES, shaped_weights
 from tests.support.decoders import CheckedEngine

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from streamd.engine import ModelDimensions
-from streamd.engine.model import Model, openai_vocabulary, parameter_shapes
-from streamd.engine.store import load_model
+from streamd.models import ModelDimensions
+from streamd.models.model import Model, openai_vocabulary, parameter_shapes
+from streamd.models.store import load_model
 from tests.golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS, random_weights
 
 HERE = Path(__file__).parent

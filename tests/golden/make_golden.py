@@ -25,7 +25,7 @@ from whisper.model import ModelDimensions, Whisper, disable_sdpa
 from whisper.timing import find_alignment
 from whisper.tokenizer import LANGUAGES, Tokenizer, get_tokenizer
 
-from streamd.engine.store import load_model
+from streamd.models.store import load_model
 
 HERE = Path(__file__).parent
 WEIGHTS = HERE.parent.parent / "models/tiny.en/model.safetensors"

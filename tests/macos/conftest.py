@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import streamd
-from streamd.engine.coreml.package import LIBRARY, BuiltModel
-from streamd.engine.coreml.package_builder import build_model
-from streamd.engine.coreml.runtime.takeover import machine
+from streamd.engines.coreml.package import LIBRARY, BuiltModel
+from streamd.engines.coreml.package_builder import build_model
+from streamd.engines.coreml.runtime.takeover import machine
 from streamd.errors import StreamdError
 from streamd.options import BuildOptions
 

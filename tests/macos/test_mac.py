@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.bench import n_edits, spoken
+from streamd.cli.bench import n_edits, spoken
 from streamd.cli.packages import functions, trials
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import CoreML, open_model
-from streamd.engine.coreml.golden import against_golden, golden_vectors
-from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
-from streamd.engine.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE
-from streamd.engine.coreml.runtime.takeover import make_compiled_folder
-from streamd.engine.coreml.runtime.worker import Job, devices
+from streamd.engines.coreml.golden import against_golden, golden_vectors
+from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
+from streamd.engines.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE
+from streamd.engines.coreml.runtime.takeover import make_compiled_folder
+from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Window, text_of

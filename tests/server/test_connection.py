@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.events import Final
-from streamd.hub import Hub
 from streamd.server.dialects.deepgram import Deepgram
+from streamd.streams.hub import Hub
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
 

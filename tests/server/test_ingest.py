@@ -4,10 +4,10 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from streamd.audio import Framer
-from streamd.hub import Hub
 from streamd.server.ingest import Ingest
 from streamd.server.wire import Start, Stop
+from streamd.sources.framing import Framer
+from streamd.streams.hub import Hub
 from tests.support.loop import turn
 from tests.support.serving import CountingIngest, CountingStreams, DeafClient, client, serving
 

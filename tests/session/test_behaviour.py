@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from streamd.commit import LocalAgreement
 from streamd.events import Final, Partial
 from streamd.options import GateOptions, SessionOptions
 from streamd.session import Session
+from streamd.session.commit import LocalAgreement
+from streamd.session.gate import Gate
+from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import with_numbers
 from streamd.types import Word, text_of
-from streamd.vad import Gate
-from streamd.vad.segmenter import Segmenter
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from streamd.commit import LocalAgreement, Sliding
 from streamd.events import Event, Final
 from streamd.options import EndpointOptions, SessionOptions
+from streamd.session.commit import LocalAgreement, Sliding
 from streamd.types import Encoded, Hypothesis, Suspect, Window
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 

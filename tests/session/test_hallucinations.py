@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from streamd.events import Final
-from streamd.search.guards import FAMOUS, is_famous
 from streamd.session.belief import believable
 from streamd.types import Hypothesis, Suspect, Window, Word
+from streamd.whisper.guards import FAMOUS, is_famous
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 

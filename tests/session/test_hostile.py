@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from streamd.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.events import Event, Final, Gap, Partial, TimedWord, Vad
 from streamd.options import AgreementOptions, EndpointOptions, SessionOptions
 from streamd.session import Session
+from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.types import Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.options import DecodingOptions, SessionOptions
-from streamd.search.decode import spoken
 from streamd.session.language import Language
 from streamd.types import Hypothesis, Suspect, Window
+from streamd.whisper.decode import spoken
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 OPTIONS = DecodingOptions()

@@ -19,7 +19,6 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamd.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.events import Event, Final, Gap, Partial, Vad
 from streamd.options import (
     AgreementOptions,
@@ -29,9 +28,10 @@ from streamd.options import (
     SessionOptions,
 )
 from streamd.session import Session
+from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
+from streamd.session.gate import Gate
+from streamd.session.segmenter import Segmenter
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
-from streamd.vad import Gate
-from streamd.vad.segmenter import Segmenter
 from tests.support.fakes import loud_frame
 
 many = settings(

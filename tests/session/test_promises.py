@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamd.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
+from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import (
     WORD,

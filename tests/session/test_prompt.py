@@ -3,8 +3,8 @@
 import pytest
 
 from streamd.options import SessionOptions
-from streamd.search.prompt import Prompt
 from streamd.types import Hypothesis, Suspect
+from streamd.whisper.prompt import Prompt
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 TOKENS = (0, 1, 2, 3, 4)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.commit import LocalAgreement
 from streamd.events import Final, Partial
 from streamd.options import SessionOptions
+from streamd.session.commit import LocalAgreement
 from streamd.session.segment import MOVES, Move, Segment, Stage
 from streamd.session.spelling import capitalised, split_mark
+from streamd.session.utterance import Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
-from streamd.vad.utterance import Utterance
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,

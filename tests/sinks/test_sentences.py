@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streamd.config import Config
-from streamd.display import open_display, open_files
+from streamd.daemon.display import open_display, open_files
 from streamd.events import Eos
 from streamd.options import OutputOptions
 from streamd.sinks.formats import FORMATS, SEGMENTED, suffix

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.config import Config
-from streamd.display import open_display
+from streamd.daemon.display import open_display
 from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
 from streamd.options import OutputOptions
 from streamd.sinks.terminal import TerminalSink

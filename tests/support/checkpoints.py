@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from streamd.engine import ModelDimensions
-from streamd.engine.model import Model, only_language, openai_vocabulary, parameter_shapes
-from streamd.engine.onnx import build
-from streamd.engine.recognizer import Recognizer
-from streamd.engine.store import load_model
+from streamd.engines.onnx import build
 from streamd.errors import ModelError
+from streamd.models import ModelDimensions
+from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
+from streamd.models.store import load_model
 from streamd.options import DecodingOptions
-from streamd.search.tokenizer import Tokenizer
 from streamd.types import Hypothesis, Window
+from streamd.whisper.recognizer import Recognizer
+from streamd.whisper.tokenizer import Tokenizer
 from tests.golden.load import samples
 from tests.golden.random_model import random_weights
 from tests.support import ggml_file as ggml

@@ -9,12 +9,12 @@ from functools import cache
 
 import numpy as np
 
-from streamd.engine import ModelDimensions
-from streamd.engine.coreml.package import Meta, NormScale
-from streamd.engine.model import Model, parameter_shapes
-from streamd.engine.padding import Bank, bank_shape
-from streamd.mel import log_mel
+from streamd.engines.coreml.package import Meta, NormScale
+from streamd.models import ModelDimensions
+from streamd.models.model import Model, parameter_shapes
+from streamd.models.silence import Bank, bank_shape
 from streamd.types import FRAME, Mel
+from streamd.whisper.mel import log_mel
 from tests.golden.load import samples
 from tests.golden.random_model import random_weights
 

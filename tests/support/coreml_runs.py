@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engine import ModelDimensions
-from streamd.engine.coreml.package import (
+from streamd.engines.coreml.package import (
     SILENCE,
     BuiltModel,
     Form,
@@ -20,13 +19,14 @@ from streamd.engine.coreml.package import (
     FunctionKind,
     open_built,
 )
-from streamd.engine.coreml.package_builder import write
-from streamd.engine.coreml.runtime.engine import CoreMLEngine, WorkerLimits
-from streamd.engine.coreml.runtime.programs import Placement
-from streamd.engine.coreml.runtime.worker import Job
-from streamd.engine.model import Model, openai_vocabulary, parameter_shapes
-from streamd.engine.onnx import OnnxEngine, build
-from streamd.engine.padding import Bank, bank_shape
+from streamd.engines.coreml.package_builder import write
+from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
+from streamd.engines.coreml.runtime.programs import Placement
+from streamd.engines.coreml.runtime.worker import Job
+from streamd.engines.onnx import OnnxEngine, build
+from streamd.models import ModelDimensions
+from streamd.models.model import Model, openai_vocabulary, parameter_shapes
+from streamd.models.silence import Bank, bank_shape
 from streamd.options import BuildOptions
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streamd.engine.reference import ReferenceDecoder, ReferenceEngine
+from streamd.engines.reference import ReferenceDecoder, ReferenceEngine
 
 N_TEXT = 256
 """Text tokens of `vocabulary`: the bytes."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from streamd.commit import CommitPolicy, LocalAgreement
 from streamd.events import Event
 from streamd.options import EndpointOptions, GateOptions, SessionOptions
 from streamd.session import Session
+from streamd.session.commit import CommitPolicy, LocalAgreement
+from streamd.session.gate import Gate
+from streamd.session.segmenter import Segmenter
 from streamd.types import FRAME, Frames, Hypothesis, Samples, Window, Word
-from streamd.vad import Gate
-from streamd.vad.segmenter import Segmenter
 
 WORD = 12
 """Frames a scripted word lasts."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from streamd.engine import ModelDimensions
+from streamd.models import ModelDimensions
 from tests.support import torch_file
 
 Weights = Mapping[str, np.ndarray]

@@ -7,8 +7,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.model import Model
-from streamd.mel import mel_filters
+from streamd.models.model import Model
+from streamd.whisper.mel import mel_filters
 
 _MAGIC, _F32, _F16 = 0x67676D6C, 0, 1
 

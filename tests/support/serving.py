@@ -17,9 +17,9 @@ from websockets.exceptions import ConnectionClosed
 
 from streamd.errors import WireError
 from streamd.events import Choices, Final, Partial, TimedWord
-from streamd.hub import Hub
 from streamd.options import BindOptions, ServerLimits
 from streamd.server import Recordings, Server, ServerInfo
+from streamd.streams.hub import Hub
 from streamd.streams.metrics import Metrics
 from streamd.types import Frames, ms_from_frames
 

@@ -112,8 +112,8 @@ def _make(out: Path) -> None:
     """A checkpoint with what torch can do to tensors: types, views, shared storages, metadata."""
     import torch
 
-    from streamd.engine import ModelDimensions
-    from streamd.engine.model import parameter_shapes
+    from streamd.models import ModelDimensions
+    from streamd.models.model import parameter_shapes
 
     state = torch.nn.Linear(1, 1).state_dict()  # an OrderedDict with attributes
     state.clear()

@@ -8,7 +8,7 @@ a rule has no public document by Apple, its source is somebody's experience.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streamd.engine.coreml.package import BuiltModel
+from streamd.engines.coreml.package import BuiltModel
 from tests.coreml.interpreter.saved import Program, read_program
 from tests.coreml.lint.rules import READ_ONLY, RULES, Severity
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from streamd.engine.coreml.package import LONGEST_AXIS
+from streamd.engines.coreml.package import LONGEST_AXIS
 from tests.coreml.interpreter.saved import Function, Program
 from tests.coreml.lint import operations, tensors, weights
 from tests.coreml.lint.places import Place

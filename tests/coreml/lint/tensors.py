@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamd.engine.coreml.package import LONGEST_AXIS
+from streamd.engines.coreml.package import LONGEST_AXIS
 from tests.coreml.interpreter.saved import DYNAMIC, Function, Program
 from tests.coreml.lint.places import Place, label, tensors
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamd.engine.check import distance
-from streamd.engine.coreml.package import BuiltModel, Function
-from streamd.engine.model import Model
+from streamd.engines.check import distance
+from streamd.engines.coreml.package import BuiltModel, Function
+from streamd.models.model import Model
 from streamd.types import Mel
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.interpreter.saved import Operation

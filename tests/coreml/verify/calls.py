@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.golden import golden_vectors
-from streamd.engine.coreml.package import MASKED, BuiltModel, Function, TensorSpec, padded
-from streamd.engine.coreml.rounding import held_reference
-from streamd.engine.model import Model
-from streamd.engine.padding import MARGIN, extend
-from streamd.engine.reference import Notice, ReferenceEngine, ReferenceFeatures
+from streamd.engines.coreml.golden import golden_vectors
+from streamd.engines.coreml.package import MASKED, BuiltModel, Function, TensorSpec, padded
+from streamd.engines.coreml.rounding import held_reference
+from streamd.engines.reference import Notice, ReferenceEngine, ReferenceFeatures
+from streamd.models.model import Model
+from streamd.models.silence import MARGIN, extend
 from streamd.types import Mel
 from tests.coreml.verify.tree import Tree
 from tests.support.coreml_runs import bank_of

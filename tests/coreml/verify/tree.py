@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engine.coreml.package import MASKED, BuiltModel, Function
-from streamd.search import Decoder
+from streamd.engines.coreml.package import MASKED, BuiltModel, Function
+from streamd.whisper.engine import Decoder
 
 Array = NDArray[np.float32]
 

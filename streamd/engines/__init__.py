@@ -1,0 +1,17 @@
+"""What runs a model's encoder and decoder: an implementation of `streamd.whisper.engine.Engine`.
+
+`onnx` is for the CPU, and the default; `coreml` for the GPU and the Neural Engine of a Mac;
+`reference` is float32 numpy, for comparison. `prepared` makes a model ready for `onnx`, once per
+machine. `silero` runs the voice detector, which is no Whisper model.
+"""
+
+import os
+from typing import Literal
+
+# ONNX Runtime 1.32 otherwise reports to Microsoft, and keeps an identifier and a database in
+# ~/.cache/Microsoft. It reads the variable while it is imported, when its own
+# disable_telemetry_events() would come too late; Python runs this file before any module of the
+# package that imports it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+Precision = Literal["float32", "int8"]

@@ -1,0 +1,197 @@
+"""Golden vectors: windows of real speech as the reference computes them with what packages hold.
+
+They let any machine judge an engine without the checkpoint, and run every function of the packages:
+each context; in the first window also passes of each size, with and without logits, in each size of
+cache. Distances are taken pass by pass, so that one wrong function cannot hide among the others.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from streamd.engines.check import clips, distance, mel_of
+from streamd.engines.coreml.package import BUILD_AGAIN, FORMS, GOLDEN, MAX_TOKENS, BuiltModel, Meta
+from streamd.errors import ModelError
+from streamd.models.model import Model
+from streamd.models.silence import MARGIN
+from streamd.system.disk import asset
+from streamd.types import FRAME, Mel
+from streamd.whisper.engine import Alignment, Engine, Logits, run_in_order
+
+GOLDEN_TOLERANCE = 0.02
+"""The largest distance of a pass. Half precision costs up to 4e-3 with the weights of tiny.en and
+base, and the Neural Engine also accumulates in half precision."""
+_HIDDEN = 10
+"""Positions by which a window is shorter than its context, so that masks have something to hide."""
+_SILENT = 2
+"""Frames of silence at the end of each window."""
+_PASSES = ((25, False), (20, True), (6, True), (1, True))
+"""Tokens of a pass, fewer than its function takes, and whether it returns logits."""
+_N_TIMESTAMPS = 1501
+_PARTS = ("tokens", "mel", "audio_ctx", "passes")
+_Result = tuple[Logits, Alignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass of `k` tokens from `first` on, each seeing all before it."""
+
+    first: int
+    k: int
+    has_logits: bool
+
+    @property
+    def want(self) -> list[int]:
+        """The tokens whose logits it returns."""
+        return sorted({0, self.k // 2, self.k - 1}) if self.has_logits else []
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenWindow:
+    """What is encoded, and the passes over it.
+
+    `tokens` is a transcript, of which a pass has a part; `audio_ctx` as for `Engine.encode`;
+    `results` are those of the reference for each pass, once it has been run.
+    """
+
+    tokens: NDArray[np.int64]
+    mel: Mel
+    audio_ctx: int
+    passes: tuple[Pass, ...]
+    results: tuple[_Result, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far an engine is from the golden vectors, in the pass where it is farthest.
+
+    `logits`, `alignment`: root of the mean squared difference over that of the values; NaN if any
+    is. `agreed`: the share of logits' rows with the same likeliest token. `where` is that pass.
+    """
+
+    logits: float
+    alignment: float
+    agreed: float
+    where: str
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether half precision can explain it."""
+        # Both comparisons are false for NaN.
+        return self.logits <= GOLDEN_TOLERANCE and self.alignment <= GOLDEN_TOLERANCE
+
+
+def against_golden(engine: Engine[Any], windows: Iterable[GoldenWindow]) -> Distance:
+    """Run golden vectors through an engine and measure the distance."""
+    off, where, same = [], [], []
+    for window in windows:
+        found = run_window(engine, window)
+        for each, mine, exact in zip(window.passes, found, window.results, strict=True):
+            off.append([distance(*pair) for pair in zip(mine, exact, strict=True)])
+            place = f"{each.k} tokens after {each.first}"
+            where.append(f"{place}, {window.mel.shape[1] // 2} positions")
+            same += (mine[0].argmax(axis=1) == exact[0].argmax(axis=1)).tolist()
+    # NaN is farther than any number.
+    farthest = int(np.nan_to_num(off, nan=np.inf).max(axis=1).argmax())
+    logits, alignment = np.max(off, axis=0).tolist()
+    return Distance(logits, alignment, float(np.mean(same)), where[farthest])
+
+
+def run_window(engine: Engine[Any], window: GoldenWindow) -> Iterator[_Result]:
+    """Encode a window and yield the results of its passes."""
+    last = window.passes[-1]
+    features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
+    decoder = engine.decoder(features, last.first + last.k)
+    for each in window.passes:
+        part = window.tokens[each.first : each.first + each.k].tolist()
+        yield run_in_order(decoder, part, each.first, each.want)
+
+
+# -- what is run ----------------------------------------------------------------------------------
+
+
+def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
+    """Return a window for each context; the first runs all functions of the decoder, too."""
+    speech, _ = soundfile.read(asset("speech") / "recording.flac", dtype="float32")
+    tokens, found = _transcript(model), []
+    for i, n_ctx in enumerate(meta.contexts):
+        with_bank = meta.bank and MARGIN + _HIDDEN < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
+        n = max(1, n_ctx - _HIDDEN - with_bank * MARGIN)
+        mel = mel_of(model, speech[: max(1, n - _SILENT) * FRAME], n)
+        whole = with_bank or n_ctx == meta.dims.n_audio_ctx
+        passes = (Pass(0, 6, True), Pass(6, 1, True)) if i else _passes(meta)
+        found.append(GoldenWindow(tokens, mel, 0 if whole else n, passes))
+    return tuple(found)
+
+
+def _passes(meta: Meta) -> tuple[Pass, ...]:
+    n, filled, found = 0, 0, []
+    for n_slots in sorted({size for form in FORMS for size in meta.slots(form)}):
+        # Columns are taken in order, so tokens behind the shorter cache run on the longer one.
+        fills = [(MAX_TOKENS, False)] * -(-max(0, filled - n) // MAX_TOKENS)
+        for k, has_logits in (*fills, *_PASSES):
+            if n + k <= meta.dims.n_text_ctx:
+                found.append(Pass(n, k, has_logits))
+                n += k
+        filled = n_slots
+    return tuple(found)
+
+
+def _transcript(model: Model) -> NDArray[np.int64]:
+    """Return a transcript, as long as the text context: the special tokens it starts with, text."""
+    start = start_of(model)
+    said = " ".join(clip.text for clip in clips()).encode()
+    found = []
+    while said:
+        # The longest token is not what the tokenizer would choose, but it is text.
+        size = next((i for i in range(len(said), 0, -1) if said[:i] in model.vocabulary), 0)
+        if size:
+            found.append(model.vocabulary[said[:size]])
+        said = said[max(1, size) :]
+    n = model.dims.n_text_ctx - len(start)
+    return np.concatenate([start, np.resize(found or [0], n)], dtype=np.int64)
+
+
+def start_of(model: Model) -> list[int]:
+    """Return the special tokens that a transcript starts with, in English if there is a choice."""
+    sot, timestamp_begin = len(model.vocabulary) + 1, model.dims.n_vocab - _N_TIMESTAMPS
+    notimestamps, transcribe = timestamp_begin - 1, timestamp_begin - 5
+    return [sot, notimestamps] if model.language else [sot, sot + 1, transcribe, notimestamps]
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def save_golden(folder: Path, reference: Engine[Any], windows: Iterable[GoldenWindow]) -> None:
+    """Run the windows through the reference and write all of it. Raises `OSError`."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for i, window in enumerate(windows):
+        parts = (window.tokens, window.mel, window.audio_ctx, [*map(astuple, window.passes)])
+        arrays |= {f"{i}.{name}": np.array(part) for name, part in zip(_PARTS, parts, strict=True)}
+        for j, result in enumerate(run_window(reference, window)):
+            arrays[f"{i}.{j}.logits"], arrays[f"{i}.{j}.alignment"] = result
+    np.savez(folder / GOLDEN, **arrays)  # type: ignore[arg-type]  # numpy's stub: allow_pickle
+
+
+def golden_vectors(built: BuiltModel) -> list[GoldenWindow]:
+    """Read a built model's windows, that of the shortest context first.
+
+    Raises `ModelError` if they are damaged.
+    """
+    try:
+        with np.load(built.folder / GOLDEN) as file:
+            return [_read_window(file, i) for i in range(len(built.meta.contexts))]
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{built.folder / GOLDEN}: damaged ({error}); {BUILD_AGAIN}") from error
+
+
+def _read_window(file: Mapping[str, NDArray[Any]], i: int) -> GoldenWindow:
+    tokens, mel, audio_ctx, rows = (file[f"{i}.{name}"] for name in _PARTS)
+    passes = tuple(Pass(first, k, bool(logits)) for first, k, logits in rows.tolist())
+    results = ((file[f"{i}.{j}.logits"], file[f"{i}.{j}.alignment"]) for j in range(len(passes)))
+    return GoldenWindow(tokens, mel, int(audio_ctx), passes, tuple(results))

@@ -1,0 +1,157 @@
+"""Builds a model for Core ML, and keeps built models in the cache folder.
+
+Building needs coremltools and numpy, no Mac. It takes minutes, so it reports its progress. Where a
+built model lies in the cache follows from the content of the model's files and from the code that
+builds, so what is found there is what building now would give. Builds of other code are deleted.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from streamd.engines.coreml.golden import golden_windows, save_golden
+from streamd.engines.coreml.package import (
+    EMBEDDING,
+    GOLDEN,
+    META,
+    POSITIONS,
+    SILENCE,
+    Bits,
+    BuiltModel,
+    FileFacts,
+    Meta,
+    coremltools,
+    functions,
+    open_built,
+    sha256,
+)
+from streamd.engines.coreml.rounding import held_reference, norm_scales
+from streamd.engines.prepared import cache_key, code_digest, with_bank
+from streamd.errors import ModelError
+from streamd.models.model import Model
+from streamd.models.store import load_model
+from streamd.options import BuildOptions
+from streamd.system.disk import CACHE_VARIABLE, discard, prune, put_folder
+from streamd.types import N_AUDIO_CTX
+
+OnProgress = Callable[[int, int, str], object]
+"""Called with the number of steps done, the number of all steps, and what comes next."""
+
+_CONTEXTS = (256, 512)
+"""Contexts to build besides the full one, if there is a bank of silence: 4.4 s and 9.5 s of sound.
+With the bank, attention in the first sees 512 positions."""
+_FOLDER = "coreml"
+_BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
+
+
+def built_model(name: str) -> BuiltModel | None:
+    """Return what was built of a model, if anything. Raises `ModelError` if it is damaged."""
+    folder = _cached(name)
+    return open_built(folder) if folder and (folder / META).exists() else None
+
+
+def build_model(
+    name: str, options: BuildOptions, on_progress: OnProgress, *, to: Path | None = None
+) -> BuiltModel:
+    """Build the model, in the cache or in a new folder `to`; an interrupted build leaves nothing.
+
+    An earlier build of it stays in use until the new one is complete.
+
+    Raises `ModelError` if there is no such model, or it cannot be built or written.
+    """
+    target = to or _cached(name)
+    model = load_model(name)
+    if target is None:
+        raise ModelError(
+            f"there is no cache folder; name one with {CACHE_VARIABLE}, or use --build-to"
+        )
+
+    def fill(folder: Path) -> None:
+        write(folder, model, options, on_progress)
+        if not to:
+            discard(target)
+
+    try:
+        if to and to.exists():
+            raise ModelError(f"{to} exists already; name a new folder")
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        put_folder(target, fill)
+        if not to:
+            prune(target.parent, keep=target, max_bytes=0)
+    except OSError as error:
+        raise ModelError(f"{target}: cannot be written ({error.strerror or error})") from error
+    return open_built(target)
+
+
+def _cached(name: str) -> Path | None:
+    """Return where the built model is, or would be; None without a model or a cache folder."""
+    if (cached := cache_key(name)) is None:
+        return None
+    folder, state, _ = cached
+    return folder / _FOLDER / hashlib.sha256(state.encode()).hexdigest()[:40] / _code()
+
+
+@cache
+def _code() -> str:
+    # The modules of this folder decide what is built; those of `runtime` do not.
+    return code_digest(sorted(Path(__file__).parent.glob("*.py")))[:16]
+
+
+def write(
+    folder: Path,
+    model: Model,
+    options: BuildOptions,
+    on_progress: OnProgress = lambda done, n, what: None,
+) -> None:
+    """Write all packages and tables into an empty folder; ``meta.json`` comes last.
+
+    Raises `ModelError` if coremltools is missing, float16 cannot hold a weight, or the model has no
+    such context; `OSError` if the folder cannot be written.
+    """
+    tools = coremltools()
+    from streamd.engines.coreml.networks import save_package  # imports coremltools
+
+    full = model.dims.n_audio_ctx
+    has_bank = model.bank is not None or full >= N_AUDIO_CTX  # `with_bank` says
+    shorter = options.audio_contexts or _CONTEXTS * has_bank
+    if not all(0 < n_ctx <= full for n_ctx in shorter):
+        raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
+    meta = Meta(
+        name=model.name,
+        coremltools=tools.__version__,
+        dims=model.dims,
+        alignment_heads=tuple(sorted(model.alignment_heads)),
+        contexts=tuple(sorted({*shorter, full})),
+        norms={},
+        bank=has_bank,
+        bits=_BITS[options.weight_bits],
+    )
+    packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
+    n_steps = len(packages) + 2
+    on_progress(0, n_steps, "states of silence and layer norms")
+    model = with_bank(model, threads=2, precision="float32")
+    windows = golden_windows(meta, model)
+    meta = msgspec.structs.replace(meta, norms=norm_scales(model, windows))
+    for done, (name, of) in enumerate(packages, 1):
+        on_progress(done, n_steps, name)
+        save_package(folder / name, of, meta, model.weights, model.bank)
+    on_progress(n_steps - 1, n_steps, GOLDEN)
+    weights = model.weights
+    np.save(folder / EMBEDDING, weights["decoder.token_embedding.weight"].astype(np.float16))
+    np.save(folder / POSITIONS, weights["decoder.positional_embedding"].astype(np.float16))
+    if model.bank is not None:
+        np.save(folder / SILENCE, model.bank.states)
+    save_golden(folder, held_reference(meta, weights, model.bank), windows)
+    facts = {
+        str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    meta = msgspec.structs.replace(meta, files=facts)
+    (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
+    on_progress(n_steps, n_steps, "")

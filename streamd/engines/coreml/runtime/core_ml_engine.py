@@ -1,0 +1,320 @@
+"""Whisper on Core ML: an `Engine` whose work is done by a supervised process.
+
+Any thread may call it; it does one thing at a time. A worker that dies, or does not answer in time,
+costs a repetition: what a new one lacks is computed again from what is remembered here, so results
+do not depend on where the model runs, nor on whether a worker was replaced. If that happens too
+often, its placement is abandoned for the next one; when there is none left, the engine has failed.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engines.coreml.package import MAX_TOKENS, Function, padded
+from streamd.engines.coreml.runtime.programs import Placement, Step, of_form
+from streamd.engines.coreml.runtime.worker import Job, Worker, WorkerLostError
+from streamd.errors import EngineError
+from streamd.models import ModelDimensions
+from streamd.models.silence import Extent, kept_positions
+from streamd.types import Mel
+from streamd.whisper.engine import Alignment, Decoder, Logits
+
+log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+RunStep = Callable[[Step], tuple[Logits, Alignment]]
+
+_Indices = NDArray[np.int64]
+_NONE: _Indices = np.zeros(0, np.int64)
+_NOT_CACHED = -1
+_N_CACHE_SLOTS = 4
+"""Windows that a worker keeps at a time; if more are in use, they are encoded again in turn."""
+
+
+@dataclass(frozen=True, eq=False)
+class CoreMLFeatures:
+    """An encoded window; its log-mel is kept, so that any worker can encode it again."""
+
+    engine: "CoreMLEngine"
+    mel: Mel
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """When a worker counts as hung, and a placement as unusable.
+
+    `start_s`, `answer_s`: how long a worker may take to load, and for a window or a pass. A
+    placement is abandoned after `deaths` workers lost within `windows` windows.
+    """
+
+    start_s: float = 30.0
+    answer_s: float = 20.0
+    deaths: int = 3
+    windows: int = 50
+
+
+class CoreMLEngine:
+    """A built model on Core ML; an `Engine` (streamd/engines/__init__.py).
+
+    It has one worker at a time, which is started when it is first needed, and ends with it.
+    `n_windows` is how many windows were encoded.
+    """
+
+    def __init__(self, job: Job, limits: WorkerLimits) -> None:
+        """Without functions in the `job`, workers load all that its placement needs."""
+        self.dims, self.n_windows, self.cache_slots = job.built.meta.dims, 0, CacheSlots()
+        needed = job.functions or of_form(job.built, job.placement.form)
+        self._job, self._limits = replace(job, functions=needed), limits
+        self._lock = threading.RLock()
+        self._fallbacks: list[Placement] = []
+        self._worker: Worker | None = None
+        self._deaths: list[int] = []
+
+    @property
+    def placement(self) -> Placement:
+        """Where the model runs now."""
+        return self._job.placement
+
+    def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
+        """Set new limits, and the placements to try when the current one is abandoned."""
+        with self._lock:
+            self._limits, self._fallbacks = limits, list(fallbacks)
+
+    def fits(self, mel: Mel, audio_ctx: int) -> bool:
+        """Return whether the functions that are loaded can run this window."""
+        built = self._job.built
+        context = built.context(built.extend(mel, audio_ctx)[1].n)
+        return any(f.n_ctx == context for f in self._job.functions)
+
+    def load(self, function: Function) -> None:
+        """Load one more function, between two windows, and in each worker from now on.
+
+        Raises `EngineError` as `encode`.
+        """
+
+        def attempt(worker: Worker) -> None:
+            # Another placement, to which this one may have fallen back, has functions of its own.
+            needed = of_form(self._job.built, self.placement.form)
+            if function in needed and function not in self._job.functions:
+                worker.load(function, self._limits.start_s)
+                self._job = replace(self._job, functions=(*self._job.functions, function))
+
+        self.with_worker(attempt)
+
+    def close(self) -> None:
+        """End the worker; the engine cannot be used any more."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        known: CoreMLFeatures | None = None,
+        n_known: int = 0,
+    ) -> CoreMLFeatures:
+        """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed often.
+
+        Every position is computed: the functions have fixed shapes.
+        """
+        features = CoreMLFeatures(self, *self._job.built.extend(mel, audio_ctx))
+        with self._lock:
+            self.n_windows += 1
+            self.with_worker(lambda worker: self.cache_slots.take(worker, features))
+        return features
+
+    def decoder(self, features: CoreMLFeatures, n_slots: int) -> "CoreMLDecoder":
+        """Return a decoder for these features with an empty pool of `n_slots` slots."""
+        return CoreMLDecoder(self.dims, features, n_slots)
+
+    def with_worker(self, attempt: Callable[[Worker], ResultT]) -> ResultT:
+        """Call `attempt`, again if its worker is lost. Raises `EngineError` if too many are."""
+        with self._lock:
+            while True:
+                try:
+                    if self._worker is None:
+                        worker = Worker(self._job)
+                        worker.wait(self._limits.start_s)
+                        self._worker = worker
+                    self._worker.answer_s = self._limits.answer_s
+                    return attempt(self._worker)
+                except WorkerLostError as error:
+                    self.lost(error)
+
+    def lost(self, error: WorkerLostError) -> None:
+        """Record a lost worker, which will be replaced. Raises `EngineError` if too many were."""
+        self._worker = None
+        since = self.n_windows - self._limits.windows
+        self._deaths = [*(window for window in self._deaths if window > since), self.n_windows]
+        if len(self._deaths) < self._limits.deaths:
+            log.warning("Core ML, %s: the worker %s; starting another", self.placement, error)
+            return
+        if not self._fallbacks:
+            raise EngineError(
+                f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
+            ) from error
+        abandoned, placement, self._deaths = self.placement, self._fallbacks.pop(0), []
+        needed = of_form(self._job.built, placement.form)
+        self._job = replace(self._job, placement=placement, functions=needed)
+        log.warning("Core ML, %s: the worker %s; changing to %s", abandoned, error, placement)
+
+
+class CacheSlots:
+    """Which windows the current worker has, and whose tokens are in their caches."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        # By the slot's number; the most recently used window is last.
+        self._windows: dict[int, ref[CoreMLFeatures]] = {}
+        self._decoders: dict[int, ref[CoreMLDecoder]] = {}
+
+    def take(
+        self, worker: Worker, window: CoreMLFeatures, decoder: "CoreMLDecoder | None" = None
+    ) -> int:
+        """Return the cache slot of this window, which is encoded now if the worker lacks it.
+
+        The slot's cache belongs to `decoder` from now on; a decoder that did not own it before is
+        told to forget its columns. Raises `WorkerLostError` if the worker is lost meanwhile.
+        """
+        if self._worker is not worker:  # a new worker has nothing
+            self._worker, self._windows, self._decoders = worker, {}, {}
+        held = {number: each() for number, each in self._windows.items()}
+        number = next((n for n, each in held.items() if each is window), None)
+        if number is None:
+            # The lowest free one, since a worker makes caches for a slot when it is first used; or
+            # else the least recently used.
+            free = (n for n in range(_N_CACHE_SLOTS) if held.get(n) is None)
+            number = next(free, next(iter(held), 0))
+            # The window is entered after it is encoded: if that fails, the slot holds no window.
+            self._windows.pop(number, None)
+            self._decoders.pop(number, None)
+            worker.encode(number, window.mel, window.extent)
+        self._windows.pop(number, None)
+        self._windows[number] = ref(window)
+        if decoder is not None and (
+            number not in self._decoders or self._decoders[number]() is not decoder
+        ):
+            decoder.forget()
+            self._decoders[number] = ref(decoder)
+        return number
+
+
+class CoreMLDecoder:
+    """A `Decoder` (streamd/whisper/engine.py): any number of slots on a cache of fixed size.
+
+    A slot of the search is kept in a column of the worker's cache. If the column was lost, because
+    the worker was replaced or other slots needed it, it is computed again when a query wants to see
+    the slot: from its token, its position and what it saw, which are all remembered here.
+    """
+
+    def __init__(self, dims: ModelDimensions, window: CoreMLFeatures, n_slots: int) -> None:
+        self.n_vocab, self.n_text_ctx = dims.n_vocab, dims.n_text_ctx
+        self.n_slots = n_slots
+        self._window = window
+        self._n_columns = padded(dims.n_text_ctx)
+        self._tokens = np.zeros(n_slots, np.int64)
+        self._positions = np.zeros(n_slots, np.int64)
+        self._seen = np.zeros((n_slots, n_slots), np.bool_)
+        self._column = np.full(n_slots, _NOT_CACHED)
+
+    def step(
+        self,
+        tokens: _Indices,
+        positions: _Indices,
+        slots: _Indices,
+        visible: NDArray[np.bool_],
+        want: _Indices,
+    ) -> tuple[Logits, Alignment]:
+        """Run k tokens as the protocol says, in passes. Raises `EngineError` as `encode` does."""
+        self._tokens[slots], self._positions[slots] = tokens, positions
+        self._seen[slots] = visible
+        engine, extent = self._window.engine, self._window.extent
+        n_keys = extent.n + len(kept_positions(engine.dims.n_audio_ctx)) - extent.first
+
+        def attempt(worker: Worker) -> tuple[Logits, Alignment]:
+            cache_slot = engine.cache_slots.take(worker, self._window, self)
+            run: RunStep = partial(worker.step, n_keys=n_keys)
+            return self._step(slots, want, cache_slot=cache_slot, run=run)
+
+        return engine.with_worker(attempt)
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Refuse: the caches belong to a worker, and every window has its own."""
+        return False
+
+    def forget(self) -> None:
+        """Note that the cache holds nothing of this decoder any more."""
+        self._column[:] = _NOT_CACHED
+
+    def _step(
+        self, slots: _Indices, want: _Indices, *, cache_slot: int, run: RunStep
+    ) -> tuple[Logits, Alignment]:
+        logits = np.empty((len(want), self.n_vocab), np.float32)
+        alignments = []
+        first = 0
+        while first < len(slots):
+            part = slots[first : first + self._n_fitting(slots[first:])]
+            wanted = np.flatnonzero((want >= first) & (want < first + len(part)))
+            # The passes before the last one only bring back lost columns.
+            for step in self._passes(part, want[wanted] - first, cache_slot):
+                found, alignment = run(step)
+            logits[wanted] = found
+            alignments.append(alignment)
+            first += len(part)
+        return logits, np.concatenate(alignments)
+
+    def _n_fitting(self, slots: _Indices) -> int:
+        """Return how many of these queries fit into a pass, so that the cache holds what they see.
+
+        One always fits: no query sees more slots than the text context has tokens.
+        """
+        seen = np.zeros(self.n_slots, np.bool_)
+        for n, slot in enumerate(slots[:MAX_TOKENS]):
+            seen |= self._seen[slot]
+            if seen.sum() > self._n_columns and n:
+                return n
+        return min(len(slots), MAX_TOKENS)
+
+    def _passes(self, slots: _Indices, want: _Indices, cache_slot: int) -> Iterator[Step]:
+        """Yield passes that bring back lost columns these slots see, then the pass of the slots."""
+        seen = np.asarray(self._seen[slots].any(axis=0), np.bool_)
+        before = seen.copy()
+        before[slots] = False
+        lost = np.flatnonzero(before & (self._column == _NOT_CACHED))
+        # A token sees only earlier positions, so in this order each pass finds what it needs.
+        lost = lost[np.argsort(self._positions[lost], kind="stable")]
+        for first in range(0, len(lost), MAX_TOKENS):
+            yield self._pass(lost[first : first + MAX_TOKENS], _NONE, cache_slot, keep=seen)
+        yield self._pass(slots, want, cache_slot, keep=seen)
+
+    def _pass(
+        self, slots: _Indices, want: _Indices, cache_slot: int, *, keep: NDArray[np.bool_]
+    ) -> Step:
+        # Each slot gets a free column, the lowest, because functions for a short cache are faster.
+        # If there are too few, slots that are not in `keep` lose theirs.
+        new = slots[self._column[slots] == _NOT_CACHED]
+        free = np.setdiff1d(np.arange(self._n_columns), self._column)
+        if len(free) < len(new):
+            self._column[~keep] = _NOT_CACHED
+            free = np.setdiff1d(np.arange(self._n_columns), self._column)
+        self._column[new] = free[: len(new)]
+        visible = np.zeros((len(slots), self._n_columns), np.bool_)
+        for row, slot in zip(visible, slots, strict=True):
+            row[self._column[self._seen[slot]]] = True
+        return Step(
+            cache_slot=cache_slot,
+            tokens=self._tokens[slots],
+            positions=self._positions[slots],
+            columns=self._column[slots],
+            visible=visible,
+            want=want,
+        )

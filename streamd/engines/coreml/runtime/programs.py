@@ -1,0 +1,400 @@
+"""Core ML by way of coremltools: placements, compiled packages, and a built model's functions, run.
+
+Core ML compiles a package at each start into a folder that it deletes afterwards. Preparing that
+for the Neural Engine takes minutes, and is cached by the compiled model's path. So packages are
+compiled once, and stay under a path that does not change. Source: coremltools' guide, "Model
+Prediction".
+
+A *cache slot* holds the caches of one window's decoder, in Core ML's memory or in the host's. A
+decoder's tokens lie in numbered *columns* of its self-attention cache.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engines.coreml.package import (
+    LIBRARY,
+    MASKED,
+    MAX_TOKENS,
+    BuiltModel,
+    Form,
+    Function,
+    FunctionKind,
+    Meta,
+    caches,
+    coremltools,
+)
+from streamd.models.silence import Extent
+from streamd.system.disk import put_folder
+
+Array = NDArray[np.float32]
+State = Any
+"""``coremltools.models.model.MLState``."""
+Loaded = Any
+"""A function that can be called: ``coremltools.models.CompiledMLModel``. States that it makes are
+all zeros, and all functions of the package can share them."""
+
+Unit = Literal["ane", "gpu"]
+"""The Neural Engine, or the graphics processor."""
+
+_UNITS: dict[Unit, str] = {"ane": "CPU_AND_NE", "gpu": "CPU_AND_GPU"}
+"""Their names in ``coremltools.ComputeUnit``; the CPU runs what the other one cannot."""
+_UNIT_NAMES: dict[Unit, str] = {"ane": "Neural Engine", "gpu": "GPU"}
+_DEVICES = {
+    "MLCPUComputeDevice": "CPU",
+    "MLGPUComputeDevice": "GPU",
+    "MLNeuralEngineComputeDevice": "Neural Engine",
+}
+_FIRST_STEPS = (1, MAX_TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The units that run encoder and decoder, and the form of the decoder's caches."""
+
+    encoder: Unit
+    decoder: Unit
+    form: Form
+
+    def unit(self, function: Function) -> Unit:
+        """Return the unit that runs a function of the built model."""
+        return self.encoder if function.kind in ("encode", "cross") else self.decoder
+
+    def __str__(self) -> str:
+        encoder, decoder = _UNIT_NAMES[self.encoder], _UNIT_NAMES[self.decoder]
+        without = " without states" if (self.encoder, self.form) == ("gpu", "mix") else ""
+        return f"encoder on the {encoder}, decoder on the {decoder}{without}"
+
+
+ON_GPU = (Placement("gpu", "gpu", "state"), Placement("gpu", "gpu", "mix"))
+"""All on the GPU, which loads within seconds; the second only if the first is refused, since states
+that a graph writes fail on some systems in ways that nobody sees (coremltools #2325, #2553)."""
+ON_NEURAL_ENGINE = (Placement("ane", "gpu", "state"), Placement("ane", "ane", "mix"))
+"""The ways to use the Neural Engine that are worth a trial. Short passes of the decoder are often
+faster on the GPU, and some versions of macOS reject graphs with states on the Neural Engine."""
+
+
+def at_first(built: BuiltModel, form: Form) -> tuple[Function, ...]:
+    """Return the functions that suffice for short windows: one context, and steps of one and 32.
+
+    The others are loaded while these serve.
+    """
+    n_ctx, n_slots = built.meta.contexts[0], built.meta.slots(form)[0]
+    return tuple(
+        f
+        for f in of_form(built, form)
+        if f.n_ctx == n_ctx or (f.kind == "step" and f.k in _FIRST_STEPS and f.n_slots == n_slots)
+    )
+
+
+def of_form(built: BuiltModel, form: Form) -> tuple[Function, ...]:
+    """Return the functions that a placement of this form needs."""
+    return tuple(f for f in built.functions if form in f.forms)
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices that run one function of a package.
+
+    `shares` are parts of the estimated work by device, the largest first; `operations` counts the
+    kinds of operations by device. Both are empty if Core ML has no plan.
+    """
+
+    package: str
+    function: str
+    shares: dict[str, float] = field(default_factory=dict)
+    operations: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+class Library:
+    """coremltools, or in tests a module that replaces it."""
+
+    def __init__(self, name: str, compiled: Path) -> None:
+        """`compiled`: the folder for the compiled packages of one built model."""
+        self._module: ModuleType = coremltools() if name == LIBRARY else import_module(name)
+        self._compiled = compiled
+
+    def compile(
+        self, built: BuiltModel, functions: Iterable[Function], on_progress: Callable[[str], None]
+    ) -> None:
+        """Compile what is not compiled yet. Raises `OSError`, or whatever Core ML raises."""
+        packages = sorted({built.folder / function.package for function in functions})
+        missing = [path for path in packages if not self._compiled_path(path).is_dir()]
+        for n, path in enumerate(missing, 1):
+            on_progress(f"compiling {path.name} ({n} of {len(missing)})")
+            put_folder(self._compiled_path(path), partial(self._compile, path))
+
+    def load(self, function: Function, unit: Unit) -> Loaded:
+        """Load a function whose package is compiled. Raises whatever Core ML raises."""
+        return self._module.models.CompiledMLModel(
+            str(self._compiled_path(Path(function.package))),
+            compute_units=self._module.ComputeUnit[_UNITS[unit]],
+            function_name=function.name,
+        )
+
+    def plan(self, package: Path, unit: Unit) -> dict[str, Devices]:
+        """Return the devices of each function. Raises `RuntimeError` if Core ML has no plan."""
+        plan = self._module.models.compute_plan.MLComputePlan.load_from_path(
+            str(self._compiled_path(package)), compute_units=self._module.ComputeUnit[_UNITS[unit]]
+        )
+        found = {}
+        for name, function in plan.model_structure.program.functions.items():
+            work: dict[str, float] = {}
+            kinds: dict[str, Counter[str]] = {}
+            for operation in function.block.operations:
+                usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
+                cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
+                if usage is not None:  # constants have no device
+                    device = _DEVICES[type(usage.preferred_compute_device).__name__]
+                    work[device] = work.get(device, 0.0) + (cost.weight if cost else 0.0)
+                    kinds.setdefault(device, Counter())[operation.operator_name] += 1
+            total = sum(work.values())
+            largest_first = sorted(work.items(), key=lambda item: -item[1])
+            shares = {device: part / total for device, part in largest_first if total}
+            found[name] = Devices(package.name, name, shares, kinds)
+        return found
+
+    def _compiled_path(self, package: Path) -> Path:
+        return self._compiled / f"{package.stem}.mlmodelc"
+
+    def _compile(self, package: Path, new: Path) -> None:
+        """Fill the empty folder `new` with the compiled package."""
+        target = new / package.with_suffix(".mlmodelc").name
+        self._module.models.utils.compile_model(str(package), str(target))
+        for part in list(target.iterdir()):
+            part.rename(new / part.name)
+        shutil.rmtree(target)
+
+
+_OF_THE_WINDOW = ("cross_mask", "self_k", "self_v", "cross_k", "cross_v")
+"""Inputs of a "step" or "align" that belong to a window, not to a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A pass of at most `MAX_TOKENS` tokens over one window, as `Decoder.step` has them.
+
+    `columns` are those of the cache that the tokens are written to; `visible` (k, n_columns) says
+    which columns each token sees.
+    """
+
+    cache_slot: int
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    visible: NDArray[np.bool_]
+    want: NDArray[np.int64]
+
+
+class Programs:
+    """Runs the functions of a built model: encodes windows into cache slots, passes over them."""
+
+    def __init__(
+        self,
+        built: BuiltModel,
+        placement: Placement,
+        library: Library,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        """Load functions with `load` next; `on_progress` gets a line for each long step."""
+        self._built, self._form, self._placement = built, placement.form, placement
+        self._library, self._on_progress = library, on_progress
+        self._loaded: dict[Function, Loaded] = {}
+        self._inputs: dict[Function, dict[str, Array]] = {}
+        self._caches: dict[int, WindowCaches] = {}
+
+    def load(self, functions: Iterable[Function], *, keep: bool) -> None:
+        """Compile and load functions, one after the other.
+
+        Without `keep` each is dropped before the next: what Core ML has prepared for a unit it
+        finds again, and the peak is the memory of one. Raises whatever Core ML raises, or
+        `OSError` if files cannot be read or written.
+        """
+        functions = list(functions)
+        self._library.compile(self._built, functions, self._on_progress)
+        for n, function in enumerate(functions, 1):
+            name = f"{function.package}, {function.name} ({n} of {len(functions)})"
+            self._on_progress(f"loading {name}")
+            unit = self._placement.unit(function)
+            loaded = self._library.load(function, unit)
+            if keep:
+                self._loaded[function], self._inputs[function] = loaded, new_inputs(function)
+            del loaded
+
+    def encode(self, cache_slot: int, mel: Array, extent: Extent) -> None:
+        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot, whose old window is dropped."""
+        built, added = self._built, self._built.key_mask(extent)
+        context = built.context(extent.n)
+        x = mel
+        for function in self._of("encode", n_ctx=context):  # a part of the encoder after the other
+            inputs = self._inputs[function]
+            (first, mask) = (inputs[tensor.name] for tensor in function.inputs)
+            first[..., x.shape[-1] :] = 0
+            first[..., : x.shape[-1]] = x.reshape(first.shape[1], 1, -1)
+            mask[0, :, 0, 0] = added
+            x = self._call(function, inputs)["encoded"]
+        (function,) = self._of("cross", "load", n_ctx=context)
+        inputs = self._inputs[function]
+        inputs["encoded"][...] = x
+        if cache_slot not in self._caches:
+            decoder = self._loaded[self._of("step")[0]]
+            self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
+        caches = self._caches[cache_slot]
+        caches.load(added, lambda state: self._call(function, inputs, state))
+
+    def step(self, step: Step) -> tuple[Array, Array]:
+        """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_keys)."""
+        caches, function = self._caches[step.cache_slot], choose(self._of("step", "align"), step)
+        inputs = self._inputs[function]
+        x = self._built.embedding[step.tokens].astype(np.float32)
+        fill(inputs, function, step, x + self._built.positions[step.positions])
+        found = self._call(function, {**inputs, **caches.inputs(function)}, caches.state)
+        caches.store(found, step.columns)
+        scores = found["alignment"][0, :, : len(step.tokens)]
+        alignment = scores[..., caches.seen].swapaxes(0, 1)
+        n_vocab = self._built.meta.dims.n_vocab
+        if not len(step.want):
+            return np.zeros((0, n_vocab), np.float32), alignment
+        chunks = [found[name][0, :, 0] for name in function.logits]
+        return np.concatenate(chunks, axis=-1)[step.want, :n_vocab], alignment
+
+    def _of(self, *kinds: FunctionKind, n_ctx: int = 0) -> tuple[Function, ...]:
+        return tuple(f for f in self._loaded if f.kind in kinds and f.n_ctx == n_ctx)
+
+    def _call(
+        self, function: Function, inputs: Mapping[str, Array], state: State = None
+    ) -> Mapping[str, Array]:
+        found: Mapping[str, Array] = self._loaded[function].predict(dict(inputs), state)
+        for name, values in found.items():
+            if not np.isfinite(values).all():
+                # It would stay in the caches, and all text after it would be nonsense.
+                raise RuntimeError(f"{function.name} returned {name} with infinity or NaN")
+        return found
+
+
+class WindowCaches:
+    """Keys and values of one window after the other.
+
+    What an earlier window left is masked, so it need not be cleared. It is finite: `Programs` ends
+    at the first result that is not. `seen` are the audio positions that the window attends to.
+    """
+
+    def __init__(self, meta: Meta, form: Form, make_state: Callable[[], State]) -> None:
+        """`make_state`: of the decoder's package."""
+        self.seen: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.state: State = make_state()
+        self._cross_mask = np.full((1, 1, 1, meta.n_keys), MASKED, np.float32)
+        self._cross: dict[str, Array] = {}
+        self._own: dict[int, dict[str, Array]] = {}
+        if form == "mix":
+            self._cross = _keys_values("cross", meta, meta.n_keys)
+            # A function for a short cache reads a short array, so every size has its own copy.
+            self._own = {
+                n_slots: _keys_values("self", meta, n_slots) for n_slots in meta.slots(form)
+            }
+
+    def load(self, added: Array, run: Callable[[State], Mapping[str, Array]]) -> None:
+        """Start a window; `added` is the mask of `BuiltModel.key_mask`.
+
+        `run` computes keys and values of the encoder's output: it runs "load", which writes them
+        into the state, or "cross", which returns them and takes no state.
+        """
+        self.seen = np.flatnonzero(added > MASKED)
+        self._cross_mask[...] = MASKED
+        self._cross_mask[..., : len(added)] = added
+        if not self._cross:
+            run(self.state)
+            return
+        for name, found in run(None).items():
+            cache = self._cross[name]
+            cache[..., : found.shape[-1]] = found
+            self.state.write_state(name, cache)
+
+    def inputs(self, function: Function) -> Mapping[str, Array]:
+        """Return the caches that are inputs of a "step" or "align"."""
+        return {"cross_mask": self._cross_mask, **self._own.get(function.n_slots, {})}
+
+    def store(self, found: Mapping[str, Array], columns: NDArray[np.int64]) -> None:
+        """Write a pass's new columns into the host's caches; a graph writes its states itself."""
+        k = len(columns)
+        for n_slots, own in self._own.items():
+            fits = columns < n_slots
+            for part in "kv":
+                new = found[f"new_{part}"][..., :k]
+                own[f"self_{part}"][..., columns[fits]] = new[..., fits]
+
+
+def _keys_values(which: str, meta: Meta, n: int) -> dict[str, Array]:
+    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in caches(meta, which, n)}
+
+
+# -- the inputs of a pass -------------------------------------------------------------------------
+
+
+def new_inputs(function: Function) -> dict[str, Array]:
+    """Make arrays for the inputs of a function that belong to a pass, to be filled for each one.
+
+    Core ML releases its inputs later, in a thread of its own, without Python's lock: an array that
+    nothing else references by then crashes the process (apple/coremltools #2827). These are kept.
+    """
+    return {
+        tensor.name: np.zeros(tensor.shape, np.float32)
+        for tensor in function.inputs
+        if tensor.name not in _OF_THE_WINDOW
+    }
+
+
+def choose(loaded: tuple[Function, ...], step: Step) -> Function:
+    """Return the smallest function that runs the pass: few tokens, a short cache, logits if wanted.
+
+    `loaded` are "step" and "align" functions of the decoder's form.
+    """
+    k, seen = len(step.tokens), np.flatnonzero(step.visible.any(axis=0))
+    n_columns = 1 + int(max(step.columns.max(), seen.max(initial=0)))
+    fitting = [
+        f
+        for f in loaded
+        if f.k >= k and f.n_slots >= n_columns and (f.kind == "step" or not len(step.want))
+    ]
+    return min(fitting, key=lambda f: (f.k, f.n_slots, f.kind == "step"))
+
+
+def fill(inputs: Mapping[str, Array], function: Function, step: Step, x: Array) -> None:
+    """Write the pass into the function's inputs; `x` is (k, n_state), embedded tokens.
+
+    Unused rows are copies of the first: the layer norm of zeros, and a softmax over nothing but
+    masked scores, may be no numbers. They are written nowhere.
+    """
+    k, n_slots = len(step.tokens), function.n_slots
+    inputs["x"][0, :, 0, :k] = x.T
+    inputs["x"][0, :, 0, k:] = x[:1].T
+    mask, visible = inputs["mask"][0, 0], step.visible[:, :n_slots]
+    if "put" in inputs:
+        put = inputs["put"][0, 0]
+        put[...] = 0
+        put[np.arange(k), step.columns] = 1
+        mask[:k] = _hide(visible)
+        mask[k:] = mask[0]
+        return
+    in_cache = visible.copy()
+    # The columns that this pass writes still hold old tokens in the host's cache. The new ones are
+    # appended after the cache, so the mask looks for them there.
+    in_cache[:, step.columns] = False
+    mask[:k, :n_slots] = _hide(in_cache)
+    mask[:k, n_slots : n_slots + k] = _hide(step.visible[:, step.columns])
+    mask[:k, n_slots + k :] = MASKED
+    mask[k:] = mask[0]
+
+
+def _hide(visible: NDArray[np.bool_]) -> Array:
+    return np.where(visible, np.float32(0), np.float32(MASKED))

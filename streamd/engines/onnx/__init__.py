@@ -1,0 +1,419 @@
+"""Whisper on ONNX Runtime's CPU provider: the engine for every machine.
+
+One engine serves all streams of a process from any thread; a decoder is for one thread at a time.
+An engine is built from a model's weights, or opened from files that `save` wrote: the graphs as
+ONNX Runtime optimised them, and the weights in its kernels' order, to be mapped. Such files suit
+one version of ONNX Runtime on one kind of processor.
+
+The decoder's graph reads and writes the cache of slots in place, in memory that `OnnxDecoder` owns.
+It writes the keys and values of a pass into consecutive slots and reads none after them, which is
+what greedy search and draft verification need. Any other pass is written after all slots that were
+ever used, and then moved to its own slots.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import (
+    GraphOptimizationLevel,
+    InferenceSession,
+    IOBinding,
+    OrtValue,
+    SessionOptions,
+    __version__,
+)
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+from streamd.engines import Precision
+from streamd.errors import EngineError
+from streamd.models import ModelDimensions, Weights
+from streamd.models.silence import Bank, average, bias, extend
+from streamd.types import Mel
+from streamd.whisper.engine import Decoder
+
+"""Precision of the linear layers' weights; in int8 their activations are rounded too."""
+
+_WEIGHTS = ".weights"
+_GRAPHS, _BANK = ("encoder.onnx", "decoder.onnx"), "bank.npz"
+FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), _BANK)
+"""The files that `save` writes."""
+
+_FAILURES = (
+    ort.EPFail,
+    ort.Fail,
+    ort.InvalidArgument,
+    ort.InvalidGraph,
+    ort.NoSuchFile,
+    ort.NotImplemented,
+    ort.RuntimeException,
+    RuntimeError,  # what a run with bound memory raises for all of these
+)
+"""ONNX Runtime's exceptions have no common base of their own."""
+
+_SPIN_US = "20"
+"""For how long a thread waits for work before it sleeps: about as long as waking it up takes.
+
+A step of `base` is faster by a fifth than without, and not slower on a busy machine
+(benchmarks/RESULTS.md).
+"""
+_SPINNING = "1" if tuple(map(int, __version__.split(".")[:2])) >= (1, 31) else "0"
+"""Older versions cannot limit it and would spin for milliseconds."""
+_POOL_STEP = 64
+"""Slots by which the memory grows; most windows need one step."""
+_LEAST_ROWS = 2
+"""A single token is run as two rows, of which the second is ignored.
+
+ONNX Runtime multiplies a single row in another order than several rows, and rounding to int8
+enlarges the difference in the last bit. With two rows, a token's logits are bit for bit those of a
+pass of many tokens, so a verified draft is the text that decoding step by step would have given.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxFeatures:
+    """A window's keys and values, in memory that the windows after it go on writing.
+
+    Each of the `buffers`, (1, n_positions + n_audio_ctx, width), has rows for the positions of the
+    bank and behind them for those of the context. The window attends to one piece of each, the
+    `views`, (1, n_ctx, width): the `n_bank` positions of the bank that stand for the silence after
+    it, then its own. `bias` (n_ctx,) is added to the scores.
+    """
+
+    buffers: Mapping[str, NDArray[np.float32]]
+    views: Mapping[str, NDArray[np.float32]]
+    bias: NDArray[np.float32]
+    n_bank: int
+
+
+class OnnxEngine:
+    """A Whisper model on ONNX Runtime; an `Engine` (streamd/engines/__init__.py)."""
+
+    def __init__(
+        self,
+        dims: ModelDimensions,
+        encoder: InferenceSession,
+        decoder: InferenceSession,
+        *,
+        bank: Mapping[str, NDArray[np.float32]],
+        arrays: Sequence[NDArray[Any]] = (),
+    ) -> None:
+        """`bank` are its keys and values, (n_positions, width), without rows if there is none.
+
+        `arrays` are in use by the sessions, which do not keep a reference to them.
+        """
+        self.dims = dims
+        self._arrays = arrays
+        self._encoder = encoder
+        self._decoder = decoder
+        self._bank = bank
+        self._n_kept = len(bank["key_0"])
+        self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
+        self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
+
+    @property
+    def has_bank(self) -> bool:
+        """Whether something stands for the silence after a window."""
+        return self._n_kept > 0
+
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        known: OnnxFeatures | None = None,
+        n_known: int = 0,
+    ) -> OnnxFeatures:
+        """Encode log-mel as `Engine.encode` says."""
+        mel, extent = extend(mel, self.dims, bank=self.has_bank, audio_ctx=audio_ctx)
+        if not self.has_bank:
+            known = None
+        buffers = known.buffers if known else self._new_buffers()
+        n_known = n_known if known else 0
+        # The bank's last positions are just before the window's first one.
+        n_bank = max(0, self._n_kept - extent.first)
+        begin, end = self._n_kept - n_bank, self._n_kept + extent.n
+        views = {name: buffer[:, begin:end] for name, buffer in buffers.items()}
+        rows = np.zeros((extent.n - n_known, 2), np.int64)
+        rows[:, 1] = np.arange(n_bank + n_known, n_bank + extent.n)
+        inputs = {
+            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_known - 2) :]),
+            "first": np.array([n_known], np.int64),
+            "rows": rows,
+        }
+        io = self._encoder.io_binding()
+        for name, array in inputs.items():
+            io.bind_cpu_input(name, array)
+        for name, view in views.items():
+            shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
+            io.bind_ortvalue_input(name, shared)
+            io.bind_ortvalue_output(f"new_{name}", shared)
+        try:
+            self._encoder.run_with_iobinding(io)
+        except _FAILURES as error:
+            raise _engine_error(error) from error
+        return OnnxFeatures(buffers, views, self._bias[begin:end], n_bank)
+
+    def _new_buffers(self) -> Mapping[str, NDArray[np.float32]]:
+        n_rows = self._n_kept + self.dims.n_audio_ctx
+        buffers = {}
+        for name, rows in self._bank.items():
+            # What is not written takes no memory.
+            buffers[name] = np.empty((1, n_rows, rows.shape[1]), np.float32)
+            buffers[name][0, : self._n_kept] = rows
+        return buffers
+
+    def decoder(self, features: OnnxFeatures, n_slots: int) -> "OnnxDecoder":
+        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+        return OnnxDecoder(self._decoder, self.dims, features=features, n_slots=n_slots)
+
+
+class OnnxDecoder:
+    """A `Decoder` (streamd/whisper/engine.py) on ONNX Runtime."""
+
+    def __init__(
+        self,
+        session: InferenceSession,
+        dims: ModelDimensions,
+        *,
+        features: OnnxFeatures,
+        n_slots: int,
+    ) -> None:
+        """`session` may serve other decoders too."""
+        self.n_vocab = dims.n_vocab
+        self.n_text_ctx = dims.n_text_ctx
+        self.n_slots = n_slots
+        self._session = session
+        self._io: IOBinding = session.io_binding()
+        d_head = dims.n_text_state // dims.n_text_head
+        for name, rows in features.views.items():
+            if name.startswith("cross_"):
+                heads = rows.reshape(-1, dims.n_text_head, d_head)
+                self._io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(heads))
+        self._io.bind_ortvalue_input("cross_bias", OrtValue.ortvalue_from_numpy(features.bias))
+        self._features = features
+        self._n_heads = session.get_outputs()[1].shape[1]
+        self._n_used = 0
+        shape = (dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head)
+        self._pool: NDArray[np.float32] = np.zeros(shape, np.float32)
+
+    def step(
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+        want: NDArray[np.int64],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Run k tokens in one pass. Raises `EngineError` if ONNX Runtime fails."""
+        # The graph writes the pass at `first` and after: see the module's docstring.
+        k, first = len(slots), int(slots[0])
+        rows = max(k, _LEAST_ROWS)
+        n_used = max(self._n_used, int(slots.max()) + 1)
+        in_place = bool((np.diff(slots) == 1).all()) and not visible[:, first + k :].any()
+        if not in_place:
+            first = n_used  # scratch slots after all others; moved below
+        self._grow(max(n_used, first + rows))
+        self._n_used = n_used
+        seen = np.zeros((rows, first + rows), np.bool_)
+        seen[:k, :first] = visible[:, :first]
+        if not in_place:
+            # `visible` speaks of the slots after this pass, but until its rows are moved there they
+            # still hold old keys. The new ones are read from the scratch slots instead.
+            seen[:, slots] = False
+        seen[:k, first : first + k] = visible[:, slots]
+        # The row that is ignored must see something: a softmax over nothing would be NaN.
+        seen[k:, first + k :] = True
+        # It also writes a slot, which may be in use: keep what is there.
+        overwritten = self._pool[..., first + k : first + rows, :].copy()
+        inputs: dict[str, NDArray[Any]] = {
+            "tokens": np.resize(tokens, rows),
+            "positions": np.resize(positions, rows),
+            "want": np.ascontiguousarray(want, np.int64),
+            "last": np.array([first + rows - 1], np.int32),
+            "n_total": np.array([first + rows], np.int32),
+            "mask": np.where(seen, np.float32(0), np.float32(-np.inf))[None, None],
+        }
+        logits = np.empty((len(want), self.n_vocab), np.float32)
+        alignment = np.empty((rows, self._n_heads, len(self._features.bias)), np.float32)
+        for name, array in inputs.items():
+            self._io.bind_cpu_input(name, array)
+        for name, result in (("logits", logits), ("alignment", alignment)):
+            self._io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
+        try:
+            self._session.run_with_iobinding(self._io)
+        except _FAILURES as error:
+            raise _engine_error(error) from error
+        self._pool[..., first + k : first + rows, :] = overwritten
+        if not in_place:
+            self._pool[..., slots, :] = self._pool[..., first : first + k, :]
+        n_bank = self._features.n_bank
+        sound, silence = alignment[:k, :, n_bank:], alignment[:k, :, :n_bank]
+        return logits, np.concatenate([sound, silence], axis=-1)
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Take the first `n` slots of another window's decoder."""
+        if not isinstance(before, OnnxDecoder):
+            return False
+        self._grow(n)
+        self._pool[..., :n, :] = before._pool[..., :n, :]
+        self._n_used = n
+        return True
+
+    def _grow(self, n_slots: int) -> None:
+        n_pool = self._pool.shape[-2]
+        if n_slots <= n_pool:
+            return
+        *outer, _, d_head = self._pool.shape
+        larger = np.zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.float32)
+        larger[..., :n_pool, :] = self._pool
+        self._pool = larger
+        for layer, (keys, values) in enumerate(self._pool):
+            for name, array in ((f"key_{layer}", keys), (f"value_{layer}", values)):
+                shared = OrtValue.ortvalue_from_numpy(array)  # shares our memory
+                self._io.bind_ortvalue_input(name, shared)
+                self._io.bind_ortvalue_output(f"new_{name}", shared)
+
+
+def build(
+    dims: ModelDimensions,
+    weights: Weights,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
+    bank: Bank | None = None,
+    threads: int = 2,
+    precision: Precision = "float32",
+) -> OnnxEngine:
+    """Make an engine in memory; `weights` must not change any more.
+
+    Without a `bank` every window is encoded at the full context. There must be at least one of
+    `alignment_heads`; `step` returns their scores, sorted by layer and head. Two `threads` suit one
+    stream; a server does better with 1 and several inference threads. Raises `EngineError` if ONNX
+    Runtime refuses the graphs.
+    """
+    # here because few starts need to write graphs
+    from streamd.engines.onnx.graphs import bank_rows, graphs
+
+    sessions = []
+    arrays: list[NDArray[Any]] = []
+    made = graphs(dims, weights, alignment_heads=alignment_heads, bank=bank, precision=precision)
+    for graph in made:
+        sessions.append(_new_session(graph.model, threads, tensors=graph.tensors))
+        arrays += graph.tensors.values()
+    encoder, decoder = sessions
+    rows = bank_rows(dims, weights, bank)
+    return OnnxEngine(dims, encoder, decoder, bank=rows, arrays=arrays)
+
+
+def save(
+    folder: Path,
+    dims: ModelDimensions,
+    weights: Weights,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
+    bank: Bank | None,
+    precision: Precision,
+) -> None:
+    """Write the files from which `open_folder` makes the same engine as `build` does.
+
+    Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
+    """
+    from streamd.engines.onnx.graphs import bank_rows, graphs  # here for the reason above
+
+    made = graphs(dims, weights, alignment_heads=alignment_heads, bank=bank, precision=precision)
+    for name, graph in zip(_GRAPHS, made, strict=True):
+        _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
+    with (folder / _BANK).open("wb") as file:
+        # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
+        np.savez(file, **bank_rows(dims, weights, bank))  # type: ignore[arg-type]
+
+
+def make_bank(
+    dims: ModelDimensions,
+    weights: Weights,
+    windows: Iterable[tuple[int, Mel]],
+    *,
+    threads: int,
+    precision: Precision,
+) -> Bank:
+    """Encode windows of speech at the full context, and average their states of silence.
+
+    Each is its number of positions with sound, and its log-mel (n_mels, 2 * n_audio_ctx). Raises
+    `EngineError` if ONNX Runtime refuses the graph.
+    """
+    from streamd.engines.onnx.graphs import states_graph  # here for the reason above
+
+    graph = states_graph(dims, weights, precision)
+    session = _new_session(graph.model, threads, tensors=graph.tensors)
+    try:
+        found = ((n, np.stack(session.run(None, {"mel": mel[None]}))) for n, mel in windows)
+        return average(found, dims)
+    except _FAILURES as error:
+        raise _engine_error(error) from error
+
+
+def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEngine:
+    """Open a saved engine.
+
+    Raises `EngineError` if its files are damaged, or another version of ONNX Runtime wrote them.
+    """
+    encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
+    try:
+        with np.load(folder / _BANK) as rows:
+            return OnnxEngine(dims, encoder, decoder, bank=dict(rows))
+    except (OSError, ValueError, BadZipFile) as error:
+        raise EngineError(f"{folder / _BANK} is damaged: {error}") from error
+
+
+def _new_session(
+    model: bytes | Path,
+    threads: int,
+    *,
+    tensors: Mapping[str, NDArray[Any]] | None = None,
+    save: Path | None = None,
+) -> InferenceSession:
+    """Load a model: a file that was saved, or bytes with the weights in `tensors`.
+
+    The caller keeps the arrays while the session lives. If `save` is given, the optimised graph is
+    written there, and its weights beside it. Raises `EngineError` if ONNX Runtime refuses the
+    model.
+    """
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what fails is raised, not printed
+    # an arena would keep for good what one window at full context took, and is no faster
+    options.enable_cpu_mem_arena = False
+    # threads that spin between two runs take the cores from the other session and from other
+    # programs: twice as slow on two cores
+    options.add_session_config_entry("session.intra_op.allow_spinning", _SPINNING)
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
+    values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    if save:
+        options.optimized_model_filepath = str(save)
+        saved = "session.optimized_model_external_initializers"
+        options.add_session_config_entry(f"{saved}_file_name", save.name + _WEIGHTS)
+        options.add_session_config_entry(f"{saved}_min_size_in_bytes", "1024")
+        # in the kernels' order, so that they can be used where they are mapped
+        options.add_session_config_entry(
+            "session.save_external_prepacked_constant_initializers", "1"
+        )
+    if isinstance(model, Path):
+        # it was optimised before it was saved
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except _FAILURES as error:
+        raise _engine_error(error) from error
+
+
+def _engine_error(error: Exception) -> EngineError:
+    reason = str(error).strip().splitlines()[0]
+    return EngineError(f"ONNX Runtime failed: {reason}; try another version of onnxruntime")

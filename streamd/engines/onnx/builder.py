@@ -1,0 +1,227 @@
+"""Writes ONNX graphs from the building blocks of Whisper.
+
+A graph names its weights without containing them: the runtime gets arrays or maps a file, so
+nothing is copied, and protobuf's limit of 2 GB does not apply. There is no batch axis: matrices are
+(positions, n_state). In int8, a weight is an integer in -127..127 times a scale for each output;
+activations are quantised while the graph runs. Measurements: docs/results.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engines.onnx import proto
+from streamd.engines.onnx.proto import Attributes, ElementType, Shape
+from streamd.models import ModelDimensions, Weights
+
+CONTRIB = "com.microsoft"
+"""The domain of the operators that only ONNX Runtime has."""
+OPSET = 20
+"""The version of ai.onnx, the first with Gelu."""
+_LARGEST = 127
+"""The largest integer of a weight; the range is symmetric."""
+_ZERO = np.array(128, np.uint8)
+"""Zero among the activations, which are unsigned because that is faster."""
+
+
+class Linear(Enum):
+    """How a graph multiplies.
+
+    `TENSOR` is int8 with one scale for all activations of a call: the fastest for many rows, but a
+    row's result depends on the others. `ROWS` is int8 with a scale for each row: since sums of
+    integers are exact, a row's result is, to the last bit, the same with any other rows.
+    """
+
+    FLOAT32 = "float32"
+    TENSOR = "int8 per tensor"
+    ROWS = "int8 per row"
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """``x @ weight.T + bias``: (n_out, n_in) float32 and (n_out,) or no bias."""
+
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32] | None = None
+
+    @classmethod
+    def stacked(cls, weights: Weights, names: Sequence[str]) -> Self:
+        """Join layers with the same input into one, whose output is theirs side by side."""
+        if len(names) == 1:  # no copy
+            return cls(weights[f"{names[0]}.weight"], weights.get(f"{names[0]}.bias"))
+        parts = [weights[f"{name}.weight"] for name in names]
+        # Whisper's projections to keys have no bias
+        zeros = [np.zeros(len(part), np.float32) for part in parts]
+        biases = [weights.get(f"{name}.bias", z) for name, z in zip(names, zeros, strict=True)]
+        return cls(np.concatenate(parts), np.concatenate(biases))
+
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Compute ``x @ weight.T + bias`` now."""
+        y: NDArray[np.float32] = x @ self.weight.T
+        return y if self.bias is None else y + self.bias
+
+    def widened(self, n_head: int, value: float) -> "Projection":
+        """Add an output at the end of each head that is always `value`."""
+        n_out, n_in = self.weight.shape
+        rows = self.weight.reshape(n_head, -1, n_in)
+        biases = np.zeros(n_out, np.float32) if self.bias is None else self.bias
+        wide = np.pad(rows, ((0, 0), (0, 1), (0, 0))).reshape(-1, n_in)
+        more = np.pad(biases.reshape(n_head, -1), ((0, 0), (0, 1)), constant_values=value)
+        return Projection(wide, more.ravel())
+
+
+def row_offset(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the rounded mean of an output layer's rows, (n_in,) float32.
+
+    A few columns of Whisper's token embedding are far from zero in every row (in tiny.en one is 30
+    times as large as the median), and would use most of a row's 8 bits. Subtracting the offset
+    reduces the rounding error to a third, in tiny.en and in base.
+    """
+    # multiples of 2**-8: a matrix made from int8 rows and this offset has the same offset again
+    steps = np.rint(matrix.mean(axis=0, dtype=np.float64) * 256)
+    offset: NDArray[np.float32] = (steps / 256).astype(np.float32)
+    return offset
+
+
+def quantised(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return integers (n_in, n_out), in the order of int8 operators, and scales (n_out,)."""
+    scales = np.abs(weight).max(axis=1) / np.float32(_LARGEST)
+    scales[scales == 0] = 1
+    integers = np.rint(weight / scales[:, None]).astype(np.int8)
+    return np.ascontiguousarray(integers.T), scales
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A serialised ONNX model, and the arrays that it names as initialisers."""
+
+    model: bytes
+    tensors: Mapping[str, NDArray[Any]]
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Collects nodes; methods take and return the names of the graph's values."""
+
+    dims: ModelDimensions
+    weights: Weights
+    kind: Linear
+    _nodes: list[bytes] = field(default_factory=list)
+    _inputs: list[bytes] = field(default_factory=list)
+    _outputs: list[bytes] = field(default_factory=list)
+    _tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
+    _constants: dict[str, bytes] = field(default_factory=dict)
+
+    def graph(self) -> Graph:
+        """Return the finished model."""
+        placeholders = map(proto.placeholder, self._tensors, self._tensors.values())
+        model = proto.model(
+            self._nodes,
+            inputs=self._inputs,
+            outputs=self._outputs,
+            initializers=[*placeholders, *self._constants.values()],
+            opsets={"": OPSET, CONTRIB: 1},
+        )
+        return Graph(model, self._tensors)
+
+    def input(self, name: str, shape: Shape, element: ElementType = ElementType.FLOAT32) -> str:
+        """Declare an input of the graph."""
+        self._inputs.append(proto.value_info(name, element, shape))
+        return name
+
+    def output(self, name: str, shape: Shape) -> str:
+        """Declare an output of the graph, float32, for a node to write."""
+        self._outputs.append(proto.value_info(name, ElementType.FLOAT32, shape))
+        return name
+
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        attributes: Attributes | None = None,
+        *,
+        domain: str = "",
+        to: str = "",
+        more: Sequence[str] = (),
+    ) -> str:
+        """Add a node and return its first output, which is called `to`; `more` are the others."""
+        name = f"{kind}_{len(self._nodes)}"
+        outputs = [to or name, *more]
+        self._nodes.append(
+            proto.node(kind, inputs, outputs, name=name, domain=domain, attributes=attributes)
+        )
+        return outputs[0]
+
+    def tensor(self, name: str, values: NDArray[Any]) -> str:
+        """Refer to an array that the runtime gets separately."""
+        self._tensors[name] = values
+        return name
+
+    def parameter(self, name: str) -> str:
+        """Refer to a parameter of the model."""
+        return self.tensor(name, self.weights[name])
+
+    def constant(self, value: Sequence[int] | float) -> str:
+        """Add a list of integers (a shape, axes, indices), or one real number."""
+        name = f"constant {value}"
+        dtype = np.float32 if isinstance(value, float) else np.int64
+        return self._known(name, np.array(value, dtype))
+
+    def _known(self, name: str, values: NDArray[Any]) -> str:
+        self._constants[name] = proto.constant(name, values)
+        return name
+
+    def linear(self, x: str, *names: str) -> str:
+        """Add ``x @ W.T + b`` with the stacked W and b of the layers `names`."""
+        return self.project(x, "+".join(names), Projection.stacked(self.weights, names))
+
+    def project(self, x: str, name: str, projection: Projection, *, to: str = "") -> str:
+        """Add ``x @ W.T + b`` in the graph's precision; the arrays' names begin with `name`."""
+        bias = [] if projection.bias is None else [self.tensor(f"{name}.bias", projection.bias)]
+        if self.kind is Linear.FLOAT32:
+            weight = self.tensor(f"{name}.weight", projection.weight)
+            return self.op("Gemm", [x, weight, *bias], {"transB": 1}, to=to)
+        integers, scales = quantised(projection.weight)
+        weight, scale = self.tensor(f"{name}.int8", integers), self.tensor(f"{name}.scale", scales)
+        if self.kind is Linear.TENSOR:
+            inputs = [x, weight, scale, "", *bias]
+            return self.op("DynamicQuantizeMatMul", inputs, domain=CONTRIB, to=to)
+        last, least = {"keepdims": 1}, self.constant(1e-30)
+        largest = self.op("ReduceMax", [self.op("Abs", [x]), self.constant([-1])], last)
+        largest = self.op("Max", [largest, least])  # a row of zeros has no scale
+        zero, step = self._known("zero", _ZERO), self.constant(1 / 127)
+        rounded = self.op("QuantizeLinear", [self.op("Div", [x, largest]), step, zero])
+        inputs = [rounded, weight, step, scale, zero]
+        product = self.op("MatMulIntegerToFloat", inputs, domain=CONTRIB)
+        scaled = self.op("Mul", [product, largest], to="" if bias else to)
+        return self.op("Add", [scaled, *bias], to=to) if bias else scaled
+
+    def layer_norm(self, x: str, name: str, *, to: str = "") -> str:
+        """Normalise the last axis; the operator's default epsilon is Whisper's, 1e-5."""
+        scale, shift = self.parameter(f"{name}.weight"), self.parameter(f"{name}.bias")
+        return self.op("LayerNormalization", [x, scale, shift], to=to)
+
+    def feed_forward(self, x: str, block: str) -> str:
+        """Add a layer norm and two linear layers with an exact GELU between them."""
+        y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
+        return self.linear(self.op("Gelu", [y]), f"{block}.mlp.2")
+
+    def add(self, x: str, y: str) -> str:
+        """Add ``x + y``."""
+        return self.op("Add", [x, y])
+
+    def reshape(self, x: str, shape: Sequence[int]) -> str:
+        """Change the shape of `x`: 0 keeps an axis, -1 takes the rest."""
+        return self.op("Reshape", [x, self.constant(shape)])
+
+    def transpose(self, x: str, perm: Sequence[int], *, to: str = "") -> str:
+        """Put the axes of `x` in the order `perm`."""
+        return self.op("Transpose", [x], {"perm": perm}, to=to)
+
+    def batch_of_one(self, x: str) -> str:
+        """Add a batch axis to `x`, for operators that demand it."""
+        return self.op("Unsqueeze", [x, self.constant([0])])

@@ -1,0 +1,31 @@
+"""Model files: their names, where they are, and how they are read.
+
+`catalog` knows the names, `store` finds, downloads and removes the files, `formats` reads each kind
+of them, and `model` checks what they say. `silence` is what stands for the silence after a sound.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDimensions:
+    """openai/whisper's `ModelDimensions`, under its names."""
+
+    n_mels: int
+    n_audio_ctx: int
+    n_audio_state: int
+    n_audio_head: int
+    n_audio_layer: int
+    n_vocab: int
+    n_text_ctx: int
+    n_text_state: int
+    n_text_head: int
+    n_text_layer: int
+
+
+Weights = Mapping[str, NDArray[np.float32]]
+"""A model's parameters under openai/whisper's names (``model.state_dict()``)."""

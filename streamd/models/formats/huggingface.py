@@ -1,0 +1,223 @@
+"""Hugging Face's folder for a Whisper model, as transformers writes it and the hub has it.
+
+The tokenizer's merges are not read: in Whisper's vocabularies their order is that of the ids.
+Names of parameters and fields: transformers ``modeling_whisper.py``, ``configuration_whisper.py``.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from streamd.errors import ModelError
+from streamd.models import ModelDimensions
+from streamd.models.formats import bad_file, existing, present, read_json, safetensors
+from streamd.models.formats.openai import open_torch
+from streamd.models.model import (
+    OUTPUT,
+    Contents,
+    Outline,
+    Stored,
+    check_dimensions,
+    only_language,
+    spelled,
+)
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+_TOKENIZER = "tokenizer.json"
+VOCABULARIES = (_TOKENIZER, "vocab.json")
+"""One is needed; the first is preferred."""
+_TORCH, _TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+
+_RENAMED = (
+    ("encoder.layer_norm.", "encoder.ln_post."),
+    ("decoder.layer_norm.", "decoder.ln."),
+    ("embed_positions.weight", "positional_embedding"),
+    ("embed_tokens.", "token_embedding."),
+    ("layers.", "blocks."),
+    ("encoder_attn_layer_norm.", "cross_attn_ln."),
+    ("self_attn_layer_norm.", "attn_ln."),
+    ("final_layer_norm.", "mlp_ln."),
+    ("encoder_attn.", "cross_attn."),
+    ("self_attn.", "attn."),
+    ("q_proj.", "query."),
+    ("k_proj.", "key."),
+    ("v_proj.", "value."),
+    ("out_proj.", "out."),
+    ("fc1.", "mlp.0."),
+    ("fc2.", "mlp.2."),
+)
+"""Part of a name in transformers -> OpenAI's, to be replaced in this order."""
+
+
+class ModelType(msgspec.Struct):
+    """What every ``config.json`` of transformers has."""
+
+    model_type: str = ""
+
+
+class _HfConfig(msgspec.Struct):
+    vocab_size: int
+    num_mel_bins: int
+    d_model: int
+    encoder_layers: int
+    encoder_attention_heads: int
+    encoder_ffn_dim: int
+    decoder_layers: int
+    decoder_attention_heads: int
+    decoder_ffn_dim: int
+    max_source_positions: int
+    max_target_positions: int
+    activation_function: str = "gelu"
+    scale_embedding: bool = False
+    tie_word_embeddings: bool = True
+
+
+class _Generation(msgspec.Struct):
+    """``generation_config.json``; old models have none, or one without alignment heads."""
+
+    alignment_heads: list[tuple[int, int]] | None = None
+    is_multilingual: bool | None = None
+    suppress_tokens: list[int] | None = None
+    begin_suppress_tokens: list[int] | None = None
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+
+
+class _BytePairs(msgspec.Struct):
+    vocab: dict[str, int]
+
+
+class _TokenizerFile(msgspec.Struct):
+    model: _BytePairs
+    added_tokens: list[_AddedToken] = []
+
+
+def outline(folder: Path) -> Outline:
+    """Read the configuration, and whether the model is multilingual."""
+    dims = read_dimensions(folder / CONFIG)
+    is_multilingual = _generation(folder).is_multilingual
+    if is_multilingual is None:
+        return Outline(dims, only_language(dims))
+    return Outline(dims, None if is_multilingual else "en")
+
+
+@contextmanager
+def contents(folder: Path) -> Iterator[Contents]:
+    """Read all small files, and open those with parameters."""
+    tied = read_json(folder / CONFIG, _HfConfig).tie_word_embeddings
+    generation, vocabulary = _generation(folder), read_vocabulary(folder)
+    with _opened(folder) as stored:
+        renamed = {}
+        for name, tensor in stored.items():
+            # without "model.": saved from transformers' WhisperModel, which has no output layer
+            name = name.removeprefix("model.")
+            for theirs, ours in _RENAMED:
+                name = name.replace(theirs, ours)
+            renamed[name] = tensor
+        if tied:
+            renamed.pop(OUTPUT, None)  # repeats the embedding
+        yield Contents(
+            renamed,
+            vocabulary,
+            generation.alignment_heads,
+            generation.suppress_tokens,
+            generation.begin_suppress_tokens,
+        )
+
+
+def files(folder: Path) -> list[Path]:
+    """Return all files with any of that. Raises `ModelError` if an index of them is damaged."""
+    small = present(folder, (CONFIG, GENERATION))
+    return [*small, *vocabularies(folder), *_weights(folder)]
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether there are weights that `contents` could open."""
+    names = (safetensors.SINGLE, safetensors.INDEX, _TORCH, _TORCH_INDEX)
+    return bool(present(folder, names))
+
+
+def vocabularies(folder: Path) -> list[Path]:
+    """Return the file that `read_vocabulary` reads, if there is one."""
+    return present(folder, VOCABULARIES)[:1]
+
+
+def _generation(folder: Path) -> _Generation:
+    path = folder / GENERATION
+    return read_json(path, _Generation) if path.exists() else _Generation()
+
+
+def read_dimensions(path: Path) -> ModelDimensions:
+    """Read a ``config.json``. Raises `ModelError` if it is damaged, or of another architecture."""
+    kind = read_json(path, ModelType).model_type
+    if kind != "whisper":
+        raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
+    config = read_json(path, _HfConfig)
+    dims = ModelDimensions(
+        n_mels=config.num_mel_bins,
+        n_audio_ctx=config.max_source_positions,
+        n_audio_state=config.d_model,
+        n_audio_head=config.encoder_attention_heads,
+        n_audio_layer=config.encoder_layers,
+        n_vocab=config.vocab_size,
+        n_text_ctx=config.max_target_positions,
+        n_text_state=config.d_model,
+        n_text_head=config.decoder_attention_heads,
+        n_text_layer=config.decoder_layers,
+    )
+    usual = (
+        config.encoder_ffn_dim == config.decoder_ffn_dim == 4 * config.d_model
+        and config.activation_function == "gelu"
+        and not config.scale_embedding
+    )
+    check_dimensions(path, dims, usual=usual)
+    return dims
+
+
+def _weights(folder: Path) -> list[Path]:
+    """Return the files with the weights, an index first; torch's, if there are no others."""
+    others = present(folder, (safetensors.SINGLE, safetensors.INDEX))
+    is_torch = not others and present(folder, (_TORCH, _TORCH_INDEX))
+    return safetensors.files(folder, _TORCH if is_torch else safetensors.SINGLE)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
+    parts = [path for path in _weights(folder) if path.suffix == ".bin"]
+    if not parts:
+        yield safetensors.open_folder(folder)
+        return
+    with ExitStack() as stack:
+        stored: dict[str, Stored] = {}
+        for path in parts:
+            file = stack.enter_context(open_torch(existing(path)))
+            found = file.stored(file.content)
+            if found is None:
+                raise bad_file(path, "holds more than weights")
+            stored |= found
+        yield stored
+
+
+def read_vocabulary(folder: Path) -> dict[bytes, int] | None:
+    """Read ``tokenizer.json``, or else ``vocab.json``, which old models have; None: neither exists.
+
+    Raises `ModelError` if the file is damaged.
+    """
+    path = next((folder / name for name in VOCABULARIES if (folder / name).exists()), None)
+    if path is None:
+        return None
+    if path.name == _TOKENIZER:
+        tokenizer = read_json(path, _TokenizerFile)
+        added = {token.id for token in tokenizer.added_tokens}
+        ids = {text: i for text, i in tokenizer.model.vocab.items() if i not in added}
+    else:
+        ids = read_json(path, dict[str, int])
+    in_order = sorted(ids, key=ids.__getitem__)
+    eot = ids.get("<|endoftext|>", len(in_order))
+    if [ids[text] for text in in_order[:eot]] != list(range(min(eot, len(ids)))):
+        raise bad_file(path, "tokens are missing or duplicated")
+    return spelled(path, in_order)

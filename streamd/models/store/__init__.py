@@ -1,0 +1,107 @@
+"""Finds and loads a model by name, folder or file.
+
+A name is looked for among files and folders, the imported models, those downloaded from the hub and
+the bundled one, in this order. `layouts` chooses the reader; `download` downloads.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from difflib import get_close_matches
+from operator import itemgetter
+from pathlib import Path
+
+from streamd.errors import ModelError
+from streamd.models.catalog import CATALOG, quality, suits
+from streamd.models.model import Model, Outline
+from streamd.models.store import cache, imports
+from streamd.models.store.cache import Repository, StorePaths, places, repository_of
+from streamd.models.store.layouts import layout_of, load
+from streamd.options import ModelOptions
+from streamd.system.disk import asset, expanded
+
+BUNDLED = ("tiny.en",)
+"""Models that ship with streamd."""
+
+
+def load_model(name: str) -> Model:
+    """Load a model by its name, folder or file.
+
+    Raises `ModelError` if there is no such model here, or its files are missing, damaged or of
+    another architecture.
+    """
+    path = find(name, places())
+    if path is None:
+        raise not_here(name)
+    label = name
+    if path == expanded(name):
+        folder = path.resolve()
+        label = path.stem if path.is_file() else cache.name_of(folder) or folder.name
+    return load(path, label)
+
+
+def not_here(name: str) -> ModelError:
+    """Return the error for a name that no model on this machine has."""
+    if repository_of(name):
+        return ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
+    known = (each.name for each in CATALOG)
+    if close := get_close_matches(name, known, n=1):
+        return ModelError(f"model {name!r} not found; did you mean {close[0]}?")
+    return ModelError(
+        f"model {name!r} not found: name a model's folder or file, owner/name on the hub, or one "
+        "that streamd models list shows"
+    )
+
+
+def find(name: str, here: StorePaths) -> Path | None:
+    """Return the folder or file of a model, or None if it is not on this machine."""
+    path = expanded(name)
+    # Unlike Path's methods, these do not raise for a path that is too long or not accessible.
+    if name and (os.path.isdir(path) or os.path.isfile(path)):
+        return path
+    repository = repository_of(name)
+    downloaded = cache.find(here.cache, repository) if repository else None
+    bundled = asset(name) if name in BUNDLED else None
+    return imports.find(here.imported, name) or downloaded or bundled
+
+
+def known_language(name: str) -> str | None:
+    """Return the one language that a model knows, by its files without the weights.
+
+    It is None if the model knows several, or is not here or damaged, which `load_model` reports.
+    """
+    with suppress(OSError, ModelError):
+        if path := find(name, places()):
+            return layout_of(path).outline(path).language
+    return None
+
+
+def is_bundled(name: str, here: StorePaths) -> bool:
+    """Return whether the name means a bundled model, not an imported or downloaded one."""
+    return name in BUNDLED and find(name, here) == asset(name)
+
+
+def best(here: StorePaths, wanted: ModelOptions) -> str | None:
+    """Return the name of the best model on this machine that can do the task, or None.
+
+    Of two equal ones, an imported one is preferred to a downloaded and a bundled one. Downloaded
+    models that are not in the catalog are ignored: other programs share the cache.
+    """
+    possible = [
+        (quality(outline), name) for name, outline in _candidates(here) if suits(outline, wanted)
+    ]
+    return max(possible, key=itemgetter(0))[1] if possible else None
+
+
+def _candidates(here: StorePaths) -> Iterator[tuple[str, Outline]]:
+    """Yield names and outlines of all models, the preferred ones first."""
+    for name, path in imports.every(here.imported):
+        with suppress(ModelError):
+            yield name, layout_of(path).outline(path)
+    for each in CATALOG:
+        if cache.find(here.cache, Repository(each.repository)):
+            name = each.repository if imports.find(here.imported, each.name) else each.name
+            yield name, each.outline
+    for each in CATALOG:
+        if each.name in BUNDLED:
+            yield each.name, each.outline

@@ -1,0 +1,157 @@
+"""Loads a folder or file with the reader of `formats` for its layout, or names a layout without."""
+
+from contextlib import AbstractContextManager
+from math import prod
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from streamd.errors import ModelError
+from streamd.models import ModelDimensions
+from streamd.models.catalog import heads
+from streamd.models.formats import (
+    ZIP_MAGIC,
+    bad_file,
+    ct2,
+    ggml,
+    huggingface,
+    mlx,
+    openai,
+    present,
+    read_start,
+    safetensors,
+)
+from streamd.models.model import (
+    INT8_ROWS,
+    N_SPECIALS,
+    Contents,
+    Model,
+    Outline,
+    below,
+    gather,
+    openai_vocabulary,
+)
+from streamd.models.silence import Bank, bank_shape
+
+_READ = (
+    "Hugging Face's safetensors or pytorch_model.bin, openai-whisper's .pt, whisper.cpp's ggml, "
+    "CTranslate2 or MLX"
+)
+_OTHERS = {
+    "*.gguf": "GGUF",
+    "*.mlpackage": "a Core ML package",
+    "*.mlmodelc": "a compiled Core ML model",
+    "*.onnx": "an ONNX export",
+    "onnx/*.onnx": "an ONNX export",
+    "flax_model*.msgpack": "Flax weights",
+    "*.h5": "TensorFlow or Keras weights",
+    "saved_model.pb": "a TensorFlow model",
+    "*.tflite": "a TensorFlow Lite model",
+    "openvino_*.xml": "an OpenVINO model",
+    "*.nemo": "a NeMo model",
+    "adapter_model.*": "a LoRA adapter without the model that it adapts",
+}
+"""Names of files and folders -> layouts that streamd does not read."""
+BANK = "silence.safetensors"
+"""Beside a model's files: what `engine.padding.Bank` holds, if it is known already."""
+_IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin", "*.json")
+"""Files that are a model only together with those beside them."""
+_ALONE = ("ggml*.bin", "*.pt")
+
+
+class ModelLayout(Protocol):
+    """A module of `formats`; the docstring of the package describes these functions."""
+
+    def outline(self, path: Path, /) -> Outline: ...  # noqa: D102
+    def contents(self, path: Path, /) -> AbstractContextManager[Contents]: ...  # noqa: D102
+    def files(self, path: Path, /) -> list[Path]: ...  # noqa: D102
+
+
+def load(path: Path, name: str) -> Model:
+    """Load the model in a folder or file, and call it `name`.
+
+    Raises `ModelError` as `layout_of` does, or if files are missing, damaged or of another
+    architecture.
+    """
+    layout = layout_of(path)
+    outline = layout.outline(path)
+    dims = outline.dims
+    with layout.contents(path) as found:
+        vocabulary = found.vocabulary
+        if vocabulary is None:
+            vocabulary = openai_vocabulary(path, dims.n_vocab)
+        if dims.n_vocab - len(vocabulary) not in N_SPECIALS:
+            raise ModelError(
+                f"{path}: {len(vocabulary)} text tokens do not make a vocabulary of "
+                f"{dims.n_vocab}; config.json and vocabulary do not match"
+            )
+        return Model(
+            name=name,
+            dims=dims,
+            weights=gather(path, dims, found.stored),
+            vocabulary=vocabulary,
+            alignment_heads=heads(found.heads, Path(name) if path.is_dir() else path, dims),
+            language=outline.language,
+            bank=_bank(path, dims),
+            # of special tokens only the end can come first; our own rules refuse the others
+            suppress_tokens=below(len(vocabulary), found.suppress_tokens),
+            begin_suppress_tokens=below(len(vocabulary) + 1, found.begin_suppress_tokens),
+        )
+
+
+def _bank(path: Path, dims: ModelDimensions) -> Bank | None:
+    """Return the bank that is kept with a model, if it has one. Raises `ModelError`: damaged."""
+    file = path / BANK
+    if not file.is_file():
+        return None
+    *rows, n_state = bank_shape(dims)
+    shape = (prod(rows), n_state)
+    stored = safetensors.with_scales(safetensors.open_file(file)).get("states")
+    if stored is None or (stored.shape, stored.dtype) != (shape, INT8_ROWS):
+        raise bad_file(file, f"holds no int8 states of the shape {shape} with scales")
+    return Bank(stored.read().reshape(bank_shape(dims)).astype(np.float16))
+
+
+def layout_of(path: Path) -> ModelLayout:
+    """Choose by names of files and first bytes.
+
+    Raises `ModelError` if it is in a layout that streamd does not read, which is named, or in none.
+    """
+    return _of_folder(path) if path.is_dir() else _of_file(path)
+
+
+def _of_folder(folder: Path) -> ModelLayout:
+    if present(folder, (ct2.WEIGHTS,)):
+        return ct2
+    if mlx.is_one(folder):
+        return mlx
+    if huggingface.has_weights(folder):
+        return huggingface
+    for pattern, what in _OTHERS.items():
+        if folder.resolve().match(pattern) or any(folder.glob(pattern)):
+            raise _not_read(folder, what)
+    for pattern in _ALONE:
+        if files := sorted(folder.glob(pattern)):
+            raise ModelError(f"{folder}: a folder; name the model's file in it, {files[0].name}")
+    if present(folder, (huggingface.CONFIG,)):
+        return huggingface  # which says what is missing
+    raise ModelError(f"{folder}: holds no model; streamd reads {_READ}")
+
+
+def _of_file(path: Path) -> ModelLayout:
+    magic = read_start(path, len(openai.OLD_MAGIC))
+    if magic.startswith(ggml.MAGIC):
+        return ggml
+    if any(path.match(pattern) for pattern in _IN_FOLDERS):
+        raise ModelError(f"{path}: only a part of a model; name its folder, {path.parent}")
+    if magic.startswith((ZIP_MAGIC, openai.OLD_MAGIC)):
+        return openai
+    for pattern, what in _OTHERS.items():
+        if path.match(pattern) or magic.startswith(what.encode()):  # GGUF begins with its name
+            raise _not_read(path, what)
+    raise ModelError(f"{path}: no model; streamd reads {_READ}")
+
+
+def _not_read(path: Path, what: str) -> ModelError:
+    return ModelError(f"{path}: {what}, which streamd does not read; get the same model as {_READ}")

@@ -1,0 +1,57 @@
+"""Where there is speech in a recording: the clips that are transcribed of it."""
+
+import numpy as np
+
+from streamd.session.gate import Gate, level_db
+from streamd.session.segmenter import Segmenter
+from streamd.types import Frames
+from streamd.whisper.longform.segments import COLUMNS_PER_FRAME, Clip, Voiced
+
+MERGED_PAUSE = 200
+"""Columns (2 s): longer silence is left out; Whisper copes with shorter silence in a window."""
+
+
+class SpeechClips:
+    """Finds speech while a recording is read: `feed` all of its frames, then ask for `clips`.
+
+    `gate` and `segmenter` belong to it alone. The text is not known yet, so all pauses of the
+    segmenter must have one length.
+    """
+
+    def __init__(self, gate: Gate, segmenter: Segmenter) -> None:
+        if segmenter.options.shortest_pause != segmenter.options.longest_pause:
+            raise ValueError("the end of an utterance may not depend on its text")
+        self._gate, self._segmenter = gate, segmenter
+        self._voiced = bytearray()
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        for frame in frames:
+            level = level_db(frame)
+            silence = self._gate.update(frame, level)
+            self._voiced.append(silence == 0)
+            self._segmenter.push(silence, level, self._gate.late)
+            self._segmenter.forget(self._segmenter.cursor - self._segmenter.options.tail - 2)
+
+    @property
+    def voiced(self) -> Voiced:
+        """For each frame, whether the gate was open."""
+        return np.frombuffer(self._voiced, np.bool_)
+
+    def clips(self, n_columns: int, *, longest: int) -> list[Clip]:
+        """The clips of speech; the recording ends here.
+
+        Clips with a short pause between them are merged, up to `longest` columns: fewer windows,
+        and more context for each (as in m-bain/whisperX).
+        """
+        self._segmenter.flush(doubtful=self._gate.doubtful)
+        clips: list[Clip] = []
+        for utterance in self._segmenter.utterances:
+            if utterance.pause == utterance.start:
+                continue  # the silent rest of an utterance that was cut
+            start, end = (COLUMNS_PER_FRAME * at for at in (utterance.start, utterance.end or 0))
+            if clips and start - clips[-1].end <= MERGED_PAUSE and end - clips[-1].start <= longest:
+                start = clips.pop().start
+            silent_end = utterance.pause is not None or end >= n_columns
+            clips.append(Clip(start, min(end, n_columns), silent_end))
+        return [clip for clip in clips if clip.start < clip.end]

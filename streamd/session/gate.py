@@ -1,0 +1,121 @@
+"""Voice activity: detectors that decide frame by frame, and the gate over their decisions.
+
+The first detector alone takes steady noise for speech, so a frame counts as voiced only if it is
+also louder than an absolute floor, and a second detector agrees.
+`streamd.session.segmenter` cuts the stream into utterances. Another detector is another
+`VoiceDetector`.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from streamd.options import GateOptions
+from streamd.types import SAMPLE_RATE, Samples
+
+VoiceDetector = Callable[[Samples], bool]
+"""Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
+SecondOpinion = Callable[[Samples, bool], bool]
+"""The same, given what the first detector and the level say. `streamd.engines.silero` has one."""
+
+
+class WebRtcVad:
+    """Google's detector; it adapts to the noise of its stream, so each stream needs its own."""
+
+    def __init__(self, aggressiveness: int) -> None:
+        """`aggressiveness`: 0 (most is speech) to 3 (least is)."""
+        import webrtcvad  # here, since it takes 100 ms and only this detector needs it
+
+        self._vad = webrtcvad.Vad(aggressiveness)
+
+    def __call__(self, frame: Samples) -> bool:
+        """See `VoiceDetector`."""
+        pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+        return bool(self._vad.is_speech(pcm, SAMPLE_RATE))
+
+
+SILENCE_DB = -120.0
+"""The level of digital silence."""
+
+
+def level_db(frame: Samples) -> float:
+    """Root mean square of the frame in dB; 0 dB is a full-scale square wave."""
+    power = float(np.dot(frame, frame)) / len(frame)
+    return 10.0 * float(np.log10(power)) if power > 1e-12 else SILENCE_DB
+
+
+def any_sound(frame: Samples) -> bool:
+    """Take every frame for speech (`--vad off`)."""
+    return True
+
+
+class Gate:
+    """Opens when enough of the last frames are voiced, and closes when few are."""
+
+    def __init__(
+        self,
+        vad: VoiceDetector,
+        options: GateOptions | None = None,
+        *,
+        second: SecondOpinion | None = None,
+    ) -> None:
+        """`second` decides about the frames that `vad` and the level let through."""
+        self._vad, self._second, self._options = vad, second, options or GateOptions()
+        self._heard, self._believed = Opening(self._options), Opening(self._options)
+        self._late = 0
+
+    def update(self, frame: Samples, level: float | None = None) -> int:
+        """Take the next frame, (320,) float32, and its `level_db` if the caller has it.
+
+        Returns 0 while the gate is open, else how many frames ago the last voiced frame was (>= 1).
+        """
+        options, level = self._options, level_db(frame) if level is None else level
+        # Both have state, so both must see every frame.
+        voiced = self._vad(frame) and level >= options.floor_db
+        if self._second is None:
+            return self._believed.update(voiced)
+        self._late = self._late + 1 if self._heard.update(voiced) == 0 else 0
+        return self._believed.update(self._second(frame, voiced) and voiced)
+
+    @property
+    def late(self) -> int:
+        """For how many frames the sound has lasted for which the second opinion was needed.
+
+        When the gate opens, a word may have begun so many frames earlier than without it.
+        """
+        return min(self._late, LATEST)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the gate is closed, but the latest frames may be the start of a word."""
+        return self._believed.doubtful
+
+
+LATEST = 30
+"""Frames that a second opinion may take at most; the longest seen was 28, in rumbling noise."""
+
+
+class Opening:
+    """Whether a gate is open, from the decisions about its frames."""
+
+    def __init__(self, options: GateOptions) -> None:
+        self._options = options
+        self._voiced: deque[bool] = deque(maxlen=options.attack)
+        self._since_voiced = 0
+        self._open = False
+
+    def update(self, voiced: bool) -> int:
+        """Take the decision about the next frame; returns what `Gate.update` does."""
+        options = self._options
+        self._voiced.append(voiced)
+        self._since_voiced = 0 if voiced else self._since_voiced + 1
+        least = options.close_share if self._open else options.open_share
+        self._open = sum(self._voiced) >= least * options.attack
+        return 0 if self._open else max(1, self._since_voiced)
+
+    @property
+    def doubtful(self) -> bool:
+        """See `Gate.doubtful`."""
+        least = self._options.close_share * self._options.attack
+        return not self._open and sum(self._voiced) >= least

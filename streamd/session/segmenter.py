@@ -1,0 +1,240 @@
+"""Where utterances begin and end: a pure function of the gate's decisions and of the text so far.
+
+How much silence ends an utterance depends on its last words (sherpa-onnx and RealtimeSTT have such
+rules): a finished sentence ends sooner than a dangling "and". The text comes from the recognizer,
+which may be late. Utterances must not depend on how late, so the segmenter keeps a track of frames
+and reads it at its own pace: where a decision needs the text of a pause, it stops until `answer` is
+called, and then catches up. The states of an utterance are those of `streamd.session.utterance`.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from streamd.events import Vad
+from streamd.options import EndpointOptions
+from streamd.session.utterance import State, Trigger, Utterance
+from streamd.types import Word, ms_from_frames, text_of
+from streamd.whisper.marks import COMMAS, ends_sentence
+
+UNFINISHED = frozenset(
+    word
+    for line in (
+        "a an and as at because but by er for from if in into my of on or our so than that",
+        "the their this to uh um with your",
+    )
+    for word in line.split()
+)
+"""Words that do not end a sentence; a speaker who stops here is thinking."""
+DANGLING = 0.5
+"""The probability below which a last word may be the start of another one."""
+
+
+def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
+    """Frames of silence that end an utterance with these words."""
+    text = text_of(words)
+    if not text:
+        return options.plain
+    if ends_sentence(text):
+        return options.sentence
+    unfinished = text.endswith(tuple(COMMAS)) or words[-1].prob < DANGLING
+    if unfinished or words[-1].text.strip().lower() in UNFINISHED:
+        return options.unfinished
+    return options.plain
+
+
+class Segmenter:
+    """Cuts one stream into utterances. The owner takes them from the left of `utterances`."""
+
+    def __init__(self, options: EndpointOptions | None = None) -> None:
+        self.options = options or EndpointOptions()
+        self.utterances: deque[Utterance] = deque()
+        self.cursor = 0
+        """The next frame to be read; everything before it is decided."""
+        self._base = 0  # frame number of the first entry of the track
+        # per frame: silence as Gate.update says, level, Gate.late
+        self._track: list[tuple[int, float, int]] = []
+        self._late = 0  # that of the last frame that was read
+        self._open: Utterance | None = None
+        self._floor = 0  # the next utterance begins here at the earliest
+        self._flush_at: int | None = None
+        self._doubtful = False  # whether there may be the start of a word before that
+
+    @property
+    def end(self) -> int:
+        """Frames pushed so far."""
+        return self._base + len(self._track)
+
+    def skip(self, until: int) -> None:
+        """Begin no utterance before this frame, which is still to come."""
+        self._floor = until
+
+    @property
+    def oldest(self) -> int:
+        """Frame before which no utterance begins, not even one that is still to come."""
+        # A flush may take the frame before the cursor for the start of a word.
+        to_come = max(self.cursor - 1 - self.options.pre_roll - self._late, self._floor)
+        return min(to_come, self.utterances[0].start) if self.utterances else to_come
+
+    def push(self, silence: int, level: float, late: int = 0) -> list[Vad]:
+        """Take in the gate's decision about the next frame, its level in dB, and `Gate.late`."""
+        self._track.append((silence, level, late))
+        return self._advance()
+
+    def asked(self) -> Utterance | None:
+        """The utterance whose text up to its `pause` is needed, soon or already."""
+        asked = self._open is not None and self._open.state is State.ASKED
+        return self._open if asked else None
+
+    def answer(self, utterance: Utterance, words: Sequence[Word]) -> list[Vad]:
+        """Take the text of the utterance up to its pause; ignored if it is not `asked`."""
+        if utterance.state is not State.ASKED:
+            return []
+        utterance.answer(ending_pause(words, self.options))
+        return self._advance()
+
+    def flush(self, *, doubtful: bool = False) -> list[Vad]:
+        """End the utterance here: nothing more is coming, or the caller wants its final now.
+
+        `doubtful`: the latest frames may be the start of a word, though the gate is shut.
+        """
+        self._flush_at, self._doubtful = self.end, doubtful
+        return self._advance()
+
+    def forget(self, before: int) -> None:
+        """Drop the track before a frame; utterances that begin earlier cannot be cut there."""
+        n = min(before, self.cursor) - self._base
+        if n > 0:
+            del self._track[:n]
+            self._base += n
+
+    def quietest(self, start: int, end: int, *, near: int) -> int:
+        """The frame boundary in [start, end] with the least sound around it (five frames).
+
+        Of several that are equally quiet it is the nearest to `near`. The track must still be
+        there: see `forget`.
+        """
+
+        def loudness(boundary: int) -> tuple[float, int]:
+            around = self._track[max(0, boundary - 2 - self._base) : boundary + 3 - self._base]
+            return sum(level for _, level, _ in around) / max(1, len(around)), abs(boundary - near)
+
+        return min(range(start, end + 1), key=loudness)
+
+    def voiced_share(self, start: int, end: int) -> float:
+        """The share of frames `start` to `end` in which the gate was open; see `forget`."""
+        track = self._track[max(0, start - self._base) : max(0, end - self._base)]
+        return sum(silence == 0 for silence, *_ in track) / max(1, end - start)
+
+    def _advance(self) -> list[Vad]:
+        """Read the track up to its end, or to the frame where an answer is missing."""
+        events: list[Vad] = []
+        while True:
+            # A flush was asked for at a frame; it takes effect when the cursor gets there, so it
+            # keeps its place among the frames while the segmenter waits for an answer.
+            if self.cursor == self._flush_at:
+                events += self._flush_here()
+            if self.cursor == self.end:
+                return events
+            silence, _, self._late = self._track[self.cursor - self._base]
+            if self._open is not None:
+                self._follow(self._open, silence)
+                if not self._is_decided(self._open):
+                    return events
+            # From here on the frame counts as read.
+            self.cursor += 1
+            if self._open is not None:
+                events += self._end_if_due(self._open)
+            elif silence == 0 and self.cursor > self._floor:
+                events += self._begin()
+
+    def _flush_here(self) -> list[Vad]:
+        self._flush_at = None
+        events: list[Vad] = []
+        if self._open is None and self._doubtful and self.cursor > self._floor:
+            events += self._begin()
+        if self._open is not None:
+            events += self._close(self._open)
+        return events
+
+    def _follow(self, utterance: Utterance, silence: int) -> None:
+        """Move the utterance on by the frame at the cursor, which may be looked at repeatedly."""
+        now = self.cursor + 1
+        if silence == 0:
+            utterance.speak(self.cursor)
+            return
+        if utterance.state is State.OPEN:
+            # The gate lingers after the last voiced frame; the pause began with that frame.
+            utterance.fall_silent(max(now - silence, utterance.start))
+        self._ask_if_due(utterance, now)
+
+    def _ask_if_due(self, utterance: Utterance, now: int) -> None:
+        due = utterance.pause is not None and now - utterance.pause >= self.options.tail
+        if due and utterance.state is State.PAUSE:
+            utterance.on(Trigger.ASK)
+
+    def _is_decided(self, utterance: Utterance) -> bool:
+        """Whether the frame at the cursor can be read without knowing the text."""
+        if utterance.pause is None:
+            return True
+        now = self.cursor + 1
+        # No text ends an utterance before the shortest pause, every text does at the longest.
+        quiet = now - utterance.pause
+        depends = self.options.shortest_pause <= quiet < self.options.longest_pause
+        return not depends or self._limit(utterance, now) is not None
+
+    def _limit(self, utterance: Utterance, now: int) -> int | None:
+        """Silence that ends the utterance in its current pause; None: that depends on the text."""
+        options = self.options
+        # A long utterance ends in any pause: that is better than being cut within a word later.
+        if not options.exact_cut and 5 * (now - utterance.start) >= 3 * options.longest:
+            return options.tail
+        if options.shortest_pause == options.longest_pause:
+            return options.longest_pause
+        return utterance.ending_pause
+
+    def _begin(self) -> list[Vad]:
+        late = max(0, self._late - 1)  # at once is not late
+        start = max(self.cursor - 1 - self.options.pre_roll - late, self._floor)
+        self._open = Utterance(start)
+        self.utterances.append(self._open)
+        return [Vad(speech=True, t_ms=ms_from_frames(start))]
+
+    def _end_if_due(self, utterance: Utterance) -> list[Vad]:
+        if utterance.pause is not None:
+            limit = self._limit(utterance, self.cursor)
+            # Without an answer the cursor only gets here at the longest pause.
+            limit = self.options.longest_pause if limit is None else limit
+            if self.cursor - utterance.pause >= limit:
+                return self._close(utterance)
+        if self.cursor - utterance.start >= self.options.longest:
+            self._cut(utterance)
+        return []
+
+    def _close(self, utterance: Utterance) -> list[Vad]:
+        end = self.cursor
+        if utterance.pause is not None:
+            end = min(end, utterance.pause + self.options.tail)
+        end = max(end, self._floor)  # it may overlap with the one before, but not end before it
+        utterance.close(end)
+        self._floor, self._open = end, None
+        return [Vad(speech=False, t_ms=ms_from_frames(self.cursor))]
+
+    def _cut(self, utterance: Utterance) -> None:
+        """End the utterance although there is no pause that ends it; the rest is a new one."""
+        cut = self.cursor
+        if not self.options.exact_cut:
+            # Not in the first half, where a quiet place would leave next to nothing before it.
+            earliest = max(cut - self.options.tail, cut - self.options.longest // 2)
+            cut = self.quietest(earliest, cut, near=cut)
+        self._floor = cut
+        rest = Utterance(cut - self.options.overlap)
+        if utterance.pause is not None:
+            # The rest begins in the same pause. What is left of it may be too short to ask.
+            rest.pause = max(utterance.pause, rest.start)
+            rest.ending_pause = utterance.ending_pause
+            answered = utterance.state is State.ANSWERED
+            rest.state = State.ANSWERED if answered else State.PAUSE
+            self._ask_if_due(rest, self.cursor)
+        utterance.close(cut)
+        self._open = rest
+        self.utterances.append(rest)

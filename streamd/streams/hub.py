@@ -1,0 +1,337 @@
+"""Fan-out of one session's events to any number of subscribers, each at its own pace.
+
+The hub stamps finals with `seq`, keeps the newest of them for replay (all of them, if it has a
+`Journal`) and puts every event into each subscriber's own bounded queue, so no subscriber can delay
+another one or the session. All calls come from one thread.
+"""
+
+import asyncio
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import chain
+from types import MappingProxyType
+from typing import Self, TypeVar
+
+import msgspec
+
+from streamd.events import (
+    Ack,
+    Choices,
+    Eos,
+    Event,
+    Fault,
+    Final,
+    Missed,
+    MissedReason,
+    Partial,
+    SessionEvent,
+    Stats,
+    encode,
+)
+from streamd.streams.journal import Fed, Journal
+
+EventT = TypeVar("EventT", bound=SessionEvent)
+
+_REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Partial: 0, Stats: -1, Ack: -2})
+"""Events of which only the newest waits in a queue, with their keys; other keys count up from 1."""
+
+
+class Subscription(AsyncIterator[SessionEvent]):
+    """One subscriber's queue of unsent events.
+
+    Iterate over it, or call `pop` and do the waiting yourself. The iteration ends after `Eos`,
+    after `close`, or when the subscriber was too slow: then `slow` is true and the queue is
+    dropped. The subscriber misses no final if it subscribes again `after` the last `seq` it got.
+
+    At most `bound` events wait, besides those that a newer one replaces. The events of `replay`
+    come first; they are fetched one by one and do not count as waiting. If nothing waits, an event
+    that `deliver` takes does not join the queue. `listens`: whether it counts as a listener.
+    """
+
+    def __init__(
+        self,
+        bound: int,
+        replay: Iterable[SessionEvent] = (),
+        *,
+        partials: bool = True,
+        stats: bool = False,
+        deliver: Callable[[SessionEvent], bool] | None = None,
+        listens: bool = True,
+    ) -> None:
+        self.slow = self._closed = self._is_waiting = False
+        self._deliver = deliver
+        self.listens = listens
+        self._replay: Iterator[SessionEvent] | None = iter(replay)
+        self._bound = bound
+        self._wanted = {Partial: partials, Stats: stats}
+        self._queue: OrderedDict[int, SessionEvent] = OrderedDict()
+        self._n_offered = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more joins the queue."""
+        return self._closed
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def offer(self, event: SessionEvent) -> None:
+        """Append an event to this subscriber's queue only; `Hub.publish` does so for all.
+
+        A newer partial (`Stats`, `Ack`) replaces an unsent one, a final drops the partial of its
+        segment. An event that finds the queue full closes the subscription as slow.
+        """
+        if self._closed or not self._wanted.get(type(event), True):
+            return
+        is_idle = self._is_waiting and not self._queue and not isinstance(event, Eos)
+        if is_idle and self._deliver is not None and self._deliver(event):
+            return
+        if (key := _REPLACED.get(type(event))) is not None:
+            self._queue[key] = event
+            self._queue.move_to_end(key)
+        else:
+            self._append(event)
+        self._changed.set()
+
+    def _append(self, event: SessionEvent) -> None:
+        partial = self._queue.get(_REPLACED[Partial])
+        if partial is not None and _outdates(event, partial):
+            del self._queue[_REPLACED[Partial]]
+        n_replaceable = sum(key in self._queue for key in _REPLACED.values())
+        if len(self._queue) - n_replaceable >= self._bound:
+            self._clear()
+            self.slow = self._closed = True
+        else:
+            self._n_offered += 1
+            self._queue[self._n_offered] = event
+            self._closed = isinstance(event, Eos)
+
+    @property
+    def more(self) -> bool:
+        """Whether `pop` may have another event at once."""
+        return self._replay is not None or bool(self._queue)
+
+    def pop(self) -> SessionEvent | None:
+        """Take the next event out of the queue; None while it is empty."""
+        if self._replay is not None:
+            if (replayed := next(self._replay, None)) is not None:
+                return replayed
+            self._replay = None
+        return self._queue.popitem(last=False)[1] if self._queue else None
+
+    def close(self) -> None:
+        """End the subscription and drop what waits."""
+        self._clear()
+        self._closed = True
+        self._changed.set()
+
+    def _clear(self) -> None:
+        self._queue.clear()
+        self._replay = None
+
+    async def __anext__(self) -> SessionEvent:
+        while (event := self.pop()) is None:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            self._is_waiting = True
+            await self._changed.wait()
+            self._is_waiting = False
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Hub:
+    """The events of one session and their subscribers.
+
+    `history` finals are kept in memory for replay; a `journal` stores finals and gaps before they
+    are published, and numbers continue after the stored ones. `bound` events may wait for a
+    subscriber before it is closed as slow. `epoch` names this run of the session, so that a
+    returning subscriber knows whether its `seq` is still valid; it is random unless given.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        history: int = 1000,
+        *,
+        bound: int = 256,
+        epoch: str | None = None,
+        journal: Journal | None = None,
+        choices: Choices | None = None,
+    ) -> None:
+        self.session = session
+        self.choices = choices or Choices()
+        """What its speaker has chosen, for clients to know."""
+        self.epoch = journal.epoch if journal else epoch or secrets.token_hex(4)
+        self.seq = self._numbered = 0 if journal is None else journal.seq
+        """Number of the last final; 0 before the first."""
+        self.started = journal.started if journal else datetime.now(UTC)
+        self.journal = journal
+        self._finals: deque[Final] = deque(maxlen=history)
+        self._partial: Partial | None = None
+        self._fault: Fault | None = None
+        self._eos: Eos | None = None
+        self._bound = bound
+        self._encoded: tuple[Event | None, str] = None, ""
+        self._subscriptions: set[Subscription] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `Eos` was published; a new subscriber still gets the finals and a fatal fault."""
+        return self._eos is not None
+
+    @property
+    def moves(self) -> bool:
+        """Whether the session goes on at another node when this one ends."""
+        return self.journal is not None and self.journal.is_shared and not self.closed
+
+    @property
+    def listeners(self) -> int:
+        """Number of open subscriptions of listeners."""
+        return sum(each.listens and not each.closed for each in self._subscriptions)
+
+    @property
+    def queued(self) -> int:
+        """Number of events in the longest queue."""
+        return max(map(len, self._subscriptions), default=0)
+
+    def publish(self, event: EventT) -> EventT:
+        """Put an event into the queues of all subscribers; return it, a final with its `seq`.
+
+        No subscriber gets it before all finals and gaps until then are stored. Nothing may follow
+        `Eos`. Raises `JournalError` if a final or a gap cannot be stored; then nobody gets it.
+        """
+        if self._eos is not None:
+            late = type(event).__name__
+            raise RuntimeError(f"session {self.session!r} has ended: {late} is late")
+        if isinstance(event, Final):
+            event = msgspec.structs.replace(event, seq=self._numbered + 1)
+        if self.journal is None:
+            self._release(event)
+        else:
+            self.journal.store(event, self._release)
+        if isinstance(event, Final):
+            self._numbered = event.seq
+        return event
+
+    def relay(self, event: Fed | SessionEvent) -> None:
+        """Give subscribers an event that another node has published, and stored if need be."""
+        if isinstance(event, Fed):
+            self.choices = event.choices or self.choices
+        elif self._eos is None:
+            self._release(event)
+            self._numbered = self.seq
+
+    def _release(self, event: SessionEvent) -> None:
+        if isinstance(event, Final):
+            self.seq = event.seq
+        self._remember(event)
+        for subscription in self._subscriptions:
+            subscription.offer(event)
+        self._subscriptions = {s for s in self._subscriptions if not s.closed}
+
+    def encode(self, event: Event) -> str:
+        """Encode an event; the newest one is encoded once for all subscribers."""
+        if self._encoded[0] is not event:
+            self._encoded = event, encode(event)
+        return self._encoded[1]
+
+    def _remember(self, event: SessionEvent) -> None:
+        match event:
+            case Final():
+                self._finals.append(event)
+            case Partial():
+                self._partial = event
+            case Fault(fatal=True):
+                self._fault = event
+            case Eos():
+                self._eos = event
+        if self._partial is not None and _outdates(event, self._partial):
+            self._partial = None
+
+    def subscribe(
+        self,
+        after: int | None = None,
+        *,
+        epoch: str | None = None,
+        partials: bool = True,
+        stats: bool = False,
+        deliver: Callable[[SessionEvent], bool] | None = None,
+        listens: bool = True,
+    ) -> Subscription:
+        """Subscribe from now on, or from an earlier final on; use it as a context manager.
+
+        The finals after number `after` are replayed, then live events follow, without a gap or a
+        duplicate. `Missed` announces finals that are no longer stored. `epoch` is the run of the
+        session that `after` counts in, if the subscriber knows it. The current partial comes at
+        once, if `partials` are wanted.
+        """
+        after, lost = self._begin_of_replay(after, epoch)
+        # While a long replay is read, about as many new events may come: they need room, too.
+        bound = self._bound + self.seq - after
+        replay = chain((lost,) if lost else (), self._stored(after))
+        subscription = Subscription(
+            bound, replay, partials=partials, stats=stats, deliver=deliver, listens=listens
+        )
+        for current in (self._partial, self._fault, self._eos):
+            if current is not None:
+                subscription.offer(current)
+        self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
+        return subscription
+
+    def close(self, reason: str) -> None:
+        """Publish `Eos` and end all subscriptions; the second call does nothing."""
+        if self._eos is None:
+            self.publish(Eos(seq=self.seq, reason=reason))
+
+    def _begin_of_replay(self, after: int | None, epoch: str | None) -> tuple[int, Missed | None]:
+        """Return the final after which a replay begins, and what is missing before it."""
+        if after is None:
+            return self.seq, None
+        if after > self.seq or epoch not in (None, self.epoch):
+            # The subscriber was in another run of the session: its number is not one of this run.
+            return self._first - 1, Missed(from_seq=0, to_seq=0, why=MissedReason.EPOCH)
+        if after + 1 < self._first:
+            lost = Missed(from_seq=after + 1, to_seq=self._first - 1, why=MissedReason.RETENTION)
+            return self._first - 1, lost
+        return after, None
+
+    @property
+    def _first(self) -> int:
+        """Number of the oldest final that can be replayed."""
+        return self.seq - len(self._finals) + 1 if self.journal is None else self.journal.first
+
+    def _stored(self, after: int) -> Iterator[SessionEvent]:
+        """Give the finals after `after` as of now: from the journal first, then from memory."""
+        recent = [final for final in self._finals if final.seq > after]
+        upto = recent[0].seq - 1 if recent else self.seq
+        if self.journal is None or upto <= after:
+            return _without_holes(recent, after, self.seq)
+        stored = self.journal.read(after, upto)
+        return _without_holes(chain(stored, recent), after, self.seq)
+
+
+def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[SessionEvent]:
+    """Announce finals that expire while a slow subscriber is still reading the ones before."""
+    for final in finals:
+        if final.seq > after + 1:
+            yield Missed(from_seq=after + 1, to_seq=final.seq - 1, why=MissedReason.RETENTION)
+        after = final.seq
+        yield final
+    if after < upto:
+        yield Missed(from_seq=after + 1, to_seq=upto, why=MissedReason.RETENTION)
+
+
+def _outdates(event: SessionEvent, partial: SessionEvent) -> bool:
+    if isinstance(event, Eos):
+        return True
+    return isinstance(event, Final) and isinstance(partial, Partial) and partial.seg <= event.seg

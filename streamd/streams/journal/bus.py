@@ -1,0 +1,664 @@
+"""The journal of several machines (nodes), in NATS JetStream: any of them can go on with a session.
+
+A session has a *lease* in a key-value bucket, which says which node feeds it, and each of its runs
+a subject in a stream, with the lines that a file has (`JournalLine`). A node takes a session by
+writing the lease and then a `Head` into the run: both only if nothing came in between. So the next
+line of a node that has lost the session without noticing is refused. Partials are told to the other
+nodes without being stored; each message names the place of the last line, and who lacks a line
+reads it from the stream.
+"""
+
+import asyncio
+import logging
+import math
+import re
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from typing import Annotated
+
+import msgspec
+from nats.aio.subscription import Subscription
+
+from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, SessionEvent, Stats, Vad
+from streamd.streams.journal import (
+    Claimant,
+    Fed,
+    Head,
+    JournalError,
+    JournalLine,
+    Lost,
+    Release,
+    contradiction,
+    read_line,
+)
+from streamd.streams.journal.jetstream import (
+    LEASES,
+    LOG,
+    NODES,
+    JetStream,
+    OvertakenError,
+    StoredMessage,
+    UnstorableError,
+)
+from streamd.types import Past
+
+_HISTORY = 10_000
+"""Finals of a session that a node keeps in memory for replay: a day of speech."""
+_PATIENCE_S = 10.0
+"""How long a client waits for the bus to say what is known of its session."""
+_TOLD = Partial | Vad | Lag | Stats | Fault
+"""Events that other nodes hear of, but that are not stored."""
+
+_NAME = r"^[\w-]{1,64}\Z"
+
+log = logging.getLogger(__name__)
+Step = Callable[[], Awaitable[None]]
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The `node` that feeds the run `epoch` of a session; empty: none does.
+
+    `settled` is a line without an event: of silence, the log has none.
+    """
+
+    node: Annotated[str, msgspec.Meta(pattern=rf"{_NAME}|^\Z")]
+    epoch: Annotated[str, msgspec.Meta(pattern=_NAME)]
+    settled: JournalLine = JournalLine()
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the node that feeds a run tells the others: a `line` that is stored, or an event.
+
+    `at` is the place of the run's last line in the stream, `before` that of the line before it.
+    """
+
+    epoch: str
+    at: int
+    before: int = 0
+    line: JournalLine | None = None
+    event: _TOLD | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_told = msgspec.json.Decoder(Told).decode
+_lease = msgspec.json.Decoder(Lease).decode
+
+
+class Outbox:
+    """Steps to be done one after the other, however long each takes; `run` does them.
+
+    A step with a `key` replaces one with the same key that has not begun.
+    """
+
+    def __init__(self) -> None:
+        self._steps: OrderedDict[object, Step] = OrderedDict()
+        self._news, self._empty = asyncio.Event(), asyncio.Event()
+        self._empty.set()
+        self._count = count()
+        self._began_s: float | None = None
+
+    @property
+    def lag_ms(self) -> int:
+        """How long the present step has taken."""
+        return 0 if self._began_s is None else round((time.monotonic() - self._began_s) * 1000)
+
+    def put(self, step: Step, key: object = None) -> None:
+        """Append a step."""
+        if key is not None:
+            self._steps.pop(key, None)
+        self._steps[next(self._count) if key is None else key] = step
+        self._empty.clear()
+        self._news.set()
+
+    def clear(self) -> None:
+        """Drop all steps that have not begun."""
+        self._steps.clear()
+        self._empty.set()
+
+    async def done(self) -> None:
+        """Return when there is nothing to do."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Do the steps, until cancelled. Raises what they raise."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._steps:
+                _, step = self._steps.popitem(last=False)
+                self._began_s = time.monotonic()
+                try:
+                    await step()
+                finally:
+                    self._began_s = None
+            self._empty.set()
+
+
+class Channel:
+    """One session's name on the bus: its lease, its last run, and what this node has to write."""
+
+    def __init__(self, stream: JetStream, session: str) -> None:
+        self.stream, self.session = stream, session
+        # A session's name may have dots, even alone; the bus would take them for its separators.
+        self.key = session.replace(".", "/")
+        self._unreadable = 0  # place of such a lease
+        self.revision = 0
+        """Place of the newest lease; 0: there is none."""
+        self.journal: BusJournal | None = None
+        self.is_elsewhere = False
+        """Whether the client that has asked last cannot feed the session here."""
+        self.over: tuple[str, int] | None = None
+        """Epoch and length of an earlier run, of which a client has asked."""
+        self.lock = asyncio.Lock()
+        self.outbox = Outbox()
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs it."""
+        return self.journal is None or (self.journal.closed and not self.journal.is_mine)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the journal that this node has, if any, takes no more."""
+        return self.journal is None or self.journal.closed
+
+    async def lease(self) -> tuple[Lease | None, StoredMessage | None]:
+        """Read the lease; return it with its message. It is for the caller to set `revision`.
+
+        One that cannot be read counts as none: whoever feeds the session next replaces it.
+        """
+        subject = f"$KV.{LEASES}.{self.key}"
+        if (found := await self.stream.newest(subject)) is None:
+            return None, None
+        try:
+            return _lease(found.data), found
+        except (ValueError, RecursionError) as error:
+            if self._unreadable != found.at:
+                what = f"session {self.session}: the lease {subject} in the bus cannot be read"
+                log.warning(
+                    "%s: %s; the next client that feeds the session replaces it", what, error
+                )
+            self._unreadable = found.at
+            return None, found
+
+    async def write_lease(self, node: str, epoch: str, settled: JournalLine) -> None:
+        """Write the lease; raises `OvertakenError` if another node has done so."""
+        lease = Lease(node=node, epoch=epoch, settled=settled)
+        subject = f"$KV.{LEASES}.{self.key}"
+        self.revision = await self.stream.put(subject, _encode(lease), last=self.revision)
+
+    async def run(self) -> None:
+        """Write what is to be written, until cancelled; let the session go if it is refused."""
+        while True:
+            try:
+                await self.outbox.run()
+            except OvertakenError:
+                if self.journal is not None:
+                    await self.journal.lose()
+            except UnstorableError as error:
+                if self.journal is not None:
+                    self.journal.give_up(error)
+
+
+class BusJournal:
+    """One run of a session: written by this node, or followed while another one writes it.
+
+    `is_new`: it is to be begun here. Otherwise `catch_up` reads what is stored.
+    """
+
+    def __init__(self, channel: Channel, head: Head, *, is_new: bool = False) -> None:
+        self.session, self.epoch, self.started = head.session, head.epoch, head.started
+        self.seq, self.seg, self.end_ms, self.fed = 0, 0, 0, Fed()
+        self.ended = ""
+        self.settled_ms = 0
+        self.past: Past | None = None
+        self._kept = JournalLine()  # the same, as it is stored
+        self.closed = False
+        self.is_shared = True
+        self.is_mine = is_new
+        """Whether this node feeds the session."""
+        self.at = 0
+        """Place of the last line in the stream; 0 if there is none."""
+        self._channel, self._stream = channel, channel.stream
+        self._subject = f"{LOG}.{channel.key}.{self.epoch}"
+        self._finals: deque[Final] = deque(maxlen=_HISTORY)
+        self._lock = asyncio.Lock()
+        self._following: Subscription | None = None
+        self.is_joined = False
+        """Whether somebody gets its events."""
+        self._relay: Callable[[Fed | SessionEvent], None] = lambda event: None
+        self._lost: Lost = lambda error: None
+        self._is_damaged = False  # and the log says so
+        if is_new:
+            channel.outbox.put(partial(self._write_lease, JournalLine()))
+            self._put_line(head)
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether this node feeds the session, and nothing of it is stored yet."""
+        return self.is_mine and not self.at
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest final in memory."""
+        return self._finals[0].seq if self._finals else self.seq + 1
+
+    @property
+    def kept_ms(self) -> int:
+        """Where the stored past begins."""
+        return self._kept.past.start_ms if self._kept.past else 0
+
+    @property
+    def lag_ms(self) -> int:
+        """How long the oldest of the events that are not stored yet has waited."""
+        return self._channel.outbox.lag_ms if self.is_mine else 0
+
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Lost) -> None:
+        """Send events of other nodes to `relay`, and call `lost` when the session is lost."""
+        self.is_joined, self._relay, self._lost = True, relay, lost
+
+    def store(self, event: SessionEvent, release: Release) -> None:
+        """Release the event once it and all before it are stored; lag and stats at once."""
+        if not self.is_mine:
+            release(event)
+            return
+        if isinstance(event, Final | Gap):
+            self._put_line(event)
+        elif isinstance(event, Lag | Stats):
+            release(event)
+            self._channel.outbox.put(partial(self._tell, event), key=type(event))
+            return
+        key = Partial if isinstance(event, Partial) else None
+        self._channel.outbox.put(partial(self._pass_on, event, release), key=key)
+
+    def feed(self, fed: Fed) -> None:
+        """Store who feeds the session now."""
+        if fed != self.fed and self.is_mine:
+            self.fed = fed
+            self._put_line(fed)
+
+    def mark(self) -> None:
+        """Store what is settled if less audio is needed then."""
+        if self.is_mine and self.past is not None and self.past.start_ms > self.kept_ms:
+            self._channel.outbox.put(partial(self._write_lease, self._settled), key="mark")
+
+    def end(self, reason: str) -> None:
+        """Store that the run is over."""
+        self.ended, self.closed = reason, True
+        if self.is_mine:
+            self._put_line(Eos(seq=self.seq, reason=reason))
+            self._channel.outbox.put(self._let_go)
+
+    def close(self) -> None:
+        """Let the session go; another node may go on with it at once."""
+        if self.is_mine and not self.closed:
+            self._channel.outbox.put(partial(self._write_lease, self._settled, node=""))
+            self._channel.outbox.put(self._let_go)
+        self.closed = True
+
+    def read(self, after: int, upto: int) -> Iterator[Final]:
+        """Give the finals with ``after < seq <= upto`` that are in memory."""
+        return iter([final for final in self._finals if after < final.seq <= upto])
+
+    async def catch_up(self) -> None:
+        """Read the lines that this node has not heard of."""
+        async with self._lock:
+            while not (self.is_mine or self.ended):
+                if not (found := await self._stream.following(self._subject, self.at)):
+                    return
+                for each in found:
+                    if each.at > self.at and not self.is_mine:
+                        self._take(each.at, self._read(each))
+
+    async def follow(self) -> None:
+        """Hear from now on what the node that feeds the session tells."""
+        if self._following is None:
+            subject = f"streamd_told.{self._channel.key}"
+            self._following = await self._stream.listen(subject, self._hear)
+        await self.catch_up()
+
+    async def unfollow(self) -> None:
+        """Hear no more."""
+        if (following := self._following) is not None:
+            self._following = None
+            await following.unsubscribe()
+
+    async def claim(self) -> None:
+        """Become the one whose lines are taken; await `Channel.write_lease` first."""
+        while True:
+            await self.catch_up()
+            if self.ended:
+                return
+            head = Head(
+                session=self.session,
+                epoch=self.epoch,
+                started=self.started,
+                seq=self.seq,
+                # The interrupted segment used a number, which its successor must not use again.
+                seg=self.seg + 1,
+                end_ms=self.end_ms,
+                fed=self.fed,
+            )
+            try:
+                await self._append(JournalLine(settled_ms=self.settled_ms, event=head))
+            except OvertakenError:
+                continue
+            self.is_mine = True
+            await self.unfollow()
+            return
+
+    async def lose(self) -> None:
+        """Another node has the session: write nothing more, follow it, and tell the hub."""
+        self._channel.outbox.clear()
+        log.warning("session %s: another node feeds it now", self.session)
+        self.is_mine = self.closed = False
+        self.ended = ""
+        self.keep(self._kept)
+        self._lost(None)
+        await self.follow()
+
+    def give_up(self, error: JournalError) -> None:
+        """End the run, of which a line can never be stored; those behind it are not published."""
+        self._channel.outbox.clear()
+        log.error("session %s: %s", self.session, error)
+        self._lost(error)
+
+    def _read(self, stored: StoredMessage) -> JournalLine:
+        """Decode a line; what is none is passed over: nobody else could read it, either."""
+        try:
+            return read_line(stored.data)
+        except ValueError as error:
+            if not self._is_damaged:
+                what = f"session {self.session}: message {stored.at} of {self._subject}"
+                log.warning("%s is no line of a journal: %s; it is passed over", what, error)
+            self._is_damaged = True
+            return JournalLine()
+
+    def _put_line(self, event: Head | Fed | Final | Gap | Eos) -> None:
+        past = self.past if isinstance(event, Final) else None
+        line = JournalLine(settled_ms=self.settled_ms, past=past, event=event)
+        self._channel.outbox.put(partial(self._append, line))
+
+    async def _append(self, line: JournalLine) -> None:
+        before = self.at
+        at = await self._stream.put(self._subject, _encode(line), last=before)
+        self._take(at, line)
+        await self._send(Told(epoch=self.epoch, at=at, before=before, line=line))
+
+    async def _pass_on(self, event: SessionEvent, release: Release) -> None:
+        release(event)
+        if isinstance(event, _TOLD):
+            await self._tell(event)
+
+    async def _tell(self, event: _TOLD) -> None:
+        await self._send(Told(epoch=self.epoch, at=self.at, event=event))
+
+    async def _send(self, told: Told) -> None:
+        await self._stream.tell(f"streamd_told.{self._channel.key}", _encode(told))
+
+    @property
+    def _settled(self) -> JournalLine:
+        return JournalLine(settled_ms=self.settled_ms, past=self.past)
+
+    async def _write_lease(self, settled: JournalLine, node: str | None = None) -> None:
+        name = self._stream.node if node is None else node
+        await self._channel.write_lease(name, self.epoch, settled)
+        self.keep(settled)
+
+    def keep(self, line: JournalLine) -> None:
+        """Note what is stored as settled."""
+        if line.settled_ms >= self._kept.settled_ms:
+            past = line.past or self._kept.past
+            self._kept = JournalLine(settled_ms=line.settled_ms, past=past)
+        if not self.is_mine:
+            self.settled_ms, self.past = self._kept.settled_ms, self._kept.past
+
+    async def _let_go(self) -> None:
+        self.is_mine = False
+
+    async def _hear(self, data: bytes) -> None:
+        try:
+            told = _told(data)
+        except (ValueError, RecursionError):
+            return  # of a newer node; if it was a line, the next one or the next beat shows it
+        if self.is_mine or told.epoch != self.epoch:
+            return
+        if told.line is not None and told.before == self.at:
+            self._take(told.at, told.line)
+        elif told.at > self.at:
+            await self.catch_up()
+        if told.event is not None and told.at == self.at:
+            self._relay(told.event)
+
+    def _take(self, at: int, line: JournalLine) -> None:
+        """Note a line that is stored; tell the hub, unless it is this node's own."""
+        self.at, event = at, line.event
+        self.keep(line)
+        match event:
+            case Final():
+                self.seq, self.seg = event.seq, event.seg
+                self.end_ms = max(self.end_ms, event.end_ms)
+                self._finals.append(event)
+            case Gap():
+                self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
+            case Head():
+                self.started, self.seg, self.fed = event.started, event.seg, event.fed
+            case Fed():
+                self.fed = event
+            case Eos():
+                self.ended = event.reason
+        if not self.is_mine and event is not None and not isinstance(event, Head):
+            self._relay(event)
+
+
+class Bus:
+    """The sessions of all nodes; `run` connects this one.
+
+    Who resumes a session after its node has died has `resume_s` until others can feed it.
+    """
+
+    def __init__(self, stream: JetStream, *, resume_s: float) -> None:
+        self._stream, self._resume_s = stream, resume_s
+        self._channels: dict[str, Channel] = {}
+        self._tasks = asyncio.TaskGroup()
+        self.age_s = math.inf  # `prepare` has seen to it
+
+    async def run(self) -> None:
+        """Write and follow sessions until cancelled."""
+        async with self._tasks:
+            await self._stream.run(self._beat)
+
+    async def written(self) -> None:
+        """Return when everything is stored that was to be."""
+        for channel in [*self._channels.values()]:
+            await channel.outbox.done()
+
+    async def prepare(self, session: str, claimant: Claimant | None, *, have: str) -> str | None:
+        """Read what is stored of a session, and take it if a `claimant` may go on with it here.
+
+        While the bus does not answer, sessions that this node feeds go on. Others wait, since it
+        may lack finals that the client got elsewhere. Raises `JournalError` if that takes long.
+        """
+        journal = self._channel(session).journal
+        if self._stream.trouble and journal is not None and journal.is_mine:
+            return journal.epoch
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while True:
+                    channel = self._channel(session)
+                    async with channel.lock:
+                        if channel is not self._channels.get(session):
+                            continue  # it was dropped meanwhile
+                        with suppress(OvertakenError):  # as when the other node lets it go now
+                            return await self._prepare(channel, claimant, have)
+        except TimeoutError:
+            raise JournalError(self._stream.trouble or "the bus is slow") from None
+
+    async def _prepare(self, channel: Channel, claimant: Claimant | None, have: str) -> str | None:
+        if channel.is_over:
+            await channel.outbox.done()  # the end is being written
+        journal = channel.journal
+        if journal is not None and journal.is_beginning:
+            return journal.epoch
+        lease, stored = await channel.lease()
+        if lease is None or stored is None:
+            return await self._without_lease(channel, stored)
+        if journal is not None and await self._is_still_mine(journal, lease):
+            return journal.epoch
+        # Not before: with the newest revision, a node that has lost the session would not notice.
+        channel.revision = stored.at
+        if channel.is_over and claimant is None and have == lease.epoch:
+            return have
+        journal = await self._journal(channel, lease)
+        await journal.follow()
+        channel.is_elsewhere = False
+        await self._admit(channel, lease, stored.time, claimant)
+        if channel.journal is None:
+            return ""
+        return lease.epoch if journal.at else None
+
+    async def _without_lease(self, channel: Channel, stored: StoredMessage | None) -> str | None:
+        """Forget a run that this node followed: nobody can go on with it."""
+        if (journal := channel.journal) is not None and journal.is_mine:
+            return journal.epoch
+        channel.revision = stored.at if stored else 0
+        if channel.is_over:
+            return None
+        await self._drop(channel)
+        return ""
+
+    async def _drop(self, channel: Channel) -> None:
+        """Let the next client that feeds the session begin a new run."""
+        if channel.journal is not None:
+            await channel.journal.unfollow()
+        channel.journal, channel.is_elsewhere = None, False
+
+    async def _is_still_mine(self, journal: BusJournal, lease: Lease) -> bool:
+        """Whether this node feeds the session; a journal that thought so learns if it does not."""
+        if not journal.is_mine:
+            return False
+        if lease.node != self._stream.node:
+            await journal.lose()
+        return lease.node == self._stream.node
+
+    async def _journal(self, channel: Channel, lease: Lease) -> BusJournal:
+        """The journal of the last run; that of an earlier one is replaced."""
+        journal = channel.journal
+        if journal is not None:
+            if not journal.closed and journal.epoch == lease.epoch:
+                return journal
+            await journal.catch_up()
+            await journal.unfollow()
+        head = Head(session=channel.session, epoch=lease.epoch, started=datetime.now(UTC))
+        journal = channel.journal = BusJournal(channel, head)
+        await journal.catch_up()
+        journal.closed = bool(journal.ended)
+        return journal
+
+    async def _admit(
+        self, channel: Channel, lease: Lease, stored_at: datetime, claimant: Claimant | None
+    ) -> None:
+        """Take the session for a client that feeds it, unless it is fed elsewhere or over."""
+        if claimant is None:
+            return
+        if claimant.epoch and claimant.epoch != lease.epoch:
+            await self._look_back(channel, claimant.epoch)
+        if (journal := channel.journal) is None or journal.ended:
+            return
+        if not claimant.resumes(journal.epoch, journal.fed):
+            is_fed = lease.node not in ("", self._stream.node) and await self._is_alive(lease.node)
+            # The client that can resume the session may still come.
+            age_s = (datetime.now(UTC) - stored_at).total_seconds()
+            is_awaited = bool(journal.fed.proof) and age_s < self._resume_s
+            channel.is_elsewhere = is_fed or is_awaited
+        if channel.is_elsewhere:
+            return
+        journal.keep(lease.settled)
+        if why := contradiction(journal.fed, journal.past, journal.settled_ms):
+            log.warning("session %s: %s; the session starts over", journal.session, why)
+            await self._drop(channel)
+        else:
+            await channel.write_lease(self._stream.node, journal.epoch, lease.settled)
+            await journal.claim()
+
+    async def _look_back(self, channel: Channel, epoch: str) -> None:
+        """Find out whether an earlier run has ended."""
+        if not re.search(_NAME, epoch):  # the client made it up
+            return
+        found = await self._stream.newest(f"{LOG}.{channel.key}.{epoch}")
+        line = JournalLine()
+        with suppress(ValueError):
+            line = read_line(found.data) if found else line
+        channel.over = (epoch, line.settled_ms) if isinstance(line.event, Eos) else None
+
+    async def _is_alive(self, node: str) -> bool:
+        return await self._stream.newest(f"$KV.{NODES}.{node}") is not None
+
+    def open(self, session: str) -> BusJournal:
+        """Return the journal of a session that `prepare` has taken, or begin a run."""
+        channel = self._channel(session)
+        journal = channel.journal
+        if journal is None or journal.closed:
+            head = Head(session=session, epoch=secrets.token_hex(4), started=datetime.now(UTC))
+            journal = channel.journal = BusJournal(channel, head, is_new=True)
+        return journal
+
+    def recall(self, session: str) -> BusJournal | None:
+        """Return the journal of the session's last run, if `prepare` has found one."""
+        channel = self._channels.get(session)
+        return channel.journal if channel and channel.journal and channel.journal.at else None
+
+    def audio_ms(self, session: str, epoch: str) -> int | None:
+        """Return the length of a run that has ended, if `prepare` has looked for it."""
+        channel = self._channel(session)
+        journal = channel.journal
+        if journal is not None and journal.epoch == epoch and journal.ended:
+            return journal.settled_ms
+        return channel.over[1] if channel.over and channel.over[0] == epoch else None
+
+    def is_fed_elsewhere(self, session: str) -> bool:
+        """Whether the client for which `prepare` was awaited cannot feed the session here."""
+        channel = self._channels.get(session)
+        return channel is not None and channel.is_elsewhere
+
+    def trouble(self) -> str:
+        """Why nothing is stored at the moment."""
+        return self._stream.trouble
+
+    def _channel(self, session: str) -> Channel:
+        channel = self._channels.get(session)
+        if channel is None:
+            channel = self._channels[session] = Channel(self._stream, session)
+            channel.task = self._tasks.create_task(channel.run())
+        return channel
+
+    async def _beat(self) -> None:
+        """Look after the sessions that `prepare` is not busy with."""
+        for session, channel in [*self._channels.items()]:
+            if not channel.lock.locked():
+                await self._look_after(session, channel)
+
+    async def _look_after(self, session: str, channel: Channel) -> None:
+        """Forget a session that nobody needs; look for lines of which nobody has told us."""
+        journal = channel.journal
+        if journal is not None and not journal.is_joined:
+            journal.close()  # the client for which it was looked up could not have it
+        if channel.is_idle:
+            del self._channels[session]
+            if journal is not None:
+                await journal.unfollow()
+            if channel.task is not None:
+                channel.task.cancel()
+        elif journal is not None and not journal.is_mine:
+            await journal.catch_up()
+        elif journal is not None and journal.at:
+            lease, _ = await channel.lease()
+            if lease and not journal.closed:
+                await self._is_still_mine(journal, lease)  # or lost while its client was away

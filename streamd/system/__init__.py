@@ -1,0 +1,1 @@
+"""What the system gives a program: files and folders, standard streams, the processor."""

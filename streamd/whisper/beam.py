@@ -1,0 +1,99 @@
+"""Beam search on a shared tree, and the choice among finished hypotheses.
+
+All beams take one pass per token. Source: openai/whisper ``decoding.py`` (`BeamSearchDecoder`,
+`MaximumLikelihoodRanker`); patience: Kasai et al. 2022.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamd.options import DecodingOptions
+from streamd.whisper.paths import Cache, Path, Prefill, log_softmax, log_sum, token_prob
+from streamd.whisper.rules import Row, Rules
+
+
+def beam_search(
+    cache: Cache,
+    prefill: Prefill,
+    *,
+    rules: Rules,
+    options: DecodingOptions,
+    max_tokens: int,
+) -> list[Path]:
+    """Follow the most probable hypotheses until enough of them have ended.
+
+    `prefill.logits` are (1, n_vocab). Returns the finished hypotheses and, if they are fewer than
+    `beam_size`, the most probable unfinished ones; `best` chooses among them.
+    """
+    beam_size = options.beam_size
+    enough = max(1, round(beam_size * options.patience))
+    beams, rows = [prefill.path], prefill.logits
+    finished: list[Path] = []
+    for n_sampled in range(1, max_tokens + 1):
+        candidates = [
+            candidate
+            for path, row in zip(beams, rows, strict=True)
+            # One of them may be end-of-text, and beam_size of them must go on.
+            for candidate in _continuations(path, row, rules=rules, n=beam_size + 1)
+        ]
+        candidates.sort(key=lambda path: path.sum_logprob, reverse=True)
+        beams, ended = _best_open(candidates, beam_size)
+        finished += ended if options.whole_beams else ended[: enough - len(finished)]
+        # Where one token is nearly certain, the runners-up are improbable ends: openai-whisper
+        # counts five of them as enough, and may leave the rest of a sentence out.
+        most = max((path.sum_logprob for path in finished), default=-np.inf)
+        ahead = options.whole_beams and beams and beams[0].sum_logprob > most
+        if (len(finished) >= enough and not ahead) or not beams or n_sampled == max_tokens:
+            break
+        cache.keep(beams)
+        beams, rows = cache.extend(beams)
+    missing = max(0, beam_size - len(finished))
+    return finished + beams[:missing]
+
+
+def best(paths: Sequence[Path], length_penalty: float | None) -> Path:
+    """The path with the highest log probability for its length.
+
+    `length_penalty` None divides by the number of tokens; otherwise Google NMT's formula.
+    """
+
+    def score(path: Path) -> float:
+        n_tokens = max(1, len(path.tokens))
+        if length_penalty is None:
+            return path.sum_logprob / n_tokens
+        return path.sum_logprob / float(((5 + n_tokens) / 6) ** length_penalty)
+
+    return max(paths, key=score)
+
+
+def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
+    """The path with each of its `n` most probable next tokens, the most probable first."""
+    logprobs = log_softmax(rules(row, path.tokens))
+    text = row[: rules.eot]
+    total = log_sum(text)
+    # Sorted before the stable sort, so that of equal tokens the first wins, as in torch.topk.
+    top = np.sort(np.argpartition(-logprobs, n)[:n])
+    top = top[np.argsort(-logprobs[top], kind="stable")]
+    continued = []
+    for token in top.tolist():
+        logprob = float(logprobs[token])
+        if logprob == -np.inf:
+            break
+        if token == rules.eot:
+            continued.append(path.end(logprob))
+        else:
+            prob = token_prob(text, total, token, logprob)
+            continued.append(path.append(token, logprob, prob))
+    return continued
+
+
+def _best_open(candidates: Sequence[Path], beam_size: int) -> tuple[list[Path], list[Path]]:
+    """The first `beam_size` open candidates, and the ended ones before the last of them."""
+    beams: list[Path] = []
+    ended: list[Path] = []
+    for path in candidates:
+        (ended if path.ended else beams).append(path)
+        if len(beams) == beam_size:
+            break
+    return beams, ended

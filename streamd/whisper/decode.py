@@ -1,0 +1,331 @@
+"""One window from encoder features to tokens, decoded again where the result is poor.
+
+The probability of silence, the confidences and the alignment come from the passes of the search.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.options import DecodingOptions
+from streamd.types import evidence
+from streamd.whisper.beam import beam_search, best
+from streamd.whisper.engine import Decoder
+from streamd.whisper.greedy import Draft, Sampler, greedy, sample
+from streamd.whisper.guards import compression_ratio, find_loop
+from streamd.whisper.paths import Cache, KnownTokens, Path, Prefill, log_softmax, log_sum
+from streamd.whisper.rules import Rules
+from streamd.whisper.tokenizer import Tokenizer
+
+
+def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
+    """The probability of each language, the most probable first (openai/whisper ``decoding.py``).
+
+    One pass over start-of-transcript. `decoder` is new and may be used again.
+    """
+    _, logits = Cache(decoder).prefill((tokenizer.sot,), (0,))
+    first = tokenizer.sot + 1
+    probs = np.exp(log_softmax(logits[0, first : first + len(tokenizer.languages)]))
+    order = np.argsort(-probs, kind="stable").tolist()
+    return {tokenizer.languages[i]: float(probs[i]) for i in order}
+
+
+def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) -> str:
+    """The most probable language, unless it is not clear that it is no longer the one `before`."""
+    best_code = next(iter(probs))
+    if before not in probs:
+        return best_code
+    clear = (
+        probs[best_code] >= options.language_prob
+        and probs[best_code] - probs[before] >= options.language_margin
+    )
+    return best_code if clear else before
+
+
+_NEW = 150
+"""Frames at the end of a window (3 s): given tokens that attend to them are run again,
+since the encoder computed the last 1.5 s of the window before anew, and a step was added."""
+_LEAST_KNOWN = 8
+"""Fewer known tokens are run again: that takes hardly longer."""
+_N_START = 5
+"""Special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known before a decode.
+
+    `prompt` is the text before the window, `before` the text of its audio before the utterance,
+    `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
+    decoding. `hotwords`, words to expect, precede the prompt and shorten it. At most `max_tokens`
+    are sampled. What follows `before` has a word, after a mark or at once, unless there is a
+    prefix. `n_frames` of the window hold audio; `known` are given tokens of an earlier window that
+    began at the same frame.
+    """
+
+    max_tokens: int
+    prompt: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    language: str = "en"
+    hotwords: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    n_frames: int = 0
+    known: KnownTokens | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A transcript of one window, after its prefix.
+
+    Attributes
+    ----------
+    tokens : text tokens, and timestamps if they were sampled; no end-of-text
+    token_probs : each text token's probability among the text tokens, a timestamp's under the rules
+    avg_logprob : mean log probability under the rules, end-of-text included
+    no_speech_prob : probability that the window holds no speech
+    alignment : scores (n_heads, n_ctx) of each query from start-of-transcript on; the row that
+        chose a token is the one before its own. The last token has a row of its own if `ended`.
+    n_given : rows of `alignment` before those of `tokens`
+    frames : the frame that each row of `alignment` attends to most
+    ended : the decoder ended the text, and was not stopped
+    loop : how many tokens to keep because the rest repeats, or None
+    known : given tokens for the next window, if it begins at the same frame
+    """
+
+    tokens: tuple[int, ...]
+    token_probs: tuple[float, ...]
+    avg_logprob: float
+    no_speech_prob: float
+    compression_ratio: float
+    temperature: float
+    language: str
+    drafted: int
+    accepted_draft: int
+    alignment: tuple[NDArray[np.float32], ...]
+    n_given: int
+    frames: tuple[int, ...]
+    ended: bool
+    loop: int | None
+    known: KnownTokens | None = None
+
+    @property
+    def evidence(self) -> float:
+        """How much speaks for the text; see `streamd.types.evidence`."""
+        return evidence(self.avg_logprob, self.no_speech_prob, self.temperature)
+
+
+def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
+    """How many cache slots `decode` may need at any temperature."""
+    width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
+    known = (context.hotwords, context.prompt, context.before, context.prefix)
+    n_given = min(n_text_ctx, sum(map(len, known)) + _N_START)
+    n_spare = 1  # a token that is run again behind a known prefix
+    return n_given + n_spare + width * min(n_text_ctx, context.max_tokens)
+
+
+def decode(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    *,
+    options: DecodingOptions,
+    context: Context,
+    temperature: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> Decoded:
+    """Decode one window once, at one temperature.
+
+    `decoder` is a new one with at least `slots_needed` slots. At temperature 0 the search is greedy
+    with the draft, or a beam search if ``options.beam_size`` exceeds 1; above, it takes the best of
+    ``options.best_of`` samples drawn from `rng`. Raises `ValueError` if the prefix fills the text
+    context, or if there is no `rng` to sample with.
+    """
+    sampler = None
+    if temperature > 0.0:
+        if rng is None:
+            raise ValueError("sampling needs a random generator")
+        sampler = Sampler(temperature, options.best_of, rng)
+    return _Search(decoder, tokenizer, options, context, sampler).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        options: DecodingOptions,
+        context: Context,
+        sampler: Sampler | None,
+    ) -> None:
+        self._tokenizer, self._options, self._context = tokenizer, options, context
+        self._sampler = sampler
+        self._prompt, self._start = _given(
+            context, tokenizer, options.timestamps, decoder.n_text_ctx
+        )
+        self._n_given = len(self._prompt) + len(self._start)
+        # The last token is sampled, not run: it needs no place in the text context.
+        self._max_tokens = min(context.max_tokens, decoder.n_text_ctx + 1 - self._n_given)
+        if self._max_tokens <= 0:
+            raise ValueError(f"a prefix of {len(context.prefix)} tokens fills the text context")
+        self._draft: tuple[int, ...] = ()
+        if sampler is None and options.beam_size == 1:
+            draft = _possible(context.draft, tokenizer, options.timestamps)
+            self._draft = draft[: self._max_tokens]
+        self._decoder, self._cache = decoder, Cache(decoder)
+        self._rules = Rules(
+            tokenizer,
+            options,
+            something_said=bool(context.prefix),
+            continues=bool(context.before),
+        )
+        self._n_accepted = 0
+
+    def run(self) -> Decoded:
+        """Run the given tokens and the draft in one pass, search on from there."""
+        run, logits = self._prefill()
+        path = best(self._paths(Prefill(run, logits[1:])), self._options.length_penalty)
+        n_tokens, tokenizer = len(path.tokens), self._tokenizer
+        # The last token of a path that did not end was never run.
+        n_run = self._n_given + n_tokens - (not path.ended)
+        return Decoded(
+            tokens=path.tokens,
+            token_probs=path.probs,
+            avg_logprob=path.sum_logprob / (n_tokens + 1),
+            no_speech_prob=float(np.exp(logits[0, tokenizer.nospeech] - log_sum(logits[0]))),
+            compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
+            temperature=0.0 if self._sampler is None else self._sampler.temperature,
+            language=self._context.language,
+            drafted=len(self._draft),
+            accepted_draft=self._n_accepted,
+            alignment=path.rows[len(self._prompt) : n_run],
+            n_given=len(self._start),
+            frames=path.frames[len(self._prompt) : n_run],
+            ended=path.ended,
+            loop=self._loop(path),
+            known=self._settled(run),
+        )
+
+    def _prefill(self) -> Prefill:
+        """Run the given tokens and the draft, but for what is known.
+
+        The row of start-of-transcript, which is the first, says whether there is speech. The search
+        begins with the last token that is given, and has the rows of the draft at hand.
+        """
+        tokens, n_prompt = (*self._prompt, *self._start, *self._draft), len(self._prompt)
+        known, wanted = self._context.known, range(self._n_given - 1, len(tokens))
+        n = known.n_shared(tokens[: self._n_given - 1]) if known else 0
+        if known and n >= n_prompt + _LEAST_KNOWN:
+            want = [row - n for row in wanted]
+            known = known.cut(n, self._context.n_frames)
+            found = self._cache.resume(known, tokens[n:], want=want, again=n_prompt)
+            if found is not None:
+                return found
+        return self._cache.prefill(tokens, (n_prompt, *wanted))
+
+    def _settled(self, run: Path) -> KnownTokens:
+        """The given tokens up to the first one of the text that attends to new sound."""
+        context, given = self._context, (*self._prompt, *self._start)
+        n, newest = len(given) - len(context.before) - len(context.prefix), context.n_frames - _NEW
+        n += sum(1 for _ in takewhile(lambda at: at < newest, run.frames[n : self._n_given]))
+        rows = np.stack([row[:, : context.n_frames] for row in run.rows[:n]])
+        return KnownTokens(self._decoder, given[:n], rows, run.frames[:n])
+
+    def _paths(self, prefill: Prefill) -> list[Path]:
+        options, rules, max_tokens = self._options, self._rules, self._max_tokens
+        if self._sampler is not None:
+            return sample(
+                self._cache, prefill, rules=rules, sampler=self._sampler, max_tokens=max_tokens
+            )
+        if options.beam_size > 1:
+            return beam_search(
+                self._cache,
+                prefill,
+                rules=rules,
+                options=options,
+                max_tokens=max_tokens,
+            )
+        (mark,) = self._tokenizer.encode(".")
+        path, self._n_accepted = greedy(
+            self._cache,
+            prefill,
+            rules=rules,
+            draft=Draft(self._draft, options.stability, mark, max_tokens),
+            stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
+        )
+        return [path]
+
+    def _loop(self, path: Path) -> int | None:
+        limits, language = self._options.loops, self._context.language
+        if limits is None:
+            return None
+        # a translation may attend to one spot for long: the verb that it waited for
+        frames = () if self._tokenizer.translates else path.frames[self._n_given - 1 :]
+        frames = frames[: len(path.tokens)]  # the row that chose a token is the one before its own
+        return find_loop(path.tokens, frames, self._tokenizer, language=language, limits=limits)
+
+
+def _given(
+    context: Context, tokenizer: Tokenizer, timestamps: bool, n_text_ctx: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The prompt, cut to what fits, and what starts the transcript.
+
+    A long prompt leaves room for fewer than `max_tokens`, as in openai-whisper, but for almost half
+    of the text context.
+    """
+    start = tokenizer.sot_sequence_for(context.language)
+    if not timestamps:
+        start = (*start, tokenizer.notimestamps)
+    given = (*start, *context.before, *context.prefix)
+    n_sampled = min(context.max_tokens, n_text_ctx // 2 - _N_START)
+    room = min(n_text_ctx // 2, n_text_ctx - len(given) - n_sampled) - 1
+    hotwords = context.hotwords[: max(0, room)]
+    prompt = context.prompt[-room + len(hotwords) :] if room > len(hotwords) else ()
+    if not (hotwords or prompt):
+        return (), given
+    return (tokenizer.startofprev, *hotwords, *prompt), given
+
+
+def _possible(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:
+    """The draft up to the first token that no transcript can contain."""
+
+    def is_possible(token: int) -> bool:
+        is_timestamp = tokenizer.timestamp_begin <= token < tokenizer.n_vocab
+        return 0 <= token < tokenizer.eot or (timestamps and is_timestamp)
+
+    return tuple(takewhile(is_possible, draft))
+
+
+def is_silence(decoded: Decoded, options: DecodingOptions) -> bool:
+    """Whether there is probably no speech, and the text is a guess (openai/whisper)."""
+    guess = decoded.avg_logprob <= options.logprob_threshold
+    return guess and decoded.no_speech_prob > options.no_speech_threshold
+
+
+def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
+    """Whether the text is repetitive or a guess, and the window is not silent."""
+    poor = (
+        decoded.compression_ratio > options.compression_ratio_threshold
+        or decoded.avg_logprob < options.logprob_threshold
+        or decoded.evidence < options.least_evidence
+        or decoded.loop is not None
+    )
+    return poor and not is_silence(decoded, options)
+
+
+def with_fallback(attempt: Callable[[float], Decoded], options: DecodingOptions) -> Decoded:
+    """Decode at one temperature after the other until the result passes the thresholds.
+
+    `attempt` decodes at a temperature, with a new decoder each time. Source: openai/whisper
+    ``transcribe.py`` (`decode_with_fallback`).
+    """
+    attempts = []
+    for temperature in options.temperatures:
+        attempts.append(attempt(temperature))
+        if not needs_fallback(attempts[-1], options):
+            return attempts[-1]
+    if not options.best_attempt:
+        return attempts[-1]
+    return max(attempts, key=lambda decoded: (decoded.loop is None, decoded.evidence))

@@ -1,0 +1,105 @@
+"""What Whisper needs of the runtime that computes its encoder and decoder.
+
+The decoder's key/value cache is a pool of *slots*: a hypothesis is a path of slots, and `visible`
+says which slots each query of a pass attends to. Greedy search is one query at a time, a draft is
+verified by a chain of queries, beam search is one query per beam on a shared tree, and a prompt is
+one pass. No cache is copied or reordered, and all engines (`streamd.engines`) share the search.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.models import ModelDimensions
+from streamd.types import Mel
+
+Logits = NDArray[np.float32]
+"""(k, n_vocab)."""
+Alignment = NDArray[np.float32]
+"""(k, n_heads, n_ctx): raw scaled query-key scores of the alignment heads, before the softmax."""
+
+
+class Decoder(Protocol):
+    """A model's decoder with the features of one window; for one search, from one thread."""
+
+    n_vocab: int
+    n_text_ctx: int
+    n_slots: int
+    """Slots in the pool, 0..n_slots-1; all of them are free at first."""
+
+    def step(
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+        want: NDArray[np.int64],
+    ) -> tuple[Logits, Alignment]:
+        """Run k tokens through the decoder in one pass.
+
+        Parameters
+        ----------
+        tokens : (k,) token ids
+        positions : (k,) places in the text context, 0-based
+        slots : (k,) distinct free slots, into which the pass writes keys and values
+        visible : (k, n_slots), True where a query attends: its past, its own slot, and the slots of
+            earlier queries of the same pass that it continues
+        want : (m,) which of the k rows to project to logits (the vocabulary is most of the work)
+
+        Returns
+        -------
+        logits (m, n_vocab) float32 in the order of `want`, alignment (k, n_heads, n_ctx) float32;
+        the caller may keep both
+        """
+
+    def adopt(self, before: "Decoder", n: int) -> bool:
+        """Take the first `n` slots of another window's decoder; False if this one cannot."""
+        ...
+
+
+FeaturesT = TypeVar("FeaturesT")
+
+
+class Engine(Protocol, Generic[FeaturesT]):
+    """A loaded model on some runtime."""
+
+    dims: ModelDimensions
+
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        known: FeaturesT | None = None,
+        n_known: int = 0,
+    ) -> FeaturesT:
+        """Encode log-mel (n_mels, n_columns) into opaque features, cross-attention K/V included.
+
+        The model's full context is encoded, or what stands for it (streamd/engines/padding.py): the
+        last column of `mel` is silence and repeats to its end. A positive `audio_ctx` cuts the
+        context to so many positions, but not below the length of `mel`. `known` are features of a
+        window whose audio began with the same frames: an engine may take its first `n_known`
+        positions from there instead of computing them, and write the others into its memory: a
+        decoder of those features must not be used any more. Raises `EngineError` if the runtime
+        fails, `ValueError` if `mel` does not fit the model.
+        """
+        ...
+
+    def decoder(self, features: FeaturesT, n_slots: int) -> Decoder:
+        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+        ...
+
+
+def run_in_order(
+    decoder: Decoder, tokens: Sequence[int], first: int, want: Sequence[int] | None = None
+) -> tuple[Logits, Alignment]:
+    """Run a part of a text that begins with token `first`; each token sees all before it.
+
+    `want` and the result are as in `Decoder.step`; None wants all.
+    """
+    order = np.arange(first, first + len(tokens))
+    visible = np.arange(decoder.n_slots) <= order[:, None]
+    rows = np.asarray(range(len(tokens)) if want is None else want, np.int64)
+    return decoder.step(np.asarray(tokens, np.int64), order, order, visible, rows)

@@ -1,0 +1,147 @@
+"""Signs that a decoder repeats itself or hallucinates.
+
+Three signs of repetition, none of which digits that are read aloud show ("eight eight eight"), are
+a run of repeated words (WhisperLiveKit), many tokens that attend to one spot (SimulStreaming), and
+text that compresses too well (WhisperKit). In recordings, invented words are improbable, too short
+or too long (openai/whisper ``transcribe.py``, `word_anomaly_score` and `is_segment_anomaly`).
+"""
+
+import string
+import zlib
+from collections.abc import Sequence
+
+from streamd.options import APPENDED, PREPENDED, LoopLimits
+from streamd.whisper.tokenizer import Tokenizer
+
+REPEATS_OF_MANY, LONGEST_PHRASE = 3, 8
+"""A phrase of at most so many words is a loop from so many repeats on (WhisperLiveKit)."""
+STUCK_SPREAD = 4
+"""Frames (80 ms) within which the tokens of a loop attend."""
+TAIL_TOKENS = 60
+"""Tokens of which `LoopLimits.compression` is taken (WhisperKit)."""
+
+_IGNORED = string.punctuation + string.whitespace
+USUAL = LoopLimits()
+
+
+def compression_ratio(text: str) -> float:
+    """How many times zlib shrinks the text."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))
+
+
+def find_loop(
+    tokens: Sequence[int],
+    frames: Sequence[int],
+    tokenizer: Tokenizer,
+    *,
+    language: str,
+    limits: LoopLimits = USUAL,
+) -> int | None:
+    """How many of `tokens` to keep because the others repeat (one instance is kept), or None.
+
+    `frames` are those that the tokens attend to most.
+    """
+    if len(tokens) < min(limits.stuck_tokens, limits.word_repeats, limits.phrase_words):
+        return None  # this runs after each token, and most windows of a stream add few
+    if (stuck := find_stuck(frames, limits)) is not None:
+        return stuck + 1
+    words = tokenizer.split_words(tokens, language)
+    if (n_kept := find_repetition([text for text, _ in words], limits)) is not None:
+        return sum(len(ids) for _, ids in words[:n_kept])
+    tail = tokenizer.decode(tokens[-TAIL_TOKENS:])
+    if len(tokens) >= TAIL_TOKENS and compression_ratio(tail) > limits.compression:
+        return len(tokens) - TAIL_TOKENS
+    return None
+
+
+def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | None:
+    """How many words to keep so that their first loop appears once, or None.
+
+    Case and punctuation do not count.
+    """
+    normal = (text.strip(_IGNORED).casefold() for text in words)
+    spoken = [(i, word) for i, word in enumerate(normal) if word]
+    keep = []
+    for period in range(1, LONGEST_PHRASE + 1):
+        repeats = max(REPEATS_OF_MANY, -(-limits.phrase_words // period))
+        if period == 1:
+            repeats = limits.word_repeats
+        # Counts the words in a row that equal the word one period earlier.
+        matched = 0
+        for at in range(period, len(spoken)):
+            matched = matched + 1 if spoken[at][1] == spoken[at - period][1] else 0
+            if matched == period * (repeats - 1):
+                keep.append(spoken[at - matched][0] + 1)
+                break
+    return min(keep, default=None)
+
+
+def find_stuck(frames: Sequence[int], limits: LoopLimits = USUAL) -> int | None:
+    """The first token of a run that attends to one spot, or None."""
+    for first in range(len(frames) - limits.stuck_tokens + 1):
+        run = frames[first : first + limits.stuck_tokens]
+        if max(run) - min(run) <= STUCK_SPREAD:
+            return first
+    return None
+
+
+# The numbers of word anomalies are openai-whisper's.
+IMPROBABLE = 0.15
+SHORTEST_MS = 133
+LONGEST_MS = 2000
+"""Shorter and longer words are an anomaly."""
+ANOMALOUS = 3.0
+N_FIRST = 8
+"""Only the first words of a segment count."""
+
+_SHORT_COST, _LONG_COST = 0.015, 0.001
+"""Per millisecond."""
+
+
+def word_anomaly(prob: float, duration_ms: int) -> float:
+    """Score a word: 0 if it is ordinary, 1 if it is improbable, more by its unusual duration."""
+    score = 1.0 if prob < IMPROBABLE else 0.0
+    score += max(0, SHORTEST_MS - duration_ms) * _SHORT_COST
+    return score + max(0, duration_ms - LONGEST_MS) * _LONG_COST
+
+
+def is_anomalous(words: Sequence[tuple[str, float, int]]) -> bool:
+    """Whether a segment's words (text, probability, duration) are probably a hallucination."""
+    if not words:
+        return False
+    first = [word for word in words if word[0] not in PREPENDED + APPENDED][:N_FIRST]
+    score = sum(word_anomaly(prob, duration_ms) for _, prob, duration_ms in first)
+    return score >= ANOMALOUS or score + 0.01 >= len(first)
+
+
+FAMOUS = frozenset(
+    "".join(filter(str.isalnum, phrase.casefold()))
+    for phrase in (
+        *("you", "thank you", "thank you very much", "thank you so much", "bye", "bye bye"),
+        *("thank you for watching", "thank you so much for watching", "thanks for watching"),
+        *("please subscribe to my channel", "music", "applause"),
+        *("subtitles by the Amara.org community", "Untertitel der Amara.org-Community"),
+        *("danke", "vielen Dank", "vielen Dank fürs Zuschauen", "tschüss", "Musik"),
+        *("Untertitel im Auftrag des ZDF für funk 2017", "gracias", "gracias por ver el video"),
+        *("subtítulos realizados por la comunidad de Amara.org", "adiós", "música", "merci"),
+        *("merci d'avoir regardé cette vidéo", "au revoir", "musique", "sous-titrage ST' 501"),
+        *("sous-titres réalisés par la communauté d'Amara.org", "grazie", "ciao", "musica"),
+        *("grazie per la visione", "sottotitoli creati dalla comunità Amara.org", "obrigado"),
+        *("obrigada", "obrigado por assistir", "tchau", "legendas pela comunidade Amara.org"),
+        *("продолжение следует", "ご視聴ありがとうございました", "ありがとうございました"),
+        *("おやすみなさい", "音楽", "감사합니다", "시청해주셔서 감사합니다", "고맙습니다", "음악"),
+        *("谢谢", "谢谢大家", "谢谢观看", "字幕by索兰娅", "音乐"),
+    )
+)
+"""What Whisper writes for sounds without speech: it learnt it from the ends of subtitled videos."""
+
+
+def is_famous(text: str) -> bool:
+    """Whether the text is one of these phrases, or one of them again and again."""
+    letters = "".join(filter(str.isalnum, text.casefold()))
+    return any(
+        len(letters) % len(phrase) == 0 and phrase * (len(letters) // len(phrase)) == letters
+        for phrase in FAMOUS
+        if letters
+    )

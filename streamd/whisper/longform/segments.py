@@ -1,0 +1,405 @@
+"""From the tokens of a window to segments and their words, and to where the next window starts.
+
+Transcribed are the parts of a recording that the user chose, or those with speech. A window's text
+may hold hallucinations in silence, which are improbable, too short or too long. Source of all that:
+openai/whisper ``transcribe.py`` and ``timing.py`` (`add_word_timestamps`), rule for rule.
+Conversely, Whisper may end the text after a few words, or leave a hole in it, though there is more
+speech; then the times of the words are compared with what the voice detector found.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.options import LongformOptions
+from streamd.types import FRAME, SAMPLE_RATE, Word
+from streamd.whisper.decode import Decoded
+from streamd.whisper.guards import is_anomalous
+from streamd.whisper.marks import STOPS
+from streamd.whisper.mel import HOP
+from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.words import with_punctuation
+
+COLUMNS_PER_S = SAMPLE_RATE // HOP
+COLUMNS_PER_FRAME = FRAME // HOP
+FRAMES_PER_S = SAMPLE_RATE // FRAME
+FRAME_S = FRAME / SAMPLE_RATE
+"""Resolution of timestamps."""
+_LONGEST_MEDIAN_S = 0.7
+_FAR_S = 0.5
+"""Words that reach further out of their segment than this are too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The audio of one window: `n_columns` from column `seek` on."""
+
+    seek: int
+    n_columns: int
+
+    @property
+    def end(self) -> int:
+        """The first column after it."""
+        return self.seek + self.n_columns
+
+    @property
+    def start_s(self) -> float:
+        """Its start in the recording."""
+        return self.seek * HOP / SAMPLE_RATE
+
+    @property
+    def length_s(self) -> float:
+        """Its duration."""
+        return self.n_columns * HOP / SAMPLE_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """One word; `text` keeps its leading blank and its punctuation, `prob` is 0..1."""
+
+    text: str
+    start_s: float
+    end_s: float
+    prob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSegment:
+    """A stretch of text between two timestamps, or all of a window.
+
+    `seek` is the first column of its window, and `decoded` all of the window's text. `tokens`,
+    whose probabilities are `probs`, may contain timestamps.
+    """
+
+    seek: int
+    start_s: float
+    end_s: float
+    text: str
+    tokens: tuple[int, ...]
+    probs: tuple[float, ...]
+    decoded: Decoded
+    words: tuple[SpokenWord, ...] = ()
+
+    def until(self, limit_s: float) -> Self:
+        """Return the segment, ending at this time at the latest."""
+        words = tuple(replace(word, end_s=min(word.end_s, limit_s)) for word in self.words)
+        return replace(self, end_s=min(self.end_s, limit_s), words=words)
+
+
+class Split(NamedTuple):
+    """A window's segments, the next column to decode, and whether no text follows the segments."""
+
+    segments: list[TimedSegment]
+    seek: int
+    complete: bool
+
+
+def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
+    """Cut a window's text where one timestamp follows another.
+
+    Text after the last pair belongs to the next window, unless a timestamp ends it. Without a pair,
+    all text is one segment.
+    """
+    tokens, begin = decoded.tokens, tokenizer.timestamp_begin
+    complete = [token >= begin for token in tokens[-2:]] == [False, True]
+    cuts = [i for i, pair in enumerate(pairwise(tokens), 1) if min(pair) >= begin]
+    if cuts:
+        cuts += [len(tokens)] * complete
+        spans = list(zip([0, *cuts[:-1]], cuts, strict=True))
+        times = [
+            (FRAME_S * (tokens[i] - begin), FRAME_S * (tokens[j - 1] - begin)) for i, j in spans
+        ]
+        last = COLUMNS_PER_FRAME * (tokens[cuts[-1] - 1] - begin)
+        seek = stretch.end if complete else stretch.seek + last
+    else:
+        last = max((i for i, token in enumerate(tokens) if token >= begin), default=0)
+        end_s = max(0, tokens[last] - begin) * FRAME_S if tokens else 0.0
+        spans, seek, times = [(0, len(tokens))], stretch.end, [(0.0, end_s or stretch.length_s)]
+    segments = [
+        TimedSegment(
+            seek=stretch.seek,
+            start_s=stretch.start_s + start_s,
+            end_s=stretch.start_s + end_s,
+            text=tokenizer.decode(tokens[slice(*span)]),
+            tokens=tokens[slice(*span)],
+            probs=decoded.token_probs[slice(*span)],
+            decoded=decoded,
+        )
+        for span, (start_s, end_s) in zip(spans, times, strict=True)
+    ]
+    return Split(segments, seek, complete)
+
+
+def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
+    """The end of the last word or, without words, of the last segment."""
+    for segment in reversed(segments):
+        if segment.words:
+            return segment.words[-1].end_s
+    return segments[-1].end_s if segments else None
+
+
+def column_at(seconds: float) -> int:
+    """The column nearest to a time."""
+    return round(seconds * COLUMNS_PER_S)
+
+
+def ms_of(column: int) -> int:
+    """Start of a column."""
+    return column * 1000 // COLUMNS_PER_S
+
+
+def in_ms(seconds: float) -> int:
+    """A time of a word or a segment, as events have it."""
+    return round(1000 * seconds)
+
+
+def with_words(
+    segments: Sequence[TimedSegment],
+    aligned: Sequence[Word],
+    options: LongformOptions,
+    *,
+    eot: int,
+    origin_s: float,
+    last_speech_s: float,
+) -> list[TimedSegment]:
+    """Give the segments of one window their words and better times.
+
+    Word times come from attention and are worst around pauses, where a word seems to last for
+    seconds; timestamps know better where a segment starts and ends. `aligned` are the words of all
+    segments with times in frames of the window, punctuation apart. The window begins at `origin_s`,
+    the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
+    """
+    times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
+    median_s = _median(times)
+    times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
+    groups = with_punctuation(
+        [word.text for word in aligned],
+        prepended=options.prepend_punctuations,
+        appended=options.append_punctuations,
+    )
+    timed = []
+    for segment in segments:
+        # Words are never cut, so a segment may take one whose last tokens belong to the next.
+        spoken, n_left = [], sum(token < eot for token in segment.tokens)
+        while groups and n_left > 0:
+            group, *groups = groups
+            parts = aligned[group.first : group.last]
+            # A word with its punctuation has the times of the word alone.
+            start_s, end_s = (round(origin_s + at_s, 2) for at_s in times[group.main])
+            text = "".join(word.text for word in parts)
+            spoken.append(SpokenWord(text, start_s, end_s, aligned[group.main].prob))
+            n_left -= sum(len(word.tokens) for word in parts)
+        if spoken:
+            _shorten_first(spoken, median_s, last_speech_s)
+            segment = _agreed(segment, spoken, median_s)
+            last_speech_s = segment.end_s
+        timed.append(segment)
+    return timed
+
+
+def _median(times: Sequence[tuple[float, float]]) -> float:
+    durations = [end_s - start_s for start_s, end_s in times if end_s != start_s]
+    return min(_LONGEST_MEDIAN_S, float(np.median(durations))) if durations else 0.0
+
+
+def _cut_at_sentence_ends(
+    words: Sequence[Word], times: list[tuple[float, float]], longest_s: float
+) -> list[tuple[float, float]]:
+    """Take the pause between two sentences from the full stop, or from the word after it."""
+    cut = times[:1]
+    for i in range(1, len(words)):
+        start_s, end_s = times[i]
+        if longest_s and end_s - start_s > longest_s:
+            if words[i].text in STOPS:
+                end_s = start_s + longest_s
+            elif words[i - 1].text in STOPS:
+                start_s = end_s - longest_s
+        cut.append((start_s, end_s))
+    return cut
+
+
+def _shorten_first(words: list[SpokenWord], median_s: float, last_speech_s: float) -> None:
+    """Take a pause before the segment from its first two words."""
+    first, second, longest_s = words[0], (words[1] if len(words) > 1 else None), 2 * median_s
+    too_long = first.end_s - first.start_s > longest_s or (
+        second is not None and second.end_s - first.start_s > 2 * longest_s
+    )
+    if first.end_s - last_speech_s <= 4 * median_s or not too_long:
+        return
+    if second is not None and second.end_s - second.start_s > longest_s:
+        boundary_s = max(second.end_s / 2, second.end_s - longest_s)
+        first = replace(first, end_s=boundary_s)
+        words[1] = replace(second, start_s=boundary_s)
+    words[0] = replace(first, start_s=max(0.0, first.end_s - longest_s))
+
+
+def _agreed(segment: TimedSegment, words: list[SpokenWord], median_s: float) -> TimedSegment:
+    """The segment with its words; where their times differ much, those of the segment count."""
+    start_s, end_s = segment.start_s, segment.end_s
+    first = words[0]
+    if start_s < first.end_s and start_s - _FAR_S > first.start_s:
+        words[0] = replace(first, start_s=max(0.0, min(first.end_s - median_s, start_s)))
+    else:
+        start_s = first.start_s
+    last = words[-1]
+    if end_s > last.start_s and end_s + _FAR_S < last.end_s:
+        words[-1] = replace(last, end_s=max(last.start_s + median_s, end_s))
+    else:
+        end_s = last.end_s
+    return replace(segment, start_s=start_s, end_s=end_s, words=tuple(words))
+
+
+Voiced = NDArray[np.bool_]
+"""For each frame of a recording, whether there is speech."""
+
+_NEAR_S = 2.0
+"""Beyond an end of its window that is closer than this, a segment may have silence."""
+_LEAST_STEP_S = 1.0
+_MOST_MISSED = 250
+"""Voiced frames (5 s): more of them without a word are speech that was missed."""
+_LEAST_CHANGE = 50
+"""Frames (1 s) by which a window must differ from the one before to be worth decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Columns `start` to `end`, exclusive; text that reaches a `silent_end` is complete."""
+
+    start: int
+    end: int
+    silent_end: bool = False
+
+
+def clips_at(points_ms: Sequence[int], n_columns: int) -> list[Clip]:
+    """The clips between pairs of points: start, end, start, end, ... (``clip_timestamps``).
+
+    The last end may be missing, and no points at all mean the whole recording.
+    """
+    points = [min(column_at(ms / 1000), n_columns) for ms in points_ms] or [0]
+    if len(points) % 2:
+        points.append(n_columns)
+    clips = (Clip(start, end) for start, end in zip(points[::2], points[1::2], strict=True))
+    return [clip for clip in clips if clip.start < clip.end]
+
+
+def without_hallucinations(
+    split: Split,
+    stretch: Stretch,
+    longest_s: float,
+    *,
+    last_speech_s: float,
+    full_end_s: float,
+    end_s: float,
+) -> Split | int:
+    """Drop hallucinations in silence from a window's segments, which have their words.
+
+    More silence than `longest_s` is skipped. The last word before the window ended at
+    `last_speech_s`, the window would end at `full_end_s` if it were full, and the recording ends at
+    `end_s`. Returns the rest, or the column to decode from, if the window begins with silence and a
+    hallucination.
+    """
+    seek = split.seek
+    words_end_s = end_of_words_s(split.segments)
+    if not split.complete and words_end_s is not None and words_end_s > stretch.start_s:
+        rest_s = full_end_s - words_end_s
+        seek = column_at(words_end_s) if rest_s > longest_s else stretch.end
+    first = _next_with_words(split.segments)
+    if first is not None and _is_anomalous(first):
+        gap_s = first.start_s - stretch.start_s
+        if gap_s > longest_s:
+            return stretch.seek + column_at(gap_s)
+    n_kept = _n_before_hallucination(
+        split.segments, stretch, longest_s, last_end_s=last_speech_s, full_end_s=full_end_s
+    )
+    if n_kept == len(split.segments):
+        return split._replace(seek=seek)
+    invented = split.segments[n_kept]
+    seek = column_at(max(stretch.start_s + _LEAST_STEP_S, invented.start_s))
+    if end_s - invented.end_s < longest_s:
+        seek = column_at(end_s)
+    return Split(split.segments[:n_kept], seek, split.complete)
+
+
+def _n_before_hallucination(
+    segments: Sequence[TimedSegment],
+    stretch: Stretch,
+    longest_s: float,
+    *,
+    last_end_s: float,
+    full_end_s: float,
+) -> int:
+    """How many segments come before a hallucination, amid silence or other hallucinations."""
+    for i, segment in enumerate(segments):
+        if not segment.words:
+            continue
+        if _is_anomalous(segment):
+            following = _next_with_words(segments[i + 1 :])
+            next_s = stretch.start_s + stretch.length_s
+            if following is not None:
+                next_s = following.words[0].start_s
+            silence_before = (
+                segment.start_s - last_end_s > longest_s
+                or segment.start_s < longest_s
+                or segment.start_s - stretch.start_s < _NEAR_S
+            )
+            silence_after = (
+                next_s - segment.end_s > longest_s
+                or (following is not None and _is_anomalous(following))
+                or full_end_s - segment.end_s < _NEAR_S
+            )
+            if silence_before and silence_after:
+                return i
+        last_end_s = segment.end_s
+    return len(segments)
+
+
+def _is_anomalous(segment: TimedSegment) -> bool:
+    return is_anomalous(
+        [(w.text, w.prob, in_ms(w.end_s) - in_ms(w.start_s)) for w in segment.words]
+    )
+
+
+def _next_with_words(segments: Sequence[TimedSegment]) -> TimedSegment | None:
+    return next((segment for segment in segments if segment.words), None)
+
+
+def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
+    """Keep a window's segments up to the first missed speech, where the next window begins.
+
+    That is at least a second after this one.
+    """
+    begin = done = stretch.seek // COLUMNS_PER_FRAME
+    for n_before, segment in enumerate(found.segments):
+        kept = done
+        for start, end in _spans(segment):
+            if kept - begin >= _LEAST_CHANGE and _is_speech(voiced[done:start]):
+                return Split(found.segments[:n_before], COLUMNS_PER_FRAME * kept, complete=False)
+            done = max(done, end)
+    if done - begin >= _LEAST_CHANGE and _is_speech(voiced[done : found.seek // COLUMNS_PER_FRAME]):
+        return found._replace(seek=COLUMNS_PER_FRAME * done, complete=False)
+    return found
+
+
+def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:
+    """The part of a window before its first word, if speech in it was missed."""
+    if not found.segments:
+        return None
+    begin, (first, _) = stretch.seek // COLUMNS_PER_FRAME, _spans(found.segments[0])[0]
+    hole = Stretch(stretch.seek, COLUMNS_PER_FRAME * (first - begin))
+    too_long = stretch.n_columns - hole.n_columns < COLUMNS_PER_FRAME * _LEAST_CHANGE
+    return None if too_long or not _is_speech(voiced[begin:first]) else hole
+
+
+def _spans(segment: TimedSegment) -> list[tuple[int, int]]:
+    """Start and end of each word in frames, or of a segment without words."""
+    times = [(word.start_s, word.end_s) for word in segment.words]
+    times = times or [(segment.start_s, segment.end_s)]
+    return [(round(start * FRAMES_PER_S), round(end * FRAMES_PER_S)) for start, end in times]
+
+
+def _is_speech(voiced: Voiced) -> bool:
+    return int(np.count_nonzero(voiced)) > _MOST_MISSED

@@ -1,0 +1,278 @@
+"""Turns a window into a hypothesis, with any engine.
+
+A recognizer computes the log-mel of the padded window, runs encoder and search, and finds the words
+and their times. Guards mark what a confused decoder writes as suspect. Windows of several streams
+may come in any order.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Generic, cast
+
+import numpy as np
+
+from streamd.options import DecodingOptions
+from streamd.types import Encoded, Hypothesis, Suspect, Window, Word, ms_from_frames
+from streamd.whisper.decode import (
+    Context,
+    Decoded,
+    decode,
+    detect_language,
+    slots_needed,
+    spoken,
+    with_fallback,
+)
+from streamd.whisper.engine import Engine, FeaturesT
+from streamd.whisper.mel import MelCache
+from streamd.whisper.paths import KnownTokens
+from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.words import find_words, n_attended, spread_words, tighten
+
+_SPARE_TOKENS = 8
+"""Tokens that a window may have besides those that its length allows: marks, and words of
+rapid speech. Both only bound a decoder that does not end."""
+SETTLED = 75
+"""A position that had so many frames (1.5 s) of sound after it is not computed again. Without,
+nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
+_SHORT = 16
+"""Texts with fewer different tokens are short. Probable texts of noise repeat themselves: they had
+11 at the most. Of longer ones the probability of no speech says little: it was 0.6 to 0.75 for 15 s
+of poorly recorded speech that base had nearly right."""
+_ENGLISH, _OTHERS = 6.5, 13.0
+"""Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a recognizer did so far.
+
+    `encoded_frames` are the windows' frames whose states were not known; `fallbacks` decodes
+    beyond a window's first temperature; `drafted` and `accepted` tokens.
+    """
+
+    windows: int = 0
+    encoded_frames: int = 0
+    fallbacks: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+class Recognizer(Generic[FeaturesT]):
+    """A model with its vocabulary and options, ready for windows. Not thread-safe."""
+
+    def __init__(
+        self,
+        engine: Engine[FeaturesT],
+        tokenizer: Tokenizer,
+        options: DecodingOptions | None = None,
+    ) -> None:
+        options = options or DecodingOptions()
+        self.counters = Counters()
+        self._engine = engine
+        self._tokenizer = tokenizer
+        # Streams have one measure of doubt and one of repetition; recordings have openai-whisper's.
+        options = replace(
+            options, logprob_threshold=-math.inf, compression_ratio_threshold=math.inf
+        )
+        self._quick = replace(options, beam_size=1, temperatures=(0.0,))
+        self._thorough = replace(options, stability=0.0, whole_beams=True)
+        self._mels = MelCache(engine.dims.n_mels)
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Return the words in the window after its prefix. Raises `EngineError`.
+
+        A window that is not `last` is decoded once, greedily, with its draft; a `last` one with
+        beam search and temperature fallback as the options say. What looks wrong is marked as
+        suspect.
+        """
+        self.counters.windows += 1
+        options = self._thorough if window.last else self._quick
+        rng = np.random.default_rng([options.seed, window.start, window.end])
+        view = self._view(window)
+        if view.tokenizer.translates:
+            # There are many ways to translate, so none is probable, and no other try is better.
+            options = replace(options, least_evidence=-math.inf)
+
+        def attempt(temperature: float) -> Decoded:
+            self.counters.fallbacks += temperature != options.temperatures[0]
+            return self._decode(view, options, temperature, rng)
+
+        decoded = with_fallback(attempt, options)
+        hypothesis = self._hypothesis(window, view, decoded)
+        states = _States(view.features, decoded.known)
+        encoded = Encoded(window.start, window.end, states)
+        return replace(hypothesis, language_prob=view.language_prob, encoded=encoded)
+
+    def _view(self, window: Window) -> "_View[FeaturesT]":
+        mel = self._mels.log_mel(window.samples, start=window.start)
+        known, n_known = _known(window)
+        self.counters.encoded_frames += window.end - window.start - n_known
+        features = self._engine.encode(
+            mel,
+            audio_ctx=self._quick.audio_ctx,
+            known=cast("FeaturesT", known.features) if known else None,
+            n_known=n_known,
+        )
+        tokenizer = self._tokenizer.with_task(window.task)
+        language, language_prob = self._language(window, features)
+        options, n_text_ctx = self._quick, self._engine.dims.n_text_ctx
+        rate = options.tokens_per_second
+        if rate == 0:
+            rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
+        n_new = window.end - max(window.start, window.prefix_end)
+        most = math.ceil(ms_from_frames(n_new) / 1000 * rate) + _SPARE_TOKENS
+        before, prefix = _forced(window, n_text_ctx)
+        context = Context(
+            max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
+            hotwords=tokenizer.encode_prompt(window.hotwords),
+            prompt=(*tokenizer.encode_prompt(window.initial_prompt), *window.prompt),
+            before=before,
+            prefix=prefix,
+            draft=window.draft,
+            language=language,
+            n_frames=window.end - window.start,
+            known=known.tokens if known else None,
+        )
+        return _View(features, tokenizer, context, language_prob)
+
+    def _language(self, window: Window, features: FeaturesT) -> tuple[str, float]:
+        """The window's language, and its probability, which is 1 unless it is detected."""
+        tokenizer, options = self._tokenizer, self._quick
+        if not tokenizer.multilingual:
+            return tokenizer.language, 1.0
+        # A session may be older than the model, which may lack its language.
+        before = window.language if window.language in tokenizer.languages else ""
+        if before and not window.detect:
+            return before, 1.0
+        if options.language is not None:
+            return options.language, 1.0
+        probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
+        language = spoken(probs, before, options)
+        return language, probs[language]
+
+    def _decode(
+        self,
+        view: "_View[FeaturesT]",
+        options: DecodingOptions,
+        temperature: float,
+        rng: np.random.Generator,
+    ) -> Decoded:
+        n_text_ctx = self._engine.dims.n_text_ctx
+        n_slots = slots_needed(view.context, options=options, n_text_ctx=n_text_ctx)
+        decoded = decode(
+            self._engine.decoder(view.features, n_slots),
+            view.tokenizer,
+            options=options,
+            context=view.context,
+            temperature=temperature,
+            rng=rng,
+        )
+        self.counters.drafted += decoded.drafted
+        self.counters.accepted += decoded.accepted_draft
+        return decoded
+
+    def _hypothesis(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> Hypothesis:
+        suspect = self._distrusted(window, view, decoded)
+        words = () if suspect is Suspect.NO_SPEECH else self._words(window, view, decoded)
+        return Hypothesis(
+            words=words,
+            tokens=tuple(token for word in words for token in word.tokens),
+            language=decoded.language,
+            avg_logprob=decoded.avg_logprob,
+            no_speech_prob=decoded.no_speech_prob,
+            temperature=decoded.temperature,
+            accepted_draft=decoded.accepted_draft,
+            suspect=suspect,
+        )
+
+    def _distrusted(
+        self, window: Window, view: "_View[FeaturesT]", decoded: Decoded
+    ) -> Suspect | None:
+        """Why the decoder's text is not to be trusted, apart from its words."""
+        if self._is_guess(window, view, decoded):
+            return Suspect.NO_SPEECH
+        if decoded.loop is not None:
+            return Suspect.LOOP
+        return None if decoded.ended else Suspect.NO_END
+
+    def _is_guess(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> bool:
+        n_different = sum(token < view.tokenizer.eot for token in {*decoded.tokens})
+        # Where words are committed, somebody speaks.
+        is_short = not window.prefix and n_different < _SHORT
+        if is_short and decoded.no_speech_prob > self._quick.no_speech_threshold:
+            return True
+        return not view.tokenizer.translates and decoded.evidence < self._quick.least_evidence
+
+    def _words(
+        self, window: Window, view: "_View[FeaturesT]", decoded: Decoded
+    ) -> tuple[Word, ...]:
+        """Words in frames of the stream, without repetitions or any after the end of the audio."""
+        if view.tokenizer.translates:
+            kept_tokens = replace(decoded, tokens=decoded.tokens[: decoded.loop])
+            return tuple(
+                spread_words(
+                    kept_tokens,
+                    view.tokenizer,
+                    start=max(window.start, window.prefix_end),
+                    end=window.end,
+                )
+            )
+        n_frames = window.end - window.start
+        given = (*view.context.before, *view.context.prefix)
+        words = find_words(
+            decoded,
+            view.tokenizer,
+            n_frames=n_frames,
+            prefix=given,
+            prefix_end=window.prefix_end - window.start,
+        )
+        n_kept = n_attended(decoded, view.tokenizer, n_frames)
+        if decoded.loop is not None:
+            n_kept = min(n_kept, decoded.loop)
+        n_text = sum(token < view.tokenizer.eot for token in decoded.tokens[:n_kept])
+        kept = []
+        for word in words:
+            if n_text <= 0:
+                break
+            kept.append(word)
+            n_text -= len(word.tokens)
+        if self._quick.tighten:
+            kept = tighten(kept, window.samples)
+        return tuple(
+            replace(word, start=window.start + word.start, end=window.start + word.end)
+            for word in kept
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _View(Generic[FeaturesT]):
+    """A window's features, the vocabulary for its task, and the context of its decode."""
+
+    features: FeaturesT
+    tokenizer: Tokenizer
+    context: Context
+    language_prob: float
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """What is kept of a window: the engine's features, and the decoder's states of given tokens."""
+
+    features: object
+    tokens: KnownTokens | None
+
+
+def _known(window: Window) -> tuple[_States | None, int]:
+    """What is known of the window, and of how many of its first positions."""
+    known = window.encoded
+    if known is None or known.start != window.start or not isinstance(known.states, _States):
+        return None, 0
+    n_known = min(known.end, window.end) - window.start - SETTLED
+    return (known.states, n_known) if n_known > 0 else (None, 0)
+
+
+def _forced(window: Window, n_text_ctx: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The newest parts of `before` and `prefix` that leave half of the text context free."""
+    room = n_text_ctx // 2
+    prefix = window.prefix[-room:]
+    return window.before[max(0, len(window.before) + len(prefix) - room) :], prefix

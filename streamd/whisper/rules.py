@@ -1,0 +1,121 @@
+"""Which tokens may come next: Whisper's logit rules.
+
+The rules depend on one row of logits and the tokens so far, so a draft is checked exactly as if it
+had been sampled. Source: openai/whisper ``decoding.py`` (`SuppressBlank`, `SuppressTokens`,
+`ApplyTimestampRules`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.options import DecodingOptions
+from streamd.whisper.marks import COMMAS, MARKS
+from streamd.whisper.tokenizer import Tokenizer
+
+Row = NDArray[np.float32]
+"""(n_vocab,) logits of one position."""
+
+_FULL_STOPS = ".。"
+REFUSED = np.float32(-np.inf)
+
+
+class Rules:
+    """The rules of one decode."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        options: DecodingOptions,
+        *,
+        something_said: bool = False,
+        continues: bool = False,
+    ) -> None:
+        """`something_said`: there is a forced prefix, so the transcript may end at once.
+
+        openai-whisper refuses that even then, but a stream would invent a word whenever a window
+        holds nothing new. `continues`: other text precedes, without its closing mark, which
+        may come first, but not alone.
+        """
+        self.eot, self._begin = tokenizer.eot, tokenizer.timestamp_begin
+        self._options = options
+        special = (
+            *(tokenizer.transcribe, tokenizer.translate, tokenizer.sot),
+            *(tokenizer.startofprev, tokenizer.startoflm, tokenizer.nospeech),
+        )
+        suppressed = {token for token in (*special, *options.suppress_tokens) if token >= 0}
+        if -1 in options.suppress_tokens:
+            suppressed.update(tokenizer.non_speech_tokens)
+        self._suppressed = sorted(suppressed)
+        self._stops = _single(tokenizer, _FULL_STOPS)
+        self._commas = _single(tokenizer, COMMAS)
+        self._blank: list[int] = []
+        self._joint: list[int] = []
+        if options.suppress_blank and not something_said:
+            blank = options.begin_suppress_tokens
+            self._blank = [*tokenizer.encode(" "), tokenizer.eot] if blank is None else [*blank]
+            self._joint = _single(tokenizer, (*MARKS, "...")) if continues else []
+
+    def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
+        """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""
+        row = logits.copy()
+        if not tokens:
+            row[self._blank] = REFUSED
+        elif len(tokens) == 1 and tokens[0] in self._joint:
+            row[[*self._blank, *self._joint]] = REFUSED
+        row[self._suppressed] = REFUSED
+        if self._options.text_only:
+            row[self.eot + 1 : self._begin if self._options.timestamps else None] = REFUSED
+        if self._options.stop_margin:
+            self._prefer_comma(row)
+        if self._options.timestamps:
+            self._pair_timestamps(row, tokens)
+            self._order_timestamps(row, tokens)
+            self._prefer_timestamps(row)
+        return row
+
+    def _prefer_comma(self, row: Row) -> None:
+        """Refuse a full stop that is hardly more probable than a comma."""
+        stop, comma = row[self._stops].max(), row[self._commas].max()
+        # The whole vocabulary is looked at last: for most rows that is not needed.
+        if comma >= stop - self._options.stop_margin and stop == row.max():
+            row[self._stops] = REFUSED
+
+    def _pair_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
+        """Timestamps come in pairs (end, start), except the first one and one before the end."""
+        begin = self._begin
+        row[begin - 1] = REFUSED  # <|notimestamps|>
+        if self._ends_segment(tokens):
+            row[: self.eot] = REFUSED
+        elif tokens and tokens[-1] >= begin:
+            row[begin:] = REFUSED
+
+    def _ends_segment(self, tokens: Sequence[int]) -> bool:
+        """Whether the last token is a timestamp after text, which ends a segment."""
+        return [token >= self._begin for token in tokens[-2:]] == [False, True]
+
+    def _order_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
+        """Timestamps never decrease, no segment has length zero, and the first token is one."""
+        begin = self._begin
+        earlier = [token for token in tokens if token >= begin]
+        if earlier:
+            row[begin : earlier[-1] + (not self._ends_segment(tokens))] = REFUSED
+        if not tokens:
+            row[:begin] = REFUSED
+            if self._options.max_initial_timestamp is not None:
+                row[begin + self._options.max_initial_timestamp + 1 :] = REFUSED
+
+    def _prefer_timestamps(self, row: Row) -> None:
+        """Allow only timestamps if together they are more probable than any text token."""
+        begin = self._begin
+        top = row.max()
+        with np.errstate(divide="ignore"):
+            together = np.log(np.exp(row[begin:] - top).sum()) + top
+        if together > row[:begin].max():
+            row[:begin] = REFUSED
+
+
+def _single(tokenizer: Tokenizer, marks: Sequence[str]) -> list[int]:
+    """The marks that are one token each."""
+    return [token[0] for mark in marks if len(token := tokenizer.encode(mark)) == 1]

@@ -1,0 +1,289 @@
+"""Words with their times and confidences, from the result of a decode.
+
+The scores of the alignment heads are normalised and smoothed, and dynamic time warping finds the
+monotonic path of tokens through the frames. `find_words` needs no second pass over the decoder;
+`align` is openai-whisper's way, which also normalises over the row of end-of-text. Source:
+openai/whisper ``timing.py``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.options import APPENDED, PREPENDED
+from streamd.types import FRAME, Samples, Word
+from streamd.whisper.decode import Decoded
+from streamd.whisper.engine import Alignment, Decoder
+from streamd.whisper.marks import is_mark
+from streamd.whisper.paths import Cache, log_sum, token_prob
+from streamd.whisper.tokenizer import Tokenizer
+
+PADDING_SLACK = 10
+"""Frames (200 ms) after the audio that the last word may still attend to: attention is inexact."""
+QUIET = 0.05
+"""Frames 26 dB below a word's loudest one are not speech."""
+_PREFIX_FRAMES, _PREFIX_TOKENS = 150, 8
+"""Of a prefix so many frames are aligned with the words after it, and so many tokens at least:
+aligning all of one of 10 s takes longer than a decoder pass."""
+_MEDIAN_WIDTH = 7
+_MEDIAN_NETWORK = (
+    *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
+    *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
+)
+"""Pairs to put in order, after which the fourth of seven values is in its place (N. Devillard, Fast
+median search, 1998): whole arrays at a time, five times as fast as `numpy.partition`."""
+
+
+def find_words(
+    decoded: Decoded,
+    tokenizer: Tokenizer,
+    *,
+    n_frames: int,
+    prefix: Sequence[int] = (),
+    prefix_end: int = 0,
+) -> list[Word]:
+    """The words after the forced `prefix`, with times in frames of the window.
+
+    `n_frames` of the window hold audio; the prefix is said before `prefix_end`. Times do not
+    overlap and never decrease. An incomplete character at the end is left out.
+    """
+    sequence = (*prefix, *decoded.tokens)
+    text_at = [i for i, token in enumerate(sequence) if token < tokenizer.eot]
+    n_before = sum(1 for token in prefix if token < tokenizer.eot)
+    text = tokenizer.whole([sequence[i] for i in text_at[n_before:]])
+    if not text:
+        return []
+    # The row that chose a token is the one before its own; the end of the prefix is aligned, too.
+    first_row = decoded.n_given - len(prefix) - 1
+    rows = [first_row + i for i in (*text_at, text_at[-1] + 1)]
+    begin = max(0, min(prefix_end, n_frames) - _PREFIX_FRAMES) if n_before else 0
+    n_left_out = _n_before([decoded.frames[row] for row in rows[:n_before]], begin)
+    at = rows[n_left_out] if n_left_out else 0
+    used = np.stack([row[:, begin:n_frames] for row in decoded.alignment[at:]])
+    starts = begin + token_starts(used, [row - at for row in rows[n_left_out:]], n_frames - begin)
+    probs = [decoded.token_probs[i - len(prefix)] for i in text_at[n_before:]]
+    parts = tokenizer.split_words(text, decoded.language)
+    return merge_punctuation(_timed(parts, starts[n_before - n_left_out :], probs))
+
+
+def _n_before(frames: Sequence[int], begin: int) -> int:
+    """How many of a prefix's tokens are said before a frame, and not among the last ones."""
+    n = max((n for n, frame in enumerate(frames, 1) if frame < begin), default=0)
+    return max(0, min(n, len(frames) - _PREFIX_TOKENS))
+
+
+def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int) -> list[Word]:
+    """The words of a translation, which share the frames `start` to `end` by their length.
+
+    A translation does not follow the order of what is said, so where its words attend to is no time
+    of theirs.
+    """
+    text = tokenizer.whole([token for token in decoded.tokens if token < tokenizer.eot])
+    parts = tokenizer.split_words(text, decoded.language)
+    places = np.cumsum([0, *(len(part) for part, _ in parts)])
+    frames = start + places * max(0, end - start) // max(1, places[-1])
+    starts = [frame for frame, (_, ids) in zip(frames, parts, strict=False) for _ in ids]
+    both = zip(decoded.token_probs, decoded.tokens, strict=False)  # a loop is cut off the tokens
+    probs = [prob for prob, token in both if token < tokenizer.eot]
+    return merge_punctuation(_timed(parts, np.array([*starts, end]), probs))
+
+
+def align(
+    decoder: Decoder, tokenizer: Tokenizer, tokens: Sequence[int], *, language: str, n_frames: int
+) -> list[Word]:
+    """The words of the text `tokens`, with times in frames of the window.
+
+    A pass of its own over the text and its end, as in openai/whisper ``find_alignment``.
+    Punctuation stands alone. The new `decoder` has at least ``len(tokens) + 5`` slots.
+    """
+    if not tokens:
+        return []
+    start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
+    rows = range(len(start) - 1, len(start) + len(tokens))
+    run, logits = Cache(decoder).prefill((*start, *tokens, tokenizer.eot), rows[:-1])
+    texts = logits[:, : tokenizer.eot]
+    probs = [
+        token_prob(text, log_sum(text), token, 0.0)
+        for text, token in zip(texts, tokens, strict=True)
+    ]
+    starts = token_starts(np.stack(run.rows), rows, n_frames)
+    return _timed(tokenizer.split_words(tokens, language), starts, probs)
+
+
+def token_starts(alignment: Alignment, rows: Sequence[int], n_frames: int) -> NDArray[np.int64]:
+    """The frame at which each token starts, and the one at which the last one ends.
+
+    `rows` of `alignment` chose each token and what follows the last one; if that was never run, the
+    last token lasts to the end of the audio.
+    """
+    known = [row for row in rows if row < len(alignment)]
+    at, frames = warp(-attention(alignment, n_frames)[known])
+    starts = frames[np.flatnonzero(np.diff(at, prepend=-1))]
+    return np.concatenate([starts, np.full(len(rows) - len(known), n_frames, np.int64)])
+
+
+def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
+    """How much each token stands out in each of the real frames, (n, n_frames)."""
+    # Cut before the softmax, so that attention to the padding does not count.
+    scores = alignment[:, :, :n_frames]
+    weights = scores - scores.max(axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    spread = weights.std(axis=0, keepdims=True)
+    spread[spread == 0] = 1.0  # all tokens attend to it equally: none stands out
+    weights = (weights - weights.mean(axis=0, keepdims=True)) / spread
+    reach = _MEDIAN_WIDTH // 2
+    n_weights = weights.shape[-1]  # the engine may have computed a column less than the audio has
+    if n_weights > reach:
+        padded = np.pad(weights, ((0, 0), (0, 0), (reach, reach)), mode="reflect")
+        for head in range(weights.shape[1]):  # one at a time stays in the processor's cache
+            spans = [padded[:, head, i : i + n_weights] for i in range(_MEDIAN_WIDTH)]
+            weights[:, head] = _median(spans)
+    smooth: NDArray[np.float32] = weights.mean(axis=1)
+    return smooth
+
+
+def _median(values: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The median of seven arrays, element by element, by a network that sorts no more than that."""
+    for low, high in _MEDIAN_NETWORK:
+        a, b = values[low], values[high]
+        values[low], values[high] = np.minimum(a, b), np.maximum(a, b)
+    return values[len(values) // 2]
+
+
+def merge_punctuation(words: Sequence[Word]) -> list[Word]:
+    """Join opening punctuation to the word after it, and closing punctuation to the one before."""
+    return [
+        replace(
+            words[group.main],
+            text="".join(word.text for word in words[group.first : group.last]),
+            tokens=tuple(t for word in words[group.first : group.last] for t in word.tokens),
+            n_mark=_n_mark(words[group.main + 1 : group.last]),
+        )
+        for group in with_punctuation([word.text for word in words])
+    ]
+
+
+def _n_mark(appended: Sequence[Word]) -> int:
+    """`Word.n_mark` of a word with such punctuation behind it."""
+    return len(appended[0].tokens) if len(appended) == 1 and is_mark(appended[0].text) else 0
+
+
+class Group(NamedTuple):
+    """Words `first` to `last` (exclusive) become one, with the times of `main`."""
+
+    first: int
+    last: int
+    main: int
+
+
+def with_punctuation(
+    texts: Sequence[str], *, prepended: str = PREPENDED, appended: str = APPENDED
+) -> list[Group]:
+    """The words to join: `prepended` marks to the next word, `appended` ones to the last."""
+    groups: list[Group] = []
+    for i, text in reversed(list(enumerate(texts))):
+        if groups and text.startswith(" ") and text.strip() in prepended:
+            groups[-1] = groups[-1]._replace(first=i)
+        else:
+            groups.append(Group(i, i + 1, i))
+    merged: list[Group] = []
+    before = ""
+    for group in reversed(groups):
+        text = "".join(texts[group.first : group.last])
+        if merged and not before.endswith(" ") and text in appended:
+            merged[-1] = merged[-1]._replace(last=group.last)
+            before += text
+        else:
+            merged.append(group)
+            before = text
+    return merged
+
+
+def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
+    """The number of tokens without those at the end that attend to the padding.
+
+    Marks of punctuation make no sound, so where they attend to says nothing: they stay with the
+    word before them.
+    """
+
+    def is_mark(at: int) -> bool:
+        text = tokenizer.decode([decoded.tokens[at]]).strip()
+        return bool(text) and not any(map(str.isalnum, text))
+
+    n, frames = len(decoded.tokens), decoded.frames[decoded.n_given - 1 :]
+    while n and (frames[n - 1] >= n_frames + PADDING_SLACK or is_mark(n - 1)):
+        n -= 1
+    while n < len(decoded.tokens) and is_mark(n):
+        n += 1
+    return n
+
+
+def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:
+    """Move the words' times inwards over quiet frames, such as the pause before a word."""
+    begin = words[0].start if words else 0
+    loudness = np.sqrt(np.square(samples[begin * FRAME :].reshape(-1, FRAME)).mean(axis=1))
+    tight = []
+    for word in words:
+        span = loudness[word.start - begin : word.end - begin]
+        loud = np.flatnonzero(span > QUIET * span.max(initial=0.0))
+        if len(loud):
+            start, end = word.start + int(loud[0]), word.start + int(loud[-1]) + 1
+            word = replace(word, start=start, end=end)
+        tight.append(word)
+    return tight
+
+
+def _timed(
+    parts: Sequence[tuple[str, tuple[int, ...]]], starts: NDArray[np.int64], probs: Sequence[float]
+) -> list[Word]:
+    words, at = [], 0
+    for text, tokens in parts:
+        begin, at = at, at + len(tokens)
+        prob = float(np.mean(probs[begin:at]))
+        words.append(Word(text, int(starts[begin]), int(starts[at]), prob, tokens))
+    return words
+
+
+def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Dynamic time warping: rows and columns of the cheapest path through a cost matrix (n, m).
+
+    From one cell to the next the row, the column or both grow by one. Costs add up in float64 and
+    the path prefers later columns, as in openai/whisper ``timing.py``, so that times are the same.
+    """
+    total = cumulative(cost)
+    i, j = cost.shape
+    path = [(i - 1, j - 1)]
+    while i > 1 or j > 1:
+        corner, above, left = total[i - 1][j - 1], total[i - 1][j], total[i][j - 1]
+        if left <= corner and left <= above:
+            j -= 1
+        elif above < corner:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+        path.append((i - 1, j - 1))
+    rows, columns = np.array(path[::-1], np.int64).T
+    return rows, columns
+
+
+def cumulative(cost: NDArray[np.floating]) -> list[list[float]]:
+    """The cost of the cheapest path to each cell, n + 1 rows of m + 1 with a border of infinity.
+
+    A row at a time: a path comes into the row at some column and goes on to the right, so its cost
+    there is what it was before, plus the difference of the row's running sum.
+    """
+    n, m = cost.shape
+    total = np.full((n + 1, m + 1), math.inf)
+    total[0, 0] = 0.0
+    added = cost.astype(np.float64)
+    sums = added.cumsum(axis=1)
+    for above, row, running, before in zip(total, total[1:], sums, sums - added, strict=False):
+        entered = np.minimum(above[:-1], above[1:]) - before
+        np.add(np.minimum.accumulate(entered), running, out=row[1:])
+    rows: list[list[float]] = total.tolist()
+    return rows

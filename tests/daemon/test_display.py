@@ -1,0 +1,128 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from streamd.config import Config
+from streamd.daemon.display import check_files, open_files
+from streamd.errors import ConfigError
+from streamd.events import Eos
+from streamd.options import OutputOptions
+from streamd.sinks.formats import FORMATS, suffix
+from streamd.sinks.writing import FileSink
+
+
+def wanted(**options) -> Config:
+    return Config(output=OutputOptions(**options))
+
+
+def made(output, file=""):
+    for sink in open_files(output, file):
+        sink.write(Eos(seq=0, reason="end"))
+        sink.close()
+
+
+def test_the_name_of_a_file_says_its_format(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["a.txt", "b.full.json", "b.json", "c.d.vtt"]
+    made(wanted(output=tuple(names)))
+    assert sorted(os.listdir()) == names
+    assert (tmp_path / "b.json").read_text().startswith('{"segments":[')
+    assert (tmp_path / "b.full.json").read_text().startswith('{"transcription":[')
+    assert (tmp_path / "c.d.vtt").read_text() == "WEBVTT\n\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "stem"),
+    [
+        ("", "live"),
+        ("-", "stdin"),
+        ("talks/talk.one.mp3", "talk.one"),
+        ("https://host/talks/my%20talk.mp3?x=1.2", "my talk"),
+        ("https://host/..%2F..%2Fetc%2F%00%1b", "��"),
+        ("rtsp://camera:554/", "camera"),
+    ],
+)
+def test_files_in_a_folder_are_named_after_the_sound(tmp_path, file, stem):
+    folder = tmp_path / "new" / "out"
+    made(wanted(output_dir=str(folder), output_format=("srt", "json-full", "srt")), file)
+    assert sorted(os.listdir(folder)) == [f"{stem}.full.json", f"{stem}.srt"]
+
+
+def test_all_formats_are_all_but_the_video(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made(wanted(output_dir="out"), "talk.mp3")
+    made(wanted(output_format=("all",)), "talk.mp3")
+    with pytest.raises(ConfigError, match=r"out/live\.mp4: a video needs one sound file"):
+        open_files(wanted(output_dir="out", output_format=("all", "mp4")))
+    for path in (tmp_path / "out").glob("live*"):
+        path.unlink()
+    every = sorted(f"talk{suffix(name)}" for name in FORMATS)
+    assert sorted(os.listdir("out")) == every
+    assert sorted(os.listdir()) == sorted(["out", *every])
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--output-dir: .*file/out cannot be made: Not a dir"):
+        open_files(wanted(output_dir=str(tmp_path / "file" / "out")), "talk.mp3")
+
+
+@pytest.mark.parametrize("sound", ["-", "http://host/a.mp3"])
+def test_a_video_of_a_pipe_or_an_address_is_refused(tmp_path, sound):
+    with pytest.raises(ConfigError, match="a video needs one sound file"):
+        open_files(wanted(output=(str(tmp_path / "a.mp4"),)), sound)
+
+
+def test_if_one_cannot_be_opened_the_others_are_closed(tmp_path, monkeypatch):
+    closed, close = [], FileSink.close
+    monkeypatch.setattr(FileSink, "close", lambda sink: (closed.append(sink), close(sink)))
+    names = (str(tmp_path / "a.txt"), str(tmp_path / "none" / "b.txt"))
+    with pytest.raises(ConfigError, match=r"none/b\.txt"):
+        open_files(wanted(output=names))
+    assert len(closed) == 1
+
+
+def test_transcripts_must_not_overwrite_each_other():
+    check_files(wanted(output=("a.srt",)), ["a.mp3"])
+    check_files(wanted(output_dir="out"), ["a.mp3", "b.mp3"])
+    with pytest.raises(ConfigError, match=r"-o is for one transcript: .* --output-dir"):
+        check_files(wanted(output=("a.srt",)), ["a.mp3", "b.mp3"])
+    with pytest.raises(
+        ConfigError, match=r"x/a\.mp3 and y/a\.wav would both be written to out/a\.srt"
+    ):
+        check_files(wanted(output_dir="out", output_format=("srt",)), ["x/a.mp3", "y/a.wav"])
+
+
+def test_the_format_asked_for_counts_and_not_the_ending_of_the_sound(tmp_path):
+    folder = tmp_path / "out"
+    made(wanted(output_dir=str(folder), output_format=("json", "json-full")), "talk.full.mp3")
+    assert '"segments"' in (folder / "talk.full.json").read_text()
+    assert '"transcription"' in (folder / "talk.full.full.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "output", [wanted(output=("./a.mp4",)), wanted(output_format=("all", "mp4"))]
+)
+def test_a_video_does_not_replace_the_one_that_it_is_made_of(tmp_path, monkeypatch, output):
+    monkeypatch.chdir(tmp_path)
+    Path("a.mp4").write_bytes(b"precious")
+    for refused in (open_files, lambda output, file: check_files(output, [file])):
+        with pytest.raises(ConfigError, match=r"^a.mp4 is the input and would"):
+            refused(output, "a.mp4")
+    assert Path("a.mp4").read_bytes() == b"precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_nor_the_sound_of_another_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("b.mp4").touch()
+    Path("a.mp4").symlink_to("b.mp4")
+    with pytest.raises(ConfigError, match=r"^a.mp4 is the input"):
+        check_files(wanted(output_format=("mp4",)), ["x/a.mp3", "b.mp4"])
+    os.mkfifo("pipe")
+    with pytest.raises(ConfigError, match=r"^out.mp4: a video needs one sound file"):
+        open_files(wanted(output=("out.mp4",)), "pipe")
+    Path("out.mp4").mkdir()
+    with pytest.raises(ConfigError, match=r"^out.mp4: cannot be written: Is a directory"):
+        open_files(wanted(output=("out.mp4",)), "b.mp4")

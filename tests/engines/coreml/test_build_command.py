@@ -1,0 +1,152 @@
+"""``streamd models build``: a built model is there whole or not at all, and is found again."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streamd.cli import main
+from streamd.engines.coreml import package
+from streamd.engines.coreml.package_builder import built_model
+from streamd.errors import ModelError
+from tests.support.checkpoints import checkpoint, huggingface
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def small(tmp_path) -> str:
+    """A tiny model's folder."""
+    return str(huggingface.write(checkpoint("few"), tmp_path))
+
+
+def in_cache(cache: Path) -> list[Path]:
+    """Everything that looks like a built model."""
+    return list((cache / "coreml").rglob("meta.json"))
+
+
+def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
+    assert built_model(small) is None
+    assert main(["models", "build", small, "--engine", "coreml"]) == 0
+    *steps, last = capsys.readouterr().err.splitlines()
+    assert steps == [
+        f"streamd: {small}: {what}, {i} of 6"
+        for i, what in enumerate(
+            (
+                "states of silence and layer norms",
+                "encoder.mlpackage",
+                "cross.mlpackage",
+                "decoder_state.mlpackage",
+                "decoder_mix.mlpackage",
+                "golden.npz",
+            ),
+            1,
+        )
+    ]
+    built = built_model(small)
+    assert last.startswith(f"streamd: {small}: built in ")
+    assert last.endswith(str(built.folder))
+    assert (built.meta.contexts, built.meta.bits) == ((128,), 16)
+    assert built.embedding.shape == (built.meta.dims.n_vocab, 32)
+    assert built.positions.shape == (64, 32)
+    config = Path(small) / "config.json"
+    told = json.loads(config.read_text())
+    config.write_text(json.dumps(told | {"alignment_heads": [[0, 0]]}))
+    assert built_model(small) is None
+
+
+@pytest.mark.coreml
+def test_building_again_replaces_what_was_built(cache, small):
+    for bits in ("16", "6"):
+        options = ["-q", "--audio-contexts", "64", "--set", f"build.weight_bits={bits}"]
+        assert main(["models", "build", small, *options]) == 0
+    built = built_model(small)
+    assert (built.meta.contexts, built.meta.bits) == ((64, 128), 6)
+    assert len(in_cache(cache)) == 1
+    other = built.folder.with_name("built-by-other-code")
+    shutil.copytree(built.folder, other)
+    assert main(["models", "build", small, "-q"]) == 0
+    assert in_cache(cache) == [built.folder / "meta.json"]
+
+
+@pytest.mark.coreml
+def test_a_folder_of_the_users_own(cache, small, tmp_path, capsys):
+    folder = tmp_path / "deep" / "built"
+    command = ["models", "build", small, "-q", "--build-to", str(folder)]
+    assert main(command) == 0
+    assert "decoder_mix.mlpackage" in os.listdir(folder)
+    assert built_model(small) is None
+    assert main(command) == 4
+    assert capsys.readouterr().err == (f"streamd: {folder} exists already; name a new folder\n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [pytest.param(signal.SIGKILL, -9, marks=pytest.mark.coreml), (signal.SIGINT, 130)],
+)
+def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, cache, small):
+    command = [Path(sys.executable).with_name("streamd"), "models", "build", small]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "decoder_state.mlpackage" in line:
+                process.send_signal(sent)
+                break
+        process.stderr.read()
+    assert process.returncode == code
+    assert built_model(small) is None
+    assert in_cache(cache) == []
+    if sent == signal.SIGINT:
+        assert list((cache / "coreml").rglob("*.mlpackage")) == []
+
+
+def test_damage_is_reported(cache, small):
+    assert main(["models", "build", small, "-q"]) == 0
+    built = built_model(small)
+    weights = next(built.folder.rglob("weight.bin"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(
+        ModelError, match="missing or damaged; build it again: streamd models build"
+    ):
+        built_model(small)
+    (built.folder / "meta.json").write_text("{")
+    with pytest.raises(ModelError, match="damaged"):
+        built_model(small)
+    told = msgspec.structs.replace(built.meta, version=0)
+    (built.folder / "meta.json").write_bytes(msgspec.json.encode(told))
+    with pytest.raises(ModelError, match="layout 0, not 4"):
+        built_model(small)
+
+
+def test_without_coremltools_the_error_names_the_fix(cache, small, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "coremltools", None)
+    package.coremltools.cache_clear()
+    assert main(["models", "build", small, "-q"]) == 4
+    assert "pip install coremltools" in capsys.readouterr().err
+    package.coremltools.cache_clear()
+    assert in_cache(cache) == []
+
+
+def test_what_cannot_be_built(cache, small, tmp_path, monkeypatch, capsys):
+    def complaint(*command: str) -> str:
+        assert main(["models", "build", *command, "-q"]) in (2, 4)
+        return capsys.readouterr().err
+
+    assert "--engine onnx needs no packages" in complaint(small, "--engine", "onnx")
+    assert "contexts from 1 to 128" in complaint(small, "--audio-contexts", "129")
+    assert "not found" in complaint("nothere")
+    (tmp_path / "file").touch()
+    told = complaint(small, "--build-to", str(tmp_path / "file" / "built"))
+    assert "cannot be written" in told
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))
+    assert "there is no cache folder" in complaint(small)

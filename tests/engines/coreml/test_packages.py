@@ -1,0 +1,171 @@
+"""What ``streamd doctor`` and ``streamd models check`` say of a model on a Mac."""
+
+import shutil
+from dataclasses import replace
+from inspect import signature
+from operator import attrgetter
+
+import pytest
+
+from streamd.cli import main
+from streamd.cli.packages import compared, functions, offer, trials
+from streamd.config import load
+from streamd.daemon import opening
+from streamd.engines.coreml import package
+from streamd.engines.coreml.runtime.programs import Placement
+from streamd.engines.coreml.runtime.takeover import (
+    Outcome,
+    Trial,
+    make_compiled_folder,
+    save_outcome,
+)
+from streamd.errors import ModelError
+from tests.support import coreml_stand_in
+from tests.support.checkpoints import checkpoint, huggingface
+from tests.support.coreml_runs import core_ml, faulty
+
+MIXED = Placement("ane", "gpu", "state")
+
+
+@pytest.fixture
+def here(built, tmp_path):
+    """The built model where its compiled form has its own place."""
+    shutil.copytree(built.folder, tmp_path / "code", symlinks=True)
+    return replace(built, folder=tmp_path / "code")
+
+
+def test_doctor_shows_the_trials_of_all_placements(here):
+    make_compiled_folder(here)
+    assert trials(here) == (
+        Placement("gpu", "gpu", "state"),
+        ["the Neural Engine has not been tried yet; the next start tries it"],
+    )
+    known = (
+        Trial(placement=None, window_ms=100.4),
+        Trial(placement=MIXED, window_ms=20.0),
+        Trial(placement=Placement("ane", "ane", "mix"), wrong="ended by SIGKILL"),
+    )
+    save_outcome(make_compiled_folder(here), Outcome(best=MIXED, trials=known))
+    assert trials(here) == (
+        MIXED,
+        [
+            "encoder on the Neural Engine, decoder on the GPU",
+            "CPU alone: 100 ms a window",
+            "encoder on the Neural Engine, decoder on the GPU: 20 ms a window",
+            "encoder on the Neural Engine, decoder on the Neural Engine: ended by SIGKILL",
+        ],
+    )
+    save_outcome(make_compiled_folder(here), Outcome(best=None, trials=known))
+    assert trials(here)[1][0] == "the CPU is the fastest here"
+
+
+def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here, tmp_path, capfd):
+    with faulty(tmp_path / "faults") as faults:
+        with core_ml(here, make_compiled_folder(here)):
+            pass  # compiles
+        faults.add("kill", at="plan", function="decoder", once=False)
+        told = list(functions(here, MIXED, coreml_stand_in.__name__))
+    asked = [call[1:] for call in faults.done() if call[0] == "plan"]
+    assert asked == [["CPU_AND_NE", "encoder"], ["CPU_AND_GPU", "decoder_state"]]
+    assert told[0] == "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax"
+    assert told[1] == "encoder ctx640: Core ML does not say", "it tells of the default function"
+    assert told[-1] == "decoder_state align32: Core ML does not say"
+    assert len(told) == 10
+    out, err = capfd.readouterr()
+    assert (out, "a line below Python" in err) == ("", True), "Core ML's own words are no captions"
+
+
+def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):
+    with faulty(tmp_path / "faults") as faults:
+        faults.add("lie", unit="CPU_AND_NE", function="ctx", once=False)
+        right, stateless, *wrong = compared(here, coreml_stand_in.__name__)
+    assert "encoder on the GPU, decoder on the GPU: logits " in right
+    assert "encoder on the GPU, decoder on the GPU without states: logits " in stateless
+    assert right.endswith("(at most 0.02), same token at 100%")
+    assert [": ! logits " in line for line in wrong] == [True, True]
+
+
+@pytest.mark.coreml
+def test_a_model_that_is_wrong_everywhere_fails_its_check(here, tmp_path):
+    with faulty(tmp_path / "faults") as faults:
+        faults.add("fail", at="load", once=False)
+        lines = compared(here, coreml_stand_in.__name__)
+        assert [": ! Unable to compute" in next(lines) for _ in range(4)] == [True] * 4
+        with pytest.raises(ModelError, match="writes fails its check on Core ML"):
+            next(lines)
+
+
+def test_without_a_mac_the_check_is_refused_in_a_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.platform", "linux")
+    assert main(["models", "check", "tiny.en", "--engine", "coreml"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "Core ML exists only on macOS; drop --engine coreml to check tiny.en on the CPU" in err
+
+
+@pytest.mark.parametrize(
+    ("release", "python", "library", "told"),
+    [
+        ("14.6.1", (3, 13), "9.0", "Core ML models need macOS 15 or later; this is macOS 14.6.1"),
+        ("15.1", (3, 14), "", "does not exist for Python"),
+        ("15.1", (3, 13), "", "coremltools is not installed: pip install coremltools"),
+        ("15.1", (3, 13), "8.3.0", "coremltools 8.3.0 is too old: pip install 'coremltools>=9.0'"),
+        ("26.0", (3, 13), "9.0", ""),
+    ],
+)
+def test_why_a_mac_cannot_use_core_ml_is_said_in_a_line(
+    monkeypatch, caplog, release, python, library, told
+):
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("sys.version_info", python)
+    monkeypatch.setattr("platform.mac_ver", lambda: (release, ("", "", ""), "arm64"))
+    monkeypatch.setattr(opening, "find_spec", lambda name: library or None)
+    monkeypatch.setattr(opening, "version", lambda name: library)
+    why = opening.unavailable()
+    assert told in why
+    assert bool(told) == bool(why)
+    if told:
+        caplog.set_level("INFO")
+        assert opening.built_for_core_ml(load({"model": "tiny.en"}, {}), opening.CoreML()) is None
+        assert caplog.messages == [f"on the CPU: {why}"]
+
+
+_PLAN = "models.compute_plan.MLComputePlan"
+CALLS = (
+    "models.utils.compile_model",
+    "models.CompiledMLModel",
+    "models.CompiledMLModel.predict",
+    "models.CompiledMLModel.make_state",
+    "models.model.MLState.write_state",
+    f"{_PLAN}.load_from_path",
+    f"{_PLAN}.get_compute_device_usage_for_mlprogram_operation",
+    f"{_PLAN}.get_estimated_cost_for_mlprogram_operation",
+)
+"""All that the runtime calls."""
+
+
+def test_the_stand_in_is_called_as_coremltools_is():
+    theirs = package.coremltools()
+    for name in CALLS:
+        mine, real = (
+            list(signature(attrgetter(name)(module)).parameters)
+            for module in (coreml_stand_in, theirs)
+        )
+        assert mine == real[: len(mine)], name
+    units = {unit.name for unit in coreml_stand_in.ComputeUnit}
+    assert units <= {unit.name for unit in theirs.ComputeUnit}
+
+
+def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path):
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
+    asked, here = [], {"model": str(huggingface.write(checkpoint("few"), tmp_path))}
+    agree = lambda question: asked.append(question) or True  # noqa: E731 (short)
+    assert not offer(load(here, {}), agree).build.missing, "there is no Core ML here"
+    monkeypatch.setattr(opening, "unavailable", lambda library: "")
+    assert not offer(load(here | {"compute": "cpu"}, {}), agree).build.missing
+    assert asked == []
+    assert not offer(load(here, {}), lambda question: False).build.missing
+    assert offer(load(here, {}), agree).build.missing
+    assert main(["models", "build", here["model"], "-q"]) == 0
+    assert not offer(load(here, {}), agree).build.missing
+    assert len(asked) == 1, "it is built"

@@ -1,0 +1,178 @@
+"""The ONNX engine computes what the reference does, and fails in one line."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.engines.onnx import build, proto
+from streamd.engines.onnx.builder import Linear
+from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs
+from streamd.engines.reference import ReferenceEngine
+from streamd.errors import EngineError
+from streamd.models.silence import Bank, bank_shape
+from streamd.whisper.mel import log_mel
+from tests.golden import load
+from tests.support.checkpoints import checkpoint
+
+TOLERANCE = 1e-5
+"""Relative error (rms), as in test_reference.py; measured: up to 2.3e-6."""
+
+
+def engine_of(name: str, threads: int = 1) -> build:
+    model = load.model(name)
+    return build(model.dims, model.weights, alignment_heads=model.alignment_heads, threads=threads)
+
+
+def forward(engine, mel, tokens) -> tuple[np.ndarray, np.ndarray]:
+    """All of `tokens` in one pass, logits of every row."""
+    order = np.arange(len(tokens))
+    visible = np.tri(len(tokens), dtype=np.bool_)
+    decoder = engine.decoder(engine.encode(mel, audio_ctx=mel.shape[1] // 2), n_slots=len(tokens))
+    return decoder.step(tokens, order, order, visible, order)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.shape == expected.shape
+    assert found.dtype == np.float32
+    assert np.linalg.norm(found - expected) < TOLERANCE * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_ctx", "threads"),
+    [
+        *(("tiny.en", 192, 1), ("tiny.en", 1500, 2)),
+        *(("random", n_ctx, threads) for n_ctx in (7, 1500) for threads in (1, 2)),
+    ],
+)
+def test_equals_the_reference(name, n_ctx, threads):
+    model = load.model(name)
+    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)[:, : 2 * n_ctx]
+    tokens = load.arrays()[f"{name}_tokens"]
+    found = forward(engine_of(name, threads), mel, tokens)
+    expected = forward(reference, mel, tokens)
+    assert_close(found[0], expected[0])
+    assert_close(found[1], expected[1])
+    assert np.abs(found[0] - expected[0]).max() < TOLERANCE * np.abs(expected[0]).max()
+
+
+def test_alignment_heads_come_sorted():
+    model = load.model("random")
+    mixed = [model.alignment_heads[i] for i in (2, 0, 1)]
+    engines = [
+        kind(model.dims, model.weights, alignment_heads=heads)
+        for kind in (build, ReferenceEngine)
+        for heads in (mixed, model.alignment_heads)
+    ]
+    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)
+    alignments = [forward(engine, mel, np.arange(5))[1] for engine in engines]
+    assert alignments[0].shape == (5, 3, 192)
+    for alignment in alignments[1:]:
+        assert_close(alignment, alignments[0])
+
+
+@pytest.mark.parametrize("kind", Linear)
+def test_graphs_hold_no_weights_and_share_none(kind):
+    model = load.model("random")
+    encoder = encoder_graph(model.dims, model.weights, kind, biased=True)
+    heads = model.alignment_heads
+    decoder = decoder_graph(model.dims, model.weights, kind, alignment_heads=heads)
+    assert len(encoder.model) < 50_000
+    assert len(decoder.model) < 50_000
+    assert not encoder.tensors.keys() & decoder.tensors.keys()
+
+
+def test_one_engine_serves_several_threads():
+    engine = engine_of("random")
+    mels = [log_mel(load.samples(clip, 576), 128) for clip in ("lamp", "cards", "digits")] * 3
+    tokens = np.arange(10)
+    one_by_one = [forward(engine, mel, tokens)[0] for mel in mels]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(lambda mel: forward(engine, mel, tokens)[0], mels))
+    for found, expected in zip(together, one_by_one, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_results_stay_when_the_decoder_goes_on():
+    engine = engine_of("random")
+    features = engine.encode(log_mel(load.samples("lamp", 192), 128), audio_ctx=192)
+    decoder = engine.decoder(features, n_slots=8)
+    step = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.eye(1, 8, dtype=np.bool_))
+    first = [decoder.step(np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
+    again = [decoder.step(np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
+    for (logits, alignment), (same_logits, same_alignment) in zip(first, again, strict=True):
+        np.testing.assert_array_equal(logits, same_logits)
+        np.testing.assert_array_equal(alignment, same_alignment)
+
+
+def test_a_failing_runtime_is_an_engine_error(capfd):
+    engine = engine_of("random")
+    mel = np.zeros((128, 64), np.float32)
+    with pytest.raises(EngineError, match="ONNX Runtime failed") as caught:
+        forward(engine, mel, np.array([engine.dims.n_vocab]))
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == "", "the runtime's own log must not reach the terminal"
+
+
+def test_a_refused_graph_is_an_engine_error():
+    model = load.model("random")
+    weights = {name: values.astype(np.float64) for name, values in model.weights.items()}
+    with pytest.raises(EngineError, match="ONNX Runtime failed"):
+        build(model.dims, weights, alignment_heads=model.alignment_heads)
+
+
+@pytest.mark.parametrize("shape", [(80, 42), (128, 0), (128, 3001)])
+def test_encoder_refuses_the_wrong_shape(shape):
+    engine = engine_of("random")
+    with pytest.raises(ValueError, match=f"log-mel of shape {re.escape(str(shape))}"):
+        engine.encode(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_onnx_package_reads_and_accepts_our_graphs(tmp_path, precision):
+    model = checkpoint("few")
+    (tmp_path / "tensors").touch()  # the checker looks for the file that the placeholders name
+    bank = Bank(np.zeros(bank_shape(model.dims), np.float16))
+    heads = [(0, 1)]
+    for graph in graphs(
+        model.dims, model.weights, alignment_heads=heads, bank=bank, precision=precision
+    ):
+        read = onnx.load_model_from_string(graph.model)
+        assert read.SerializeToString(deterministic=True) == graph.model
+        (tmp_path / "graph.onnx").write_bytes(graph.model)
+        onnx.checker.check_model(str(tmp_path / "graph.onnx"))
+
+
+@given(
+    attributes=st.dictionaries(
+        st.text(min_size=1, max_size=9),
+        st.integers(-(2**63), 2**63 - 1)
+        | st.floats(width=32, allow_nan=False)
+        | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9),
+        max_size=3,
+    ),
+    shape=st.lists(st.integers(0, 2**40) | st.text(min_size=1, max_size=9), max_size=5),
+    names=st.lists(st.text(max_size=200), max_size=3),
+)
+def test_messages_are_those_of_the_onnx_package(attributes, shape, names):
+    node = onnx.helper.make_node("Op", names, names[:1], "name", domain="domain")
+    for key, value in attributes.items():
+        node.attribute.append(onnx.helper.make_attribute(key, value))
+    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT32, shape)
+    constant = onnx.numpy_helper.from_array(np.arange(6, dtype=np.int64).reshape(2, 3) - 3, "c")
+    ours = proto.model(
+        [proto.node("Op", names, names[:1], name="name", domain="domain", attributes=attributes)],
+        inputs=[proto.value_info("x", proto.ElementType.INT32, shape)],
+        outputs=[],
+        initializers=[proto.constant("c", np.arange(6).reshape(2, 3) - 3)],
+        opsets={"": 20, "domain": 1},
+    )
+    graph = onnx.helper.make_graph([node], "whisper", [info], [], [constant])
+    opsets = [onnx.helper.make_opsetid(*each) for each in (("", 20), ("domain", 1))]
+    theirs = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=proto.IR_VERSION)
+    assert onnx.load_model_from_string(ours) == theirs

@@ -1,0 +1,296 @@
+"""A model is prepared once; what is not whole, not ours or not of this model is made again."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamd.engines import prepared
+from streamd.engines.onnx import FILES
+from streamd.engines.prepared import choose_precision, open_engine
+from streamd.errors import EngineError, ModelError
+from streamd.models.model import Model
+from streamd.models.store import load_model
+from streamd.system.disk import cache_folder, prune, put_file, put_folder
+from streamd.whisper.mel import log_mel
+from tests.golden import load
+from tests.support import huggingface_folder
+from tests.support.checkpoints import checkpoint
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    """A model that is quickly prepared."""
+    return huggingface_folder.write(checkpoint("few"), tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """The models whose own files were read."""
+    names = []
+
+    def told(name):
+        names.append(name)
+        return load_model(name)
+
+    monkeypatch.setattr(prepared, "load_model", told)
+    return names
+
+
+@pytest.fixture
+def copy(small, tmp_path):
+    """A model's folder, to be changed."""
+    return Path(shutil.copytree(small, tmp_path / "model"))
+
+
+def how(name, precision="float32") -> str:
+    return open_engine(str(name), threads=1, precision=precision).how
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted((folder / "prepared").iterdir())
+
+
+def logits(opened) -> np.ndarray:
+    mel = log_mel(load.samples("lamp", 192), 80)[:, :200]
+    decoder = opened.decoder(opened.encode(mel, audio_ctx=100), 4)
+    order = np.arange(4)
+    return decoder.step(order, order, order, np.tri(4, dtype=np.bool_), order)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("small", "float32"), ("small", "int8"), ("tiny.en", "int8")]
+)
+def test_prepared_is_the_same_model(folder, loads, small, name, precision):
+    name = str(small) if name == "small" else name
+    first = open_engine(name, threads=1, precision=precision)
+    second = open_engine(name, threads=1, precision=precision)
+    assert (first.how, second.how, loads) == ("prepared now", "prepared", [name])
+    model = load_model(name)
+    for opened in (first, second):
+        for field in fields(Model):
+            if field.name not in ("weights", "bank"):
+                assert getattr(opened.model, field.name) == getattr(model, field.name), field.name
+    fresh = prepared.open_in_memory(model, threads=1, precision=precision).engine
+    for opened in (first, second):
+        if model.bank is None:
+            assert opened.model.bank is None
+        else:
+            np.testing.assert_array_equal(opened.model.bank.states, model.bank.states)
+        np.testing.assert_array_equal(logits(opened.engine), logits(fresh))
+
+
+def test_another_name_is_another_model(folder, copy, tmp_path):
+    """Whose alignment heads may follow from it."""
+    how(copy)
+    assert how(shutil.copytree(copy, tmp_path / "other")) == "prepared now"
+    assert open_engine(str(tmp_path / "other"), threads=1).model.name == "other"
+
+
+def change(folder: Path) -> None:
+    """Change a token that may not come first, and nothing of the file's size."""
+    path = folder / "generation_config.json"
+    content = path.read_text()
+    assert content.count(" 220,") == 1
+    path.write_text(content.replace(" 220,", " 221,"))
+
+
+def test_changed_content_is_seen(folder, copy):
+    how(copy)
+    change(copy)
+    assert how(copy) == "prepared now"
+    assert open_engine(str(copy), threads=1).model.begin_suppress_tokens == (221, 300)
+
+
+def test_a_change_that_hides_behind_size_and_time_is_seen(folder, copy):
+    path = copy / "generation_config.json"
+    how(copy)
+    before = path.stat()
+    change(copy)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert how(copy) == "prepared now"
+
+
+def test_files_that_change_while_they_are_loaded_are_not_kept(folder, copy, monkeypatch):
+    def changed_after(name):
+        model = load_model(name)
+        (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+        return model
+
+    monkeypatch.setattr(prepared, "load_model", changed_after)
+    assert how(copy) == "not prepared"
+    assert not (folder / "prepared").exists()
+
+
+def damages():
+    yield "cut", lambda path: os.truncate(path, path.stat().st_size // 2)
+    yield "empty", lambda path: path.write_bytes(b"")
+    yield "gone", lambda path: path.unlink()
+    yield "longer", lambda path: path.write_bytes(path.read_bytes() + b"x")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [*FILES, "model.msgpack", "sizes.json"],
+)
+@pytest.mark.parametrize("damage", [damage for _, damage in damages()])
+def test_damage_is_made_good(folder, small, file, damage):
+    how(small)
+    (entry,) = entries(folder)
+    damage(entry / file)
+    assert how(small) == "prepared now"
+    assert how(small) == "prepared"
+    assert entries(folder) == [entry]
+
+
+def test_a_runtime_that_refuses_what_was_prepared_gets_it_anew(folder, small, monkeypatch):
+    how(small)
+    refusals = [EngineError("no")]
+    open_folder = prepared.open_folder
+
+    def refuse_once(place, dims, *, threads):
+        if refusals:
+            raise refusals.pop()
+        return open_folder(place, dims, threads=threads)
+
+    monkeypatch.setattr(prepared, "open_folder", refuse_once)
+    assert how(small) == "prepared now"
+
+
+def test_what_others_may_change_is_not_believed(folder, small):
+    how(small)
+    (entry,) = entries(folder)
+    entry.chmod(0o777)
+    assert how(small) == "prepared now"
+    assert entries(folder)[0].stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    assert cache_folder() is None
+    assert how(small) == "not prepared"
+
+
+def test_a_link_is_not_believed(folder, small, tmp_path):
+    how(small)
+    (entry,) = entries(folder)
+    entry.rename(tmp_path / "theirs")
+    entry.symlink_to(tmp_path / "theirs")
+    assert how(small) == "prepared now"
+    assert not entry.is_symlink()
+
+
+def test_without_a_cache_it_works_too(small, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("STREAMD_CACHE", str(file / "cache"))
+    assert how(small) == "not prepared"
+
+
+def test_a_full_disk_costs_only_time(folder, small, monkeypatch, caplog):
+    def full(place, model, precision, threads):
+        (place / "tensors").write_bytes(b"part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(prepared, "_write", full)
+    assert how(small) == "not prepared"
+    assert "No space left on device" in caplog.text
+    assert entries(folder) == [], "nothing half-written"
+
+
+def test_several_starts_at_once(folder, small):
+    barrier = threading.Barrier(4)
+
+    def start():
+        barrier.wait(30)
+        return logits(open_engine(str(small), threads=1, precision="float32").engine)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = [future.result() for future in [pool.submit(start) for _ in range(4)]]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+    assert len(entries(folder)) == 1
+    assert how(small) == "prepared"
+
+
+def test_what_somebody_may_be_reading_is_not_replaced(tmp_path):
+    for content in ("first", "second"):
+        put_folder(tmp_path / "a", lambda place, text=content: (place / "file").write_text(text))
+    assert (tmp_path / "a" / "file").read_text() == "first"
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}
+
+
+def test_the_longest_unused_go_first(tmp_path):
+    def fill(place: Path) -> None:
+        (place / "folder").mkdir()
+        (place / "folder" / "file").write_bytes(bytes(100))
+
+    now = 1_000_000_000
+    for age, name in enumerate(("newest", "middle", "oldest", "kept")):
+        put_folder(tmp_path / name, fill)
+        os.utime(tmp_path / name, (now - age, now - age))
+    (tmp_path / ".new-crashed").mkdir()
+    os.utime(tmp_path / ".new-crashed", (now, now))
+    (tmp_path / ".new-busy").mkdir()
+    prune(tmp_path, keep=tmp_path / "kept", max_bytes=250)
+    assert {path.name for path in tmp_path.iterdir()} == {".new-busy", "kept", "newest"}
+
+
+def test_a_file_appears_whole_or_not(tmp_path):
+    put_file(tmp_path / "a" / "file", b"one")
+    put_file(tmp_path / "a" / "file", b"two")
+    assert (tmp_path / "a" / "file").read_bytes() == b"two"
+    (tmp_path / "a" / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        put_file(tmp_path / "a" / "taken", b"one")
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"file", "taken"}
+
+
+@pytest.mark.parametrize("name", ["nowhere", ""])
+def test_no_model_is_no_model(folder, name):
+    with pytest.raises(ModelError):
+        open_engine(name, threads=1)
+
+
+def test_the_measurement_is_kept(folder):
+    assert choose_precision(checkpoint("few").dims, threads=1).precision == "float32", (
+        "small: not worth it"
+    )
+    assert not (folder / "precision").exists()
+    wide = load_model("tiny.en").dims
+    first = choose_precision(wide, threads=1)
+    (kept,) = (folder / "precision").iterdir()
+    assert first.precision == ("int8" if first.int8_ms < 0.9 * first.float32_ms else "float32")
+    kept.write_bytes(kept.read_bytes().replace(b'"precision":"', b'"precision":"float32","x":"'))
+    assert choose_precision(wide, threads=1).precision == "float32"
+    kept.write_bytes(b"{")
+    assert choose_precision(wide, threads=1).float32_ms is not None, "measured again"
+    assert choose_precision(wide, "float32", threads=1).float32_ms is None
+
+
+@pytest.mark.parametrize("first", ["streamd.engines.prepared", "streamd.engines.onnx"])
+def test_the_runtime_reports_to_nobody(tmp_path, first):
+    """ONNX Runtime 1.32 puts an identifier into this folder as soon as it is imported."""
+    environ = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / ".cache")}
+    environ |= {"STREAMD_CACHE": str(tmp_path / "streamd")}
+    del environ["ORT_DISABLE_TELEMETRY"]  # what this process has set for itself
+    code = (
+        f"import {first}; from streamd.engines.prepared import open_engine; import numpy as np;"
+        "engine = open_engine('tiny.en', threads=1, precision='int8').engine;"
+        "engine.encode(np.zeros((80, 100), np.float32))"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
+    assert (tmp_path / "streamd").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["streamd"]

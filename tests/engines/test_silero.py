@@ -1,0 +1,118 @@
+"""Silero VAD as the second opinion: what it takes for speech, and that it does not go deaf."""
+
+import numpy as np
+import pytest
+
+import noises
+import streamd.engines.silero
+from streamd.engines.silero import HighPass, Silero
+from streamd.session import REACH, SHORT_PAUSE
+from streamd.session.gate import Gate, WebRtcVad
+from streamd.types import FRAME, SAMPLE_RATE
+from tests.support import recorded
+
+
+def open_share(sound: np.ndarray, gate: Gate) -> float:
+    frames = sound[: len(sound) // FRAME * FRAME].astype(np.float32).reshape(-1, FRAME)
+    return sum(gate.update(frame) == 0 for frame in frames) / len(frames)
+
+
+@pytest.fixture(scope="module")
+def music() -> np.ndarray:
+    return noises.music(6 * SAMPLE_RATE, np.random.default_rng(2))
+
+
+@pytest.fixture(scope="module")
+def swell() -> np.ndarray:
+    n = 6 * SAMPLE_RATE
+    swelling = 1 + 0.8 * np.sin(2 * np.pi * 1.3 * np.arange(n) / SAMPLE_RATE)
+    return 0.03 * np.random.default_rng(3).standard_normal(n) * swelling
+
+
+@pytest.mark.parametrize("sound", ["music", "swell"])
+def test_what_webrtc_takes_for_speech_does_not_open_the_gate(sound, request):
+    samples = request.getfixturevalue(sound)
+    assert open_share(samples, Gate(WebRtcVad(1))) > 0.8
+    assert open_share(samples, Gate(WebRtcVad(1), second=Silero())) == 0
+
+
+def test_speech_opens_the_gate_but_not_the_pauses_in_it():
+    speech = recorded.three_sentences()
+    alone = open_share(speech, Gate(WebRtcVad(1)))
+    assert open_share(speech, Gate(WebRtcVad(1), second=Silero())) > 0.75 * alone
+
+
+@pytest.mark.parametrize("before", ["music", "swell", "rumble"])
+def test_no_sound_makes_it_deaf_for_the_speech_after_it(before, request):
+    speech = recorded.samples()
+    rng = np.random.default_rng(4)
+    if before == "rumble":
+        slow = np.cumsum(rng.standard_normal(len(speech) + 10 * SAMPLE_RATE))
+        slow -= np.convolve(slow, np.ones(801) / 801, "same")
+        sound = 0.1 * slow / slow.std()
+        sound[-len(speech) :] += speech
+    else:
+        sound = np.concatenate([request.getfixturevalue(before), speech])
+    second = Silero()
+    said = [
+        second(frame, True) for frame in sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME)
+    ]
+    alone = Silero()
+    wanted = sum(alone(frame, True) for frame in recorded.frames(speech))
+    assert sum(said[-len(speech) // FRAME :]) > 0.9 * wanted
+
+
+def test_a_stream_after_a_pause_sounds_as_at_its_beginning():
+    """However long it has run before: otherwise captions would depend on hours past."""
+    speech, pause = recorded.samples(), np.zeros(3 * SAMPLE_RATE, np.float32)
+    second, rounds = Silero(), []
+    for _ in range(3):
+        said = [second(frame, True) for frame in recorded.frames(speech)]
+        rounds.append(said)
+        assert not any([second(frame, False) for frame in recorded.frames(pause)][-40:])
+    assert sum(rounds[0]) > 50
+    assert rounds[1] == rounds[2]
+
+
+def test_it_does_not_run_while_the_first_detector_hears_nothing(monkeypatch):
+    monkeypatch.setattr(streamd.engines.silero, "_model", lambda: pytest.fail("the model ran"))
+    second = Silero()
+    assert not any(second(frame, False) for frame in np.zeros((500, FRAME), np.float32))
+
+
+def test_streams_do_not_hear_each_other(music):
+    speech = recorded.frames(recorded.samples())
+    alone, mixed, other = Silero(), Silero(), Silero()
+    expected = [alone(frame, True) for frame in speech]
+    noise = music[: speech.size].astype(np.float32)
+    found = []
+    for frame, sound in zip(speech, np.resize(noise, speech.shape), strict=True):
+        found.append(mixed(frame, True))
+        other(sound, True)
+    assert found == expected
+
+
+def test_the_filter_is_the_formula():
+    samples = np.random.default_rng(5).standard_normal(4 * 512)
+    found = HighPass(80, samples[0])
+    a = np.exp(-2 * np.pi * 80 / SAMPLE_RATE)
+    last_x, y, expected = samples[0], 0.0, []
+    for x in samples:
+        y = a * (y + x - last_x)
+        last_x = x
+        expected.append(y)
+    chunks = [found(chunk) for chunk in samples.reshape(-1, 512)]
+    np.testing.assert_allclose(np.concatenate(chunks), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("after_s", [25, 32])
+def test_a_gate_that_heard_the_last_20_s_decides_as_one_that_heard_all(after_s):
+    """What a session is fed again elsewhere warms the gate up: there is no state to carry."""
+    heard = SHORT_PAUSE + REACH
+    frames, at = recorded.frames(recorded.whole()), after_s * 50
+    first, second = (Gate(WebRtcVad(1), second=Silero()) for _ in range(2))
+    opened = [first.update(frame) == 0 for frame in frames]
+    again = [second.update(frame) == 0 for frame in frames[at - heard :]][heard:]
+    differ = sum(one != other for one, other in zip(opened[at:], again, strict=True))
+    assert any(again)
+    assert differ <= len(again) / 50

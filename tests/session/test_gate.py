@@ -1,0 +1,128 @@
+"""The gate: what opens it, what does not, what closes it."""
+
+import numpy as np
+import pytest
+
+from streamd.engines.silero import Silero
+from streamd.options import GateOptions
+from streamd.session.gate import SILENCE_DB, Gate, WebRtcVad, any_sound, level_db
+from streamd.types import FRAME, SAMPLE_RATE
+
+
+def noise(kind: str, seconds: int, db: float) -> np.ndarray:
+    draw = np.random.default_rng(3)
+    n = seconds * SAMPLE_RATE
+    spectrum = np.fft.rfft(draw.standard_normal(n))
+    tilt = {"white": 0.0, "pink": 0.5, "brown": 1.0}[kind]
+    wave = np.fft.irfft(spectrum * np.maximum(np.arange(len(spectrum)), 20.0) ** -tilt, n)
+    return (wave / wave.std() * 10 ** (db / 20)).astype(np.float32)
+
+
+def syllables(seconds: int) -> np.ndarray:
+    """A buzz that comes and goes five times a second, like a voice."""
+    t = np.arange(seconds * SAMPLE_RATE) / SAMPLE_RATE
+    buzz = sum(np.sin(2 * np.pi * 120 * k * t) / k for k in range(1, 20))
+    return (0.1 * buzz * np.maximum(0, np.sin(2 * np.pi * 2.5 * t)) ** 2).astype(np.float32)
+
+
+def silences(gate: Gate, samples: np.ndarray) -> list[int]:
+    return [gate.update(frame) for frame in samples.reshape(-1, FRAME)]
+
+
+def test_levels():
+    assert level_db(np.zeros(FRAME, np.float32)) == SILENCE_DB
+    assert level_db(np.ones(FRAME, np.float32)) == pytest.approx(0.0)
+    assert level_db(np.full(FRAME, 0.1, np.float32)) == pytest.approx(-20.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("aggressiveness", [0, 1, 2, 3])
+@pytest.mark.parametrize("db", [-50, -25, -16])
+@pytest.mark.parametrize("kind", ["white", "pink", "brown"])
+def test_steady_noise_never_opens_the_gate(kind, db, aggressiveness):
+    gate = Gate(WebRtcVad(aggressiveness), second=Silero())
+    assert 0 not in silences(gate, noise(kind, 10, db))
+
+
+def test_without_a_second_opinion_webrtc_takes_noise_for_speech():
+    gate = Gate(WebRtcVad(2))
+    assert silences(gate, noise("white", 4, -25)).count(0) > 100
+
+
+def test_digital_silence_and_hum_never_open_the_gate():
+    t = np.arange(10 * SAMPLE_RATE) / SAMPLE_RATE
+    hum = (0.1 * np.sin(2 * np.pi * 50 * t) + 0.02 * np.sin(2 * np.pi * 150 * t)).astype(np.float32)
+    for sound in (hum, np.zeros_like(hum)):
+        assert 0 not in silences(Gate(WebRtcVad(1), second=Silero()), sound)
+
+
+def test_a_voice_opens_the_gate_and_its_end_closes_it():
+    still = np.full(SAMPLE_RATE, 1e-4, np.float32)
+    seen = silences(Gate(WebRtcVad(1)), np.concatenate([still, syllables(2), still]))
+    assert 0 not in seen[:50]
+    assert seen[50:150].count(0) > 50
+    assert 0 not in seen[-35:]
+    assert np.all(np.diff(seen[-30:]) == 1), "silence is counted from the last voiced frame"
+
+
+def test_speech_in_noise_opens_the_gate_again_and_again():
+    speech = np.concatenate([np.zeros(3 * SAMPLE_RATE, np.float32), syllables(2)] * 3)
+    noisy = speech + noise("pink", 15, -40)
+    seen = np.array(silences(Gate(WebRtcVad(1)), noisy)).reshape(3, 250) == 0
+    assert (seen[:, 150:].sum(axis=1) > 60).all()
+    assert (seen[:, 60:145].sum(axis=1) == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["white", "pink", "brown"])
+def test_a_voice_without_high_tones_opens_the_gate_in_any_noise_at_10_db(kind):
+    voice = syllables(2) * np.float32(0.3)
+    hiss = noise(kind, 5, 20 * np.log10(voice.std()) - 10)
+    hiss[SAMPLE_RATE * 2 : SAMPLE_RATE * 4] += voice
+    seen = np.array(silences(Gate(WebRtcVad(1)), hiss)) == 0
+    assert seen[:100].sum() == 0
+    assert seen[105:200].mean() > 0.8
+
+
+def test_too_quiet_is_not_speech():
+    gate = Gate(any_sound, GateOptions(floor_db=-30.0))
+    assert 0 not in silences(gate, syllables(2) * np.float32(0.01))
+
+
+def test_open_and_close_shares_are_two_thresholds():
+    pattern = [True] * 6 + [False, True] * 10 + [False] * 12
+    frames = iter(pattern)
+    gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0))
+    seen = [gate.update(np.zeros(FRAME, np.float32)) for _ in pattern]
+    assert seen[:5] == [1, 1, 1, 1, 1], "five of ten frames are not enough"
+    assert seen[5:26] == [0] * 21, "half of the frames keep it open"
+    assert seen[-1] == 12, "from the last voiced frame"
+
+
+def test_the_start_of_a_word_is_doubtful():
+    pattern = iter([False] * 10 + [True] * 6)
+    gate = Gate(lambda _: next(pattern), GateOptions(floor_db=-200.0))
+    doubtful = []
+    for _ in range(16):
+        gate.update(np.zeros(FRAME, np.float32))
+        doubtful.append(gate.doubtful)
+    assert doubtful == [False] * 12 + [True] * 3 + [False]
+
+
+def test_a_second_opinion_opens_the_gate_later_and_says_by_how_much():
+    first, second = [True] * 40, [False] * 15 + [True] * 25
+    frames, judged = iter(first), iter(second)
+    gate = Gate(
+        lambda _: next(frames), GateOptions(floor_db=-200.0), second=lambda *_: next(judged)
+    )
+    seen, late = [], []
+    for _ in first:
+        seen.append(gate.update(np.zeros(FRAME, np.float32)))
+        late.append(gate.late)
+    assert seen.index(0) == 15 + 5
+    assert late[4:7] == [0, 1, 2], "from the frame where the first would have opened it"
+    assert late[20] == 16
+    assert max(late) == 30, "there is a limit"
+
+
+def test_a_second_opinion_counts_only_where_the_first_hears_something():
+    gate = Gate(lambda _: False, second=lambda *_: True)
+    assert 0 not in silences(gate, np.ones(100 * FRAME, np.float32))

@@ -1,0 +1,240 @@
+"""Utterances: where they begin and end, and that it does not matter when the text comes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.options import EndpointOptions
+from streamd.session.segmenter import Segmenter, ending_pause
+from streamd.types import Word
+
+LOUD, QUIET = -20.0, -90.0
+
+
+def words(text: str, prob: float = 0.9) -> list[Word]:
+    return [Word(" " + word, 0, 1, prob) for word in text.split()]
+
+
+def track(*stretches: tuple[bool, int]):
+    """What the gate says per frame, for stretches of (speech, frames)."""
+    since = 0
+    for speech, n in stretches:
+        for _ in range(n):
+            since = 0 if speech else since + 1
+            yield since, LOUD if speech else QUIET
+
+
+def ends(frames, text="and so", delay=0, options=None):
+    """Utterances as (start, end), the answers coming `delay` frames after each question."""
+    segmenter, asked_at, found = Segmenter(options), None, []
+    for i, (silence, level) in enumerate(frames):
+        segmenter.push(silence, level)
+        asked_at = None if segmenter.asked() is None else asked_at if asked_at is not None else i
+        if asked_at is not None and i - asked_at >= delay:
+            segmenter.answer(segmenter.asked(), words(text))
+            asked_at = None
+    segmenter.flush()
+    while (utterance := segmenter.asked()) is not None:
+        segmenter.answer(utterance, words(text))
+    found += [(u.start, u.end) for u in segmenter.utterances]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "frames"),
+    [
+        ("it was the best", 30),
+        ("it was the best.", 20),
+        ("really?", 20),
+        ("wait...", 30),
+        ("well,", 50),
+        ("bread and", 50),
+        ("it was THE", 50),
+        ("", 30),
+    ],
+)
+def test_patience_follows_the_text(text, frames):
+    assert ending_pause(words(text), EndpointOptions()) == frames
+
+
+def test_a_doubtful_last_word_is_given_more_time():
+    assert ending_pause(words("turn on the light", prob=0.3), EndpointOptions()) == 50
+
+
+@pytest.mark.parametrize(
+    ("pause", "text", "n_utterances"),
+    [
+        (19, "done.", 1),
+        (21, "done.", 2),
+        (29, "one", 1),
+        (31, "one", 2),
+        (49, "and", 1),
+        (51, "and", 2),
+    ],
+)
+def test_a_pause_ends_the_utterance_when_it_is_longer_than_patience(pause, text, n_utterances):
+    frames = track((False, 50), (True, 40), (False, pause), (True, 40), (False, 200))
+    assert len(ends(frames, text)) == n_utterances
+
+
+stretches = st.lists(st.tuples(st.integers(1, 80), st.integers(1, 140)), min_size=1, max_size=6)
+
+
+@given(stretches, st.integers(0, 500), st.sampled_from(["done.", "one", "and", ""]))
+def test_when_the_text_comes_does_not_matter(stretches, delay, text):
+    frames = list(track(*[p for loud, quiet in stretches for p in ((True, loud), (False, quiet))]))
+    assert ends(frames, text, delay) == ends(frames, text, 0)
+
+
+@given(stretches)
+def test_utterances_hold_all_speech_and_do_not_overlap(stretches):
+    frames = list(track(*[p for loud, quiet in stretches for p in ((True, loud), (False, quiet))]))
+    found = ends(frames)
+    inside = {frame for start, end in found for frame in range(start, end)}
+    assert {i for i, (silence, _) in enumerate(frames) if silence == 0} <= inside
+    assert sum(end - start for start, end in found) == len(inside)
+
+
+def test_pre_roll_and_tail():
+    found = ends(track((False, 100), (True, 50), (False, 100)))
+    assert found == [(100 - 25, 150 + 10)]
+
+
+def test_pre_roll_does_not_reach_into_the_utterance_before():
+    frames = track((False, 50), (True, 40), (False, 32), (True, 40), (False, 100))
+    (_, first_end), (second_start, _) = ends(frames, "one")
+    assert second_start == max(first_end, 50 + 40 + 32 - 25)
+
+
+def test_a_long_utterance_ends_in_the_next_short_pause():
+    frames = track((True, 900), (False, 12), (True, 300), (False, 200))
+    assert [end for _, end in ends(frames)] == [910, 1222]
+
+
+def test_an_endless_utterance_is_cut_where_it_is_quietest():
+    segmenter = Segmenter()
+    for i in range(3000):
+        segmenter.push(0, QUIET if i in (1392, 1393) else LOUD)
+    first, second, *_ = segmenter.utterances
+    assert first.end == second.start
+    assert 1391 <= first.end <= 1395
+
+
+def test_lines_of_fixed_length_overlap():
+    options = EndpointOptions(longest=225, overlap=10, exact_cut=True)
+    segmenter = Segmenter(options)
+    for _ in range(700):
+        segmenter.push(0, LOUD)
+    assert [(u.start, u.end) for u in list(segmenter.utterances)[:3]] == [
+        (0, 225),
+        (215, 440),
+        (430, 655),
+    ]
+
+
+def test_flush_ends_the_utterance_now_and_speech_may_go_on():
+    segmenter = Segmenter()
+    for _ in range(30):
+        segmenter.push(0, LOUD)
+    segmenter.flush()
+    assert segmenter.utterances[0].end == 30
+    for _ in range(30):
+        segmenter.push(0, LOUD)
+    segmenter.flush()
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 30), (30, 60)]
+
+
+def test_flush_keeps_its_place_while_a_question_is_open():
+    segmenter = Segmenter()
+    for silence, level in track((True, 40), (False, 30)):
+        segmenter.push(silence, level)
+    segmenter.flush()  # the text of the pause is not known yet
+    for silence, level in track((True, 40)):
+        segmenter.push(silence, level)
+    segmenter.answer(segmenter.asked(), words("and"))
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, None)]
+
+
+def test_an_answer_that_comes_too_late_changes_nothing():
+    segmenter = Segmenter()
+    for silence, level in track((True, 40), (False, 15)):
+        segmenter.push(silence, level)
+    utterance = segmenter.asked()
+    for silence, level in track((True, 10)):
+        segmenter.push(silence, level)
+    assert segmenter.asked() is None
+    assert segmenter.answer(utterance, words("done.")) == []
+    assert utterance.end is None
+
+
+def test_the_first_voiced_frame_belongs_to_the_utterance_without_any_pre_roll():
+    found = ends(track((False, 100), (True, 50), (False, 100)), options=EndpointOptions(pre_roll=0))
+    assert found == [(100, 160)]
+
+
+@pytest.mark.parametrize("tail", [0, 1, 19, 20])
+def test_the_question_is_put_before_the_answer_is_needed(tail):
+    frames = list(track((True, 40), (False, 300), (True, 40), (False, 300)))
+    found = ends(frames, "done.", options=EndpointOptions(pre_final=tail, pre_roll=0))
+    assert found == [(0, 40 + tail), (340, 380 + tail)]
+
+
+def test_the_question_is_put_before_the_shortest_pause_is_over():
+    assert EndpointOptions(pre_final=21, sentence=20).tail == 20
+
+
+@pytest.mark.parametrize("n_equal", [0, 1, 30])
+def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
+    options = EndpointOptions(
+        pre_final=0, pre_roll=0, plain=n_equal, sentence=n_equal, unfinished=n_equal
+    )
+    segmenter = Segmenter(options)
+    for silence, level in track((True, 40), (False, 50), (True, 40)):
+        segmenter.push(silence, level)
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40), (90, None)]
+
+
+def test_no_patience_at_all_ends_the_utterance_at_once():
+    options = EndpointOptions(pre_final=0, sentence=0, pre_roll=0)
+    frames = track((True, 40), (False, 5), (True, 40), (False, 200))
+    assert ends(frames, "done.", options=options) == [(0, 40), (45, 85)]
+
+
+def test_the_quietest_place_is_looked_for_in_the_second_half_of_an_utterance():
+    pauses = {"pre_final": 200, "plain": 200, "sentence": 200, "unfinished": 200}
+    segmenter = Segmenter(EndpointOptions(longest=50, **pauses))
+    for i in range(120):
+        segmenter.push(0, QUIET if i < 3 else LOUD)
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, 100), (100, None)]
+
+
+def test_the_start_of_a_word_before_a_flush_is_kept_while_a_question_is_open():
+    segmenter = Segmenter()
+    for silence, level in track((True, 40), (False, 60)):
+        segmenter.push(silence, level)
+    segmenter.flush(doubtful=True)
+    segmenter.answer(segmenter.asked(), words("and"))
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (74, 100)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), min_size=1, max_size=8))
+def test_an_utterance_begins_where_the_sound_began_that_was_judged_late(stretches):
+    """And never before what was said to be the oldest frame that is needed."""
+    segmenter, since, late = Segmenter(), 0, 0
+    for speech, n in stretches:
+        for i in range(n):
+            late = min(late + 1, 30) if speech else 0
+            # the first detector hears it at once, the second 10 frames later
+            since = 0 if speech and i >= 10 else since + 1
+            oldest, n_before = segmenter.oldest, len(segmenter.utterances)
+            segmenter.push(since, LOUD, late)
+            for begun in list(segmenter.utterances)[n_before:]:
+                assert begun.start >= oldest
+                assert begun.start == max(0, segmenter.cursor - 25 - late) or n_before
+
+
+def test_an_utterance_that_is_judged_at_once_begins_with_its_pre_roll():
+    segmenter = Segmenter()
+    for silence, late in [(1, 0)] * 100 + [(0, 1)]:
+        segmenter.push(silence, LOUD, late)
+    assert segmenter.utterances[0].start == 100 - 25

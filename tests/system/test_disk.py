@@ -1,0 +1,37 @@
+"""Bundled files are found in a wheel and in a checkout, and missed in one line."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+import streamd.system.disk
+from streamd.errors import StreamdError
+
+
+def asset_of(installation: Path):
+    """`asset`, as a copy of the module in another place finds it."""
+    folder = installation / "streamd" / "system"
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = Path(shutil.copy(streamd.system.disk.__file__, folder))
+    spec = importlib.util.spec_from_file_location("copied_assets", copy)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.asset
+
+
+def test_in_a_wheel(tmp_path):
+    (tmp_path / "streamd" / "_golden").mkdir(parents=True)
+    (tmp_path / "tests" / "golden").mkdir(parents=True)  # another package's, in site-packages
+    assert asset_of(tmp_path)("golden") == tmp_path / "streamd" / "_golden"
+
+
+def test_in_a_checkout(tmp_path):
+    (tmp_path / "tests" / "golden").mkdir(parents=True)
+    assert asset_of(tmp_path)("golden") == tmp_path / "tests" / "golden"
+
+
+def test_missing(tmp_path):
+    with pytest.raises(StreamdError, match="lacks the bundled golden files: install streamd again"):
+        asset_of(tmp_path)("golden")

@@ -1,0 +1,84 @@
+"""What each window's decoder is told: hotwords, a prefix, and what was said before."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from streamd.models import ModelDimensions
+from streamd.options import DecodingOptions, LongformOptions
+from streamd.whisper.longform import Transcriber
+from streamd.whisper.longform.segments import clips_at
+from streamd.whisper.tokenizer import Tokenizer
+from tests.support.decoders import NOTIMESTAMPS, SOT, ContextDecoder, vocabulary
+
+N_VOCAB = 256 + 1608
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+STARTOFPREV = TOKENIZER.startofprev
+
+
+@dataclass
+class Engine:
+    """Writes "ab" in every window, behind any prefix, and keeps what its decoders were given."""
+
+    dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
+    given: list[tuple[int, ...]] = field(default_factory=list)
+
+    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> None:
+        """There is nothing to hear."""
+
+    def decoder(self, features: None, n_slots: int) -> ContextDecoder:
+        def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            said = context[context.index(NOTIMESTAMPS) + 1 :] if NOTIMESTAMPS in context else ()
+            n_said = len(said) - self._n_prefix
+            logits = np.full(N_VOCAB, -40.0)
+            logits[(*b"ab", TOKENIZER.eot)[min(max(0, n_said), 2)]] = 0.0
+            return logits, np.zeros((1, 1500))
+
+        decoder = ContextDecoder(predict, n_slots)
+        step = decoder.step
+
+        def noting(tokens, positions, slots, visible, want):
+            if positions[0] == 0:
+                self.given.append(tuple(tokens.tolist()))
+                self._n_prefix = len(tokens) - 1 - tokens.tolist().index(NOTIMESTAMPS)
+            return step(tokens, positions, slots, visible, want)
+
+        decoder.step = noting
+        return decoder
+
+
+class Mel:
+    """Two windows of anything."""
+
+    n_columns = 6_000
+
+    def window(self, first: int, n_columns: int, *, width: int) -> np.ndarray:
+        return np.zeros(width)
+
+
+def told(**options) -> tuple[list[tuple[int, ...]], str]:
+    engine = Engine()
+    decoding = DecodingOptions(timestamps=False, loops=None, temperatures=(0.0,))
+    longform = LongformOptions(word_timestamps=False, **options)
+    transcriber = Transcriber(engine, TOKENIZER, decoding, longform)
+    heard = transcriber.transcribe(Mel(), clips_at((), 6_000), language="en")
+    text = "".join(segment.text for window in heard for segment in window.segments)
+    return engine.given, text
+
+
+def test_hotwords_stand_before_the_text_so_far_in_every_window():
+    given, text = told(hotwords="Lisa", initial_prompt="so")
+    assert given == [
+        (STARTOFPREV, *b" Lisa", *b" so", SOT, NOTIMESTAMPS),
+        (STARTOFPREV, *b" Lisa", *b" so", *b"ab", SOT, NOTIMESTAMPS),
+    ]
+    assert text == "abab"
+
+
+def test_a_prefix_begins_the_first_window_takes_the_hotwords_place_and_is_not_written_again():
+    given, text = told(hotwords="Lisa", prefix=" well ")
+    assert given == [
+        (SOT, NOTIMESTAMPS, *b" well"),
+        (STARTOFPREV, *b" Lisa", *b"ab", SOT, NOTIMESTAMPS),
+    ]
+    assert text == "abab"

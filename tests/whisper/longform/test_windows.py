@@ -1,0 +1,154 @@
+"""Any recording, any clips, whatever the model writes: every window is visited, and it ends."""
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.models import ModelDimensions
+from streamd.options import DecodingOptions, LongformOptions
+from streamd.whisper.longform import LEAST_SILENT_REST, TranscribedWindow, Transcriber
+from streamd.whisper.longform.segments import clips_at, in_ms, ms_of
+from streamd.whisper.tokenizer import Tokenizer
+from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
+
+N_VOCAB = 256 + 1608
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+
+
+@dataclass
+class Engine:
+    """Writes anything: its text is a function of the window's place and of what it was told."""
+
+    seed: int
+    eot_bias: float
+    timestamp_cost: float
+    dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
+
+    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> int:
+        assert mel.shape == (3_000,)
+        assert audio_ctx == 0
+        return int(mel[0])
+
+    def decoder(self, features: int, n_slots: int) -> ContextDecoder:
+        predict = hashed(self.seed + features, eot_bias=self.eot_bias)
+
+        def few_timestamps(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            logits, alignment = predict(context)
+            logits[TIMESTAMP_BEGIN:] -= self.timestamp_cost
+            return logits, alignment
+
+        return ContextDecoder(few_timestamps, n_slots)
+
+
+@dataclass
+class Mel:
+    """Of a recording, only its length; remembers the windows that were looked at."""
+
+    n_columns: int
+    seen: list[tuple[int, int]] = field(default_factory=list)
+
+    def window(self, first: int, n_columns: int, *, width: int) -> np.ndarray:
+        self.seen.append((first, first + n_columns))
+        return np.full(width, first)
+
+
+def transcribe(
+    mel: Mel, clips, engine: Engine, options: LongformOptions, *, voiced=None, **decoding
+) -> list[TranscribedWindow]:
+    settings = {"temperatures": (0.0,), "logprob_threshold": -99.0, "no_speech_threshold": 1.0}
+    transcriber = Transcriber(
+        engine, TOKENIZER, DecodingOptions(loops=None, **settings | decoding), options
+    )
+    return list(transcriber.transcribe(mel, clips, language="en", voiced=voiced))
+
+
+recordings = st.integers(1, 7_000)
+points = st.lists(st.integers(0, 80_000), max_size=6).map(sorted)
+engines = st.builds(Engine, st.integers(0, 99), st.floats(4.0, 8.0), st.floats(3.0, 7.0))
+
+
+@given(recordings, points, engines, st.booleans(), st.booleans(), st.booleans())
+def test_every_window_is_visited(n_columns, points_ms, engine, timestamps, words, silent_end):
+    mel = Mel(n_columns)
+    clips = [replace(clip, silent_end=silent_end) for clip in clips_at(points_ms, n_columns)]
+    options = LongformOptions(word_timestamps=words)
+    heard = transcribe(mel, clips, engine, options, timestamps=timestamps)
+    assert len(heard) == len(mel.seen)
+    for clip in clips:
+        seen = [window for window in mel.seen if clip.start <= window[0] < clip.end]
+        assert seen[0][0] == clip.start
+        assert all(end <= clip.end for _, end in seen)
+        for (first, end), (following, _) in pairwise(seen):
+            assert first < following <= end  # nothing twice at the same place, nothing left out
+        assert clip.end - seen[-1][1] < (LEAST_SILENT_REST if silent_end else 1)
+    _check_times(heard, n_columns)
+    if silent_end:
+        within = [(10 * clip.start, 10 * clip.end) for clip in clips]
+        for segment in (segment for window in heard for segment in window.segments):
+            assert any(
+                start <= ms_of(segment.seek) and in_ms(segment.end_s) <= end
+                for start, end in within
+            )
+
+
+@given(recordings, engines, st.integers(1, 4_000), st.booleans())
+def test_it_ends_and_goes_forward_where_hallucinations_are_skipped(
+    n_columns, engine, silence_ms, times
+):
+    mel = Mel(n_columns)
+    options = LongformOptions(hallucination_silence_ms=silence_ms)
+    heard = transcribe(mel, clips_at((), n_columns), engine, options, timestamps=times)
+    assert all(before[0] < after[0] for before, after in pairwise(mel.seen))
+    _check_times(heard, n_columns)
+
+
+@given(recordings, engines, st.booleans(), st.booleans(), st.booleans())
+def test_it_ends_and_goes_forward_where_speech_is_tried_again(
+    n_columns, engine, timestamps, words, silent_end
+):
+    mel = Mel(n_columns)
+    clips = [replace(clip, silent_end=silent_end) for clip in clips_at((), n_columns)]
+    options, voiced = LongformOptions(word_timestamps=words), np.ones(n_columns // 2 + 1, np.bool_)
+    heard = transcribe(mel, clips, engine, options, voiced=voiced, timestamps=timestamps)
+    assert all(first < following <= end for (first, end), (following, _) in pairwise(mel.seen))
+    assert n_columns - mel.seen[-1][1] < (LEAST_SILENT_REST if silent_end else 1)
+    _check_times(heard, n_columns)
+
+
+def _check_times(heard: list[TranscribedWindow], n_columns: int) -> None:
+    """In order, and inside the recording."""
+    end_ms = 10 * n_columns
+    segments = [segment for window in heard for segment in window.segments]
+    for segment in segments:
+        assert segment.text.strip()
+        assert 0 <= in_ms(segment.start_s) <= in_ms(segment.end_s) <= end_ms
+        for word in segment.words:
+            assert 0 <= in_ms(word.start_s) <= in_ms(word.end_s) <= end_ms
+    assert [s.seek for s in segments] == sorted(s.seek for s in segments)
+    assert all(window.reached_ms <= end_ms for window in heard)
+
+
+def test_no_clips_no_windows():
+    mel = Mel(500)
+    assert transcribe(mel, [], Engine(0, 6.0, 5.0), LongformOptions()) == []
+    assert mel.seen == []
+
+
+@pytest.mark.parametrize(
+    ("points_ms", "expected"),
+    [
+        ([], [(0, 1000)]),
+        ([2_000], [(200, 1000)]),
+        ([0, 5_000], [(0, 500)]),
+        ([0, 5_000, 7_004], [(0, 500), (700, 1000)]),
+        ([5_000, 5_000], []),
+        ([9_000, 12_000, 13_000, 14_000], [(900, 1000)]),
+        ([12_000], []),
+    ],
+)
+def test_clips(points_ms, expected):
+    assert [(clip.start, clip.end) for clip in clips_at(points_ms, 1000)] == expected

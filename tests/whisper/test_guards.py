@@ -1,0 +1,161 @@
+"""Loops and hallucinations are found, and ordinary speech is left alone."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.models.model import openai_vocabulary
+from streamd.options import LoopLimits
+from streamd.whisper.guards import (
+    compression_ratio,
+    find_loop,
+    find_repetition,
+    find_stuck,
+    is_anomalous,
+    word_anomaly,
+)
+from streamd.whisper.tokenizer import Tokenizer
+
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eight eight eight seven",
+        "zero zero zero zero zero zero zero",  # seven in a row: a number may have that
+        "one two one two one two one two one two",
+        "no no no no no",
+        "one two three one two three one two three four",
+        "never give up never give up never never never",
+    ],
+)
+def test_honest_repetition(text):
+    assert find_repetition(text.split()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("yes yes yes yes yes yes yes yes", "yes"),
+        ("so Yes, yes. YES yes yes! yes yes yes", "so Yes,"),
+        ("he said one two one two one two one two one two one two", "he said one two"),
+        ("thank you for watching " * 3, "thank you for watching"),
+        ("well thanks to all of you for being here " * 3 + "bye", "well thanks to all of you for"),
+    ],
+)
+def test_loops_are_kept_once(text, kept):
+    words = text.split()
+    found = find_repetition(words)
+    if kept == "well thanks to all of you for":
+        assert found is None  # nine words: longer than any phrase that is looked for
+    else:
+        assert words[:found] == kept.split()
+
+
+def test_the_limits_can_be_chosen():
+    words = ["no", "no", "no", "yes", "yes"]
+    assert find_repetition(words, LoopLimits(word_repeats=3)) == 1
+    assert find_repetition(["a", "b", "a", "b", "a", "b"], LoopLimits(phrase_words=6)) == 2
+    assert find_repetition(["a", "b", "a", "b", "a", "b"]) is None
+    assert find_stuck([1, 50, 50, 50], LoopLimits(stuck_tokens=3)) == 1
+
+
+def test_punctuation_that_is_a_word_of_its_own_does_not_hide_a_loop():
+    words = [" no", "."] * 9
+    assert find_repetition(words) == 1
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), max_size=12), st.integers(1, 8), st.integers(0, 3))
+def test_any_phrase_said_often_enough_is_found_once(before, period, more):
+    phrase = [f"w{i}" for i in range(period)]
+    repeats = (8 if period == 1 else max(3, -(-12 // period))) + more
+    words = [*before, *phrase * repeats]
+    assert find_repetition(words) == len(before) + period
+    assert find_repetition([*before[:3], *phrase * 2]) is None
+
+
+def test_digits_of_thirty_seconds_are_no_loop():
+    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
+    rng = random.Random(7)
+    for _ in range(200):
+        tokens = tokenizer.encode("".join(f" {rng.choice(DIGITS)}" for _ in range(75)))
+        assert len(tokens) == 75
+        frames = range(0, 20 * 75, 20)
+        assert find_loop(tokens, frames, tokenizer, language="en") is None
+
+
+def test_what_compresses_too_well_is_a_loop():
+    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
+    text = "".join(f" turn the light on {digit} turn the light off" for digit in DIGITS)
+    tokens = tokenizer.encode(text)
+    assert find_repetition(text.split()) is None
+    assert compression_ratio(text) > 3.0
+    assert find_loop(tokens, range(0, 20 * len(tokens), 20), tokenizer, language="en") == (
+        len(tokens) - 60
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "found"),
+    [
+        ([10, 20, 30, 30, 31, 32, 30, 31, 29, 42, 40], None),
+        ([10, 30, 30, 31, 32, 30, 31, 29, 33, 50], 1),
+        ([30] * 7, None),
+        ([30] * 8, 0),
+        ([], None),
+    ],
+)
+def test_eight_tokens_on_one_spot(frames, found):
+    assert find_stuck(frames) == found
+
+
+def test_a_stuck_decoder_keeps_its_first_token():
+    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
+    tokens = tokenizer.encode(" one two three four five six seven eight nine")
+    frames = [10, *[40] * 8]
+    assert find_loop(tokens, frames, tokenizer, language="en") == 2
+
+
+def word(n_frames: int, prob: float = 0.9, text: str = " a") -> tuple[str, float, int]:
+    return text, prob, 20 * n_frames
+
+
+def openai_score(seconds: float, probability: float) -> float:
+    """`word_anomaly_score` of openai/whisper 20250625, which takes seconds."""
+    score = 0.0
+    if probability < 0.15:
+        score += 1.0
+    if seconds < 0.133:
+        score += (0.133 - seconds) * 15
+    if seconds > 2.0:
+        score += seconds - 2.0
+    return score
+
+
+@given(st.integers(0, 1500), st.floats(0.0, 1.0))
+def test_a_word_s_score_is_openai_s(n_frames, prob):
+    ours = word_anomaly(prob, 20 * n_frames)
+    assert ours == pytest.approx(openai_score(n_frames / 50, prob), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "anomalous"),
+    [
+        ([], False),
+        ([word(20)] * 3, False),
+        ([word(20, 0.1)], True),
+        ([word(20, 0.1)] * 2 + [word(20)] * 2, False),
+        ([word(20, 0.1)] * 3 + [word(20)] * 20, True),
+        ([word(20)] * 8 + [word(20, 0.1)] * 8, False),  # it shows at once, or is none
+        ([word(0)], True),  # score 1.995 for one word
+        ([word(0)] + [word(20)] * 3, False),
+        ([word(250)] + [word(20)] * 3, True),
+        ([word(20, 0.1, ".")] * 3 + [word(20)] * 3, False),  # a full stop's length says nothing
+    ],
+)
+def test_words_that_are_an_anomaly_together(words, anomalous):
+    assert is_anomalous(words) is anomalous

@@ -1,0 +1,489 @@
+"""The recognizer: which context, which guards, what is believed and when."""
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from streamd.engines.onnx import OnnxEngine
+from streamd.engines.prepared import open_in_memory
+from streamd.models import ModelDimensions
+from streamd.options import DecodingOptions
+from streamd.types import FRAME, Mel, Window, text_of
+from streamd.whisper.recognizer import SETTLED, Recognizer
+from streamd.whisper.tokenizer import Tokenizer
+from tests.golden import load
+from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
+
+FULL = 1500
+PLAIN = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+
+DIMS = ModelDimensions(80, FULL, 1, 1, 1, N_VOCAB, 448, 1, 1, 1)
+
+
+@dataclass
+class ScriptedEngine:
+    """Follows a script; `encoded`, `known` are what it was given."""
+
+    script: Predict
+    dims: ModelDimensions = DIMS
+    encoded: list[tuple[int, int]] = field(default_factory=list)
+    known: list[tuple[object, int]] = field(default_factory=list)
+    decoders: list[ContextDecoder] = field(default_factory=list)
+    given: list[tuple[int, ...]] = field(default_factory=list)
+
+    def encode(
+        self, mel: Mel, *, audio_ctx: int = 0, known: Predict | None = None, n_known: int = 0
+    ) -> Predict:
+        self.encoded.append((mel.shape[1], audio_ctx))
+        self.known.append((known, n_known))
+
+        def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            self.given.append(context)
+            return self.script(context)
+
+        return predict
+
+    def decoder(self, features: Predict, n_slots: int) -> ContextDecoder:
+        self.decoders.append(ContextDecoder(features, n_slots))
+        return self.decoders[-1]
+
+
+def script(data: bytes, frames=None, *, end: bool = True, prefix: bytes = b"", **known) -> Predict:
+    tokens = [*data, EOT] if end else list(data)
+    return scripted(tokens, frames, n_ctx=384, prefix=prefix, **known)
+
+
+def window(n_frames: int = 200, **known) -> Window:
+    samples = np.zeros(n_frames * FRAME, np.float32)
+    return Window(start=1000, end=1000 + n_frames, samples=samples, **known)
+
+
+def recognizer(script: Predict, **options):
+    engine = ScriptedEngine(script)
+    return Recognizer(engine, TOKENIZER, replace(PLAIN, **options)), engine
+
+
+@pytest.mark.parametrize("audio_ctx", [0, 512])
+def test_a_window_is_encoded_once_with_silence_after_it(audio_ctx):
+    ours, engine = recognizer(script(b" a", [0, 0, 0]), audio_ctx=audio_ctx)
+    ours.recognize(window(250))
+    assert engine.encoded == [(504, audio_ctx)]
+    assert (ours.counters.windows, ours.counters.encoded_frames) == (1, 250)
+
+
+def test_what_had_sound_after_it_is_not_computed_again():
+    ours, engine = recognizer(script(b" a", [0, 0, 0]))
+    first = ours.recognize(window(250)).encoded
+    assert (first.start, first.end) == (1000, 1250)
+    ours.recognize(window(300, encoded=first))
+    ours.recognize(window(200, encoded=first))  # the end of an utterance, found later
+    ours.recognize(window(SETTLED, encoded=first))
+    ours.recognize(replace(window(300, encoded=first), start=1001))
+    of_first = first.states.features
+    assert engine.known[1:3] == [(of_first, 250 - SETTLED), (of_first, 200 - SETTLED)]
+    assert [n for _, n in engine.known[3:]] == [0, 0]
+    assert ours.counters.encoded_frames == 250 + 50 + SETTLED + SETTLED + SETTLED + 300 - 1
+
+
+def test_words_are_found_beside_known_ones_from_before_their_sound():
+    prefix, more = b" y" * 10, b" zz"
+    frames = [*range(0, 220, 10), *range(640, 720, 20)]
+    said = scripted([*b" ab", EOT], frames, n_ctx=900, prefix=prefix + more)
+    ours, engine = recognizer(said)
+    first = ours.recognize(window(400, prefix=tuple(prefix), prefix_end=1200))
+    found = ours.recognize(
+        window(750, prefix=tuple(prefix + more), prefix_end=1690, encoded=first.encoded)
+    )
+    assert engine.decoders[-1].passes[0] < len(more) + 10, "the others are known"
+    (word,) = found.words
+    assert (word.text, word.start) == (" ab", pytest.approx(1655, abs=12))
+
+
+def test_words_are_in_the_stream_s_time():
+    ours, _ = recognizer(script(b" ab cd", [20, 30, 40, 90, 100, 110, 150]))
+    found = ours.recognize(window())
+    assert [word.text for word in found.words] == [" ab", " cd"]
+    assert found.tokens == tuple(b" ab cd")
+    first, second = found.words
+    assert 1000 <= first.start < first.end == second.start < second.end <= 1200
+    assert second.start == pytest.approx(1065, abs=6)
+    assert found.suspect is None
+    assert found.avg_logprob == pytest.approx(np.log(0.9), abs=1e-3)
+
+
+def test_what_is_known_is_given_to_the_decoder():
+    ours, engine = recognizer(script(b" ab cd", prefix=b" y"))
+    found = ours.recognize(window(prompt=tuple(b" m"), prefix=tuple(b" y"), draft=tuple(b" ab ef")))
+    startofprev, sot, notimestamps = 360, 257, 362
+    assert engine.given[0] == (startofprev,)
+    assert engine.given[7] == (startofprev, *b" m", sot, notimestamps, *b" y", ord(" "))
+    assert text_of(found.words) == "ab cd"
+    assert found.accepted_draft == ours.counters.accepted == 4
+    assert ours.counters.drafted == 6
+
+
+LOOP = b" no" * 12
+PREFIX = b" y"
+BAD = {
+    "no end": script(b" ab", end=False, prefix=PREFIX),
+    "loop": script(LOOP, list(range(5, 200, 5)), prefix=PREFIX),
+    "a guess": script(b" ab", prefix=PREFIX, prob=0.2),
+    "padding": script(b" ab cd", [1, 2, 20, 30, 40, 215, 220, 225, 230], prefix=PREFIX),
+}
+
+
+def test_a_loop_is_said_once_and_suspected():
+    ours, engine = recognizer(BAD["loop"])
+    found = ours.recognize(window(prefix=tuple(PREFIX)))
+    assert len(engine.encoded) == 1
+    assert (text_of(found.words), found.suspect) == ("no", "loop")
+    assert found.tokens == tuple(b" no")
+
+
+def test_an_endless_text_is_suspected():
+    ours, _ = recognizer(script(b" abcdefghijklmnoabcdefghi", range(0, 300, 8), end=False))
+    found = ours.recognize(window(50))
+    assert found.suspect == "no_end"
+    assert len(found.tokens) == 15  # ceil(1 s * 6.5) + 8
+
+
+def test_an_endless_text_stops_where_only_the_sound_after_its_prefix_could_be_told():
+    endless = b" abcdefghijklmnoabcdefghi"
+    ours, _ = recognizer(script(endless, range(0, 300, 8), end=False, prefix=PREFIX))
+    found = ours.recognize(window(350, prefix=tuple(PREFIX), prefix_end=1300))
+    assert found.suspect == "no_end"
+    assert len(found.tokens) == 15
+
+
+def test_the_token_limit_can_be_set():
+    ours, _ = recognizer(script(b" abcdefghij", end=False), max_tokens=5)
+    assert len(ours.recognize(window(50)).tokens) == 5
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_silence_has_no_words_and_costs_one_decode(last):
+    ours, engine = recognizer(script(b" ab", prob=0.5, nospeech=0.7))
+    found = ours.recognize(window(last=last))
+    assert (found.words, found.tokens, found.suspect) == ((), (), "no_speech")
+    assert found.no_speech_prob == pytest.approx(0.7, abs=1e-3)
+    assert len(engine.encoded) == 1
+    assert ours.counters.fallbacks == 0
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("prefix", [b"", b" y"])
+def test_probable_text_where_there_is_hardly_speech_is_not_believed(last, prefix):
+    ours, _ = recognizer(script(b" ab", nospeech=0.7, prefix=prefix))
+    found = ours.recognize(window(prefix=tuple(prefix), last=last))
+    if prefix:  # where words are committed, somebody speaks
+        assert (text_of(found.words), found.suspect) == ("ab", None)
+    else:
+        assert (found.words, found.suspect) == ((), "no_speech")
+
+
+@pytest.mark.parametrize(
+    ("text", "prob", "suspect"),
+    [
+        (b" ab cd ef gh ij kl mn op", 0.9, None),
+        (b" ab cd ab cd ab cd ab cd", 0.9, "no_speech"),
+        (b" ab cd ef gh ij kl mn op", 0.4, "no_speech"),
+    ],
+)
+def test_many_different_words_that_are_probable_are_believed(text, prob, suspect):
+    ours, _ = recognizer(script(text, range(5, 180, 7), nospeech=0.7, prob=prob))
+    for last in (False, True):
+        found = ours.recognize(window(last=last))
+        assert found.suspect == suspect
+        assert text_of(found.words) == ("" if suspect else text.decode().strip())
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("nospeech", "prob", "said"),
+    [(0.01, 0.2, ""), (0.01, 0.24, "ab cd"), (0.5, 0.35, ""), (0.5, 0.4, "ab cd"), (0.3, 0.28, "")],
+)
+def test_a_text_with_little_evidence_has_no_words(last, nospeech, prob, said):
+    """The border is a mean log probability of -1.5, less the probability of no speech."""
+    options = {"temperatures": (0.0,)}
+    ours, _ = recognizer(script(b" ab cd", nospeech=nospeech, prob=prob), **options)
+    found = ours.recognize(window(last=last))
+    assert text_of(found.words) == said
+    assert found.suspect == (None if said else "no_speech")
+    patient, _ = recognizer(script(b" ab cd", prob=prob), least_evidence=-9.0, **options)
+    assert text_of(patient.recognize(window(last=last)).words) == "ab cd"
+
+
+@pytest.mark.parametrize(
+    ("temperature", "nospeech", "prefix", "said"),
+    [(1.0, 0.55, b"", ""), (1.0, 0.3, b"", "ab cd"), (1.0, 0.55, b" x", "")],
+)
+def test_what_was_sampled_needs_the_more_evidence(temperature, nospeech, prefix, said):
+    """What is drawn often enough looks probable: the temperature counts like improbability."""
+    sampled = script(b" ab cd", nospeech=nospeech, prob=0.99, prefix=prefix)
+    ours, _ = recognizer(sampled, temperatures=(temperature,), best_of=1)
+    found = ours.recognize(window(last=True, prefix=tuple(prefix)))
+    assert text_of(found.words) == said
+    assert found.evidence == pytest.approx(-temperature - nospeech, abs=0.02)
+
+
+def test_words_after_the_audio_are_cut():
+    ours, _ = recognizer(BAD["padding"])
+    found = ours.recognize(window(200, prefix=tuple(PREFIX)))
+    assert text_of(found.words) == "ab"
+    assert found.words[-1].end <= 1200
+
+
+def test_only_a_last_window_is_searched_with_beams():
+    ours, engine = recognizer(script(b" ab"), beam_size=3)
+    ours.recognize(window(draft=tuple(b" ab")))
+    assert engine.decoders[-1].passes == [5]
+    ours.recognize(window(draft=tuple(b" ab"), last=True))
+    assert engine.decoders[-1].passes[0] == 2
+    assert set(engine.decoders[-1].passes[1:]) == {3}
+
+
+def test_only_a_last_window_falls_back_to_higher_temperatures():
+    ours, engine = recognizer(script(b" ab", prob=0.2), best_of=2)
+    ours.recognize(window())
+    assert ours.counters.fallbacks == 0
+    found = ours.recognize(window(last=True))
+    assert ours.counters.fallbacks == 5
+    assert len(engine.decoders) == 2 + 5  # a new one each time
+    again, _ = recognizer(script(b" ab", prob=0.2), best_of=2)
+    assert again.recognize(window(last=True)) == found  # chance depends on the window alone
+
+
+def test_stability_is_for_words_that_can_still_change():
+    def unsure(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits, alignment = script(b"a")(context)
+        if context[-1] == 362:
+            logits[ord("b")] = logits[ord("a")] - 0.05
+        if context[-1] == ord("b"):
+            logits[EOT] = 9.0
+        return logits, alignment
+
+    ours, _ = recognizer(unsure, stability=0.2)
+    assert text_of(ours.recognize(window(draft=tuple(b"b"))).words) == "b"
+    assert text_of(ours.recognize(window(draft=tuple(b"b"), last=True)).words) == "a"
+    exact, _ = recognizer(unsure)
+    assert text_of(exact.recognize(window(draft=tuple(b"b"))).words) == "a"
+
+
+def test_the_language_is_detected_when_none_is_named():
+    def german(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits, alignment = script(b" ja")(context)
+        if context == (257,):
+            logits[257 + 3] = 9.0
+        return logits, alignment
+
+    engine = ScriptedEngine(german)
+    tokenizer = Tokenizer(vocabulary(), N_VOCAB, multilingual=True)
+    found = Recognizer(engine, tokenizer, PLAIN).recognize(window())
+    assert (text_of(found.words), found.language) == ("ja", "de")
+    assert (257, 260, 358, 362) in engine.given
+    named = Recognizer(engine, tokenizer, replace(PLAIN, language="en")).recognize(window())
+    assert named.language == "en"
+
+
+def speaks(**probs: float) -> Predict:
+    """Says " ja" whatever the language; start-of-transcript is followed by these languages."""
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits, alignment = script(b" ja")(context)
+        if context == (257,):
+            for code, prob in probs.items():
+                logits[258 + MULTILINGUAL.languages.index(code)] = np.log(prob)
+        return logits, alignment
+
+    return predict
+
+
+MULTILINGUAL = Tokenizer(vocabulary(), N_VOCAB, multilingual=True)
+
+
+def told(engine: ScriptedEngine) -> set[tuple[int, ...]]:
+    """The start-of-transcript sequences that its decoders were given."""
+    return {context[-4:] for context in engine.given if context[-1] == 362}
+
+
+def test_a_language_that_is_known_is_not_asked_for():
+    engine = ScriptedEngine(speaks(de=0.9))
+    ours = Recognizer(engine, MULTILINGUAL, PLAIN)
+    found = ours.recognize(window(language="fr", detect=False))
+    assert (found.language, found.language_prob) == ("fr", 1.0)
+    assert len(engine.decoders) == 1
+    french = 258 + MULTILINGUAL.languages.index("fr")
+    assert told(engine) == {(257, french, MULTILINGUAL.transcribe, 362)}
+
+
+@pytest.mark.parametrize(
+    ("probs", "before", "language"),
+    [
+        ({"de": 0.9, "en": 0.1}, "", "de"),
+        ({"de": 0.4, "en": 0.3, "fr": 0.3}, "", "de"),
+        ({"de": 0.55, "en": 0.3, "fr": 0.15}, "en", "de"),
+        ({"de": 0.55, "en": 0.4, "fr": 0.05}, "en", "en"),
+        ({"de": 0.45, "en": 0.15, "fr": 0.4}, "en", "en"),
+    ],
+)
+def test_another_language_must_be_clear(probs, before, language):
+    engine = ScriptedEngine(speaks(**probs))
+    found = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window(language=before))
+    assert found.language == language
+    assert found.language_prob == pytest.approx(probs[language], abs=1e-3)
+
+
+def test_the_language_of_the_options_needs_no_hearing():
+    engine = ScriptedEngine(speaks(de=0.9))
+    ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language="fr"))
+    found = ours.recognize(window(language="en"))
+    assert (found.language, found.language_prob) == ("fr", 1.0)
+    found = ours.recognize(window(language="en", detect=False))
+    assert found.language == "en", "the window's is certain, and its own"
+
+
+def test_a_translation_is_asked_for_and_is_in_english():
+    translating = Tokenizer(vocabulary(), N_VOCAB, multilingual=True, task="translate")
+    engine = ScriptedEngine(speaks(ja=0.9))
+    found = Recognizer(engine, translating, PLAIN).recognize(window())
+    assert found.language == "ja"
+    assert told(engine) == {
+        (257, 258 + translating.languages.index("ja"), translating.translate, 362)
+    }
+    assert [word.text for word in found.words] == [" ja"]
+    plain = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window())
+    assert [word.text for word in plain.words] == [" j", "a"], "Japanese has no blanks"
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_translation_follows_no_order_of_the_sound(last):
+    """Neither where its words attend to nor how improbable they are takes any of them away."""
+    frames = [150, 150, 20, 20, 20, 180, 383, 383, 383, 383, 383, 383, 383, 383, 383, 10]
+    said = script(b" ab cdef gh ijk", frames, prob=0.14)
+    engine = ScriptedEngine(said)
+    given = {"language": "de", "detect": False, "task": "translate", "last": last}
+    ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, beam_size=1))
+    found = ours.recognize(window(150, **given))
+    assert (text_of(found.words), found.suspect) == ("ab cdef gh ijk", None)
+    assert (len(engine.encoded), len(engine.decoders)) == (1, 1)
+    assert found.words[0].start == 1000
+    assert found.words[-1].end == 1150
+    lengths = [word.end - word.start for word in found.words]
+    assert lengths == [30, 50, 30, 40], "by the lengths of the words"
+    for one, following in pairwise(found.words):
+        assert one.end == following.start
+
+
+def test_words_of_a_translation_begin_after_those_that_are_committed():
+    ours = Recognizer(ScriptedEngine(script(b" gh", prefix=b" ab")), MULTILINGUAL, PLAIN)
+    given = {"language": "de", "detect": False, "task": "translate"}
+    found = ours.recognize(window(150, prefix=tuple(b" ab"), prefix_end=1100, **given))
+    assert [(word.text, word.start, word.end) for word in found.words] == [(" gh", 1100, 1150)]
+
+
+def test_each_window_has_a_task_of_its_own():
+    engine = ScriptedEngine(speaks(ja=0.9))
+    ours = Recognizer(engine, MULTILINGUAL, PLAIN)
+    japanese = 258 + MULTILINGUAL.languages.index("ja")
+    for task, words in (("translate", [" ja"]), ("transcribe", [" j", "a"]), ("", [" j", "a"])):
+        engine.given.clear()
+        found = ours.recognize(window(language="ja", detect=False, task=task))
+        token = MULTILINGUAL.translate if task == "translate" else MULTILINGUAL.transcribe
+        assert told(engine) == {(257, japanese, token, 362)}
+        assert [word.text for word in found.words] == words
+
+
+def test_languages_other_than_english_may_have_more_tokens_in_a_second():
+    endless = script(b" abcdefghijklmnopqrstuvwxyz", range(0, 300, 8), end=False)
+    counts = {}
+    for code in ("en", "de"):
+        engine = ScriptedEngine(endless)
+        ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language=code, loops=None))
+        counts[code] = len(ours.recognize(window(50)).tokens)
+    assert counts == {"en": 15, "de": 21}  # ceil(1 s * 6.5 or 13) + 8
+
+
+def test_hotwords_stand_before_what_was_said_in_every_window():
+    engine = ScriptedEngine(script(b" ab"))
+    ours = Recognizer(engine, TOKENIZER, PLAIN)
+    for prompt in (b"", b" m"):
+        ours.recognize(window(prompt=tuple(prompt), initial_prompt="so", hotwords=" Lisa "))
+        assert (360, *b" Lisa", *b" so", *prompt, 257, 362) in engine.given
+
+
+def test_a_final_with_little_evidence_is_decoded_again():
+    for prob, n_fallbacks in ((0.24, 0), (0.2, 5)):  # log: -1.43 and -1.61
+        ours, _ = recognizer(script(b" ab", prob=prob), best_of=2)
+        ours.recognize(window(last=True))
+        assert ours.counters.fallbacks == n_fallbacks
+    strict, _ = recognizer(script(b" ab", prob=0.32), best_of=2, least_evidence=-1.0)
+    strict.recognize(window(last=True))
+    assert strict.counters.fallbacks == 5
+
+
+# -- on real weights -------------------------------------------------------------------------------
+
+
+@cache
+def engine() -> OnnxEngine:
+    model = load.model("tiny.en")
+    return open_in_memory(model, threads=1, precision="float32").engine
+
+
+def tiny() -> Recognizer:
+    model = load.model("tiny.en")
+    tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=False)
+    return Recognizer(engine(), tokenizer)
+
+
+def clip(name: str, *, start: int = 0, **known) -> Window:
+    sound = load.samples(name, 600)
+    n_frames = len(np.trim_zeros(sound, "b")) // FRAME
+    return Window(start, start + n_frames, sound[: n_frames * FRAME], **known)
+
+
+def test_a_real_clip():
+    (case,) = [
+        case
+        for case in load.document()["tiny.en"]["decode"]
+        if (case["clip"], case["options"]) == ("lamp", {"without_timestamps": True})
+    ]
+    heard = clip("lamp", start=70)
+    found = tiny().recognize(heard)
+    assert text_of(found.words) == case["text"]
+    times = [time for word in found.words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert heard.start <= times[0] < times[-1] <= heard.end
+    assert all(word.start <= word.end for word in found.words)
+
+
+def test_streams_that_share_a_recognizer_do_not_hear_each_other():
+    names = ("lamp", "digits")
+    shared = tiny()
+    for n_frames in (75, 100):
+        for name in names:
+            whole = clip(name, start=40)
+            part = replace(
+                whole, end=whole.start + n_frames, samples=whole.samples[: n_frames * FRAME]
+            )
+            found, alone = shared.recognize(part), tiny().recognize(part)
+            # a column of the spectrogram may be rounded otherwise beside others
+            assert found.avg_logprob == pytest.approx(alone.avg_logprob, abs=1e-4)
+            assert [(w.text, w.start, w.end, w.tokens) for w in found.words] == [
+                (w.text, w.start, w.end, w.tokens) for w in alone.words
+            ]
+
+
+def test_a_draft_does_not_change_what_is_final():
+    heard = clip("lamp", last=True)
+    plain = tiny().recognize(heard)
+    drafted = tiny().recognize(replace(heard, draft=plain.tokens[:5]))
+    assert drafted.tokens == plain.tokens
+    assert drafted.accepted_draft == 5
+    assert drafted.words == tuple(
+        replace(word, prob=pytest.approx(word.prob, abs=1e-4)) for word in plain.words
+    )
