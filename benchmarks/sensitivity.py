@@ -66,6 +66,7 @@ class Number:
 NUMBERS = (
     Number("session.shown_prob", ("0", "0.6")),
     Number("session.context_tokens", ("0", "100")),
+    Number("agreement.min_progress_ms", ("0", "500")),
     Number("agreement.doubtful_prob", ("0", "0.9")),
     Number("agreement.doubtful_age_ms", ("700", "3000")),
     Number("gate.attack_ms", ("100", "400")),
@@ -76,6 +77,7 @@ NUMBERS = (
     Number("endpoint-ms", ("400", "1000")),
     Number("endpoint.sentence_ms", ("200", "800")),
     Number("endpoint.unfinished_ms", ("600", "2000")),
+    Number("endpoint.empty_ms", ("600", "4000")),
     Number("loop.word_repeats", ("4", "16")),
     Number("loop.phrase_words", ("6", "24")),
     Number("loop.stuck_tokens", ("5", "16")),

@@ -86,14 +86,17 @@ async def _replay(
     streams = Streams(noted, room=sys.maxsize, max_ingest=0)
     cpu_s = time.process_time()
     spacing_ms = began.step_ms / len(sounds)
-    async with asyncio.TaskGroup() as tasks:  # a recognizer that fails ends all of them
+    bugs: list[Exception] = []
+    async with asyncio.TaskGroup() as tasks:  # an engine that fails ends all of them
         engine = tasks.create_task(streams.transcribe(*watched))
         players = [
             _Player(streams.add(f"s{n}"), frames, zero_s + n * spacing_ms / 1000)
             for n, frames in enumerate(sounds)
         ]
-        await asyncio.gather(*(tasks.create_task(player.play()) for player in players))
+        await asyncio.gather(*(tasks.create_task(player.play(bugs)) for player in players))
         engine.cancel()
+        if bugs:
+            raise bugs[0]
     cpu_ms = (time.process_time() - cpu_s) * 1000
     ended = Ended(
         t_ms=_rounded(players[0].now_ms), cpu_ms=_rounded(cpu_ms), peak_rss_mb=peak_rss_mb()
@@ -146,8 +149,9 @@ class _Player:
         """Since the stream's first sample was spoken."""
         return (self._loop.time() - self._begin_s) * 1000
 
-    async def play(self) -> None:
-        """Until all is said."""
+    async def play(self, bugs: list[Exception]) -> None:
+        """Until all is said, or a bug has ended the session, which is added to `bugs`."""
+        self._stream.broken = bugs.append
         listening = self._loop.create_task(self._listen())
         for n, frame in enumerate(self._frames, 1):
             wait_s = n * FRAME_MS / 1000 - self.now_ms / 1000

@@ -167,7 +167,9 @@ class FileTranscriber:
         if config.vad.detector != "off" and not config.longform.clip_timestamps_ms:
             pause, around = config.endpoint.plain, config.endpoint.pre_roll
             # Pauses of one length end utterances, with as much audio after as before them.
-            endpoint = replace(config.endpoint, pre_final=around, sentence=pause, unfinished=pause)
+            endpoint = replace(
+                config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
+            )
             speech = SpeechClips(build.gate(config), Segmenter(endpoint))
         return AudioFile(RecordingMel(self._n_mels), speech, report)
 

@@ -65,6 +65,9 @@ does, 82 instead of 70 words of 1,170 are wrong."""
 REACH = 1_000
 """Frames (20 s) before an utterance at which its first window may begin: so 10 s of the utterance
 fit into the 30 s before words have to leave."""
+LEAST_KEPT = 150
+"""Frames of committed words that stay in every window. With a `--length` of a few frames, words are
+said twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for any cut."""
 LONG_SILENCE = 150
 """Frames without speech (3 s) after which the text before them is no longer a prompt, and which are
 enough of a longer gap: what follows is taken for a new subject."""
@@ -417,7 +420,7 @@ class Session:
 
     def _trim(self, segment: Segment, end: int, hypothesis: Hypothesis) -> None:
         """Let committed words leave the window: the more stay, the more new words are right."""
-        kept = self._options.length
+        kept = max(LEAST_KEPT, self._options.length)
         self._remember(segment.trim(self._segmenter, end, kept), hypothesis)
 
     def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:

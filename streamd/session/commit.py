@@ -65,16 +65,23 @@ class LocalAgreement:
     def __init__(self, options: AgreementOptions | None = None) -> None:
         self._options = options or AgreementOptions()
         self._history: deque[list[str]] = deque(maxlen=self._options.agree)
+        self._now = 0  # the end of the newest window in the history
 
     def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
-        if is_complete := silence >= COMPLETE_AFTER:
+        is_complete = silence >= COMPLETE_AFTER
+        if is_complete:
             self._history.clear()
+        is_early = bool(self._history) and now - self._now < self._options.min_progress
+        if is_early:  # what it says replaces the newest hypothesis, as no second opinion
+            self._history.pop()
+        else:
+            self._now = now
         self._history.append([normalised(word.text) for word in words])
         sure = self._sure(words, now)
         if is_complete:  # all words are, but later audio may change a doubtful one
             return sure
-        if len(self._history) < self._options.agree:
+        if is_early or len(self._history) < self._options.agree:
             return 0
         n = min(agreement(list(self._history)), sure)
         if silence == 0:
@@ -89,6 +96,7 @@ class LocalAgreement:
     def reset(self) -> None:
         """Forget the hypotheses: a new utterance begins."""
         self._history.clear()
+        self._now = 0
 
     def _sure(self, words: Sequence[Word], now: int) -> int:
         """How many leading words are probable, or old enough for more audio not to help."""

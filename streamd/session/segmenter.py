@@ -33,7 +33,7 @@ def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
     """Frames of silence that end an utterance with these words."""
     text = text_of(words)
     if not text:
-        return options.plain
+        return options.empty
     if ends_sentence(text):
         return options.sentence
     unfinished = text.endswith(tuple(COMMAS)) or words[-1].prob < DANGLING

@@ -35,7 +35,7 @@ NO_ENGINE = _Engine(ModelDimensions(80, 1500, 8, 1, 1, 51_865, 448, 8, 1, 1))
         {"set": ["endpoint.pre_final_ms=30000"]},
         {"set": ["endpoint.pre_final_ms=400"]},
         {"set": ["endpoint.pre_final_ms=0"], "endpoint-ms": "0"},
-        {"set": ["endpoint.unfinished_ms=0"]},
+        {"set": ["endpoint.empty_ms=0"]},
         {"max-utterance-ms": "1000", "step": "20", "length": "20", "keep": "0"},
     ],
 )

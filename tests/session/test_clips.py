@@ -21,6 +21,7 @@ OPTIONS = EndpointOptions(
     plain=PAUSE,
     sentence=PAUSE,
     unfinished=PAUSE,
+    empty=PAUSE,
     longest=LONGEST,
 )
 

@@ -43,6 +43,13 @@ def test_the_newest_word_waits_while_somebody_speaks():
     assert commit(policy, words("and so"), now=125, silence=0) == 1
 
 
+def test_a_second_look_at_almost_the_same_audio_is_no_second_opinion():
+    policy = LocalAgreement(AgreementOptions(min_progress=15))
+    commit(policy, words("and so my"), now=100, silence=0)
+    assert commit(policy, words("and so my"), now=110, silence=0) == 0
+    assert commit(policy, words("and so my"), now=126, silence=0) == 2
+
+
 def test_an_improbable_word_waits_until_more_audio_would_not_help():
     policy = LocalAgreement(AgreementOptions(doubtful_prob=0.7, doubtful_age=75))
     heard = [*words("and so"), *words("mike", start=40, prob=0.6), *words("said it", start=60)]
@@ -74,7 +81,7 @@ def test_after_silence_a_doubtful_word_waits_all_the_same():
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=12))
 def test_committed_words_are_what_all_hypotheses_since_agree_on(hypotheses):
     """Feed the recognizer's view (uncommitted words only) as the session does."""
-    policy, committed, before = LocalAgreement(), [], None
+    policy, committed, before = LocalAgreement(AgreementOptions(min_progress=0)), [], None
     for i, names in enumerate(hypotheses):
         new = words(" ".join(names))
         n = commit(policy, new, now=1000 + 100 * i, silence=0)

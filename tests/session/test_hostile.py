@@ -20,13 +20,14 @@ any_pause = st.sampled_from([0, 1, 20, 30, 60])
 
 @st.composite
 def endpoints(draw) -> EndpointOptions:
-    pauses = [draw(any_pause)] * 3 if draw(st.booleans()) else [draw(any_pause) for _ in range(3)]
+    pauses = [draw(any_pause)] * 4 if draw(st.booleans()) else [draw(any_pause) for _ in range(4)]
     return EndpointOptions(
         pre_roll=draw(st.sampled_from([0, 25, 60])),
         pre_final=min(draw(st.sampled_from([0, 1, 10, 60])), *pauses),
         plain=pauses[0],
         sentence=pauses[1],
         unfinished=pauses[2],
+        empty=pauses[3],
         longest=draw(st.sampled_from([50, 225, 1400])),
     )
 
@@ -43,7 +44,7 @@ def sessions(backlogs: list[int]) -> st.SearchStrategy[Session]:
     policies = st.sampled_from(
         [
             LocalAgreement,
-            lambda: LocalAgreement(AgreementOptions(doubtful_prob=0.0)),
+            lambda: LocalAgreement(AgreementOptions(min_progress=0, doubtful_prob=0.0)),
             AlignAtt,
             Sliding,
         ]

@@ -203,7 +203,7 @@ POLICIES = (
     AlignAtt,
     Sliding,
     lambda: LocalAgreement(AgreementOptions(agree=3)),
-    lambda: LocalAgreement(AgreementOptions(doubtful_prob=0.0)),
+    lambda: LocalAgreement(AgreementOptions(min_progress=0, doubtful_prob=0.0)),
     lambda: AlignAtt(AlignAttOptions(frame_threshold=0, rewind=1500)),
 )
 
@@ -239,7 +239,7 @@ pauses = st.sampled_from([0, 1, 20, 30, 60])
 def endpoints(draw) -> EndpointOptions:
     if draw(st.booleans()):
         return EndpointOptions()
-    silences = [draw(pauses)] * 3 if draw(st.booleans()) else [draw(pauses) for _ in range(3)]
+    silences = [draw(pauses)] * 4 if draw(st.booleans()) else [draw(pauses) for _ in range(4)]
     longest = draw(st.sampled_from([1400, 50, 225, 1500]))
     exact = draw(st.booleans())
     return EndpointOptions(
@@ -248,6 +248,7 @@ def endpoints(draw) -> EndpointOptions:
         plain=silences[0],
         sentence=silences[1],
         unfinished=silences[2],
+        empty=silences[3],
         longest=longest,
         overlap=draw(st.sampled_from([0, 10, 25])) if exact else 0,
         exact_cut=exact,

@@ -50,7 +50,7 @@ def ends(frames, text="and so", delay=0, options=None):
         ("well,", 50),
         ("bread and", 50),
         ("it was THE", 50),
-        ("", 30),
+        ("", 120),
     ],
 )
 def test_patience_follows_the_text(text, frames):
@@ -186,7 +186,7 @@ def test_the_question_is_put_before_the_shortest_pause_is_over():
 @pytest.mark.parametrize("n_equal", [0, 1, 30])
 def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
     options = EndpointOptions(
-        pre_final=0, pre_roll=0, plain=n_equal, sentence=n_equal, unfinished=n_equal
+        pre_final=0, pre_roll=0, plain=n_equal, sentence=n_equal, unfinished=n_equal, empty=n_equal
     )
     segmenter = Segmenter(options)
     for silence, level in track((True, 40), (False, 50), (True, 40)):
@@ -201,7 +201,7 @@ def test_no_patience_at_all_ends_the_utterance_at_once():
 
 
 def test_the_quietest_place_is_looked_for_in_the_second_half_of_an_utterance():
-    pauses = {"pre_final": 200, "plain": 200, "sentence": 200, "unfinished": 200}
+    pauses = {"pre_final": 200, "plain": 200, "sentence": 200, "unfinished": 200, "empty": 200}
     segmenter = Segmenter(EndpointOptions(longest=50, **pauses))
     for i in range(120):
         segmenter.push(0, QUIET if i < 3 else LOUD)
