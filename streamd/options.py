@@ -141,8 +141,8 @@ class AlignAttOptions:
 class VadOptions:
     """The voice detector."""
 
-    detector: Literal["silero", "webrtc", "energy", "off"] = "silero"
-    """silero is a second opinion about what webrtc takes for speech."""
+    detector: Literal["silero", "webrtc", "off"] = "silero"
+    """silero judges what webrtc takes for speech, which alone is also steady noise."""
     aggressiveness: Annotated[int, Meta(ge=0, le=3)] = 1
 
 
@@ -158,8 +158,6 @@ class GateOptions:
     """The gate stays open for this long after the last voiced frame."""
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
     """Quieter frames are never voiced."""
-    steady_db: Annotated[float, Meta(ge=0.0, le=60.0), "dB"] = 3.0
-    """Without silero, sound whose level varied by less within two seconds is noise; 0: never."""
 
     @property
     def close_share(self) -> float:

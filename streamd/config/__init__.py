@@ -156,7 +156,7 @@ def _from_file(path: str, culprit: str) -> Iterator[_Value]:
 
 
 def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield quoted and nested keys: ``"gate.steady_db" = 0`` and ``gate.steady_db = 0``."""
+    """Yield quoted and nested keys: ``"gate.floor_db" = 0`` and ``gate.floor_db = 0``."""
     for name, value in keys.items():
         if isinstance(value, dict):
             yield from ((f"{name}.{attribute}", inner) for attribute, inner in value.items())

@@ -267,7 +267,7 @@ commit.rule commit: rule by which words become final
 session.keep_context -kc: keep earlier utterances in the prompt
 
 [vad] What counts as speech, and when an utterance ends
-*vad.detector vad =DETECTOR: silero, webrtc, energy or off
+*vad.detector vad =DETECTOR: silero, webrtc or off
 vad.aggressiveness vad-aggressiveness: how eagerly webrtc rejects noise
 endpoint.pre_roll: audio included from before speech starts
 *endpoint.plain endpoint-ms: pause that ends an utterance

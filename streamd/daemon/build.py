@@ -109,15 +109,10 @@ def _check_language(model: Model, language: str, task: str, flag: str = "") -> N
 
 def gate(config: Config) -> Gate:
     """Return the configured voice gate."""
-    options = config.gate
     if config.vad.detector == "off":
-        options = replace(options, floor_db=-math.inf, steady_db=0.0)
-    webrtc = config.vad.detector in ("silero", "webrtc")
-    return Gate(
-        WebRtcVad(config.vad.aggressiveness) if webrtc else any_sound,
-        options,
-        second=Silero() if config.vad.detector == "silero" else None,
-    )
+        return Gate(any_sound, replace(config.gate, floor_db=-math.inf))
+    second = Silero() if config.vad.detector == "silero" else None
+    return Gate(WebRtcVad(config.vad.aggressiveness), config.gate, second=second)
 
 
 def _policy(config: Config) -> CommitPolicy:

@@ -1,7 +1,7 @@
 """Voice activity: detectors that decide frame by frame, and the gate over their decisions.
 
-A detector alone takes loud steady noise for speech, so a frame counts as voiced only if it is also
-louder than an absolute floor and the level varied recently, or a second detector agrees.
+The first detector alone takes steady noise for speech, so a frame counts as voiced only if it is
+also louder than an absolute floor, and a second detector agrees.
 `streamd.vad.segmenter` cuts the stream into utterances. Another detector is another
 `VoiceDetector`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from streamd.options import GateOptions
-from streamd.types import FRAME, SAMPLE_RATE, Samples
+from streamd.types import SAMPLE_RATE, Samples
 
 VoiceDetector = Callable[[Samples], bool]
 """Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
@@ -37,11 +37,6 @@ class WebRtcVad:
 
 SILENCE_DB = -120.0
 """The level of digital silence."""
-_TAPER = np.hanning(FRAME).astype(np.float32)
-_TAPER /= np.linalg.norm(_TAPER)
-_BANDS = np.array([250, 500, 750, 1000, 1500, 2000, 3000, 4000]) * FRAME // SAMPLE_RATE
-"""Borders of the bands of speech, as bins (50 Hz each) of a frame's spectrum."""
-_WIDTHS = np.diff(_BANDS)
 
 
 def level_db(frame: Samples) -> float:
@@ -50,38 +45,8 @@ def level_db(frame: Samples) -> float:
     return 10.0 * float(np.log10(power)) if power > 1e-12 else SILENCE_DB
 
 
-class Steadiness:
-    """How much the level varied recently: speech does with each syllable, a fan does not.
-
-    The level is the mean, in dB, of seven bands between 250 Hz and 4 kHz: hum fills one or two of
-    them, and the mean of many bands of noise varies less than one. White, pink and brown noise stay
-    within 3 dB over `window` frames. Of 1,106 words in noise it misses 103 (pink, 10 dB), 130
-    (pink, 5 dB) and 107 (white, 10 dB); without any check 84, 0 and 97 are missed. Worse were: the
-    level of the first difference (122, 318, 436), one band (brown noise varies in it), and a floor
-    above the quietest moment (157 in the first noise).
-    """
-
-    def __init__(self, smoothing: int = 10, window: int = 100) -> None:
-        self._recent: deque[float] = deque(maxlen=smoothing)
-        self._levels: deque[float] = deque(maxlen=window)
-
-    def range_db(self, frame: Samples) -> float:
-        """Take the next frame; return the range of the levels of the last `window` frames."""
-        self._recent.append(_voice_level_db(frame))
-        self._levels.append(sum(self._recent) / len(self._recent))
-        return max(self._levels) - min(self._levels)
-
-
-def _voice_level_db(frame: Samples) -> float:
-    spectrum = np.fft.rfft(frame * _TAPER)[: _BANDS[-1]]
-    # Real and imaginary parts lie side by side, so a band is twice as many numbers as bins.
-    parts = spectrum.view(spectrum.real.dtype)
-    power = np.add.reduceat(parts * parts, 2 * _BANDS[:-1]) / _WIDTHS
-    return 10.0 * float(np.log10(power + 1e-12).sum()) / len(_WIDTHS)
-
-
 def any_sound(frame: Samples) -> bool:
-    """Take every frame for speech, so that level and steadiness decide (`--vad energy`)."""
+    """Take every frame for speech (`--vad off`)."""
     return True
 
 
@@ -97,7 +62,6 @@ class Gate:
     ) -> None:
         """`second` decides about the frames that `vad` and the level let through."""
         self._vad, self._second, self._options = vad, second, options or GateOptions()
-        self._steadiness = Steadiness() if self._options.steady_db and not second else None
         self._heard, self._believed = Opening(self._options), Opening(self._options)
         self._late = 0
 
@@ -107,10 +71,8 @@ class Gate:
         Returns 0 while the gate is open, else how many frames ago the last voiced frame was (>= 1).
         """
         options, level = self._options, level_db(frame) if level is None else level
-        # All have state, so all must see every frame.
+        # Both have state, so both must see every frame.
         voiced = self._vad(frame) and level >= options.floor_db
-        if self._steadiness:
-            voiced = self._steadiness.range_db(frame) >= options.steady_db and voiced
         if self._second is None:
             return self._believed.update(voiced)
         self._late = self._late + 1 if self._heard.update(voiced) == 0 else 0

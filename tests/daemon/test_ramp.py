@@ -64,7 +64,7 @@ class Recorder(ScriptedRecognizer):
 
 def open_session() -> Session:
     """A session that lets every sound through."""
-    gate = Gate(any_sound, GateOptions(floor_db=-np.inf, steady_db=0.0))
+    gate = Gate(any_sound, GateOptions(floor_db=-np.inf))
     return Session(gate, Segmenter(), LocalAgreement())
 
 

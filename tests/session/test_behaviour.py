@@ -39,7 +39,7 @@ def test_an_improbable_newest_word_is_hidden_until_the_speaker_pauses():
 
 
 def test_a_word_that_the_flush_cuts_off_before_the_gate_opened_is_not_lost():
-    gate = Gate(loud_frame, GateOptions(attack=10, hangover=0, steady_db=0.0))
+    gate = Gate(loud_frame, GateOptions(attack=10, hangover=0))
     session = Session(gate, Segmenter(), LocalAgreement())
     audio = scripted_audio([False] * (2 * WORD + 5) + [True] * 5)
     events = session.feed(audio)

@@ -174,7 +174,7 @@ class Act:
     gap_ms: int = 0
 
 
-FOLLOWING = GateOptions(attack=1, hangover=0, steady_db=0.0)
+FOLLOWING = GateOptions(attack=1, hangover=0)
 """A gate that follows the loudness at once."""
 
 
@@ -267,9 +267,7 @@ worlds = st.builds(
     ).map(tuple),
     options=session_options,
     endpoint=endpoints(),
-    gate=st.sampled_from(
-        [FOLLOWING, GateOptions(steady_db=0.0), GateOptions(attack=3, hangover=30, steady_db=0.0)]
-    ),
+    gate=st.sampled_from([FOLLOWING, GateOptions(), GateOptions(attack=3, hangover=30)]),
     policy=st.integers(0, len(POLICIES) - 1),
 )
 

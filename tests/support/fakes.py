@@ -83,7 +83,7 @@ def scripted_session(
     policy: CommitPolicy | None = None,
 ) -> Session:
     """A session whose gate follows the loudness of scripted audio at once."""
-    gate = Gate(loud_frame, GateOptions(attack=1, hangover=0, steady_db=0.0))
+    gate = Gate(loud_frame, GateOptions(attack=1, hangover=0))
     return Session(gate, Segmenter(endpoint), policy or LocalAgreement(), options)
 
 

@@ -28,7 +28,7 @@ OPTIONS = EndpointOptions(
 def clips(*stretches: tuple[bool, int], longest: int = 0, cut: int = 50) -> list[Clip]:
     """Of speech and silence, in frames."""
     loud = np.concatenate([np.full(n, speech) for speech, n in stretches])
-    finder = SpeechClips(Gate(loud_frame, GateOptions(steady_db=0.0)), Segmenter(OPTIONS))
+    finder = SpeechClips(Gate(loud_frame, GateOptions()), Segmenter(OPTIONS))
     frames = scripted_audio(loud)
     for at in range(0, len(frames), cut):
         finder.feed(frames[at : at + cut])
