@@ -9,8 +9,8 @@ in memory.
 
 Unless the user names a precision, the faster one is found by measuring: int8 is two to three times
 as fast if the processor has instructions for it, and may be slower if not. One layer of each kind,
-with random weights of the model's width, shows it in a fraction of a second; the result is kept in
-the cache folder.
+with random weights of the model's width, shows it in a fraction of a second, by the time of a
+window of a live stream; the result is kept in the cache folder.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ class WindowShape:
 
 
 LIVE_WINDOW = WindowShape(n_frames=540, n_new=102, n_given=20, n_first=12, passes=(2, 2))
-"""The median window of the bundled recording, with `tiny.en`."""
+"""About the median of the bundled recording, with `tiny.en` and with `base`."""
 
 _GAIN = 0.9
 """Int8 must take less than this share of float32's time to be worth its rounding errors."""
