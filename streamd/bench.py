@@ -103,11 +103,12 @@ def measure(
         decode_ms=_rounded(np.median(took - encode)),
         rtf=round(rtf, 4),
         cpu_s=round(cpu_s, 4),
-        n_streams=_n_streams(config, rtf=rtf, cpu_s=cpu_s),
+        n_streams=n_streams(config, rtf=rtf, cpu_s=cpu_s),
     )
 
 
-def _n_streams(config: Config, *, rtf: float, cpu_s: float) -> int:
+def n_streams(config: Config, *, rtf: float, cpu_s: float) -> int:
+    """Return how many streams of this cost ``streamd serve`` keeps up with on this machine."""
     serving = replace(config, input=replace(config.input, source=False))
     n_workers = build.workers(serving)
     n_processors = min(os.cpu_count() or 1, n_workers * build.threads(serving))
