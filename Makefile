@@ -89,8 +89,9 @@ test-system: system-packages test ## all tests, and the system packages that som
 test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone; MODEL=base.en: with that model
 	MODEL=$(or $(MODEL),tiny.en) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos
 
-docs: $(INSTALLED) ## write docs/options.md and the JSON schemas from the code
+docs: $(INSTALLED) ## write docs/options.md and the JSON schemas from the code, the charts from the figures
 	$(BIN)/python docs/make.py
+	$(BIN)/python benchmarks/charts.py
 
 dist: ## build the wheel and the sdist, check them, print their checksums; nothing is uploaded
 	rm -rf dist

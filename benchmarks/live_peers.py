@@ -243,9 +243,10 @@ def main() -> None:
                 print(model, name, program, rows[program], file=sys.stderr)
             told[f"{model}, {name}"] = rows
             ours = rows.get("streamd", {"CPU s/s": float("nan")})["CPU s/s"]
-            for each in rows.values():
-                each["CPU s/s"] = f"{each['CPU s/s']} ({each['CPU s/s'] / ours:.1f})"
-            lines = [(program, *each.values()) for program, each in rows.items()]
+            lines = []
+            for program, each in rows.items():
+                cpu = f"{each['CPU s/s']} ({each['CPU s/s'] / ours:.1f})"
+                lines.append((program, *(each | {"CPU s/s": cpu}).values()))
             print(
                 f"## {model}, {name}\n\n{table(['program', *next(iter(rows.values()))], lines)}\n"
             )

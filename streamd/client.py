@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from http import HTTPStatus
+from http.client import HTTPException
 from ssl import SSLCertVerificationError, SSLError
 from typing import get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 from urllib.request import Request as URLRequest
-from urllib.request import urlopen
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -21,6 +22,9 @@ from streamd.server.routes import SESSIONS_PATH
 from streamd.server.wire import CLOSE_CODES, STREAM_PATH, Hello
 
 _MAX_RETRY_S = 5.0
+_ANSWER_S = 10.0
+"""How long the server may be silent when it is asked for its sessions."""
+_MAX_ANSWER_BYTES = 1 << 20
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 _log = logging.getLogger(__name__)
@@ -202,12 +206,23 @@ async def _sessions(position: _Position, token: str | None) -> list[str]:
     """Return the names of the server's sessions, oldest first."""
     address = f"{position.origin.replace('ws', 'http', 1)}{SESSIONS_PATH}"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = URLRequest(address, headers=headers)
     try:
-        with await asyncio.to_thread(urlopen, URLRequest(address, headers=headers)) as answer:
-            found = msgspec.json.decode(answer.read(), type=_SessionList).sessions
-    except (OSError, msgspec.DecodeError) as error:
+        answer = await asyncio.to_thread(_answer, request)
+        found = msgspec.json.decode(answer, type=_SessionList).sessions
+    except TimeoutError as error:
+        raise StreamdError(f"{address} does not answer: is that a streamd server?") from error
+    except (OSError, HTTPException, msgspec.DecodeError) as error:
         raise StreamdError(f"{address} cannot be read: {error}") from error
     return [session.name for session in found]
+
+
+def _answer(request: URLRequest) -> bytes:
+    # Without the proxies of the environment, like the websocket.
+    opener = build_opener(ProxyHandler({}), HTTPSHandler())
+    with opener.open(request, timeout=_ANSWER_S) as answer:
+        body: bytes = answer.read(_MAX_ANSWER_BYTES)
+        return body
 
 
 async def _reconnect(position: _Position, token: str | None, pause_s: float) -> ClientConnection:

@@ -1,4 +1,4 @@
-"""The process's standard streams, and log messages on standard error.
+"""The process's standard streams, log messages on standard error, and the end of the process.
 
 The process may have been started with some of them closed (``streamd >&-``), on a full disk, or
 with a reader that leaves. Standard output belongs to the captions.
@@ -8,15 +8,19 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
+from threading import Thread
 from typing import Literal, TextIO
 
 from streamd.errors import StreamdError
 
 Room = Callable[[], AbstractContextManager[None]]
 Submit = Callable[[Callable[[logging.LogRecord], None], logging.LogRecord], object]
+
+ENGINE_THREAD = "inference"
+"""The name of threads that may be inside the model's runtime when the process ends."""
 
 
 def open_missing() -> None:
@@ -55,6 +59,20 @@ def settle() -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def leave(threads: Sequence[Thread], code: int, *, wait_s: float) -> None:
+    """End the process with `code` if one of these threads computes on after `wait_s` seconds each.
+
+    It is for the last moment (`atexit`), when all else is written: at its exit Python would free
+    the model's runtime under the thread, which crashes ("terminate called without an active
+    exception").
+    """
+    for thread in threads:
+        thread.join(wait_s)
+    if any(thread.is_alive() for thread in threads):
+        settle()
+        os._exit(code)
 
 
 class LogHandler(logging.StreamHandler[TextIO]):

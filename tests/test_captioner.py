@@ -188,6 +188,21 @@ def test_a_failed_engine_fails_every_session(monkeypatch):
                 list(broken.listen(recorded.samples()))
 
 
+def test_an_engine_that_hangs_fails_a_recording(monkeypatch):
+    go = threading.Event()
+
+    def hang(*_: object):
+        assert go.wait(100)
+        yield from ()
+
+    monkeypatch.setattr("streamd.captioner.FileTranscriber.transcribe", hang)
+    with Captioner("tiny.en", options={"engine-deadline-ms": 10}) as hung:
+        for _ in range(2):
+            with pytest.raises(EngineError, match="has not finished a window"):
+                hung.transcribe(LAMP)
+        go.set()
+
+
 async def test_who_reads_too_late_misses_no_final():
     class Quiet:
         hub = Hub("s", bound=4)

@@ -5,6 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 import websockets.asyncio.server
+from websockets.http11 import Request
 
 from streamd.client import watch
 from streamd.errors import ConfigError, StreamdError, WireError
@@ -253,6 +254,40 @@ async def test_without_a_microphone_there_it_waits_for_a_speaker_and_shows_all(c
         speaker.hub.close("stop")
         *_, said, end = await watching
     assert (said.text, end.reason) == ("hello", "stop")
+
+
+async def test_a_proxy_is_not_asked_for_the_sessions(monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+    streams = OnlyClients()
+    speaker = streams.open("desk")
+    async with serving(streams) as server:
+        watching = asyncio.create_task(everything(f"127.0.0.1:{server.port}", retry_ms=1))
+        speaker.hub.close("stop")
+        assert await watching == [Eos(seq=0, reason="stop")]
+
+
+async def test_a_server_that_does_not_tell_its_sessions_is_named(monkeypatch):
+    monkeypatch.setattr("streamd.client._ANSWER_S", 0.05)
+    unknown = '{"type":"error","code":"no_such_session","message":"none","fatal":true}'
+
+    told = asyncio.Event()
+
+    async def wait(_: object, request: Request) -> None:
+        if request.path.startswith("/v1/sessions"):
+            await told.wait()
+
+    async def speak(connection: websockets.asyncio.server.ServerConnection) -> None:
+        await connection.send(unknown)
+
+    async with websockets.asyncio.server.serve(
+        speak, "127.0.0.1", 0, process_request=wait
+    ) as server:
+        address = f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        with pytest.raises(StreamdError, match=f"http://{address}/v1/sessions does not answer"):
+            await everything(address)
+        told.set()
 
 
 async def test_with_the_token_one_may_watch():

@@ -136,7 +136,8 @@ def test_the_readme_tree_leaves_nothing_out() -> None:
     named = {name.rstrip("/") for name, _ in readme_tree()}
     there = {path.relative_to(ROOT).parts[:1] for path in tracked()}
     there |= {path.relative_to(ROOT).parts[:2] for path in tracked("streamd")}
-    small_print = {".gitignore", "streamd/__init__.py", "streamd/py.typed"}
+    small_print = {".gitignore", ".pre-commit-config.yaml"}
+    small_print |= {"streamd/__init__.py", "streamd/py.typed"}
     assert {"/".join(parts) for parts in there} - named <= small_print
 
 
@@ -200,14 +201,22 @@ def test_the_messages_of_the_troubleshooting_page_are_streamds() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    link = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+    link = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
     broken = [
-        f"{page.relative_to(ROOT)}: {target}"
+        f"{page.relative_to(ROOT)}: {target}#{heading}"
         for page in tracked("*.md")
-        for target in link.findall(page.read_text())
-        if not (page.parent / target).exists()
+        for target, heading in link.findall(page.read_text())
+        if not _leads_somewhere(page.parent / target if target else page, heading)
     ]
     assert not broken
+
+
+def _leads_somewhere(path: Path, heading: str) -> bool:
+    if not heading or not path.exists():
+        return path.exists()
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return heading in [re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in headings]
 
 
 # -- the model and the recording -------------------------------------------------------------

@@ -4,9 +4,11 @@ Each command imports its modules when it runs, so that ``streamd --help`` and a 
 answered before numpy and the inference runtime are loaded.
 """
 
+import atexit
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -169,21 +171,28 @@ COMMANDS = tuple(map(_command, re.split(r"\n(?! )", _TABLE.strip())))
 
 READER_LEFT = 141
 """The exit code that a shell reports for a program that SIGPIPE ended."""
+_LEAVE_S = 1.0
+"""How long the end waits for a window that nobody needs any more."""
 
 
 def run(argv: Sequence[str] | None) -> int:
     """Run the program; see `streamd.cli.main`."""
     stdio.open_missing()
+    code = 1  # that of Python after a bug, whose traceback it prints
     try:
-        return _run(parse(sys.argv[1:] if argv is None else argv, COMMANDS))
+        code = _run(parse(sys.argv[1:] if argv is None else argv, COMMANDS))
     except StreamdError as error:
         with suppress(OSError):  # stderr may be on the full disk that this is about
             sys.stderr.write(f"streamd: {' '.join(str(error).splitlines())}\n")
-        return error.exit_code
+        code = error.exit_code
     except BrokenPipeError:
-        return READER_LEFT
+        code = READER_LEFT
     finally:
         stdio.settle()
+        busy = [each for each in threading.enumerate() if each.name == stdio.ENGINE_THREAD]
+        if busy:
+            atexit.register(stdio.leave, busy, code, wait_s=_LEAVE_S)
+    return code
 
 
 def _run(request: Request) -> int:

@@ -6,7 +6,6 @@ exits with 0. Only a second interrupt skips that.
 """
 
 import asyncio
-import atexit
 import logging
 import os
 import sys
@@ -29,7 +28,7 @@ from streamd.server import LIVE
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
 from streamd.streams import Chooser, Streams
-from streamd.streams.inference import HangError, WindowRecognizer
+from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
 from streamd.types import ms_from_frames
@@ -89,6 +88,9 @@ async def _live(
         running = [tasks.create_task(task) for task in work]
         live = streams.add(LIVE) if sources else None
         if live is not None:
+            live.broken = control.stop  # which raises it when the others have ended in order
+            in_time = _end_in_time(streams, control, config.limits.shutdown_ms / 1000)
+            running.append(tasks.create_task(in_time))
             _show(config, live, control, tasks)
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving.server(config, streams, uploads))
@@ -120,15 +122,26 @@ async def supervise(
     streams: Streams, open_engine: Callable[[], tuple[Sequence[WindowRecognizer], Chooser]]
 ) -> None:
     """Open the engine in a thread and serve the sessions; a failure is told to all listeners."""
+    thread = EngineThread()  # a pool's would have to be waited for if the program is to end
     try:
-        workers, chooser = await asyncio.to_thread(open_engine)
+        opening = asyncio.get_running_loop().run_in_executor(thread, open_engine)
+        workers, chooser = await opening
         await streams.transcribe(*workers, chooser=chooser)
     except Exception as error:
         streams.fail(error)
-        if isinstance(error, HangError):
-            # At its exit Python would free the runtime under its running thread, which crashes.
-            atexit.register(os._exit, error.exit_code)
         raise
+    finally:
+        thread.close()
+
+
+async def _end_in_time(streams: Streams, control: Control, within_s: float) -> None:
+    """End the sessions that have not ended so long after the user stopped the program.
+
+    Clients' sessions, too: the server, which does the same, may begin to wait only then.
+    """
+    await control.stopped.wait()
+    await asyncio.sleep(within_s)
+    streams.abandon()
 
 
 async def caption(

@@ -193,7 +193,7 @@ def workers(config: Config) -> int:
     """How many windows are transcribed at a time.
 
     One after the other is best for one stream, several at once for many: two windows on a thread
-    each take less time than one after the other on two threads (docs/figures.md).
+    each take less time than one after the other on two threads (benchmarks/RESULTS.md).
     """
     alone = config.input.source
     return config.decoding.workers or (1 if alone else min(2, os.cpu_count() or 1))

@@ -320,12 +320,11 @@ class Uploads:
     def __init__(self, config: Config, streams: Streams) -> None:
         self._config, self._streams = config, streams
         self.opened: asyncio.Future[tuple[Model, Engine[Any]]] = asyncio.Future()
-        """The model, when it is loaded; until then recordings wait."""
+        """The model; it is there before the first step, for which recordings wait."""
 
     async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
-        opened = await asyncio.shield(self.opened)
-        transcriber = await self._streams.between(self._new_transcriber, wanted, *opened)
+        transcriber = await self._streams.between(self._new_transcriber, wanted)
         file = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
         async with FileSource(path, upload=name) as source:
@@ -339,10 +338,8 @@ class Uploads:
         finals = finals_between(self._streams, transcriber, file)
         return Recording(file.duration_ms, finals)
 
-    def _new_transcriber(
-        self, wanted: Wanted, model: Model, engine: Engine[Any]
-    ) -> FileTranscriber:
-        config = self._config
+    def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
+        config, (model, engine) = self._config, self.opened.result()
         choices = build.chooser(config, model)(self._streams.choices, wanted.chosen)
         temperature = wanted.temperature
         decoding = replace(

@@ -5,7 +5,7 @@ silence after a short sound hardly depends on the sound. So an engine computes t
 sound and `MARGIN` more; in every layer they attend to themselves and to a `Bank` of states of
 silence for the rest of the 30 s, and so does the decoder. The bank is the average over the silence
 after real speech. Most of it is sampled: one position stands for `STRIDE`, and log `STRIDE` is
-added to the scores of its key. How close this comes to the full context: docs/figures.md.
+added to the scores of its key. How close this comes to the full context: benchmarks/RESULTS.md.
 """
 
 from collections.abc import Iterable

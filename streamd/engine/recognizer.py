@@ -32,7 +32,7 @@ from streamd.types import Encoded, Hypothesis, Suspect, Window, Word, ms_from_fr
 _SPARE_TOKENS = 8
 SETTLED = 75
 """A position that had so many frames (1.5 s) of sound after it is not computed again. Without,
-nearly the same words are wrong (docs/figures.md), at more than twice the cost."""
+nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
 _SHORT = 16
 """Texts with fewer different tokens are short. Probable texts of noise repeat themselves: they had
 11 at the most. Of longer ones the probability of no speech says little: it was 0.6 to 0.75 for 15 s

@@ -20,6 +20,7 @@ from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, e
 from streamd.hub import Hub
 from streamd.options import ServerLimits
 from streamd.server.dialects import Close, Dialect, Tell
+from streamd.server.dialects.native import Native
 from streamd.server.ingest import SECRET, Ingest, Ingests
 from streamd.server.wire import Hello, Limits, Role, close_code
 from streamd.types import SAMPLE_RATE
@@ -177,7 +178,9 @@ class Connection:
             epoch=self._query.epoch and self._query.epoch.partition(SECRET)[0],
             partials=self._query.partials and self._query.role is not Role.INGEST,
             stats=self._query.stats,
-            deliver=self._deliver,
+            # What a dialect raises here would be raised in the session that publishes. Only our own
+            # protocol, which has nothing to compute, is spared the way through the writer's task.
+            deliver=self._deliver if isinstance(dialect, Native) else None,
             listens=self._query.role is Role.LISTEN,
         )
 

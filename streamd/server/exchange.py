@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import h11
 import msgspec
 from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHeader
 from websockets.http11 import Request, Response
 
 READ_BYTES = 65_536
@@ -46,8 +47,11 @@ class Exchange:
         if not isinstance(event, h11.Request):
             raise GoneError
         headers = Headers()
-        for name, value in event.headers:
-            headers[name.decode()] = value.decode("ascii", "surrogateescape")
+        try:
+            for name, value in event.headers:
+                headers[name.decode()] = value.decode("ascii", "surrogateescape")
+        except InvalidHeader as error:  # which the library raises since its version 16
+            raise BadRequestError("a header is not ASCII") from error
         self.method = event.method.decode()
         return Request(event.target.decode(), headers)
 

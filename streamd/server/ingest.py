@@ -89,7 +89,7 @@ class Ingest:
     @property
     def over(self) -> bool:
         """Whether the session ends or has ended, so that nothing is taken any more."""
-        return self._finishing is not None
+        return self._finishing is not None or self.session.is_over
 
     def connect(self, feeder: Feeder) -> None:
         """Let a connection take over; see `Ingests.connect`."""
@@ -143,7 +143,17 @@ class Ingest:
         """Make the audio final and end the session; of several calls the first counts."""
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(reason))
-        await self._finishing
+        # Several may wait for it, and one who gives up must not end it for the others.
+        await asyncio.shield(self._finishing)
+
+    def abandon(self, reason: EndReason) -> None:
+        """End the session as it is, for which `finish` waits too long; it may be resumed."""
+        self.session.end(reason, resumable=True)
+
+    def close(self) -> None:
+        """Stop finishing, if it still waits for something."""
+        if self._finishing is not None:
+            self._finishing.cancel()
 
     async def _finish(self, reason: EndReason) -> None:
         audio = self._audio
@@ -263,6 +273,16 @@ class Ingests:
         self._waiting.clear()
         finishing = (each.finish(reason) for each in self._ingests.values())
         await asyncio.gather(*finishing, return_exceptions=True)
+
+    def abandon(self, reason: EndReason) -> None:
+        """End all sessions as they are."""
+        for each in self._ingests.values():
+            each.abandon(reason)
+
+    def close(self) -> None:
+        """Wait for nothing any more; call it last."""
+        for each in self._ingests.values():
+            each.close()
 
     async def _expire(self, ingest: Ingest) -> None:
         await asyncio.sleep(self._limits.resume_ms / 1000)

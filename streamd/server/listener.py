@@ -101,7 +101,7 @@ class Server:
             is_full=self._is_full,
             invitation=lambda: self.invitation,
         )
-        self._info = info
+        self._sessions, self._info = sessions, info
         self._limits = limits
         self._announced_limits = msgspec.convert(limits, Limits, from_attributes=True)
         self._ingests = Ingests(sessions, limits)
@@ -110,8 +110,8 @@ class Server:
         self._rest = Rest(recordings, max_bytes=limits.max_upload_bytes) if recordings else None
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming_tasks: set[asyncio.Task[None]] = set()
-        self._n_uploads = 0
-        metrics.uploads.set_function(lambda: self._n_uploads)
+        self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
+        metrics.uploads.set_function(lambda: len(self._uploads))
         self._connections: dict[asyncio.Task[None] | None, Connection] = {}
 
     def reload(self, bind: BindOptions) -> None:
@@ -173,6 +173,26 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
+        await self._refuse_newcomers()
+        try:
+            async with asyncio.timeout(self._limits.shutdown_ms / 1000):
+                await self._ingests.finish(EndReason.SHUTDOWN)
+        except TimeoutError:
+            _log.warning("the final audio of some clients could not be transcribed in time")
+            self._ingests.abandon(EndReason.SHUTDOWN)
+        for connection in self._connections.values():
+            connection.end()
+        handlers = [*self._exchanges, *(task for task in self._connections if task is not None)]
+        if handlers:
+            await asyncio.wait(handlers, timeout=self._limits.send_deadline_ms / 1000)
+        self._registry.abort()
+        for handler in handlers:
+            handler.cancel()
+        self._ingests.close()
+        for opened in self._opened:
+            await opened.wait_closed()
+
+    async def _refuse_newcomers(self) -> None:
         self._registry.is_closing = True
         try:
             # Python 3.11 never closes a connection that it accepted a moment before its server.
@@ -183,23 +203,10 @@ class Server:
                 opened.close(close_connections=False)
             if self._wyoming is not None:
                 self._wyoming.close()
-            for exchange in self._exchanges:
+            # If the engine failed, whoever has sent a recording is just being told so.
+            told = self._uploads if self._sessions.has_failed else set()
+            for exchange in self._exchanges - told:
                 exchange.cancel()
-        try:
-            async with asyncio.timeout(self._limits.shutdown_ms / 1000):
-                await self._ingests.finish(EndReason.SHUTDOWN)
-        except TimeoutError:
-            _log.warning("the final audio of some clients could not be transcribed in time")
-        for connection in self._connections.values():
-            connection.end()
-        handlers = [*self._exchanges, *(task for task in self._connections if task is not None)]
-        if handlers:
-            await asyncio.wait(handlers, timeout=self._limits.send_deadline_ms / 1000)
-        self._registry.abort()
-        for handler in handlers:
-            handler.cancel()
-        for opened in self._opened:
-            await opened.wait_closed()
 
     async def _open_wyoming(self) -> asyncio.Server:
         host, port = parse_address(self.bind.wyoming)
@@ -278,16 +285,17 @@ class Server:
             answer = plain(405, f"the methods here are: {allowed}", {"Allow": allowed})
             await exchange.respond(answer)
             return
-        is_full = self._n_uploads >= self._limits.max_uploads
+        is_full = len(self._uploads) >= self._limits.max_uploads
         refusal = self._auth.check(request) or self._authorize(transport, None, is_full=is_full)
         if refusal is not None:
             await exchange.respond(as_failure(refusal))
             return
-        self._n_uploads += 1
+        upload = asyncio.current_task()
+        self._uploads.add(upload)
         try:
             await self._rest.answer(task, request, exchange)
         finally:
-            self._n_uploads -= 1
+            self._uploads.discard(upload)
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
         socket = WebSocket(accepted, self._limits)
@@ -350,6 +358,12 @@ def _begin(work: Coroutine[Any, Any, None], *groups: set[asyncio.Task[None]]) ->
     for tasks in groups:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+    task.add_done_callback(_log_bug)
+
+
+def _log_bug(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a request has failed because of a bug", exc_info=error)
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:

@@ -119,7 +119,7 @@ class Rest:
                 for part in parser.parse(data):
                     form.take(part)
             parser.close()
-        except MultipartError as error:
+        except (MultipartError, UnicodeError) as error:  # a boundary need not be ASCII
             raise WireError("bad_form", f"the form cannot be read: {error}") from error
 
     async def _transcribe(self, task: Task, form: "_Form", exchange: Exchange) -> None:

@@ -54,6 +54,9 @@ from streamd.vad.utterance import State, Trigger
 
 LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early."""
+LEAST_READ = 25
+"""Frames that a last window must have read to be followed by a window for the rest: half a second,
+so there are at most as many windows as for partials, whatever the recognizer answers."""
 LONG_GAP = 250
 """Frames of silence that stand for a longer gap, besides those that end any utterance."""
 SHORT_PAUSE = 75
@@ -323,8 +326,7 @@ class Session:
         words = new or segment.in_window
         heard = max(words[-1].end, segment.utterance.start) if words else window.start
         voiced = self._segmenter.voiced_share(heard, window.end) * (window.end - heard)
-        # Behind new words, another window is worth it only if it is shorter by as much.
-        least = LEFT_OUT if new else 1
+        least = LEAST_READ if new else 1
         return heard - window.start >= least and voiced >= LEFT_OUT
 
     def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:

@@ -73,7 +73,7 @@ MOVES = {
 
 
 @dataclass(slots=True)
-class Context:
+class PrecedingWords:
     """The last words of the utterance before, without the mark that closed it."""
 
     words: list[Word]
@@ -94,7 +94,7 @@ class Segment:
     """Where the next window for a partial may end."""
     rev: int = 0
     """Partials with the segment's number so far; an utterance without words hands its own on."""
-    context: Context | None = None
+    context: PrecedingWords | None = None
     committed: list[Word] = field(default_factory=list)
     n_left: int = 0
     """How many committed words have left the window."""
@@ -198,7 +198,7 @@ class Segment:
         if not is_mark(last.text):
             bare, _ = split_mark(last) or (last, None)
             kept.append(bare)
-        self.context = Context(kept, last.text[-1:] in STOPS)
+        self.context = PrecedingWords(kept, last.text[-1:] in STOPS)
         self.anchor = anchor
 
     def without_mark(self, hypothesis: Hypothesis) -> Hypothesis:

@@ -70,6 +70,11 @@ class StdinSource:
                 fcntl.fcntl(self._descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         # A thread that waits for the writer can only be woken through a descriptor.
         self._woken, self._waker = os.pipe()
+        # A server with many clients has descriptors above 1023, which `select.select` refuses; and
+        # `epoll` refuses files.
+        self._poll = select.poll()
+        for descriptor in (self._descriptor, self._woken):
+            self._poll.register(descriptor, select.POLLIN)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -144,7 +149,7 @@ class StdinSource:
 
     def _read_bytes(self) -> bytes:
         while True:
-            ready, _, _ = select.select([self._descriptor, self._woken], [], [])
+            ready = {descriptor for descriptor, _ in self._poll.poll()}
             n_wanted = _READ_BYTES if self._n_left is None else min(self._n_left, _READ_BYTES)
             if self._descriptor not in ready or not n_wanted:
                 return b""

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, StreamdError, WireError
+from streamd.errors import ConfigError, EngineError, StreamdError, WireError
 from streamd.events import Choices, EndReason, Fault
 from streamd.hub import Hub
 from streamd.journal import Claimant, Fed, Journal, JournalError, Journals
 from streamd.session import Session
-from streamd.streams.inference import InferenceThread, WindowRecognizer, trim
+from streamd.streams.inference import InferenceThread, WindowRecognizer, outcome, trim
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.streams.wav import WavWriter
@@ -111,8 +111,9 @@ class Streams:
         self._own: set[str] = set()
         self._work = asyncio.Event()
         self._steps: deque[BackgroundStep] = deque()
-        self._n_steps = 0  # that are being computed
+        self._taken: set[BackgroundStep] = set()  # that are being computed
         self._most_steps = 1
+        self._refusal = ""  # why no step is computed any more
 
     def add(self, name: str) -> Stream:
         """Begin a session of the daemon's own; it does not count as a client's."""
@@ -234,7 +235,7 @@ class Streams:
         reasons = {
             trouble: bool(trouble),
             "the model is not loaded yet": not self._loaded.is_set(),
-            "the engine failed": self._fault is not None,
+            "the engine failed": self.has_failed,
             "the source is not open": not all(stream.has_source for stream in own),
             "the source has ended": any(stream.hub.closed for stream in own),
             "no room for another stream": 0 < self._max_ingest <= self._n_fed,
@@ -265,6 +266,7 @@ class Streams:
 
         `chooser` knows the choices that the model allows; without, all are allowed. Raises
         `EngineError` if one of them fails or hangs, `StreamdError` if a final could not be stored.
+        Anything else that a window raises is a bug, which ends its session only.
         """
         self._chooser = chooser or self._chooser
         self._loaded.set()
@@ -274,10 +276,14 @@ class Streams:
         workers = [asyncio.create_task(self._serve(thread)) for thread in threads]
         try:
             await asyncio.gather(*workers)
+        except StreamdError as error:
+            self._refuse_steps(str(error))
+            raise
         finally:
             for worker, thread in zip(workers, threads, strict=True):
                 worker.cancel()
                 thread.close()
+            self._refuse_steps("the engine was stopped")
 
     async def _serve(self, thread: InferenceThread) -> None:
         loop = asyncio.get_running_loop()
@@ -287,25 +293,34 @@ class Streams:
                 raise self._output_error
             begin_s = loop.time()
             if (due := self._longest_waiting()) is not None:
-                stream, window = due
-                hypothesis = await thread.recognize(window)
-                took_s = loop.time() - begin_s
-                self.metrics.decoded(window, hypothesis, took_s)
-                stream.accept(window, hypothesis)
-            elif self._steps and self._n_steps < self._most_steps:
+                await self._take_window(thread, *due)
+            elif self._steps and len(self._taken) < self._most_steps:
                 await self._take_step(thread)
-                took_s = loop.time() - begin_s
             else:
                 await work.wait()
                 continue
-            self._busy_s += took_s
+            self._busy_s += loop.time() - begin_s
             self._wake()  # there may be another window or step, and another worker may take it
+
+    async def _take_window(self, thread: InferenceThread, stream: Stream, window: Window) -> None:
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        done = await thread.recognize(window)
+        if (error := done.exception()) is None:
+            hypothesis = done.result()
+            self.metrics.decoded(window, hypothesis, loop.time() - begin_s)
+            error = outcome(partial(stream.accept, window, hypothesis)).exception()
+        if error is not None:
+            _break_off(stream, error)
 
     async def between(self, call: Callable[..., ResultT], *args: object) -> ResultT:
         """Call in the thread of a recognizer when no live window is due; return the result.
 
-        All who call this take turns. One recognizer of several is left to live windows.
+        All who call this take turns. One recognizer of several is left to live windows. Raises what
+        the call raises, and `EngineError` if the engine ends, has ended or hangs.
         """
+        if self._refusal:
+            raise EngineError(self._refusal)
         step = BackgroundStep(partial(call, *args), asyncio.get_running_loop().create_future())
         self._steps.append(step)
         self._wake()
@@ -314,19 +329,27 @@ class Streams:
 
     async def _take_step(self, thread: InferenceThread) -> None:
         step = self._steps.popleft()
-        if step.answer.cancelled():
+        if step.answer.done():  # whoever waited for it has gone
             return
-        self._n_steps += 1
-        try:
-            done = await thread.run(step.call, deadline_s=_STEP_DEADLINES * self._deadline_s)
-        finally:
-            self._n_steps -= 1
-        if step.answer.cancelled():
+        self._taken.add(step)
+        # If this raises, the engine is dead: `transcribe` answers all steps, this one too.
+        done = await thread.run(step.call, deadline_s=_STEP_DEADLINES * self._deadline_s)
+        self._taken.discard(step)
+        if step.answer.done():
             return
         if (error := done.exception()) is not None:
             step.answer.set_exception(error)
         else:
             step.answer.set_result(done.result())
+
+    def _refuse_steps(self, why: str) -> None:
+        """Answer all steps with an `EngineError`, also those to come; the first reason counts."""
+        self._refusal = self._refusal or why
+        for step in (*self._steps, *self._taken):
+            if not step.answer.done():
+                step.answer.set_exception(EngineError(self._refusal))
+        self._steps.clear()
+        self._taken.clear()
 
     async def keep(self) -> None:
         """Keep what is to be kept, until cancelled. Raises `JournalError` if that fails."""
@@ -368,8 +391,22 @@ class Streams:
             code = "engine" if error is not self._output_error else "journal"
         self._fault = Fault(code=code, message=str(error) or repr(error), fatal=True)
         self._loaded.set()
+        self._refuse_steps(self._fault.message)
         for stream in self._streams.values():
             stream.fail(self._fault)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the engine or the journal failed, so that nothing is computed any more."""
+        return self._fault is not None
+
+    def abandon(self) -> None:
+        """End all sessions as they are, because the process has to end; they may be resumed."""
+        for name, stream in self._streams.items():
+            if stream.is_fed and not stream.is_over:
+                log.warning("session %s: its end could not be transcribed in time", name)
+                reason = EndReason.STOP if name in self._own else EndReason.SHUTDOWN
+                stream.end(reason, resumable=True)
 
     def forget(self) -> None:
         """Free ended sessions but for the text of the newest, and those from the journal."""
@@ -437,6 +474,17 @@ class Streams:
     def _longest_waiting(self) -> tuple[Stream, Window] | None:
         waiting = [stream for stream in self._streams.values() if stream.due_since is not None]
         for stream in sorted(waiting, key=lambda stream: stream.due_since or 0.0):
-            if (window := stream.next_window()) is not None:
+            taken = outcome(stream.next_window)
+            if (error := taken.exception()) is not None:
+                _break_off(stream, error)
+            elif (window := taken.result()) is not None:
                 return stream, window
         return None
+
+
+def _break_off(stream: Stream, error: BaseException) -> None:
+    """End the session whose window raised an error; raise one that concerns all sessions."""
+    if isinstance(error, StreamdError) or not isinstance(error, Exception):
+        raise error
+    stream.break_off(error)
+    stream.broken(error)

@@ -1,6 +1,7 @@
 """The threads that the model runs in, each with one window at a time and a deadline."""
 
 import asyncio
+import atexit
 import ctypes
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -10,12 +11,14 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from streamd.errors import EngineError
+from streamd.stdio import ENGINE_THREAD, leave
 from streamd.types import Hypothesis, Window
 
 _TICK_S = 1.0
 """The deadline counts in steps of this: a process that was stopped for an hour (SIGSTOP, Ctrl-Z)
 finds that only one of them has passed."""
 _JOIN_S = 10.0
+"""How long the end of a program that uses the library waits for a window."""
 
 ResultT = TypeVar("ResultT")
 
@@ -31,36 +34,64 @@ class WindowRecognizer(Protocol):
         """Transcribe the window; called in another thread, for one window at a time."""
 
 
-class InferenceThread(Executor):
-    """A thread for `recognizer`; call `close` when it is no longer needed.
+class EngineThread(Executor):
+    """A thread for the calls of an engine; call `close` when it is no longer needed.
 
     It is a daemon thread instead of a pool's: Python waits for those of a pool when the program
     ends, but a hung engine never returns. It is an executor that is called through the event loop,
     because a loop with a simulated clock counts the time of its executors
-    (``benchmarks/lab/clock.py``). A window may take `deadline_s` (0: no limit).
+    (``benchmarks/lab/clock.py``).
+    """
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=ENGINE_THREAD, daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - as the standard library has it
+        """Call `fn` in the thread; the event loop uses this."""
+        done: Future[Any] = Future()
+        self._tasks.put((partial(fn, *args, **kwargs), done))
+        return done
+
+    def close(self) -> None:
+        """End the thread after its current call, for which only the end of the program waits."""
+        self._tasks.put(None)
+        # The command line ends with an exit code of its own: it calls `leave` first.
+        atexit.register(leave, [self._thread], 1, wait_s=_JOIN_S)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            call, done = task
+            if done.set_running_or_notify_cancel():
+                _settle(done, call)
+
+
+class InferenceThread:
+    """A thread for `recognizer`; call `close` when it is no longer needed.
+
+    A window may take `deadline_s` (0: no limit).
     """
 
     def __init__(self, recognizer: WindowRecognizer, *, deadline_s: float) -> None:
         self._recognizer, self._deadline_s = recognizer, deadline_s
-        self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._is_dead = False
-        self._thread = Thread(target=self._run, name="inference", daemon=True)
-        self._thread.start()
+        self._thread = EngineThread()
 
-    async def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe a window in the thread, one at a time. Raises `EngineError`, `HangError`."""
+    async def recognize(self, window: Window) -> asyncio.Future[Hypothesis]:
+        """Transcribe a window in the thread, one at a time; see `run`."""
         call = partial(self._recognizer.recognize, window)
-        return (await self.run(call, deadline_s=self._deadline_s)).result()
+        return await self.run(call, deadline_s=self._deadline_s)
 
     async def run(
         self, call: Callable[[], ResultT], *, deadline_s: float
     ) -> asyncio.Future[ResultT]:
         """Call in the thread, and return the finished future; one call at a time.
 
-        Raises `HangError` after the deadline; then the thread is of no more use.
+        The future has what the call raises. Raises `HangError` after the deadline; then the thread
+        is of no more use.
         """
         loop = asyncio.get_running_loop()
-        waiting = loop.run_in_executor(self, call)
+        waiting = loop.run_in_executor(self._thread, call)
         left_s = deadline_s or float("inf")
         try:
             while left_s > 0 and not waiting.done():
@@ -71,33 +102,32 @@ class InferenceThread(Executor):
                 return waiting
         finally:
             waiting.cancel()  # a late result is dropped
-        self._is_dead = True
         raise HangError(
             f"the engine has not finished a window within {deadline_s:g} s: it hangs, or "
             "the model is far too slow for this machine (then raise --engine-deadline-ms)"
         )
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - as the standard library has it
-        """Call `fn` in the thread; the event loop uses this."""
-        done: Future[Any] = Future()
-        self._tasks.put((partial(fn, *args, **kwargs), done))
-        return done
-
     def close(self) -> None:
-        """End the thread after its current window; a hung thread is left alone."""
-        self._tasks.put(None)
-        if not self._is_dead:
-            self._thread.join(_JOIN_S)
+        """End the thread after its current window, which nobody waits for."""
+        self._thread.close()
 
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            call, done = task
-            if not done.set_running_or_notify_cancel():
-                continue
-            try:
-                done.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - raised where the window is awaited
-                done.set_exception(error)
+
+def outcome(call: Callable[[], ResultT]) -> Future[ResultT]:
+    """Call, and return the finished future, which has the result or what was raised.
+
+    For calls of one session, whose bug must not end the others: whoever calls looks at
+    ``exception()`` and reports it.
+    """
+    done: Future[ResultT] = Future()
+    _settle(done, call)
+    return done
+
+
+def _settle(done: Future[ResultT], call: Callable[[], ResultT]) -> None:
+    try:
+        done.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - whoever has the future looks at it
+        done.set_exception(error)
 
 
 def trim() -> None:

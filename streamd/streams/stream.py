@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -66,6 +67,8 @@ class Stream:
         self._moved = asyncio.Event()
         self.replaced: Callable[[], None] = lambda: None
         """Called when another node has taken the session over; set by who feeds it."""
+        self.broken: Callable[[Exception], None] = self._log_bug
+        """Gets the bug that ended the session in one of its windows; set by who answers for it."""
         self._is_out = False  # a window, to be transcribed
         self._language_told = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
@@ -161,17 +164,25 @@ class Stream:
         return self.hub.journal.lag_ms if self.hub.journal else 0
 
     def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
+        """Take the next (n, 320) frames, unless the session has ended.
+
+        What this or `gap` or `flush` raises is a bug; then the session has ended.
+        """
+        if self._ended:
+            return
         self._context.metrics.received(ms_from_frames(len(frames)))
         if self._recording is not None:
             self._recording.write(frames)
         if self.heard is not None:
             self.heard(frames)
-        self._publish(self.session.feed(frames))
+        with self._over_if_it_fails():
+            self._publish(self.session.feed(frames))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Report audio that never arrived."""
-        self._publish(self.session.gap(duration_ms, why))
+        if not self._ended:
+            with self._over_if_it_fails():
+                self._publish(self.session.gap(duration_ms, why))
 
     async def room(self) -> None:
         """Return when the engine has caught up so far that more audio is welcome.
@@ -187,7 +198,10 @@ class Stream:
 
     async def flush(self) -> None:
         """Make all audio until now final; the session continues."""
-        self._publish(self.session.flush())
+        if self._ended:
+            return
+        with self._over_if_it_fails():
+            self._publish(self.session.flush())
         await self._until(lambda: self.session.idle)
         await self.stored()
 
@@ -219,6 +233,8 @@ class Stream:
     def accept(self, window: Window, hypothesis: Hypothesis) -> None:
         """Take the recognizer's hypothesis for a window of this session."""
         self._is_out = False
+        if self._ended:
+            return
         self._publish(self.session.accept(window, hypothesis))
         # Of a language that the recognizer was given, the probability is 1.
         if not self._language_told and self.session.language and hypothesis.language_prob < 1:
@@ -252,6 +268,35 @@ class Stream:
         if not (self.hub.closed or self.hub.moves):
             self.hub.publish(fault)
         self.end(EndReason.ERROR, resumable=True)
+
+    def break_off(self, error: Exception) -> None:
+        """End the session because of a bug that concerns no other one.
+
+        Nobody may resume it: with the same audio, the same would happen again.
+        """
+        if self._ended:
+            return
+        what = f"a bug in streamd has ended this session: {type(error).__name__}: {error}"
+        try:
+            self.hub.publish(Fault(code="internal", message=what, fatal=True))
+        except StreamdError as trouble:
+            self._context.failed(trouble)
+        self.end(EndReason.ERROR, resumable=False)
+
+    @contextmanager
+    def _over_if_it_fails(self) -> Iterator[None]:
+        """End the session if the block raises a bug: half of a change may have been made."""
+
+        def leave(_: object, error: BaseException | None, __: object) -> None:
+            if isinstance(error, Exception) and not isinstance(error, StreamdError):
+                self.break_off(error)
+
+        with ExitStack() as stack:
+            stack.push(leave)
+            yield
+
+    def _log_bug(self, error: Exception) -> None:
+        log.error("session %s has ended because of a bug", self.hub.session, exc_info=error)
 
     async def finish(self, reason: EndReason, *, resumable: bool = False) -> None:
         """Make all audio final and end the session, unless another node goes on with it."""

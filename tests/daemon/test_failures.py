@@ -5,37 +5,62 @@ import json
 import re
 import signal
 import sys
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.asyncio.client import connect
 
 from tests.support import recorded
 
-# The program, with a model that takes until a line comes in on stdin.
+# The program, with a model that takes until a line comes in on stdin, or never returns.
 PROGRAM = """
+import logging
 import sys
+from threading import Event
 from streamd import daemon
 from streamd.cli import main
+from streamd.daemon.offline import Uploads
 from streamd.engine.recognizer import Recognizer
 from streamd.errors import EngineError, ModelError
 
 load, recognize, told = daemon.open_model, Recognizer.recognize, sys.stdin.readline
 failure = sys.argv.pop(1)
+n_last = 0
+
+
+def hang():
+    logging.getLogger("streamd").warning("it hangs")
+    while True:
+        if "in C" in failure:
+            Event().wait()
 
 
 def open_model(config):
     if failure == "model" and told():
         raise ModelError("the model is torn: fetch it again")
+    if failure == "a model that hangs in C":
+        hang()
     return load(config)
 
 
 def recognize_until_told(self, window):
-    if failure == "engine" and window.last and told():
+    if failure == "engine" and window.last:
+        logging.getLogger("streamd").warning("it waits")
+        told()
         raise EngineError("the engine is out of memory")
+    if failure == "bug" and window.last:
+        raise ValueError("a window that nobody thought of")
+    if failure.startswith("a window that hangs"):
+        global n_last
+        if n_last:  # the first utterance is final
+            hang()
+        n_last += window.last
     return recognize(self, window)
 
 
 daemon.open_model, Recognizer.recognize = open_model, recognize_until_told
+if failure == "upload":
+    Uploads._new_transcriber = lambda *_: hang()
 sys.exit(main())
 """
 
@@ -73,11 +98,21 @@ async def started():
             await process.communicate()
 
 
+async def said(process: asyncio.subprocess.Process, what: bytes) -> None:
+    """Return when the program has logged this."""
+    async for line in process.stderr:
+        if what in line:
+            return
+    raise AssertionError(f"streamd ended with {await process.wait()}")
+
+
 async def end_of(process: asyncio.subprocess.Process) -> tuple[int, str, bytes]:
     """Exit code, the last line on stderr (all of it if there is a traceback), stdout."""
     out, err = await asyncio.wait_for(process.communicate(b"go on\n"), 60)
-    text = err.decode().strip()
-    return process.returncode, text if "Traceback" in text else text.split("\n")[-1], out
+    # On a busy machine, asyncio's debug mode complains of steps that take 100 ms.
+    lines = [line for line in err.decode().strip().split("\n") if "warning: Executing" not in line]
+    text = "\n".join(lines)
+    return process.returncode, text if "Traceback" in text else lines[-1], out
 
 
 async def test_a_full_disk_ends_it_after_everybody_heard_what_was_said(started, sound, tmp_path):
@@ -92,9 +127,9 @@ async def test_a_full_disk_ends_it_after_everybody_heard_what_was_said(started, 
     assert code == 1
     assert "full.txt" in complaint
     assert "No space left on device" in complaint
-    *events, final, eos = heard
+    *events, eos = heard
+    *_, final = [event for event in events if event["type"] == "final"]
     assert eos == {"type": "eos", "seq": final["seq"], "reason": "stop"}
-    assert final["type"] == "final"
     assert out.decode() == (tmp_path / "good.txt").read_text()
     assert out.decode().splitlines()[-1] == final["text"]
     assert not any(event["type"] == "error" for event in events)
@@ -129,11 +164,95 @@ async def test_a_signal_while_the_model_loads_waits_for_what_was_said(started, s
 async def test_an_engine_that_fails_in_the_last_window_is_told_too(started, sound):
     process, url = await started("engine", sound)
     async with connect(url) as listener:
-        async for message in listener:
-            if json.loads(message)["type"] == "partial":
-                break
+        await said(process, b"it waits")
         process.send_signal(signal.SIGINT)
         end = asyncio.create_task(end_of(process))
         *_, error, eos = [json.loads(message) async for message in listener]
     assert (error["code"], eos["reason"]) == ("engine", "error")
     assert await end == (1, "streamd: the engine is out of memory", b"")
+
+
+async def test_a_bug_in_the_only_session_ends_the_program_as_a_bug(started, sound):
+    process, url = await started("bug", "--fast", sound)
+    async with connect(f"{url}?after=0") as listener:
+        end = asyncio.create_task(end_of(process))
+        *_, error, eos = [json.loads(message) async for message in listener]
+    assert (error["code"], error["fatal"], eos["reason"]) == ("internal", True, "error")
+    code, complaint, _ = await end
+    assert code == 1
+    assert complaint.count("Traceback") == 1
+    assert complaint.endswith("ValueError: a window that nobody thought of")
+
+
+@pytest.mark.parametrize("where", ["in Python", "in C"])
+async def test_a_window_that_never_returns_cannot_prevent_the_end(started, sound, tmp_path, where):
+    failure = f"a window that hangs {where}"
+    journal, text = tmp_path / "journal", tmp_path / "a.txt"
+    process, url = await started(
+        *(failure, "--fast", sound, "-o", str(text), "--journal", str(journal)),
+        *("--set", "limits.shutdown_ms=300"),
+    )
+    async with connect(f"{url}?after=0") as listener:
+        await said(process, b"it hangs")
+        process.send_signal(signal.SIGTERM)
+        code, complaint, out = await end_of(process)
+        *events, eos = [json.loads(message) async for message in listener]
+    assert (code, eos["reason"]) == (0, "stop")
+    assert complaint == "streamd: warning: session live: its end could not be transcribed in time"
+    (final,) = [event for event in events if event["type"] == "final"]
+    assert out.decode() == text.read_text() == final["text"] + "\n"
+    (written,) = journal.rglob("*.jsonl")
+    assert final["text"] in written.read_text()
+
+
+@pytest.mark.parametrize("failure", ["a window that hangs in Python", "a model that hangs in C"])
+async def test_what_never_returns_cannot_keep_a_server_alive(started, failure, sound):
+    process, url = await started(failure, "serve", "--set", "limits.shutdown_ms=300")
+    samples = recorded.samples("sense_0880", "arctic_a0245")
+    async with connect(f"{url}?role=both&session=talk") as speaker:
+        await speaker.send((samples * 32767).astype("<i2").tobytes())
+        if "window" in failure:  # a model is loaded before the server listens
+            await said(process, b"it hangs")
+        process.send_signal(signal.SIGTERM)
+        code, complaint, _ = await end_of(process)
+        *_, eos = [json.loads(message) async for message in speaker]
+    assert (code, eos["reason"], speaker.close_code) == (0, "shutdown", 1001)
+    assert complaint.endswith("of some clients could not be transcribed in time")
+
+
+async def post(url: str, sound: str) -> tuple[int, dict]:
+    """Send a recording; return the status and the answer."""
+    address = urlsplit(url)
+    with open(sound, "rb") as file:  # noqa: ASYNC230 - a few bytes
+        form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+        form += file.read() + b"\r\n--x--\r\n"
+    head = (
+        f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: {len(form)}\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(head.encode() + form)
+    first, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(first.split()[1]), json.loads(body)
+
+
+async def test_a_recording_whose_engine_hangs_gets_an_answer(started, sound):
+    process, url = await started("upload", "serve", "--engine-deadline-ms", "100")
+    status, answer = await post(url, sound)
+    assert (status, answer["error"]["code"]) == (500, "engine")
+    assert "has not finished a window" in answer["error"]["message"]
+    assert (await end_of(process))[0] == 1
+
+
+async def test_a_recording_whose_model_cannot_be_loaded_gets_an_answer(started, sound):
+    process, url = await started("model", "serve")
+    answered = asyncio.create_task(post(url, sound))
+    reading = json.loads
+    async with connect(f"{url}?role=both") as speaker:  # the recording was sent before
+        reading(await speaker.recv())
+    process.stdin.write(b"go on\n")
+    status, answer = await answered
+    assert (status, answer["error"]["code"]) == (500, "engine")
+    assert "fetch it again" in answer["error"]["message"]
+    assert (await end_of(process))[0] == 4

@@ -257,6 +257,83 @@ async def test_a_dead_engine_is_told_to_every_listener():
     assert late.hub.closed
 
 
+class Broken(ScriptedRecognizer):
+    """Raises the error for windows that end here or later."""
+
+    def __init__(self, error: Exception, end: int) -> None:
+        super().__init__()
+        self._error, self._end = error, end
+
+    def recognize(self, window: Window) -> Hypothesis:
+        if window.end >= self._end:
+            raise self._error
+        return super().recognize(window)
+
+
+def assert_only_this_one_ended(heard: list, caplog: pytest.LogCaptureFixture) -> None:
+    *_, fault, eos = heard
+    assert (fault.code, fault.fatal) == ("internal", True)
+    assert "ValueError: a bug" in fault.message
+    assert eos.reason == "error"
+    tracebacks = [record for record in caplog.records if record.exc_info]
+    assert [record.exc_info[1].args for record in tracebacks] == [("a bug",)]
+
+
+async def test_a_bug_in_one_window_ends_its_session_only(serving, caplog):
+    streams = new_streams()
+    long, short = streams.open("long"), streams.open("short")
+    running = serving(streams, Broken(ValueError("a bug"), len(SPEECH) + WORD))
+    heard = asyncio.create_task(collect(long))
+    await turn()
+    long.feed(scripted_audio(SPEECH + SPEECH))
+    short.feed(scripted_audio(SPEECH))
+    await asyncio.wait_for(asyncio.gather(long.finish("stop"), short.finish("stop")), 60)
+    assert_only_this_one_ended(await heard, caplog)
+    assert [f.text for f in await finals(short)] == [SAID]
+    assert not running.done()
+    assert streams.unready() == []
+    again = streams.open("long")
+    again.feed(scripted_audio(SPEECH))
+    await again.finish("stop")
+    assert [f.text for f in await finals(again)] == [SAID]
+
+
+@pytest.mark.parametrize("method", ["next_window", "accept"])
+async def test_a_bug_in_the_state_of_a_session_ends_it_only(method, serving, monkeypatch, caplog):
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    streams = new_streams()
+    broken, other = streams.open("broken"), streams.open("other")
+    monkeypatch.setattr(broken.session, method, fail)
+    serving(streams, ScriptedRecognizer())
+    heard = asyncio.create_task(collect(broken))
+    await turn()
+    for stream in (broken, other):
+        stream.feed(scripted_audio(SPEECH))
+    await asyncio.wait_for(asyncio.gather(broken.finish("stop"), other.finish("stop")), 60)
+    assert_only_this_one_ended(await heard, caplog)
+    assert [f.text for f in await finals(other)] == [SAID]
+
+
+async def test_a_session_that_cannot_take_its_audio_is_over(monkeypatch):
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    streams = new_streams()
+    stream = streams.open("a")
+    heard = asyncio.create_task(collect(stream))
+    await turn()
+    monkeypatch.setattr(stream.session, "feed", fail)
+    with pytest.raises(ValueError, match="a bug"):
+        stream.feed(scripted_audio(SPEECH))
+    *_, fault, eos = await asyncio.wait_for(heard, 60)
+    assert (fault.code, eos.reason) == ("internal", "error")
+    stream.feed(scripted_audio(SPEECH))  # what the client had sent already is dropped
+    await stream.finish("stop")
+    assert streams.open("a") is not stream
+
+
 async def test_an_engine_that_does_not_come_back_is_dead():
     class Hanging:
         def __init__(self) -> None:

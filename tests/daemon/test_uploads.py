@@ -9,10 +9,10 @@ import pytest
 import soundfile
 
 from streamd.config import load
-from streamd.daemon import build
+from streamd.daemon import build, supervise
 from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import open_model
-from streamd.errors import ConfigError, EngineError, SourceError, WireError
+from streamd.errors import ConfigError, EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
 from streamd.server import Wanted
 from streamd.streams import Streams
@@ -201,3 +201,49 @@ async def test_what_fails_fails_alone(transcribing):
     await turn()
     gone.cancel()
     assert await streams.between(lambda: 42) == 42
+
+
+async def test_who_waits_for_an_engine_that_hangs_hears_of_it():
+    streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8, deadline_s=0.01)
+    go = threading.Event()
+    running = asyncio.create_task(streams.transcribe(ScriptedRecognizer(), ScriptedRecognizer()))
+    steps = [asyncio.create_task(streams.between(call)) for call in (go.wait, int)]
+    for step in steps:  # the second one waits for the first
+        with pytest.raises(EngineError, match="has not finished a window"):
+            await asyncio.wait_for(step, 60)
+    with pytest.raises(EngineError, match="has not finished a window"):
+        await running
+    with pytest.raises(EngineError, match="has not finished a window"):
+        await asyncio.wait_for(streams.between(int), 60)
+    go.set()
+
+
+async def test_who_waits_for_an_engine_that_is_stopped_hears_of_it():
+    streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8)
+    started, go, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+
+    def block() -> None:
+        loop.call_soon_threadsafe(started.set)
+        assert go.wait(60)
+
+    running = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
+    steps = [asyncio.create_task(streams.between(call)) for call in (block, int)]
+    await started.wait()
+    running.cancel()
+    for step in steps:
+        with pytest.raises(EngineError, match="the engine was stopped"):
+            await asyncio.wait_for(step, 60)
+    go.set()
+
+
+async def test_who_waits_for_a_model_that_cannot_be_loaded_hears_of_it():
+    streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8)
+
+    def open_engine() -> None:
+        raise ModelError("the model is torn")
+
+    step = asyncio.create_task(streams.between(int))
+    with pytest.raises(ModelError):
+        await supervise(streams, open_engine)
+    with pytest.raises(EngineError, match="the model is torn"):
+        await asyncio.wait_for(step, 60)

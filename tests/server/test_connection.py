@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.hub import Hub
+from streamd.server.dialects.deepgram import Deepgram
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
 
@@ -111,6 +112,29 @@ async def test_a_bug_of_ours_ends_one_stream_and_is_reported(monkeypatch, caplog
         assert (await other.get())["seq"] == 1
     assert streams.ingests["talk"].finished == "error"
     assert any(record.exc_info for record in caplog.records)
+
+
+async def test_a_bug_in_a_dialect_ends_its_connection_only(monkeypatch, caplog):
+    def say(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Deepgram, "say", say)
+    streams, query = CountingStreams(), "encoding=linear16&sample_rate=16000&session=talk"
+    async with (
+        serving(streams) as server,
+        client(server.port, query, path="/v1/listen") as foreign,
+        client(server.port, "session=talk") as listener,
+    ):
+        await listener.get()
+        hub = streams.ingests["talk"].hub
+        # Whoever publishes, which is the session, does not notice.
+        assert [hub.publish(final(text)).seq for text in ("one", "two")] == [1, 2]
+        assert [(await listener.get())["text"] for _ in range(2)] == ["one", "two"]
+        assert await foreign.rest() == []
+        assert foreign.close_code == 1011
+        assert (await listener.rest())[-1]["type"] == "eos"
+    bugs = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [bug.args for bug in bugs] == [("a bug",)]
 
 
 async def test_a_stream_may_come_byte_by_byte():

@@ -397,3 +397,16 @@ async def test_the_speaker_may_change_its_mind_about_words(query, start, n_words
         async with client(server.port, "session=talk&after=0") as listener:
             (final,) = [message for message in await listener.rest() if message["type"] == "final"]
         assert len(final["words"]) == 1
+
+
+async def test_who_no_longer_waits_for_the_end_does_not_prevent_it():
+    session = CountingIngest(Hub("talk"))
+    ingest = Ingest(session, epoch="e", max_session_ms=0)
+    session.may_finish.clear()
+    impatient, patient = (asyncio.create_task(ingest.finish("stop")) for _ in range(2))
+    await session.asked_to_flush.wait()
+    impatient.cancel()
+    await asyncio.wait({impatient})
+    session.may_finish.set()
+    await asyncio.wait_for(patient, 60)
+    assert session.hub.closed

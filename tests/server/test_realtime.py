@@ -210,3 +210,11 @@ def test_failures_are_told():
     assert fault["error"]["type"] == "server_error"
     _, close = refused(OpenAIRealtime(""), WireError("too_many_streams", "full"))
     assert close == Close(1013, "too_many_streams")
+
+
+def test_what_nobody_knows_is_not_kept():
+    (first, second) = told(update(junk="x" * 1000), update(more={"junk": 1}, noise_reduction=None))
+    for updated in (first, second):
+        assert updated["type"] == "session.updated"
+        known = {"format", "transcription", "turn_detection", "noise_reduction"}
+        assert {*updated["session"]["audio"]["input"]} == known

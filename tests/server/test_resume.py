@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from streamd.events import Fault
 from tests.support.serving import Client, CountingIngest, CountingStreams, client, serving
 
 START = {"type": "start", "samples": 0}
@@ -39,6 +40,23 @@ async def test_who_comes_back_goes_on_where_it_was():
             *_, ack, eos = await speaker.rest()
     assert (ack, eos["reason"]) == ({"type": "ack", "samples": 1280}, "stop")
     assert streams.ingests["talk"].n_fed == 4
+
+
+async def test_a_session_that_has_ended_because_of_a_bug_is_not_kept_for_its_client():
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        async with client(server.port, QUERY) as speaker:
+            epoch, _ = await begun(speaker)
+            ingest = streams.ingests["talk"]
+            ingest.hub.publish(Fault(code="internal", message="a bug", fatal=True))
+            ingest.end("error", resumable=False)
+            *_, fault, eos = await speaker.rest()
+            assert (fault["code"], eos["reason"]) == ("internal", "error")
+            assert speaker.close_code == 1000
+        await ingest.until(lambda ingest: ingest.finished)
+        async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
+            *_, refused = await speaker.rest()
+            assert refused["code"] == "session_over"
 
 
 async def test_acks_tell_what_is_final_each_second():

@@ -379,3 +379,16 @@ async def test_the_model_is_listed():
         writer.close()
         assert [each["id"] for each in json.loads(body)["data"]] == ["fake"]
         assert (await post(server.port, form()))[0] == 405  # nobody transcribes recordings here
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "X-Other"])
+async def test_a_header_that_is_not_ascii_gets_an_answer(name, caplog):
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        rows = [f"POST {PATH} HTTP/1.1", "Host: localhost", "Content-Length: 0"]
+        rows.append(f"{name}: multipart/form-data; boundary=\xff")
+        writer.write("\r\n".join((*rows, "", "")).encode("latin-1"))
+        status, _, body = await answer(reader)
+        writer.close()
+    assert (status, b"not ASCII" in body) == (400, True)
+    assert not caplog.records

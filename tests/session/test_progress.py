@@ -39,8 +39,8 @@ many = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
-LEFT_OUT = 75
-"""Frames of voice that a last window must have left out for another one to follow it."""
+LEAST_READ = 25
+"""Frames that a last window must have read for another one to follow it."""
 _COUNT = 2.0**-20
 """A frame's number is the multiple of this in its first sample."""
 
@@ -418,7 +418,7 @@ def most_windows(told: Run) -> int:
     - For partials an utterance has a window each step.
     - Each pause asks for a last window, and so does an utterance that did not end in its pause.
     - A last window that left out 1.5 s of voice is followed by one that begins there: behind
-      given words once in each pause, behind new ones if it is 1.5 s shorter.
+      given words once in each pause, behind new ones if it is half a second shorter.
     """
     n_frames, endpoint = len(told.voiced), told.world.endpoint
     pairs = zip([False, *told.voiced], told.voiced, strict=False)
@@ -431,7 +431,7 @@ def most_windows(told: Run) -> int:
     step = told.world.options.step
     n_partials = n_frames // step + n_utterances if step else 0
     overlaps = n_cuts * endpoint.overlap
-    n_again = (n_frames + overlaps) // LEFT_OUT + n_pauses + n_utterances
+    n_again = (n_frames + overlaps) // LEAST_READ + n_pauses + n_utterances
     return n_partials + n_pauses + n_utterances + n_again
 
 

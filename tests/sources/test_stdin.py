@@ -1,7 +1,9 @@
 import asyncio
 import contextlib
+import fcntl
 import os
 import pty
+import resource
 import threading
 
 import numpy as np
@@ -187,3 +189,20 @@ async def test_a_reader_that_fails_says_so(tmp_path):
 def test_nonsense_is_refused_at_once():
     with open(os.devnull, "rb") as file, pytest.raises(SourceError, match="3 Hz is not"):
         StdinSource(file, PcmOptions(rate_hz=3))
+
+
+async def test_a_pipe_may_have_any_descriptor():
+    """A server with a thousand clients opens a pipe whose number `select.select` refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1100:
+        pytest.skip("needs a hard limit of 1100 open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    try:
+        with piped() as (file, into):
+            into.write(RAMP[:1000].tobytes())
+            into.close()
+            with os.fdopen(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 1024), "rb") as far:
+                async with StdinSource(far, PcmOptions(encoding="f32le")) as source:
+                    assert_is_ramp(await collect(source), RAMP[:1000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -66,6 +66,8 @@ class CountingIngest:
         self.hub.choices = replace(self.hub.choices, **chosen)
 
     def feed(self, frames: Frames) -> None:
+        if self.is_over:
+            return
         assert not self.finished, "fed after the end"
         self.frames.append(frames)
         self.moved.set()
@@ -88,7 +90,7 @@ class CountingIngest:
     async def flush(self) -> None:
         self.asked_to_flush.set()
         await self.may_finish.wait()
-        if self.n_fed == self._done:
+        if self.n_fed == self._done or self.is_over:
             return
         text = f"{self.n_fed - self._done} frames"
         start_ms, end_ms = ms_from_frames(self._done), ms_from_frames(self.n_fed)
@@ -105,6 +107,15 @@ class CountingIngest:
         )
         self._done = self.n_fed
         self._seg += 1
+
+    @property
+    def is_over(self) -> bool:
+        return self.hub.closed
+
+    def end(self, reason: str, *, resumable: bool) -> None:
+        self.has_room.set()
+        self.may_finish.set()
+        self.hub.close(reason)
 
     def gap(self, duration_ms: int, why: str) -> None:
         self.gaps.append((duration_ms, why))
@@ -135,6 +146,7 @@ class CountingStreams:
         self.reasons: list[str] = []
         self.metrics = Metrics(version="", model="fake")
         self.lag_ms = 0
+        self.has_failed = False
 
     async def prepare(self, session: str, **asked: object) -> None:
         pass

@@ -116,10 +116,12 @@ class RealtimeInput:
     def update(self, session: dict[str, Any], *, is_used: bool) -> bool:
         """Take the fields of a ``session.update``.
 
-        Return False if that changes what `is_used` already. Raises `msgspec.ValidationError`.
+        Unknown ones are dropped, or the answer would grow with each message. Return False if that
+        changes what `is_used` already. Raises `msgspec.ValidationError`.
         """
         audio = msgspec.convert(session.get("audio", {}), dict[str, dict[str, Any]])
-        told = {**self._told, **audio.get("input", {})}
+        given = audio.get("input", {})
+        told = {name: given.get(name, before) for name, before in self._told.items()}
         wanted = msgspec.convert(told, _Input)
         if is_used and wanted != self._input:
             return False

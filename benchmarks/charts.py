@@ -1,0 +1,440 @@
+"""Draws the charts of docs/figures.md from figures.json: ``python benchmarks/charts.py``.
+
+figures.json is the last line that `live_peers.py` prints, of one run over all programs, and before
+it date, commit, machine, load, command and sounds. Nothing of another run goes into it, so what is
+in one chart was measured in one sitting. This writes docs/accuracy.svg, docs/latency.svg and the
+tables in RESULTS.md between two comments.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from html import escape
+from math import floor, log10
+from pathlib import Path
+
+import msgspec
+
+from tables import table
+
+HERE = Path(__file__).resolve().parent
+FIGURES = HERE / "figures.json"
+RESULTS = HERE / "RESULTS.md"
+CHARTS = HERE.parent / "docs"
+
+MODEL = "tiny.en"
+"""The model of the charts; it is the only one that every program was measured with."""
+TIMED = "A"
+"""The sound of the chart of times: medians of two sounds have no sum, and A has more words."""
+OURS = "streamd"
+_NAMES = {
+    "whisper.cpp stream": "whisper.cpp stream, 3 s",
+    "whisper.cpp stream, 500 ms, -ac 384": "whisper.cpp stream, 0.5 s",
+    "faster-whisper": "faster-whisper, 0.5 s",
+    "Moonshine": "Moonshine, its own model",
+}
+"""What the charts call a program that has steps, or another model."""
+_BEGIN, _END = "<!-- made by `make docs` from figures.json -->", "<!-- end -->"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A program with a sound; what the columns mean says `live_peers.py`."""
+
+    wer: str = msgspec.field(name="WER %")
+    shown: str = msgspec.field(name="first shown")
+    committed: str
+    final: str = msgspec.field(name="in a final")
+    erased: str
+    twice: int
+    cpu: float = msgspec.field(name="CPU s/s")
+    lost: str
+    mb: int = msgspec.field(name="MB")
+    version: str
+
+
+class Played(msgspec.Struct, frozen=True):
+    """A sound: how many words are compared, and how long it is."""
+
+    words: int
+    seconds: float
+
+
+class Sitting(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured in one sitting."""
+
+    date: str
+    commit: str
+    machine: str
+    load: str
+    command: str
+    sounds: dict[str, Played]
+    live: dict[str, dict[str, Row]]
+
+    @property
+    def day(self) -> str:
+        """The date as it is written in a sentence."""
+        day = date.fromisoformat(self.date)
+        return f"{day.day} {day:%B %Y}"
+
+    def rows(self, model: str) -> dict[str, dict[str, Row]]:
+        """Of each program, its rows by sound."""
+        found: dict[str, dict[str, Row]] = {}
+        for sound in self.sounds:
+            for program, row in self.live.get(f"{model}, {sound}", {}).items():
+                found.setdefault(program, {})[sound] = row
+        return found
+
+
+def read(path: Path = FIGURES) -> Sitting:
+    """Return what was measured."""
+    return msgspec.json.decode(path.read_bytes(), type=Sitting)
+
+
+# -- the table -------------------------------------------------------------------------------
+
+
+def tables(sitting: Sitting) -> str:
+    """A table for each model, in Markdown; in each cell all sounds."""
+    models = dict.fromkeys(name.split(", ")[0] for name in sitting.live)
+    return "\n\n".join(_table(sitting, model) for model in models)
+
+
+def _table(sitting: Sitting, model: str) -> str:
+    head = (
+        *(model, "WER %", "twice", "first shown", "committed", "in a final", "erased"),
+        *("CPU s/s (times streamd's)", "lost", "MB"),
+    )
+    programs = sitting.rows(model)
+    lines = []
+    for program, rows in programs.items():
+        cells = [_cells(row, programs[OURS][sound]) for sound, row in rows.items()]
+        cells += [["–"] * len(cells[0])] * (len(sitting.sounds) - len(cells))
+        name = f"**{program}**" if program == OURS else program
+        lines.append((name, *map(", ".join, zip(*cells, strict=True))))
+    return table(head, lines)
+
+
+def _cells(row: Row, ours: Row) -> list[str]:
+    cpu = f"{row.cpu:.2f} ({row.cpu / ours.cpu:.0f})"
+    times = (row.shown, row.committed, row.final)
+    return [row.wer, str(row.twice), *times, row.erased, cpu, row.lost, str(row.mb)]
+
+
+def with_tables(page: str, sitting: Sitting) -> str:
+    """Return the page with the current tables between its two comments."""
+    made = f"{_BEGIN}\n\n{tables(sitting)}\n\n{_END}"
+    changed, n = re.subn(
+        f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", lambda _: made, page, flags=re.S
+    )
+    assert n == 1, "RESULTS.md has no place for the tables"
+    return changed
+
+
+# -- what charts consist of ------------------------------------------------------------------
+
+WIDTH = 700
+CHARACTER = 7.5
+"""How wide one is at most, on average."""
+_STYLE = """\
+text { font: 13px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; \
+paint-order: stroke; stroke-width: 4 }
+.head { font-size: 16px; font-weight: 600 }
+.note { font-size: 12px }
+.ours { font-weight: 600 }
+text { fill: #1f2328; stroke: #ffffff }
+.soft, .note, .grey { fill: #59636e }
+.blue { fill: #0072b2 }
+.orange { fill: #b34e00 }
+.paper { fill: #ffffff }
+line { stroke: #d8dee4 }
+line.blue { stroke: #0072b2; stroke-width: 2.5 }
+line.orange { stroke: #b34e00; stroke-width: 2.5 }
+@media (prefers-color-scheme: dark) {
+text { fill: #f0f6fc; stroke: #0d1117 }
+.soft, .note, .grey { fill: #9aa4af }
+.blue { fill: #56b4e9 }
+.orange { fill: #e69f00 }
+.paper { fill: #0d1117 }
+line { stroke: #30363d }
+line.blue { stroke: #56b4e9 }
+line.orange { stroke: #e69f00 }
+}
+"""
+"""Blue and orange of Okabe and Ito, the orange darker on white: everybody can tell them apart, and
+their contrast to the paper is at least 4.5. Text has a rim in that colour, for rules behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle that something is drawn in."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: "Box") -> bool:
+        """Whether the two have a point in common."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+    def inside(self, other: "Box") -> bool:
+        """Whether it does not leave the other one."""
+        across = other.left <= self.left and self.right <= other.right
+        return across and other.top <= self.top and self.bottom <= other.bottom
+
+
+@dataclass(frozen=True, slots=True)
+class LogAxis:
+    """A horizontal axis on which equal ratios have equal lengths."""
+
+    low: float
+    high: float
+    left: float
+    right: float
+
+    @classmethod
+    def over(cls, values: Iterable[float], *, left: float, right: float) -> "LogAxis":
+        """An axis from a round number below the values to one above them."""
+        some = sorted(values)
+        numbers = _round_numbers(some[0], some[-1])
+        return cls(numbers[0], numbers[-1], left, right)
+
+    def at(self, value: float) -> float:
+        """Return where a value is."""
+        share = log10(value / self.low) / log10(self.high / self.low)
+        return round(self.left + share * (self.right - self.left), 1)
+
+    def drawn(self, meaning: str, *, top: float, bottom: float) -> Iterator[str]:
+        """A rule and a number for each round number, and below them what they are."""
+        for number in _round_numbers(self.low, self.high):
+            x = self.at(number)
+            yield _line((x, top), (x, bottom))
+            yield _text(x, bottom + 19, f"{number:g}", "soft", "middle")
+        yield _text(self.right, bottom + 39, meaning, "soft", "end")
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten, from the last up to `low` to the first from `high` on."""
+    powers = range(floor(log10(low)), floor(log10(high)) + 2)
+    numbers = [float(f"{m}e{n}") for n in powers for m in (1, 2, 5)]
+    first = max(number for number in numbers if number <= low)
+    last = min(number for number in numbers if number >= high)
+    return [number for number in numbers if first <= number <= last]
+
+
+def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    look = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:g}" y="{y:g}"{look}{where}>{escape(text, quote=False)}</text>'
+
+
+def _line(begin: tuple[float, float], end: tuple[float, float], kind: str = "") -> str:
+    (x1, y1), (x2, y2) = begin, end
+    look = f' class="{kind}"' if kind else ""
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"{look}/>'
+
+
+def _dot(x: float, y: float, kind: str, *, radius: float = 4.5) -> str:
+    return f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{kind}"/>'
+
+
+def _svg(bottom: float, words: tuple[str, str], lines: list[str], notes: str) -> str:
+    """A picture: its title, what it shows in words, what is drawn above `bottom`, and notes."""
+    title, about = (escape(text, quote=False) for text in words)
+    below = textwrap.wrap(notes, 96)
+    height = bottom + 54 + 17 * len(below)
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:g}" '
+            f'viewBox="0 0 {WIDTH} {height:g}" role="img" aria-labelledby="title about">',
+            f'<title id="title">{title}</title>',
+            f'<desc id="about">{about}</desc>',
+            f"<style>\n{_STYLE}</style>",
+            f'<rect width="{WIDTH}" height="{height:g}" rx="6" class="paper"/>',
+            _text(20, 32, words[0], "head"),
+            *lines,
+            *(_text(20, bottom + 62 + 17 * i, note, "note") for i, note in enumerate(below)),
+            "</svg>\n",
+        )
+    )
+
+
+# -- the charts ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text beside a point: where it is written, and the box that it takes."""
+
+    x: float
+    y: float
+    anchor: str
+    box: Box
+
+    @classmethod
+    def at(cls, x: float, y: float, anchor: str, *, width: float) -> "Label":
+        """A label whose text begins, ends or has its middle at `x`."""
+        left = x - {"start": 0, "middle": width / 2, "end": width}[anchor]
+        return cls(x, y, anchor, Box(left, y - 8, left + width, y + 8))
+
+
+def labels(
+    places: Sequence[tuple[float, float]], widths: Sequence[float], area: Box
+) -> list[Label]:
+    """Write beside each point: right of it, or left, above or below, where there is room."""
+    taken = [Box(x - 7, y - 7, x + 7, y + 7) for x, y in places]
+    found = []
+    for (x, y), width in zip(places, widths, strict=True):
+        choices = [
+            Label.at(x + dx, y + dy, anchor, width=width)
+            for dx, dy, anchor in (
+                *((11, 0, "start"), (-11, 0, "end"), (0, -16, "middle"), (0, 16, "middle")),
+                *((7, -16, "end"), (7, 16, "end"), (-7, -16, "start"), (-7, 16, "start")),
+            )
+        ]
+        free = [
+            label
+            for label in choices
+            if label.box.inside(area) and not any(label.box.meets(box) for box in taken)
+        ]
+        found.append((free or choices)[0])
+        taken.append(found[-1].box)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A program: CPU seconds per second, and words wrong in per cent, of all sounds together."""
+
+    program: str
+    cpu: float
+    wrong: float
+
+
+def points(sitting: Sitting) -> list[Point]:
+    """Return the points of the chart of words against CPU time."""
+    found = []
+    n_words = sum(sound.words for sound in sitting.sounds.values())
+    seconds = sum(sound.seconds for sound in sitting.sounds.values())
+    for program, rows in sitting.rows(MODEL).items():
+        sounds = [(sitting.sounds[name], row) for name, row in rows.items()]
+        n_wrong = sum(round(float(row.wer) * sound.words / 100) for sound, row in sounds)
+        cpu_s = sum(row.cpu * sound.seconds for sound, row in sounds)
+        found.append(Point(program, cpu_s / seconds, 100 * n_wrong / n_words))
+    return found
+
+
+def accuracy(sitting: Sitting) -> str:
+    """The chart of words wrong against CPU time, as SVG."""
+    found = points(sitting)
+    top, bottom = 100, 380
+    axis = LogAxis.over((point.cpu for point in found), left=52, right=WIDTH - 24)
+    most = 2 * (int(max(point.wrong for point in found) / 2) + 1)
+    heights = {wrong: bottom - wrong * (bottom - top) / most for wrong in range(0, most + 1, 2)}
+    places = [(axis.at(p.cpu), round(bottom - p.wrong * (bottom - top) / most, 1)) for p in found]
+    names = [_NAMES.get(point.program, point.program) for point in found]
+    area = Box(axis.left, top - 10, WIDTH - 10, bottom)
+    beside = labels(places, [CHARACTER * len(name) for name in names], area)
+    lines = [
+        _text(20, 54, "Nearer to the lower left corner is better.", "soft"),
+        _text(20, 84, "words wrong, %", "soft"),
+        *axis.drawn("CPU seconds per second of speech, logarithmic", top=top, bottom=bottom),
+        *(_line((axis.left, y), (axis.right, y)) for y in heights.values()),
+        *(_text(axis.left - 10, y + 4, str(n), "soft", "end") for n, y in heights.items()),
+    ]
+    for point, (x, y), name, label in zip(found, places, names, beside, strict=True):
+        ours = point.program == OURS
+        lines.append(_dot(x, y, "blue" if ours else "grey", radius=7 if ours else 5))
+        lines.append(_text(label.x, label.y + 4, name, "ours" if ours else "", label.anchor))
+    told = "; ".join(
+        f"{name} {point.wrong:.1f} % and {point.cpu:.2f} s"
+        for point, name in zip(found, names, strict=True)
+    )
+    n_words = sum(sound.words for sound in sitting.sounds.values())
+    notes = (
+        f"{n_words} words, {MODEL}, one thread, {sitting.day}, on a machine that other work "
+        "slowed down, so all CPU times are too long. WhisperLiveKit, WhisperLive and RealtimeSTT "
+        "compute whenever they can: this is what they take, not what they need."
+    )
+    return _svg(bottom, ("Words wrong and CPU time of live captions", told), lines, notes)
+
+
+def delays(sitting: Sitting) -> list[tuple[str, list[float], list[float]]]:
+    """Median and 95 % until a word is shown and until it stays; who is soonest comes first."""
+    rows = sitting.live[f"{MODEL}, {TIMED}"]
+    found = [(name, _seconds(row.shown), _seconds(row.committed)) for name, row in rows.items()]
+    return sorted(found, key=lambda each: each[2])
+
+
+def _seconds(cell: str) -> list[float]:
+    return [float(number) for number in cell.split("/")]
+
+
+def latency(sitting: Sitting) -> str:
+    """The chart of when words are shown and when they can no longer change, as SVG."""
+    found = delays(sitting)
+    times = [s for _, shown, stays in found for s in (*shown, *stays)]
+    axis = LogAxis.over(times, left=270, right=WIDTH - 50)
+    top, pitch = 74, 38
+    bottom = top + pitch * len(found)
+    about = "The dot is the median. The line ends where 95 of 100 words are there."
+    below = "seconds after the end of the word, logarithmic"
+    lines = [_text(20, 54, about, "soft"), *axis.drawn(below, top=top, bottom=bottom)]
+    for i, (program, shown, stays) in enumerate(found):
+        middle = top + pitch * i + pitch / 2
+        name, kind = _NAMES.get(program, program), "ours" if program == OURS else ""
+        lines.append(_text(20, middle + 4, name, kind))
+        meanings = ("", "") if i else ("shown", "can no longer change")
+        lines += _span(axis, shown, middle - 8, colour="orange", meaning=meanings[0])
+        lines += _span(axis, stays, middle + 8, colour="blue", meaning=meanings[1])
+    told = "; ".join(
+        f"{_NAMES.get(program, program)} {_short(shown[0])} and {_short(stays[0])} s"
+        for program, shown, stays in found
+    )
+    notes = (
+        f"{sitting.sounds[TIMED].words} words, {MODEL}, one thread, {sitting.day}; words that are "
+        "right in the end. RealtimeSTT ran on a slowed real clock, so its times are too long."
+    )
+    title = "When a word is shown, and when it can no longer change"
+    return _svg(bottom, (title, f"Medians: {told}"), lines, notes)
+
+
+def _span(
+    axis: LogAxis, spread: list[float], y: float, *, colour: str, meaning: str
+) -> Iterator[str]:
+    """A median and a 95th percentile with their numbers, and what they are if it is to be said."""
+    begin, end = (axis.at(seconds) for seconds in spread)
+    low, high = map(_short, spread)
+    yield _line((begin, y), (end, y), colour)
+    yield _dot(begin, y, colour)
+    yield _text(begin - 9, y + 4, low, colour, "end")
+    yield _text(end + 6, y + 4, high, "soft")
+    if meaning:
+        yield _text(end + 14 + CHARACTER * len(high), y + 4, meaning, colour)
+
+
+def _short(seconds: float) -> str:
+    """Two digits that count."""
+    return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f}"
+
+
+def made(sitting: Sitting) -> dict[Path, str]:
+    """The files that follow from the figures, with their contents."""
+    return {
+        CHARTS / "accuracy.svg": accuracy(sitting),
+        CHARTS / "latency.svg": latency(sitting),
+        RESULTS: with_tables(RESULTS.read_text(encoding="utf-8"), sitting),
+    }
+
+
+def main() -> None:
+    """Write them."""
+    for path, text in made(read()).items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The charts show what was measured, and can be read."""
+
+from itertools import combinations
+from xml.etree import ElementTree
+
+import pytest
+
+from charts import (
+    CHARACTER,
+    MODEL,
+    Box,
+    LogAxis,
+    accuracy,
+    delays,
+    labels,
+    latency,
+    made,
+    points,
+    read,
+    with_tables,
+)
+
+SITTING = read()
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_charts_and_tables_are_current():
+    for path, text in made(SITTING).items():
+        assert path.read_text(encoding="utf-8") == text, "run: make docs"
+
+
+def test_both_charts_have_every_program_of_the_sitting():
+    programs = set(SITTING.rows(MODEL))
+    assert {point.program for point in points(SITTING)} == programs
+    assert {program for program, _, _ in delays(SITTING)} == programs
+
+
+def test_words_and_cpu_time_of_all_sounds_count_as_one():
+    rows = SITTING.rows(MODEL)["Moonshine"]
+    assert [(row.wer, row.cpu) for row in rows.values()] == [("6.7", 0.6), ("3.5", 0.78)]
+    (point,) = (point for point in points(SITTING) if point.program == "Moonshine")
+    assert point.wrong == pytest.approx(100 * (8 + 6) / (119 + 171))
+    assert point.cpu == pytest.approx((0.6 * 44.4 + 0.78 * 60.7) / (44.4 + 60.7))
+
+
+@pytest.mark.parametrize("draw", [accuracy, latency])
+def test_a_chart_says_what_it_shows_and_follows_light_and_dark(draw):
+    chart = ElementTree.fromstring(draw(SITTING))
+    assert chart.findtext(f"{SVG}title")
+    assert "streamd" in (chart.findtext(f"{SVG}desc") or "")
+    assert "prefers-color-scheme: dark" in (chart.findtext(f"{SVG}style") or "")
+
+
+@pytest.mark.parametrize("draw", [accuracy, latency])
+def test_no_text_of_a_chart_lies_on_another_or_leaves_it(draw):
+    chart = ElementTree.fromstring(draw(SITTING))
+    paper = Box(0, 0, float(chart.get("width", 0)), float(chart.get("height", 0)))
+    boxes = [(text.text, written(text)) for text in chart.findall(f"{SVG}text")]
+    assert [text for text, box in boxes if not box.inside(paper)] == []
+    pairs = combinations(boxes, 2)
+    assert [(a, b) for (a, one), (b, other) in pairs if one.meets(other)] == []
+
+
+def written(text: ElementTree.Element) -> Box:
+    """Where a text is, by a guess of its width."""
+    x, y = float(text.get("x", 0)), float(text.get("y", 0))
+    small = 0.9 if text.get("class") == "note" else 1
+    width = CHARACTER * small * len(text.text or "")
+    left = x - {None: 0, "middle": width / 2, "end": width}[text.get("text-anchor")]
+    return Box(left, y - 11, left + width, y + 3)
+
+
+def test_a_label_goes_where_no_other_point_or_label_is():
+    area = Box(0, 0, 400, 200)
+    right, left = labels([(100, 100), (130, 100)], [60, 60], area)
+    assert (left.anchor, right.anchor) == ("start", "end")
+    above, _ = labels([(100, 100), (120, 100)], [200, 200], area)
+    assert above.y < 100
+
+
+def test_an_axis_begins_and_ends_with_round_numbers():
+    axis = LogAxis.over([0.13, 35.1], left=0, right=270)
+    assert (axis.low, axis.high) == (0.1, 50)
+    assert LogAxis.over([0.2, 5], left=0, right=1).high == 5
+    assert axis.at(0.5) - axis.at(0.1) == pytest.approx(axis.at(5) - axis.at(1), abs=0.1)
+
+
+def test_a_page_without_a_place_for_the_tables_is_no_page_of_results():
+    with pytest.raises(AssertionError, match="no place"):
+        with_tables("# Results\n", SITTING)
