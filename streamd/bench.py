@@ -33,8 +33,8 @@ _BLOCK = 5
 """Frames that are fed at once: 100 ms, as of a file that is played in real time."""
 _PATIENCE_S = 30.0
 _MOST_BUSY = 0.6
-"""The share of its processors' time that a server can use before windows are late (docs/figures.md:
-with 6 streams of `base` and 12 of `tiny.en` less than 1 % of them are)."""
+"""The share of its processors' time that a server can use before windows are late: with 6 streams
+of `base` and 12 of `tiny.en` less than 1 % of them are (benchmarks/RESULTS.md)."""
 
 
 class StreamCost(msgspec.Struct, frozen=True, kw_only=True):

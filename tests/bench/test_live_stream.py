@@ -80,7 +80,7 @@ def test_options_that_find_no_speech_are_an_error(monkeypatch, model, engine):
 @pytest.mark.parametrize(
     ("rtf", "cpu_s", "n"),
     [
-        (0.095, 0.095, 12),  # docs/figures.md: less than 1 % of the windows are late
+        (0.095, 0.095, 12),  # RESULTS.md: less than 1 % of the windows are late
         (0.19, 0.19, 6),
         (0.1, 0.19, 6),  # two threads a window
         (0.39, 0.1, 3),  # it waits for another processor
