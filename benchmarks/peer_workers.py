@@ -1,15 +1,18 @@
 """One program in its process, told what to do by JSON: ``peer_workers.py NAME FOLDER THREADS``.
 
 FOLDER is what `peer_weights.py` wrote. A request is ``{"do": "step", ...}``; the answer to each is
-one line, with what was measured. Every program gets the same 5 s of sound and writes 20 tokens,
-greedily, without timestamps and without a second try; how each is brought to that is said at its
-class. Of whole recordings each writes what it does by itself.
+one line, with what was measured. Every program gets the same 5 s of speech and writes at most 20
+tokens, greedily, without timestamps and without a second try; how each is brought to that is said
+at its class, and what streamd does in a live stream. Of whole recordings each writes what it does
+by itself.
 """
 
 import json
+import math
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,10 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 import soundfile
 
-from streamd.cli.bench import noise
+from streamd.engines.prepared import LIVE_WINDOW, bundled_speech
+from streamd.types import FRAME, Hypothesis, Window
 
 N_TOKENS = 20
-WINDOW = noise(250)
+WINDOW = bundled_speech()[: 250 * FRAME]
+_NEW_TOKENS = 3
+"""What a window of a live stream decodes: benchmarks/RESULTS.md, "A window of real speech"."""
 
 
 class Peer(Protocol):
@@ -158,24 +164,44 @@ class OpenAiWhisper:
 
 
 class Streamd:
-    """streamd, whose script fixes the length of its hypothesis (streamd/cli/bench.py).
+    """streamd. `search.max_tokens` stops it; windows that go on have no second try.
 
-    `ctx` 0 is what it would choose for such a window. The draft is what it said half a second
-    before, as in a stream; ``streamd-undrafted`` has none.
+    `ctx` 0 is what it chooses. A step is a window of a live stream: longer than `WINDOW`, but half
+    a second later than the one before, whose text is given and whose states are kept.
+    ``streamd-alone`` transcribes `WINDOW`, as the others do.
     """
 
-    def __init__(self, folder: Path, threads: int, *, draft: bool = True) -> None:
-        from streamd.cli.bench import ScriptedRecognizer, steps
+    def __init__(self, folder: Path, threads: int, *, alone: bool = False) -> None:
         from streamd.config import load
         from streamd.daemon import build
         from streamd.daemon.offline import FileTranscriber
         from streamd.daemon.opening import open_model
+        from streamd.whisper.recognizer import Recognizer
 
         given = {"threads": str(threads), "model": str(folder / "hf"), "language": "en"}
         config = load(given, {})
         model, self._engine = open_model(config)
-        tokenizer, options = build.tokenizer(config, model), build.decoding_options(config, model)
-        self._steps = steps(ScriptedRecognizer(self._engine, tokenizer, options), draft=draft)
+        tokenizer = build.tokenizer(config, model)
+        # What random weights write is kept, too.
+        options = replace(
+            build.decoding_options(config, model),
+            no_speech_threshold=1.0, least_evidence=-math.inf, loops=None,
+        )  # fmt: skip
+
+        def recognize(window: Window, max_tokens: int) -> Hypothesis:
+            limited = replace(options, max_tokens=max_tokens)
+            return Recognizer(self._engine, tokenizer, limited).recognize(window)
+
+        self._step = partial(recognize, Window(0, 250, WINDOW), N_TOKENS)
+        if not alone:
+            n, speech = LIVE_WINDOW.n_frames, bundled_speech()
+            before = Window(0, n - 25, speech[: (n - 25) * FRAME])
+            said = recognize(before, LIVE_WINDOW.n_given)
+            window = Window(
+                0, n, speech[: n * FRAME], prefix=said.tokens, prefix_end=n - 100,
+                encoded=said.encoded,
+            )  # fmt: skip
+            self._step = partial(recognize, window, _NEW_TOKENS)
         self._writer = FileTranscriber(config, model, self._engine)
         self._mel = np.zeros((model.dims.n_mels, 2 * model.dims.n_audio_ctx), np.float32)
         self.about = f"precision {config.decoding.precision}"
@@ -184,7 +210,7 @@ class Streamd:
         """One window."""
         if ctx:
             raise ValueError("streamd chooses its context itself")
-        return next(self._steps)[2]
+        return len(self._step().tokens)
 
     def encode(self) -> None:
         """The encoder."""
@@ -200,7 +226,7 @@ class Streamd:
 
 PEERS = {
     "streamd": Streamd,
-    "streamd-undrafted": partial(Streamd, draft=False),
+    "streamd-alone": partial(Streamd, alone=True),
     "whisper.cpp": WhisperCpp,
     "whisper.cpp native": WhisperCpp,
     "faster-whisper": FasterWhisper,

@@ -6,8 +6,9 @@
 WEIGHTS is a folder that `peer_weights.py` filled. Every program runs in a process of its own and
 they take turns, a step each, so that what else the machine does hits all of them; ratios are the
 medians of the rounds' ratios. CPU time is that of all threads; of programs that spin while they
-wait it says how much they take from others. A step is what ``--step 500 --length 5000`` asks for
-twice a second: 5 s of audio, a hypothesis of 20 tokens, 2 threads.
+wait it says how much they take from others. A step is what live captions need twice a second, on 2
+threads: of streamd a window that keeps what is known of the one before, of the others 5 s of audio
+and a hypothesis of at most 20 tokens.
 
 The wheel of pywhispercpp is built for any x86-64; what ``pip install --no-binary pywhispercpp
 --no-deps --target DIR pywhispercpp`` builds for this machine is faster, and with ``--native DIR``
@@ -138,7 +139,7 @@ def warm_start(folder: Path) -> dict[str, float]:
 
 STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "streamd": ("streamd", {"do": "step", "ctx": 0}),
-    "streamd, no draft": ("streamd-undrafted", {"do": "step", "ctx": 0}),
+    "streamd, nothing kept": ("streamd-alone", {"do": "step", "ctx": 0}),
     **{name: (name, {"do": "step", "ctx": 0}) for name in BUILDS},
     **{f"{name}, audio_ctx {CUT}": (name, {"do": "step", "ctx": CUT}) for name in BUILDS},
     "faster-whisper int8": ("faster-whisper", {"do": "step", "ctx": 0}),

@@ -67,7 +67,7 @@ RUNS = {
     "streamd models list": Run(r"tiny\.en .*bundled"),
     "streamd models get base.en": Run("", r"base\.en is here"),
     "streamd models get base": Run("", "base is here"),
-    "streamd bench -m base.en": Run("step"),
+    "streamd bench -m base.en": Run("n_streams"),
     "streamd devices": Run("USB"),
     "streamd": live(),
     "streamd --device USB": live(stderr="microphone: USB"),

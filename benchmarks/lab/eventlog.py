@@ -82,7 +82,7 @@ def read_log(path: Path) -> Log:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: no event log of streamd bench: {error}") from error
+        raise ConfigError(f"{path}: no event log of streaming.py: {error}") from error
     if not log or not isinstance(log[0], Began):
-        raise ConfigError(f"{path}: no event log of streamd bench: it does not say what began")
+        raise ConfigError(f"{path}: no event log of streaming.py: it does not say what began")
     return log

@@ -1,7 +1,7 @@
 """Models with the dimensions of OpenAI's and random weights: the cost of a size without its files.
 
-Random weights take as long as trained ones. They write noise, so measurements replace their text
-(`streamd.cli.bench.ScriptedRecognizer`).
+Random weights take as long as trained ones. They write noise, so measurements fix how many tokens
+there are.
 """
 
 from pathlib import Path

@@ -104,10 +104,11 @@ def _models_check(config: Config, name: str) -> Iterator[str]:
 
 
 def _bench(config: Config) -> Iterator[str]:
-    from streamd.cli.bench import bench_step, step_json, step_table
+    from streamd.cli.bench import cost_json, cost_table, measure
+    from streamd.daemon.opening import open_model
 
-    result = bench_step(config)
-    yield step_table(result) if sys.stdout.isatty() else step_json(result)
+    cost = measure(config, *open_model(config, settled=True))
+    yield cost_table(cost) if sys.stdout.isatty() else cost_json(cost)
 
 
 # Each entry: USAGE = MODULE:FUNCTION: summary, and below it the options. They are sections and
@@ -126,8 +127,8 @@ watch URL = cli.viewing:show: show the captions of another streamd
 export [SESSION] = cli.viewing:export: write a session of the journal, or list all
   output journal
 devices = cli.commands:_devices: list the microphones
-bench = cli.commands:_bench: measure how fast a model is on this machine
-  decoding LOG MODEL
+bench = cli.commands:_bench: measure what live captions cost on this machine
+  streaming vad decoding LOG MODEL
 doctor = cli.doctor:report: check this machine, and say how to fix problems
   source model threads precision engine compute host port LOG
 models list|get|import|check|build|remove ... = cli.commands:_models: \

@@ -6,14 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamd.cli.bench import (
-    ScriptedRecognizer,
-    StepTimes,
-    measure_encoder,
-    measure_steps,
-    n_edits,
-    spoken,
-)
+from streamd.cli.bench import StreamCost, measure, n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
@@ -41,12 +34,8 @@ log = logging.getLogger(__name__)
 
 _MAX_WORSE = 0.2
 """Share of the clips' words that may be wrong in int8 in addition to those in float32."""
-_N_STEPS = 3
-_PATIENCE_MS = 5_000
-"""The encoder at full context is not measured if it may take longer."""
-_STEP_MS = 500
-_FULL = 10
-"""How much longer the encoder takes for the full context than for 5 s, at most."""
+_PATIENCE_S = 3.0
+"""The speed is measured for so long."""
 
 
 def report(config: Config) -> Iterator[str]:
@@ -78,8 +67,7 @@ def report(config: Config) -> Iterator[str]:
     log.info("%s: listening to %d clips", name, len(clips()))
     yield from _heard(config, model, engine)
     log.info("%s: measuring its speed", name)
-    live = ScriptedRecognizer(engine, tokenizer, build.decoding_options(config, model))
-    yield from _speed(engine, measure_steps(live, n_steps=_N_STEPS))
+    yield from _speed(measure(config, model, engine, within_s=_PATIENCE_S))
 
 
 def _facts(model: Model) -> Iterator[str]:
@@ -177,20 +165,11 @@ def _heard(config: Config, model: Model, engine: Engine[Any]) -> Iterator[str]:
         yield line("", f"said: {clip.text}")
 
 
-def _speed(engine: Engine[Any], step: StepTimes) -> Iterator[str]:
-    n_ctx = engine.dims.n_audio_ctx
-    yield line("encoder", f"{step.encode_ms:.0f} ms for 5 s of audio")
-    if _FULL * step.encode_ms < _PATIENCE_MS:
-        yield line("", f"{measure_encoder(engine, n=1):.0f} ms for {n_ctx * FRAME_MS / 1000:g} s")
-    yield line(
-        "a step of 500 ms",
-        f"{step.step_ms:.0f} ms for 5 s of audio and {step.tokens} tokens: "
-        f"rtf {step.step_ms / _STEP_MS:.2f}",
-    )
-    if step.step_ms > _STEP_MS:
-        yield line(
-            "", f"! slower than speech; --step {-(-step.step_ms * 1.2 // 100) * 100:.0f} is not"
-        )
+def _speed(cost: StreamCost) -> Iterator[str]:
+    yield line("a live window", f"{cost.median_ms:.0f} ms, its encoder {cost.encode_ms:.0f} ms")
+    yield line("a live stream", f"{cost.cpu_s:.2f} CPU seconds per second; rtf {cost.rtf:.2f}")
+    if cost.rtf > 1:
+        yield line("", "! slower than speech: use a smaller model, or a longer --step")
 
 
 def line(name: str, value: str) -> str:

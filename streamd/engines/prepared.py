@@ -9,8 +9,8 @@ in memory.
 
 Unless the user names a precision, the faster one is found by measuring: int8 is two to three times
 as fast if the processor has instructions for it, and may be slower if not. One layer of each kind,
-with random weights of the model's width, shows it in a fraction of a second; the result is kept in
-the cache folder.
+with random weights of the model's width, shows it in a fraction of a second, by the time of a
+window of a live stream; the result is kept in the cache folder.
 """
 
 import hashlib
@@ -53,6 +53,7 @@ from streamd.system.processor import instruction_sets, processor_name
 from streamd.types import FRAME, N_AUDIO_CTX, SAMPLE_RATE, Mel, Samples
 from streamd.whisper.engine import Engine, FeaturesT, run_in_order
 from streamd.whisper.mel import log_mel
+from streamd.whisper.recognizer import SETTLED
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +63,30 @@ _ABOUT, _SIZES, _STATES = "model.msgpack", "sizes.json", "silence.npy"
 
 Choice = Literal["auto", "float32", "int8"]
 
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """What a window of a live stream takes, after one that began at the same frame.
+
+    It has `n_frames`, of which the encoder computes the last `n_new`. The decoder has `n_given`
+    tokens from the window before; it runs `n_first` tokens, the last of them a draft, then `passes`
+    of so many tokens each.
+    """
+
+    n_frames: int
+    n_new: int
+    n_given: int
+    n_first: int
+    passes: tuple[int, ...]
+
+
+LIVE_WINDOW = WindowShape(n_frames=540, n_new=102, n_given=20, n_first=12, passes=(2, 2))
+"""About the median of the bundled recording, with `tiny.en` and with `base`."""
+
 _GAIN = 0.9
 """Int8 must take less than this share of float32's time to be worth its rounding errors."""
 _LEAST_STATE = 384
 """The width of `tiny`; narrower models are fast enough in float32."""
-_N_SOUND = 175
-"""Frames of a window of 3.5 s."""
 _N_TIMES = 5
 _N_WINDOWS = 20
 _WINDOW_S = (1.0, 2.0, 3.5, 5.0, 8.0)
@@ -164,10 +183,15 @@ def with_bank(model: Model, *, threads: int, precision: Precision) -> Model:
     """
     if model.bank is not None or model.dims.n_audio_ctx < N_AUDIO_CTX:
         return model
-    speech, _ = soundfile.read(asset("speech") / "recording.flac", dtype="float32")
-    windows = _windows(speech, model.dims.n_mels)
+    windows = _windows(bundled_speech(), model.dims.n_mels)
     bank = make_bank(model.dims, model.weights, windows, threads=threads, precision=precision)
     return replace(model, bank=bank)
+
+
+def bundled_speech() -> Samples:
+    """Return the recording that ships with streamd: a minute of several speakers."""
+    speech, _ = soundfile.read(asset("speech") / "recording.flac", dtype="float32")
+    return np.asarray(speech, np.float32)
 
 
 def _windows(speech: Samples, n_mels: int) -> Iterator[tuple[int, Mel]]:
@@ -258,7 +282,8 @@ def choose_precision(
     folder, kept = cache_folder(), None
     if folder:
         shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
-        key = hashlib.sha256(f"{machine()} {threads} {shape}".encode()).hexdigest()[:40]
+        about = f"{machine()} {threads} {shape} {LIVE_WINDOW}"
+        key = hashlib.sha256(about.encode()).hexdigest()[:40]
         kept = folder / "precision" / key
         with suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
@@ -288,8 +313,7 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
     make = partial(build, slice_of, weights, alignment_heads=[(0, 0)], bank=bank, threads=threads)
     float32_ms, int8_ms = fastest_ms(
         (make(precision="float32"), make(precision="int8")),
-        # About what a step of `--step 500 --length 5000` decodes.
-        partial(window_ms, n_drafted=24, n_more=3),
+        partial(window_timer, shape=LIVE_WINDOW),
     )
     return ChosenPrecision(
         precision="int8" if int8_ms < _GAIN * float32_ms else "float32",
@@ -299,19 +323,34 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
 
 
 def fastest_ms(
-    engines: Sequence[Engine[Any]], measure: Callable[[Engine[Any]], float]
+    engines: Sequence[Engine[Any]], timer: Callable[[Engine[Any]], Callable[[], float]]
 ) -> list[float]:
-    """Measure each engine, by turns, so that other load affects all of them; return the best."""
-    rounds = [[measure(engine) for engine in engines] for _ in range(_N_TIMES)]
+    """Time each engine, by turns, so that other load affects all of them; return the best.
+
+    `timer` returns what times an engine.
+    """
+    timers = [timer(engine) for engine in engines]
+    rounds = [[timed_ms() for timed_ms in timers] for _ in range(_N_TIMES)]
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
-def window_ms(engine: Engine[FeaturesT], *, n_drafted: int, n_more: int) -> float:
-    """Time a window: encode it, verify a draft, decode more tokens one by one."""
-    n = min(_N_SOUND, engine.dims.n_audio_ctx)
-    mel = np.zeros((engine.dims.n_mels, 2 * n), np.float32)
-    begun_s = time.perf_counter()
-    decoder = engine.decoder(engine.encode(mel), n_drafted + n_more)
-    for first, k in ((0, n_drafted), *((n_drafted + i, 1) for i in range(n_more))):
-        run_in_order(decoder, [0] * k, first)
-    return (time.perf_counter() - begun_s) * 1000
+def window_timer(engine: Engine[FeaturesT], shape: WindowShape) -> Callable[[], float]:
+    """Return what times a window of this shape, in ms; the one before it is transcribed now."""
+    n_slots = shape.n_given + shape.n_first + sum(shape.passes)
+    n_frames = min(shape.n_frames, engine.dims.n_audio_ctx)
+    n_known = max(0, n_frames - shape.n_new)
+    mel = np.zeros((engine.dims.n_mels, 2 * n_frames), np.float32)
+    known = engine.encode(mel[:, : 2 * (n_known + SETTLED)])
+    before = engine.decoder(known, n_slots)
+    run_in_order(before, [0] * shape.n_given, 0)
+
+    def window_ms() -> float:
+        begun_s = time.perf_counter()
+        decoder = engine.decoder(engine.encode(mel, known=known, n_known=n_known), n_slots)
+        first = shape.n_given if decoder.adopt(before, shape.n_given) else 0
+        for n_tokens in (shape.n_given + shape.n_first - first, *shape.passes):
+            run_in_order(decoder, [0] * n_tokens, first)
+            first += n_tokens
+        return (time.perf_counter() - begun_s) * 1000
+
+    return window_ms

@@ -36,14 +36,6 @@ def refusal(script: str, *args: str | Path) -> str:
     return done.stderr
 
 
-def test_a_step_of_the_model_in_the_box():
-    table, told = run("step.py", "--steps", "2", "threads=1")
-    (row,) = told["steps"]
-    assert (row["model"], row["step"]["tokens"], row["undrafted"]["passes"]) == ("tiny.en", 20, 21)
-    assert "at the full context" in table
-    assert told["machine"]["cores"] >= 1
-
-
 def test_the_pieces_of_a_step_by_operator():
     tables, told = run("operations.py", "--dims", "tiny.en", "--rounds", "1")
     assert "| tiny.en, 2 threads, int8 |" in tables

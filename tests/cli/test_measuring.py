@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streamd.cli import main
-from streamd.cli.bench import StepBench, StepTimes
+from streamd.cli.bench import StreamCost
 from streamd.cli.doctor import _microphone
 from streamd.cli.model_check import judged
 from streamd.config import load
@@ -40,7 +40,7 @@ def test_the_check_of_the_bundled_model_tells_all_and_succeeds(capsys):
     assert f"{n_wrong} of 48 in int8" in out
     assert "said: eight of spades four of clubs seven of hearts" in out
     assert "(0 of 9 words wrong)" in out
-    assert "20 tokens: rtf" in out
+    assert "CPU seconds per second; rtf 0." in out
     assert "comparing it with the reference" in err
 
 
@@ -124,26 +124,22 @@ def test_numbers_and_spelling_are_no_wrong_words():
 def test_the_bench_gives_a_table_to_a_terminal_and_one_line_of_json_to_a_pipe(
     monkeypatch, capsys, terminal
 ):
-    times = StepTimes(
-        step_ms=120.0, best_ms=100.0, p95_ms=150.0, encode_ms=70.0, decode_ms=40.0, rest_ms=10.0,
-        cpu_ms=110.0, n_steps=2, tokens=20, passes=4.0,
+    cost = StreamCost(
+        model="tiny.en", speech_s=60.0, n_windows=100, median_ms=50.0, best_ms=20.0, p95_ms=90.0,
+        cpu_ms=60.0, encode_ms=30.0, decode_ms=20.0, rtf=0.24, cpu_s=0.3, n_streams=4,
     )  # fmt: skip
-    result = StepBench(
-        model="tiny.en", load_s=0.5, rtf=0.24, step=times, undrafted=times, full=times,
-        encoder_ms=180.0,
-    )  # fmt: skip
-    monkeypatch.setattr("streamd.cli.bench.bench_step", lambda config: result)
+    monkeypatch.setattr("streamd.cli.bench.measure", lambda config, model, engine: cost)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     assert main(["bench", "-q", "-t", "1", "-m", "tiny.en"]) == 0
     out, _ = capsys.readouterr()
     if terminal:
         assert "real-time factor" in out
-        assert "0.24" in out
+        assert "0.240; above 1" in out
     else:
         figures = json.loads(out)
         assert out.count("\n") == 1
-        assert set(figures) == {"machine", "step"}
-        assert figures["step"]["rtf"] == 0.24
+        assert set(figures) == {"machine", "stream"}
+        assert figures["stream"]["rtf"] == 0.24
 
 
 DOCTOR = ("doctor", "--no-source", "-t", "1")

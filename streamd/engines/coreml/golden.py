@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 from numpy.typing import NDArray
 
 from streamd.engines.check import clips, distance, mel_of
 from streamd.engines.coreml.package import BUILD_AGAIN, FORMS, GOLDEN, MAX_TOKENS, BuiltModel, Meta
+from streamd.engines.prepared import bundled_speech
 from streamd.errors import ModelError
 from streamd.models.model import Model
 from streamd.models.silence import MARGIN
-from streamd.system.disk import asset
 from streamd.types import FRAME, Mel
 from streamd.whisper.engine import Alignment, Engine, Logits, run_in_order
 
@@ -117,8 +116,7 @@ def run_window(engine: Engine[Any], window: GoldenWindow) -> Iterator[_Result]:
 
 def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
     """Return a window for each context; the first runs all functions of the decoder, too."""
-    speech, _ = soundfile.read(asset("speech") / "recording.flac", dtype="float32")
-    tokens, found = _transcript(model), []
+    speech, tokens, found = bundled_speech(), _transcript(model), []
     for i, n_ctx in enumerate(meta.contexts):
         with_bank = meta.bank and MARGIN + _HIDDEN < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
         n = max(1, n_ctx - _HIDDEN - with_bank * MARGIN)

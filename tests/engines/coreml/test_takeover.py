@@ -72,12 +72,15 @@ def bring_up(job: Job, wanted: str = "auto", *, encodes: bool = False, **times: 
     switching = Recorded()
     by_placement = {GPU: "gpu", STATELESS: "stateless", MIXED: "mixed", ANE: "ane"}
 
-    def window_ms(engine) -> float:
-        if encodes:
-            engine.encode(np.zeros((80, 20), np.float32), audio_ctx=10)
-        return times[by_placement.get(getattr(engine, "placement", None), "cpu")]
+    def timer(engine):
+        def window_ms() -> float:
+            if encodes:
+                engine.encode(np.zeros((80, 20), np.float32), audio_ctx=10)
+            return times[by_placement.get(getattr(engine, "placement", None), "cpu")]
 
-    Takeover(switching, job, wanted, limits=PATIENT, measure=window_ms).run()
+        return window_ms
+
+    Takeover(switching, job, wanted, limits=PATIENT, timer=timer).run()
     return switching
 
 

@@ -33,7 +33,7 @@ from streamd.engines.coreml.runtime.programs import (
     of_form,
 )
 from streamd.engines.coreml.runtime.worker import Job, Worker, WorkerLostError
-from streamd.engines.prepared import fastest_ms, window_ms
+from streamd.engines.prepared import WindowShape, fastest_ms, window_timer
 from streamd.errors import EngineError, ModelError
 from streamd.system.disk import discard, put_file
 from streamd.system.processor import processor_name
@@ -50,7 +50,9 @@ TRIAL_LIMITS = WorkerLimits(start_s=3600.0, answer_s=120.0, deaths=1)
 _NEURAL_ENGINE_DEATHS = 2
 """Workers on the Neural Engine that may be lost before the GPU replaces it."""
 _COMPILED, OUTCOME = "compiled-", "outcome.json"
-_MEASURE = partial(window_ms, n_drafted=16, n_more=8)
+_SHORT_WINDOW = WindowShape(n_frames=175, n_new=100, n_given=4, n_first=8, passes=(2, 2))
+"""The first functions that are loaded suffice for it."""
+_TIMER = partial(window_timer, shape=_SHORT_WINDOW)
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,14 +180,14 @@ class Takeover:
         wanted: Wanted,
         *,
         limits: WorkerLimits,
-        measure: Callable[[Engine[Any]], float] = _MEASURE,
+        timer: Callable[[Engine[Any]], Callable[[], float]] = _TIMER,
     ) -> None:
         """Try the `job` on other placements, too; an engine that serves has these `limits`.
 
-        `measure` returns the time of a window on an engine; it is called several times.
+        `timer` returns what times a window on an engine, which is called several times.
         """
         self._switching, self._job, self._wanted = switching, job, wanted
-        self._limits, self._measure = limits, measure
+        self._limits, self._timer = limits, timer
         self._trials: list[Trial] = []
         self._best: Placement | None = None
         self._gpu: Placement | None = None
@@ -279,7 +281,7 @@ class Takeover:
         """Return the time of a window in ms. Raises `_RefusedError` if another engine is faster."""
         if placement in ON_GPU:
             self._gpu = placement  # it is right, and so it can replace the Neural Engine
-        own_ms, other_ms = fastest_ms((engine, self._switching.current), self._measure)
+        own_ms, other_ms = fastest_ms((engine, self._switching.current), self._timer)
         if not self._trials or all(trial.wrong for trial in self._trials):  # this was the CPU
             self._trials.append(Trial(placement=None, window_ms=other_ms))
         best, wanted = self._best, self._wanted

@@ -1,0 +1,110 @@
+"""What a live stream costs: every window of a session is timed, and a server's streams counted."""
+
+import json
+
+import numpy as np
+import pytest
+
+from streamd.cli.bench import StreamCost, cost_json, cost_table, measure, n_streams
+from streamd.config import load
+from streamd.daemon import build
+from streamd.errors import ConfigError
+from streamd.models.store import load_model
+from tests.support import recorded
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("tiny.en")
+
+
+class Counting:
+    """An engine that counts windows, and those of which something is known."""
+
+    def __init__(self, engine) -> None:
+        self.dims, self._engine = engine.dims, engine
+        self.n_windows = self.n_known = 0
+
+    def encode(self, mel, *, audio_ctx=0, known=None, n_known=0):
+        self.n_windows += 1
+        self.n_known += n_known > 0
+        return self._engine.encode(mel, audio_ctx=audio_ctx, known=known, n_known=n_known)
+
+    def decoder(self, features, n_slots):
+        return self._engine.decoder(features, n_slots)
+
+
+@pytest.fixture
+def engine(model):
+    return Counting(build.engine(load({"threads": "1", "precision": "int8"}, {}), model))
+
+
+def play(monkeypatch, sound, model, engine, **options) -> StreamCost:
+    monkeypatch.setattr("streamd.cli.bench.bundled_speech", lambda: sound)
+    within_s = options.pop("within_s", np.inf)
+    return measure(load({"threads": "1"} | options, {}), model, engine, within_s=within_s)
+
+
+def test_all_windows_of_a_live_session_are_timed_with_what_it_keeps(monkeypatch, model, engine):
+    sound = recorded.samples()
+    cost = play(monkeypatch, sound, model, engine)
+    assert cost.model == "tiny.en"
+    assert cost.speech_s == len(sound) / 16_000
+    assert cost.n_windows == engine.n_windows
+    assert cost.n_windows >= cost.speech_s
+    assert engine.n_known > cost.n_windows / 2
+    assert 0 < cost.best_ms <= cost.median_ms <= cost.p95_ms
+    assert 0 < cost.encode_ms < cost.p95_ms
+    assert cost.rtf * cost.speech_s * 1000 > cost.n_windows * cost.best_ms
+    assert cost.cpu_s > 0
+
+
+def test_the_options_of_the_stream_count(monkeypatch, model, engine):
+    rare = play(monkeypatch, recorded.samples(), model, engine, step="2000")
+    often = play(monkeypatch, recorded.samples(), model, engine)
+    assert rare.n_windows < often.n_windows
+
+
+def test_a_slow_model_is_cut_off_after_its_first_window(monkeypatch, model, engine):
+    sound = recorded.samples()
+    cost = play(monkeypatch, sound, model, engine, within_s=0.0)
+    assert cost.speech_s < len(sound) / 16_000
+    assert cost.n_windows == 2  # and what ends the utterance
+
+
+def test_options_that_find_no_speech_are_an_error(monkeypatch, model, engine):
+    with pytest.raises(ConfigError, match=r"find no speech .* change --vad"):
+        play(monkeypatch, np.zeros(16_000, np.float32), model, engine)
+
+
+@pytest.mark.parametrize(
+    ("rtf", "cpu_s", "n"),
+    [
+        (0.095, 0.095, 12),  # RESULTS.md: less than 1 % of the windows are late
+        (0.19, 0.19, 6),
+        (0.1, 0.19, 6),  # two threads a window
+        (0.39, 0.1, 3),  # it waits for another processor
+        (0.9, 0.9, 1),
+        (1.1, 2.2, 0),
+    ],
+)
+def test_a_server_keeps_up_with_as_many_streams_as_it_has_time_for(monkeypatch, rtf, cpu_s, n):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert n_streams(load({}, {}), rtf=rtf, cpu_s=cpu_s) == n
+
+
+def test_more_processors_count_only_with_more_workers(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert n_streams(load({}, {}), rtf=0.095, cpu_s=0.095) == 12
+    assert n_streams(load({"workers": "8"}, {}), rtf=0.095, cpu_s=0.095) == 50
+
+
+def test_the_figures_are_a_table_or_a_line_of_json(monkeypatch, model, engine):
+    cost = play(monkeypatch, recorded.samples(), model, engine, within_s=0.0)
+    table = cost_table(cost)
+    assert table.startswith("tiny.en: 2 windows of")
+    assert f"median {cost.median_ms:.1f}, best {cost.best_ms:.1f}" in table
+    assert f"{cost.cpu_s:.3f} CPU seconds per second" in table
+    figures = json.loads(cost_json(cost))
+    assert figures["stream"]["cpu_s"] == cost.cpu_s
+    assert figures["machine"]["cores"] >= 1
