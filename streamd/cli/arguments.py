@@ -225,7 +225,7 @@ _CPP = {
     "-ot --offset-t": "--clip-timestamps-ms START",
     "--duration": "--clip-timestamps-ms START,END",
     "-on --offset-n": "no option: segments are numbered from 0",
-    "-p --processors": "no option: a file is gone through from its beginning to its end",
+    "-p --processors": "no option: files are processed one after the other",
     "-pc --print-colors": "--confidence",
     "--print-confidence": "--confidence or --mark-low",
     "-pp --print-progress": "no option: captions appear as they are found",

@@ -43,7 +43,7 @@ extendedKeyUsage = serverAuth
 systems refuse certificates without the last line, and those for more than 825 days."""
 _DAYS = 30
 _BLACK_ON_WHITE, _RESET = "\x1b[38;5;231;48;5;16m", "\x1b[0m"
-"""The other way round for the terminal: what segno fills are the light modules."""
+"""Inverted for the terminal: segno fills the light modules."""
 _BORDER = 2
 """Light modules around a QR code; the standard has 4, but terminals are small."""
 

@@ -37,7 +37,7 @@ BEARER_PROTOCOLS = ("streamd.bearer.", "openai-insecure-api-key.")
 TOKEN_PROTOCOLS = ("token", "bearer")
 """Deepgram's clients in browsers offer one of these, and the token as another."""
 SUBPROTOCOLS = (PROTOCOL, "realtime", *TOKEN_PROTOCOLS)
-"""What is selected: browsers fail the connection if none is that they offer."""
+"""What is selected: browsers drop the connection unless one that they offered is."""
 
 
 def is_loopback(host: str) -> bool:

@@ -42,7 +42,7 @@ class ConnectionRegistry:
         return 0 if is_loopback(host) else others.count(host)
 
     def authorize(self, transport: asyncio.WriteTransport, role: Role | None) -> None:
-        """The request of a pending connection was granted; without a role it uploads something."""
+        """Mark a pending connection as authorised; without a role, it is an upload."""
         descriptor = transport.get_extra_info("socket").fileno()
         if (pending := self._pending.pop(descriptor, None)) is not None:
             self._authorized[transport] = pending[1], role

@@ -80,7 +80,7 @@ class Gate:
 
     @property
     def late(self) -> int:
-        """For how many frames the sound has lasted for which the second opinion was needed.
+        """Frames since the first detector opened its gate, while the second one has to decide.
 
         When the gate opens, a word may have begun so many frames earlier than without it.
         """

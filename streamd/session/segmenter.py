@@ -110,7 +110,7 @@ class Segmenter:
     def quietest(self, start: int, end: int, *, near: int) -> int:
         """The frame boundary in [start, end] with the least sound around it (five frames).
 
-        Of several that are equally quiet it is the nearest to `near`. The track must still be
+        Ties go to the one nearest to `near`. The track must still be
         there: see `forget`.
         """
 

@@ -30,11 +30,12 @@ from streamd.streams.wav import WavWriter
 from streamd.types import Window, ms_from_frames
 
 _N_RECENT = 100
-"""Finals in memory of a session whose journal has them all: minutes, for reconnecting clients."""
+"""Recent finals that are kept in memory when a journal has them all: minutes, for clients that
+reconnect."""
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
 _STEP_DEADLINES = 5
-"""Deadlines of a live window that one of a recording may take: it is longer, and is decoded again
+"""How many deadlines of a live window a recording's may take: it is longer, and is decoded again
 at all temperatures before its words are aligned."""
 _TRIM_S = 300
 """How often a busy process returns free memory; that costs milliseconds, and so does the next

@@ -114,7 +114,7 @@ class Stream:
     async def choose(
         self, chosen: Mapping[str, object], *, secret: str = "", has_ms: int = 0
     ) -> None:
-        """Use these choices of the client, of whom no audio came yet.
+        """Apply the client's choices; call this before its first audio.
 
         Who knows the `secret` may resume the session, even with another process; empty: nobody may.
         Who does that has audio from `has_ms` of the session on. Raises `WireError` with

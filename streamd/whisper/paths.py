@@ -61,7 +61,7 @@ class Path:
 
 
 _UNSEEN = -1e4
-"""The alignment score of a known token for sound that came later: none, but finite."""
+"""The alignment score of a known token for later sound: effectively minus infinity, but finite."""
 
 
 class Prefill(NamedTuple):

@@ -27,7 +27,7 @@ PADDING_SLACK = 10
 QUIET = 0.05
 """Frames 26 dB below a word's loudest one are not speech."""
 _PREFIX_FRAMES, _PREFIX_TOKENS = 150, 8
-"""Of a prefix so many frames are aligned with the words after it, and so many tokens at least:
+"""How much of the prefix is aligned along with the new words: frames, and a minimum of tokens:
 aligning all of one of 10 s takes longer than a decoder pass."""
 _MEDIAN_WIDTH = 7
 _MEDIAN_NETWORK = (

@@ -349,7 +349,7 @@ def test_full_disk(serving, folder):
     assert done.returncode == 4
     assert done.stderr == (
         f"streamd: some/tiny: {places().cache} cannot be written (File too large); "
-        "what came so far is kept for the next try\n"
+        "the partial download is kept for the next try\n"
     )
     n_kept = partial().stat().st_size
     assert 0 < n_kept <= 270_000

@@ -260,7 +260,7 @@ def _connected(repository: Repository, here: StorePaths) -> Iterator[_HubClient]
     except OSError as error:
         raise ModelError(
             f"{repository}: {here.cache} cannot be written "
-            f"({error.strerror or error}); what came so far is kept for the next try"
+            f"({error.strerror or error}); the partial download is kept for the next try"
         ) from error
 
 

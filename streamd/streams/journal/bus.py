@@ -64,7 +64,7 @@ Step = Callable[[], Awaitable[None]]
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The `node` that feeds the run `epoch` of a session; empty: none does.
 
-    `settled` is a line without an event: of silence, the log has none.
+    `settled` is a line without an event: silence is not logged.
     """
 
     node: Annotated[str, msgspec.Meta(pattern=rf"{_NAME}|^\Z")]
@@ -154,7 +154,7 @@ class Channel:
         self.is_elsewhere = False
         """Whether the client that has asked last cannot feed the session here."""
         self.over: tuple[str, int] | None = None
-        """Epoch and length of an earlier run, of which a client has asked."""
+        """Epoch and length of the earlier run that a client has asked about."""
         self.lock = asyncio.Lock()
         self.outbox = Outbox()
         self.task: asyncio.Task[None] | None = None
