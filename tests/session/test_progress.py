@@ -7,7 +7,7 @@ is not tested here: the owner of a session then ends it (`tests/daemon/test_fail
 
 Each run draws 150 examples. This draws ten thousand, in about ten minutes:
 
-    STREAMD_EXAMPLES=10000 .venv/bin/pytest tests/session/test_progress.py
+    STREAMD_EXAMPLES=10000 .venv/bin/pytest --timeout 0 tests/session/test_progress.py
 """
 
 import os
