@@ -34,7 +34,7 @@ class CommitPolicy(Protocol):
 
 
 COMPLETE_AFTER = 15
-"""Frames of silence (300 ms) after which no word can be incomplete."""
+"""Frames of silence (300 ms) after which no word is incomplete: without, finals are 0.2 s later."""
 
 
 def normalised(text: str) -> str:
