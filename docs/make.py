@@ -22,7 +22,7 @@ _DOCS = Path(__file__).parent
 _HEAD = f"""\
 # Options
 
-<!-- Made by `make docs` from streamd/options.py and streamd/config/table.py. -->
+<!-- Made by `make docs` from streamd/options.py. -->
 
 An option has one name everywhere, in this order of precedence: `--endpoint-ms 700` on the command
 line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[vad]` of a TOML file.
@@ -52,7 +52,7 @@ gate.attack_ms = 200
 def options_page() -> str:
     """Return the text of options.md."""
     sections = (
-        _section(name, [option for option in OPTIONS.values() if option.opt.group == name])
+        _section(name, [option for option in OPTIONS.values() if option.section == name])
         for name in SECTIONS
     )
     return "\n".join((_HEAD, *sections, _settings()))

@@ -1,17 +1,17 @@
 """What can be chosen about each part of streamd, with its default, type and range.
 
-Each default stands here and nowhere else. A part takes the dataclass that is made for it;
-`streamd/config/table.py` makes those that many need options and says what they mean; ``--set``
-reaches the others by the name that they have here. This module imports nothing heavy, so that the
-command line is answered before numpy is loaded.
+Each name, default, range and help text stands here and nowhere else. A part takes the dataclass
+that is made for it. A field that many need has an `Option` in its `Annotated`; ``--set`` reaches
+the others by the name that they have here. This module imports nothing heavy, so that the command
+line is answered before numpy is loaded.
 
-The string in an `Annotated` is the unit. Times in frames have milliseconds at the edges. Where no
-comment says otherwise, how much a number of live captions matters is measured in
-``benchmarks/RESULTS.md``, "What each number is worth".
+The string in an `Annotated` is the unit, or what stands for a text in the help. Times in frames
+have milliseconds at the edges. Where no comment says otherwise, how much a number of live captions
+matters is measured in ``benchmarks/RESULTS.md``, "What each number is worth".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
@@ -21,15 +21,38 @@ FRAMES = "frames"
 DERIVED = "derived"
 """In place of a unit: the code sets this field from others, from the model or from the command."""
 
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field is set on the command line, in a variable and in the TOML file.
+
+    `help` is one line; of a switch, it describes the flag that changes the default.
+    """
+
+    help: str
+    _: KW_ONLY
+    name: str = ""  # key in the TOML file and long flag; by default the field's name
+    flags: tuple[str, ...] = ()  # further ones, mostly whisper.cpp's
+    off_flags: tuple[str, ...] = ()  # flags that turn a switch off, in place of ``--no-NAME``
+    values: Mapping[str, str] = field(default_factory=dict)  # flag -> value that it stands for
+    common: bool = False  # whether ``--help`` lists it, too
+    allowed: str = ""  # what values are allowed, where the type cannot say it
+    synonyms: Mapping[str, str] = field(default_factory=dict)  # in lower case -> value
+
+
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Span = Annotated[int, Meta(ge=0, le=1_500), FRAMES]
 """A time within the 30 s that Whisper takes at once; users' times are rounded up to frames."""
+PositiveSpan = Annotated[int, Meta(ge=1, le=1_500), FRAMES]
+Threads = Annotated[int, Meta(ge=0, le=256)]
+Count = Annotated[int, Meta(ge=0, le=1_000)]
 Hint = Annotated[str, Meta(max_length=4_000)]
 """Text that the model gets before the transcript; 223 tokens of it count."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
 TimedFormat = Literal["srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html"]
 FormatName = Literal["txt", TimedFormat, "mp4"]
 FORMAT_NAMES: tuple[str, ...] = get_args(FormatName)
+_ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in FORMAT_NAMES]
 Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'json-full'})})\Z")]
 """The name of a file; ``.full.json`` is json-full."""
 
@@ -62,19 +85,38 @@ LANGUAGE_CODES: Mapping[str, str] = {
 class InputOptions:
     """Where the audio comes from."""
 
-    files: tuple[str, ...] = ()
-    source: bool = True
-    device: str = ""
-    realtime: bool = True
+    files: Annotated[
+        tuple[str, ...], "FILE...", Option("audio files or URLs, in order; - is standard input")
+    ] = ()
+    source: Annotated[bool, Option("take audio only from network clients")] = True
+    device: Annotated[
+        str,
+        "ID|NAME",
+        Option(
+            "microphone, by number or part of its name; monitor: what this computer plays",
+            flags=("-d", "-c", "--capture"),
+            common=True,
+        ),
+    ] = ""
+    realtime: Annotated[
+        bool, Option("read files as fast as possible", off_flags=("--fast",), common=True)
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)
 class PcmOptions:
     """The form of raw PCM from standard input or a named pipe."""
 
-    rate_hz: Annotated[int, Meta(ge=4_000, le=192_000), "Hz"] = 16_000
-    encoding: Literal["auto", "u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"] = "auto"
-    channels: Annotated[int, Meta(ge=1, le=64)] = 1
+    rate_hz: Annotated[
+        int, Meta(ge=4_000, le=192_000), "Hz", Option("sample rate of raw PCM", name="input-rate")
+    ] = 16_000
+    encoding: Annotated[
+        Literal["auto", "u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"],
+        Option("sample format of raw PCM; auto: s16le unless in a container", name="input-format"),
+    ] = "auto"
+    channels: Annotated[
+        int, Meta(ge=1, le=64), Option("channels of raw PCM", name="input-channels")
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +124,20 @@ class SessionOptions:
     """How often a stream is transcribed, and how far back."""
 
     # Of half and double: benchmarks/RESULTS.md, "Commit rules, steps, lengths and beams".
-    step: Span = 25
-    length: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 400
+    step: Annotated[Span, Option("how often to transcribe; 0: whole utterances", common=True)] = 25
+    length: Annotated[
+        PositiveSpan,
+        Option("how far back a transcription reaches; longer is more accurate and slower"),
+    ] = 400
     shown_prob: Share = 0.4
-    """A less probable newest word is hidden during speech, against flicker; 1: always."""
+    """A newest word that is less probable is hidden during speech, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 32
-    """Committed tokens in a window and its prompt together; with more inside it has no prompt."""
+    """Committed tokens in a window and its prompt together; if it has more, it gets no prompt."""
     # Without any, as many words are wrong where windows hold 10 s of words; each takes time.
-    keep_context: bool = False
+    keep_context: Annotated[
+        bool, Option("keep the text of earlier utterances in the prompt", flags=("-kc",))
+    ] = False
     language_after: Span = 100
     """Length of an utterance after which its detected language is fixed."""
     # 45 of 46 recordings in nine languages were told apart by their first two seconds.
@@ -108,8 +155,11 @@ class SessionOptions:
 class CommitOptions:
     """The rule by which words of a stream become final."""
 
-    rule: Literal["local-agreement", "align-att", "sliding"] = "local-agreement"
-    keep: Span = 10
+    rule: Annotated[
+        Literal["local-agreement", "align-att", "sliding"],
+        Option("rule by which words become final", name="commit"),
+    ] = "local-agreement"
+    keep: Annotated[Span, Option("audio repeated from the last line, with --commit sliding")] = 10
     # As whisper.cpp's ``stream``.
 
 
@@ -125,7 +175,7 @@ class AgreementOptions:
     doubtful_prob: Share = 0.7
     """Mean probability below which agreement alone does not commit a word."""
     doubtful_age: Span = 75
-    """Age at which agreement commits such a word, too."""
+    """Age at which agreement commits such a word after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +184,7 @@ class AlignAttOptions:
 
     # Both are SimulStreaming's.
     frame_threshold: Span = 25
-    """Distance from the end of the window that a word must keep."""
+    """Least distance of a committed word from the end of the window."""
     rewind: Span = 200
     """A hypothesis whose attention jumps back further than this is ignored."""
 
@@ -143,21 +193,27 @@ class AlignAttOptions:
 class VadOptions:
     """The voice detector."""
 
-    detector: Literal["silero", "webrtc", "off"] = "silero"
+    detector: Annotated[
+        Literal["silero", "webrtc", "off"], Option("voice detector", name="vad", common=True)
+    ] = "silero"
     """silero judges what webrtc takes for speech, which alone is also steady noise."""
-    aggressiveness: Annotated[int, Meta(ge=0, le=3)] = 1
+    aggressiveness: Annotated[
+        int,
+        Meta(ge=0, le=3),
+        Option("how aggressively webrtc rejects noise", name="vad-aggressiveness"),
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
     """When the voice gate opens and closes."""
 
-    attack: Annotated[int, Meta(ge=1, le=1_500), "frames"] = 10
-    """The gate looks at the latest frames, this many."""
+    attack: PositiveSpan = 10
+    """Length of the latest audio, from which the gate decides."""
     open_share: Share = 0.6
     """Share of voiced frames at which the gate opens; below half of it, the gate closes."""
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
-    """Quieter frames are never voiced."""
+    """Frames that are quieter than this are never voiced."""
 
     @property
     def close_share(self) -> float:
@@ -169,19 +225,28 @@ class GateOptions:
 class EndpointOptions:
     """When an utterance begins and ends."""
 
-    pre_roll: Span = 25
+    pre_roll: Annotated[
+        Span, Option("audio kept from before speech starts", name="pre-roll-ms")
+    ] = 25
     pre_final: Span = 10
     """Silence after which the final is decoded in advance; it belongs to the utterance."""
-    plain: Span = 30
+    plain: Annotated[
+        Span, Option("silence that ends an utterance", name="endpoint-ms", common=True)
+    ] = 30
     """Silence that ends an utterance."""
     sentence: Span = 20
-    """The same after a full stop, a question mark or an exclamation mark."""
+    """Silence that ends it after a full stop, a question mark or an exclamation mark."""
     unfinished: Span = 50
-    """The same after a comma, an improbable word, or a word that cannot end a sentence."""
+    """Silence that ends it after a comma, an improbable word, or one that cannot end a sentence."""
     empty: Span = 120
-    """The same while nothing has been recognised."""
+    """Silence that ends it while nothing has been recognised."""
     # With the plain pause, 136 instead of 126 words of two conversations are wrong.
-    longest: Annotated[int, Meta(ge=50, le=1_500), "frames"] = 1_400
+    longest: Annotated[
+        int,
+        Meta(ge=50, le=1_500),
+        "frames",
+        Option("length at which an utterance is cut", name="max-utterance-ms"),
+    ] = 1_400
     """From three fifths of it, an utterance is cut at the next short pause."""
     # Whisper takes 30 s; the rest is for the words before the utterance.
     overlap: Annotated[int, DERIVED] = 0
@@ -236,8 +301,10 @@ class DecodingOptions:
     language_prob: Share = 0.5
     """Probability that a newly detected language needs."""
     language_margin: Share = 0.2
-    """By how much it must be more probable than the language before it."""
-    beam_size: Annotated[int, Meta(ge=1, le=32)] = 1
+    """How much more probable than the previous language it must be."""
+    beam_size: Annotated[
+        int, Meta(ge=1, le=32), Option("beam size for finals; 1: greedy search", flags=("-bs",))
+    ] = 1
     """For windows whose words are all committed; others are decoded greedily, with their draft."""
     patience: Annotated[float, Meta(ge=0.1, le=10.0)] = 1.0
     """Beam search ends after `beam_size` times this many finished hypotheses."""
@@ -250,33 +317,40 @@ class DecodingOptions:
     temperatures: tuple[Share, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """Tried in turn until a result passes the thresholds; --temperature is added to each."""
     compression_ratio_threshold: Annotated[float, Meta(ge=0.0, le=100.0)] = 2.4
-    """Of a recording, text that zlib shrinks by more is repetitive and is decoded again."""
+    """In recordings, text that zlib compresses more is repetitive and is decoded again."""
     logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.0
-    """Of a recording, text with a lower mean log probability is a guess and is decoded again."""
-    no_speech_threshold: Share = 0.6
+    """In recordings, text with a lower mean log probability is a guess and is decoded again."""
+    no_speech_threshold: Annotated[
+        Share,
+        Option(
+            "drop short text above this no-speech probability", flags=("-nth", "--no-speech-thold")
+        ),
+    ] = 0.6
     """Such a window is dropped if its text is a guess (recordings) or short (streams), too."""
     least_evidence: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.5
-    """Of a stream, text with less evidence is dropped, and a final is decoded again before."""
+    """In streams, text with less evidence is dropped; a final is decoded again first."""
     timestamps: Annotated[bool, DERIVED] = False
     """Sample timestamp tokens. Off for streams, whose word times come from attention."""
     max_initial_timestamp: Span | None = 50
-    """The latest time that a window's first segment may begin at; none: any."""
+    """The latest time at which a window's first segment may begin; none: any."""
     suppress_blank: bool = True
-    """Do not let a window's text begin with a blank or its end, unless there is a prefix."""
+    """Never begin a window's text with a blank or end it at once, unless there is a prefix."""
     begin_suppress_tokens: Annotated[tuple[int, ...] | None, DERIVED] = None
     """The tokens that `suppress_blank` suppresses; None: a blank and the end."""
-    suppress_tokens: tuple[Annotated[int, Meta(ge=-1)], ...] = (-1,)
+    suppress_tokens: Annotated[
+        tuple[Annotated[int, Meta(ge=-1)], ...], Option("token IDs to suppress; -1: annotations")
+    ] = (-1,)
     text_only: Annotated[bool, DERIVED] = True
     """Never sample language tokens, nor timestamps that are not wanted. OpenAI leaves these to the
     model, and streams got lost in endless timestamps that way (ufal/SimulStreaming#1)."""
     max_tokens: Annotated[int, Meta(ge=0, le=448)] = 0
-    """Limit of a window's tokens; 0: as its new audio's length allows."""
+    """Maximum number of a window's tokens; 0: chosen by the length of its new audio."""
     tokens_per_second: Annotated[float, Meta(ge=0.0, le=50.0)] = 0.0
-    """Tokens that a second of audio may have; 0: 6.5 in English, 13 in other languages."""
+    """Maximum number of tokens per second of audio; 0: 6.5 in English, 13 in other languages."""
     # This plus 8 tokens ends runaway decodes. 6.5 is moonshine's; other languages are cut into
     # more tokens.
     stop_margin: Annotated[float, Meta(ge=0.0, le=20.0), "nats"] = 2.0
-    """Write a comma instead of a full stop that is not so much more probable."""
+    """A full stop becomes a comma unless it is more probable than a comma by this much."""
     # Whisper ends what it hears with a full stop, so where a live window ends, it favours one. On
     # stream A 22 commas instead of 15 were kept (28 offline), and no full stop became a comma.
     stability: Share = 0.0
@@ -284,7 +358,11 @@ class DecodingOptions:
     # SSBD, arXiv 2509.21740.
     seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
-    audio_ctx: Annotated[int, Meta(ge=0, le=1_500)] = 0
+    audio_ctx: Annotated[
+        int,
+        Meta(ge=0, le=1_500),
+        Option("limit of the encoder's context, in positions; 0: none", flags=("-ac",)),
+    ] = 0
     best_attempt: Annotated[bool, DERIVED] = True
     """Where no temperature passes the thresholds, take the best attempt instead of the last."""
     # openai-whisper takes the last, at temperature 1: text that is repetitive by nature, such as
@@ -303,25 +381,42 @@ APPENDED = "\"'.。,，!！?？:：”)]}、"
 class LongformOptions:
     """How a recording is transcribed; as openai-whisper does it unless a comment says otherwise."""
 
-    condition_on_previous_text: bool = True
+    condition_on_previous_text: Annotated[
+        bool, Option("do not use previous text as a prompt", common=True)
+    ] = True
     initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
-    carry_initial_prompt: bool = False
-    prefix: str = ""
+    carry_initial_prompt: Annotated[
+        bool, Option("put --prompt before every window, not only the first", common=True)
+    ] = False
+    prefix: Annotated[str, Option("text that the first window continues; it is not written")] = ""
     """openai-whisper begins every window with it; SYSTRAN/faster-whisper the first, as here."""
     hotwords: Annotated[str, DERIVED] = ""
     """Words to expect, put before the prompt of every window without a prefix (faster-whisper)."""
-    word_timestamps: bool = True
+    word_timestamps: Annotated[bool, Option("do not compute word times", common=True)] = True
     """The next window begins after the last of the words. openai-whisper has this off."""
     prepend_punctuations: str = PREPENDED
     """Marks that belong to the word after them."""
     append_punctuations: str = APPENDED
     """Marks that belong to the word before them."""
-    hallucination_silence_ms: Annotated[int, Meta(ge=0, le=30_000), "ms"] = 0
+    hallucination_silence_ms: Annotated[
+        int,
+        Meta(ge=0, le=30_000),
+        "ms",
+        Option(
+            "skip longer silence around likely hallucinations; 0: never",
+            name="hallucination-silence-threshold-ms",
+            common=True,
+        ),
+    ] = 0
     """Needs `word_timestamps`."""
-    without_timestamps: bool = False
+    without_timestamps: Annotated[
+        bool, Option("do not ask the model for timestamps", common=True)
+    ] = False
     """Each window becomes one segment."""
-    clip_timestamps_ms: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+    clip_timestamps_ms: Annotated[
+        tuple[Annotated[int, Meta(ge=0)], ...], Option("transcribe only START,END,...", common=True)
+    ] = ()
     """None: the voice detector chooses."""
 
 
@@ -329,84 +424,197 @@ class LongformOptions:
 class ModelOptions:
     """The model, what it is asked for, and what runs it."""
 
-    model: str = ""
-    language: Annotated[str, Meta(pattern=r"^(|auto|[a-z]{2,3})\Z")] = ""
+    model: Annotated[
+        str,
+        "NAME|PATH",
+        Option("name or path; default: the best on this machine", flags=("-m",), common=True),
+    ] = ""
+    language: Annotated[
+        str,
+        Meta(pattern=r"^(|auto|[a-z]{2,3})\Z"),
+        "CODE",
+        Option(
+            "spoken language; default: auto",
+            flags=("-l",),
+            common=True,
+            allowed="auto or a language: german, de",
+            synonyms=LANGUAGE_CODES,
+        ),
+    ] = ""
     """Empty: it is detected if the model knows more than English, but of two equal models the
     English one is taken."""
-    task: Literal["transcribe", "translate"] = "transcribe"
-    temperature: Share = 0.0
+    task: Annotated[
+        Literal["transcribe", "translate"],
+        Option(
+            "translate into English",
+            values={"-tr": "translate", "--translate": "translate"},
+            common=True,
+        ),
+    ] = "transcribe"
+    temperature: Annotated[Share, Option("temperature of the first attempt", flags=("-tp",))] = 0.0
     """Added to each of `DecodingOptions.temperatures`; those above 1 are left out."""
-    fallback: bool = True
-    prompt: Hint = ""
-    hotwords: Hint = ""
-    threads: Annotated[int, Meta(ge=0, le=256)] = 0
+    fallback: Annotated[
+        bool, Option("do not retry at higher temperatures", off_flags=("-nf", "--no-fallback"))
+    ] = True
+    prompt: Annotated[
+        Hint, Option("text that the model is given as context", flags=("--initial-prompt",))
+    ] = ""
+    hotwords: Annotated[Hint, Option("words and names to expect", common=True)] = ""
+    threads: Annotated[
+        Threads, Option("threads per transcription; 0: up to two", flags=("-t",), common=True)
+    ] = 0
     """0 is one if there are several workers."""
-    workers: Annotated[int, Meta(ge=0, le=256)] = 0
-    engine_deadline_ms: DurationMs = 120_000
-    precision: Literal["auto", "float32", "int8"] = "auto"
-    engine: Literal["auto", "onnx", "coreml", "reference"] = "auto"
-    compute: Literal["auto", "ane", "gpu", "cpu"] = "auto"
+    workers: Annotated[
+        Threads, Option("transcriptions at a time; 0: one, or two if only clients send audio")
+    ] = 0
+    engine_deadline_ms: Annotated[
+        DurationMs, Option("time limit of a transcription, after which streamd exits; 0: none")
+    ] = 120_000
+    precision: Annotated[
+        Literal["auto", "float32", "int8"], Option("precision of weights; auto: int8 where faster")
+    ] = "auto"
+    engine: Annotated[
+        Literal["auto", "onnx", "coreml", "reference"], Option("runtime that executes the model")
+    ] = "auto"
+    compute: Annotated[
+        Literal["auto", "ane", "gpu", "cpu"],
+        Option("processor to use on a Mac; ane: Neural Engine; auto: the fastest", common=True),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """How a model is built for Core ML."""
 
-    audio_contexts: tuple[Annotated[int, Meta(ge=1, le=1_500)], ...] = ()
+    audio_contexts: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=1_500)], ...],
+        Option("encoder contexts to build besides the full one", common=True),
+    ] = ()
     """Empty: 256 and 512 positions."""
-    folder: str = ""
+    folder: Annotated[
+        str,
+        "FOLDER",
+        Option("new folder for the packages; default: the cache", name="build-to", common=True),
+    ] = ""
     weight_bits: Literal["16", "8", "6"] = "16"
-    """Size of a weight: 16 is float16, others are palettes."""
+    """Bits per weight: 16 is float16; 8 and 6 are palettes."""
     missing: bool = False
-    """Whether, on a Mac, a model that is not built is built while captions run, and then used."""
+    """On a Mac, build a model that is not built yet while captions run, and then use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """Where the text goes."""
 
-    output: tuple[Transcript, ...] = ()
-    output_dir: str = ""
-    output_format: tuple[Literal[FormatName, "all"], ...] = ()
-    format: Literal["text", TimedFormat] = "text"
-    colors: Literal["auto", "always", "never"] = "auto"
-    mark_low: Share = 0.0
-    timestamps: Literal["off", "rel", "clock"] = "off"
-    quiet: bool = False
-    verbose: Annotated[int, Meta(ge=0, le=2)] = 0
+    output: Annotated[
+        tuple[Transcript, ...],
+        "FILE",
+        Option(
+            "file to write a transcript to; may be repeated",
+            flags=("-o",),
+            common=True,
+            allowed=f"FILE{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}",
+        ),
+    ] = ()
+    output_dir: Annotated[
+        str, "DIR", Option("folder for transcripts, each named after its input", common=True)
+    ] = ""
+    output_format: Annotated[
+        tuple[Literal[FormatName, "all"], ...],
+        "FORMAT",
+        Option(
+            "formats in --output-dir; default: all text formats",
+            flags=("-f",),
+            common=True,
+            allowed=f"all or some of {', '.join(FORMAT_NAMES)}, separated by commas",
+        ),
+    ] = ()
+    format: Annotated[
+        Literal["text", TimedFormat], Option("format on stdout", values={"--jsonl": "jsonl"})
+    ] = "text"
+    colors: Annotated[
+        Literal["auto", "always", "never"], Option("when to use colours on the terminal")
+    ] = "auto"
+    mark_low: Annotated[Share, Option("put words below this probability in brackets")] = 0.0
+    timestamps: Annotated[
+        Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
+    ] = "off"
+    quiet: Annotated[bool, Option("show only errors", flags=("-q",), common=True)] = False
+    verbose: Annotated[
+        int,
+        Meta(ge=0, le=2),
+        Option("show more messages on stderr", values={"-v": "1", "-vv": "2"}, common=True),
+    ] = 0
     """2 includes the messages of the libraries."""
-    log_format: Literal["text", "json"] = "text"
+    log_format: Annotated[Literal["text", "json"], Option("format of messages on stderr")] = "text"
 
 
 @dataclass(frozen=True, slots=True)
 class CueLayout:
     """How much a subtitle holds, and what is marked in it."""
 
-    line_cells: Annotated[int, Meta(ge=8, le=1_000)] = 42
-    max_lines: Annotated[int, Meta(ge=1, le=10)] = 2
-    max_words: Annotated[int, Meta(ge=0, le=1_000)] = 0
-    highlight: bool = False
-    confidence: bool = False
+    line_cells: Annotated[
+        int,
+        Meta(ge=8, le=1_000),
+        Option(
+            "maximum length of a subtitle line, in character cells",
+            name="max-line-length",
+            flags=("-ml", "--max-len", "--max-line-width"),
+        ),
+    ] = 42
+    max_lines: Annotated[
+        int, Meta(ge=1, le=10), Option("maximum lines per subtitle", flags=("--max-line-count",))
+    ] = 2
+    max_words: Annotated[
+        Count,
+        Option(
+            "maximum words per subtitle; 0: no limit",
+            name="max-words-per-cue",
+            flags=("--max-words-per-line",),
+        ),
+    ] = 0
+    highlight: Annotated[
+        bool, Option("underline each word as it is spoken (srt, vtt)", name="highlight-words")
+    ] = False
+    confidence: Annotated[bool, Option("colour words by probability", common=True)] = False
 
 
 @dataclass(frozen=True, slots=True)
 class BindOptions:
     """The address to listen on; without a `token` only this machine may connect."""
 
-    enabled: bool = True
-    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 8765
-    wyoming: str = ""
+    enabled: Annotated[bool, Option("do not start the server", name="server", common=True)] = True
+    host: Annotated[
+        str, Meta(min_length=1), "ADDRESS", Option("address to listen on", common=True)
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65_535), Option("port to listen on; 0: any free port", common=True)
+    ] = 8765
+    wyoming: Annotated[str, "[HOST:]PORT", Option("port for Home Assistant, usually 10300")] = ""
     """It knows no tokens."""
-    token_file: str = ""
+    share: Annotated[
+        Literal["off", "listen", "speak"],
+        Option(
+            "show a link and QR code for listeners or speakers",
+            name="sharing",
+            values={"--share": "listen"},
+            common=True,
+        ),
+    ] = "off"
+    token_file: Annotated[
+        str, "FILE", Option("file with the token that clients must present", common=True)
+    ] = ""
     """Empty for ``STREAMD_TOKEN``."""
     listen_token_file: str = ""
     """File with a second token, for clients that may listen but not send audio."""
-    tls_cert: str = ""
-    tls_key: str = ""
-    allow_host: tuple[str, ...] = ()
-    share: Literal["off", "listen", "speak"] = "off"
-    allow_origin: tuple[str, ...] = ()
+    tls_cert: Annotated[str, "FILE", Option("PEM certificate; allows only wss and https")] = ""
+    tls_key: Annotated[str, "FILE", Option("private key, if --tls-cert does not contain it")] = ""
+    allow_host: Annotated[
+        tuple[str, ...], "NAME", Option("another host name of this machine; may be repeated")
+    ] = ()
+    allow_origin: Annotated[
+        tuple[str, ...], "https://HOST", Option("website whose pages may connect; may be repeated")
+    ] = ()
     token: Annotated[str | None, DERIVED] = None
     listen_token: Annotated[str | None, DERIVED] = None
 
@@ -415,25 +623,27 @@ class BindOptions:
 class ServerLimits:
     """What clients may use, and how long the server waits for them."""
 
-    max_streams: Annotated[int, Meta(ge=0, le=1_000)] = 8
-    max_subscribers: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    max_streams: Annotated[Count, Option("maximum number of clients that send audio")] = 8
+    max_subscribers: Annotated[
+        int, Meta(ge=1, le=10_000), Option("maximum number of clients that receive captions")
+    ] = 100
     max_per_address: Annotated[int, Meta(ge=0, le=10_000)] = 32
-    """Connections from one other machine; 0: unlimited."""
-    max_session_ms: DurationMs = 0
+    """Maximum number of connections from one other machine; 0: no limit."""
+    max_session_ms: Annotated[DurationMs, Option("audio after which a session ends; 0: never")] = 0
     resume_ms: DurationMs = 30_000
     """How long a session waits for its client to reconnect, if the client counts samples."""
     max_message_bytes: Annotated[int, Meta(ge=1_024, le=1 << 30), "bytes"] = 1 << 20
-    """Limit of a message's size."""
-    max_uploads: Annotated[int, Meta(ge=0, le=1_000)] = 8
-    """Uploaded recordings at a time."""
+    """Maximum size of a message."""
+    max_uploads: Count = 8
+    """Maximum number of uploaded recordings at a time."""
     max_upload_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 100 << 20
-    """Limit of their size."""
+    """Maximum size of an upload."""
     max_upload_ms: DurationMs = 7_200_000
-    """Limit of their duration; an hour takes 115 MB of memory."""
+    """Maximum duration of an upload; an hour takes 115 MB of memory."""
     max_lag_ms: DurationMs = 5_000
     """Lag of the engine above which `/readyz` reports that the server is not ready."""
     shutdown_ms: DurationMs = 10_000
-    """Time for the last finals when the server ends."""
+    """How long the server may take for the last finals when it ends."""
     write_buffer_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 32 << 10
     """Size of the send buffer of a connection."""
     send_deadline_ms: DurationMs = 10_000
@@ -441,7 +651,8 @@ class ServerLimits:
     ping_ms: Annotated[int, Meta(ge=1), "ms"] = 20_000
     """Silence after which a client is pinged, and the time it has to answer."""
     max_pending: Annotated[int, Meta(ge=1)] = 256
-    """Connections without a request yet; above it the oldest of the busiest address is dropped."""
+    """Maximum number of connections without a request; if there are more, the oldest one of the
+    busiest address is dropped."""
 
     @property
     def max_speakers(self) -> int:
@@ -463,14 +674,20 @@ class ServerLimits:
 class JournalOptions:
     """What is kept on disk."""
 
-    folder: str = ""
-    bus: str = ""
+    folder: Annotated[
+        str, "DIR", Option("folder for finals; auto: the default one", name="journal", common=True)
+    ] = ""
+    bus: Annotated[
+        str, "nats://HOST:PORT", Option("NATS servers through which to share sessions")
+    ] = ""
     """Address of NATS, in place of a folder."""
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
-    """Servers of NATS that keep each final."""
+    """Number of NATS servers that keep each final."""
     fsync: Literal["always", "interval", "never"] = "interval"
     """When a line is forced to disk, against power failures."""
-    days: Annotated[int, Meta(ge=0, le=36_500)] = 30
-    record: str = ""
+    days: Annotated[
+        int, Meta(ge=0, le=36_500), Option("days to keep finals; 0: forever", name="journal-days")
+    ] = 30
+    record: Annotated[str, "DIR", Option("folder for the audio, as WAV files", common=True)] = ""
     rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
     """Size at which a new file begins."""

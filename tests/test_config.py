@@ -4,8 +4,10 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 
+import msgspec
 import pytest
 import tomlkit
 from hypothesis import assume, given
@@ -13,10 +15,10 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from docs.make import options_page
-from streamd.config import OPTIONS, SETTINGS, Config, as_toml, load, successor, value_of
+from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config, as_toml, load, successor, value_of
 from streamd.config.table import Field
 from streamd.errors import ConfigError
-from streamd.options import FRAME_MS
+from streamd.options import FRAME_MS, Option
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sources.framing import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.sources.stdin import AUTO
@@ -119,6 +121,19 @@ def test_names_and_variables_are_unique():
     assert len(set(paths)) == len(paths)
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_made_of_what_its_types_say(name):
+    """No tool checks the types of what stands in an `Annotated`."""
+    option = OPTIONS[name].opt
+    assert msgspec.convert(msgspec.to_builtins(option), Option) == option
+
+
+def test_options_are_sorted_by_section():
+    """The help and the reference show each section once."""
+    sections = [section for section, _ in groupby(OPTIONS.values(), lambda each: each.section)]
+    assert sections == list(SECTIONS)
+
+
 def test_defaults_are_allowed():
     for name, field in FIELDS.items():
         assert field.read(field.written(field.default), name, typed=True) == field.default
@@ -148,7 +163,7 @@ def test_command_line_beats_environment_beats_file(
     assume(possible(expected))
     sections: dict[str, dict[str, object]] = {}
     for name, value in in_file.items():
-        section = OPTIONS[name].opt.group if name in OPTIONS else "set"
+        section = OPTIONS[name].section if name in OPTIONS else "set"
         sections.setdefault(section, {})[name] = value
     path = tmp_path_factory.getbasetemp() / "lowest.toml"
     path.write_text(tomlkit.dumps(sections))
@@ -222,10 +237,10 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
         with pytest.raises(ConfigError) as from_variable:
             load({}, {option.variable: text})
         assert str(from_variable.value) == f"{option.variable} {complaint}"
-    path = toml(f"[{option.opt.group}]\n{name} = {json.dumps(text)}\n")
+    path = toml(f"[{option.section}]\n{name} = {json.dumps(text)}\n")
     with pytest.raises(ConfigError) as from_file:
         load({}, {}, config_file=path)
-    assert str(from_file.value).startswith(f"{path}: {option.opt.group}.{name} must be ")
+    assert str(from_file.value).startswith(f"{path}: {option.section}.{name} must be ")
 
 
 @pytest.mark.parametrize(

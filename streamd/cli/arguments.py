@@ -1,4 +1,4 @@
-"""The command line and its help, both made from the table of options.
+"""The command line and its help, both made from the fields of the configuration.
 
 argparse reads the words, and keeps values as text: the configuration checks them, so that a mistake
 gets the same message wherever it was made.
@@ -6,8 +6,8 @@ gets the same message wherever it was made.
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import groupby, takewhile
 from pathlib import Path
 from textwrap import fill
@@ -15,12 +15,9 @@ from typing import NoReturn
 
 from msgspec import inspect
 
-from streamd.config import OPTIONS, SECTIONS, SET, Config, successor, suggestion
+from streamd.config import OPTIONS, SECTIONS, SET, successor, suggestion
 from streamd.config.table import Field
 from streamd.errors import ConfigError
-
-Run = Callable[[Config, tuple[str, ...]], int | None]
-"""Runs a command, given its operands; returns its exit code, or None for 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +26,27 @@ class Command:
 
     `name` has one word or two; commands whose names begin with the same word are a group, which has
     a command of that word itself. `operand` is how the help writes the operands, such as
-    ``[FILE...]`` or ``PATH [NAME]``. `options` are sorted by section. `preset` has the values that
-    the command gives to options.
+    ``[FILE...]`` or ``PATH [NAME]``. `target` is the function that runs it, as ``module:function``.
+    `takes` has the sections and names of its options, `lacks` the names of those that it does not
+    have, and `preset` the values that it gives to options.
     """
 
     name: str
     summary: str
-    run: Run
+    _: KW_ONLY
+    target: str
     operand: str = ""
-    options: tuple[Field, ...] = ()
+    takes: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
+    needs_model: bool = False  # on this machine
+    needs_microphone: bool = False  # unless files are named
+
+    @property
+    def options(self) -> tuple[Field, ...]:
+        """Its options, sorted by section."""
+        taken = (o for o in OPTIONS.values() if o.section in self.takes or o.name in self.takes)
+        return tuple(option for option in taken if option.name not in self.lacks)
 
 
 ACTIONS = {
@@ -290,9 +298,7 @@ def _usage(command: Command, commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _options(command: Command, *, full: bool) -> Iterator[str]:
-    shown = [
-        option for option in command.options if option.flags and (full or option.opt.is_common)
-    ]
+    shown = [option for option in command.options if option.flags and (full or option.opt.common)]
     if not full and shown:
         yield "Common options:"
         for option in shown:  # one that has flags for its values is shown by these, in one line
@@ -300,7 +306,7 @@ def _options(command: Command, *, full: bool) -> Iterator[str]:
             yield _row(flags, option.opt.help) if flags else _option(option)
         yield ""
         return
-    for group, options in groupby(shown, lambda option: option.opt.group):
+    for group, options in groupby(shown, lambda option: option.section):
         yield f"{SECTIONS[group]}:"
         for option in options:
             yield _option(option)
@@ -320,7 +326,7 @@ def _option(option: Field) -> str:
 
 
 def _metavar(option: Field) -> str:
-    if option.choices and option.opt.metavar == "TEXT":
+    if option.choices:
         return "|".join(option.choices)
     match option.type:
         case inspect.BoolType():
@@ -330,7 +336,7 @@ def _metavar(option: Field) -> str:
         case inspect.VarTupleType(item_type=inspect.IntType()):
             return "N,N"
         case _:
-            return option.opt.metavar
+            return option.unit or "TEXT"
 
 
 def _row(left: str, right: str) -> str:

@@ -6,7 +6,6 @@ answered before numpy and the inference runtime are loaded.
 
 import atexit
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,8 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING
 
 from streamd import __version__
-from streamd.cli.arguments import Command, Request, Run, help_text, parse
-from streamd.config import OPTIONS, Config, as_toml, load, suggestion
+from streamd.cli.arguments import Command, Request, help_text, parse
+from streamd.config import Config, as_toml, load, suggestion
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.stdio import log_to
@@ -27,37 +26,29 @@ if TYPE_CHECKING:
     from streamd.sources.microphone import Device
 
 
-def _runner(target: str, needs: set[str]) -> Run:
-    """Return what imports and calls ``module:function`` when a command runs.
+def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | None:
+    """Import and call what runs the command, and return its exit code, if any.
 
     The function gets the configuration and the operands. It may be a coroutine. It returns an exit
     code or None, or yields lines, which are printed.
     """
+    if command.needs_microphone:
+        _find_microphone(config)
+    if command.needs_model:
+        from streamd.cli.models import with_model  # here for the reason above, like the others
 
-    def run(config: Config, operands: tuple[str, ...]) -> int | None:
-        if "MICROPHONE" in needs:
-            _find_microphone(config)
-        if "MODEL" in needs:
-            config = _with_model(config)
-        module, _, function = target.partition(":")
-        result = getattr(import_module(module), function)(config, *operands)
-        if iscoroutine(result):
-            import asyncio  # here for the reason above, like all imports in these functions
+        config = with_model(config)
+    module, _, function = command.target.partition(":")
+    result = getattr(import_module(module), function)(config, *operands)
+    if iscoroutine(result):
+        import asyncio
 
-            result = asyncio.run(result)
-        if result is None or isinstance(result, int):
-            return result
-        for line in result:
-            stdio.put(sys.stdout, f"{line}\n")
-        return 0
-
-    return run
-
-
-def _with_model(config: Config) -> Config:
-    from streamd.cli.models import with_model
-
-    return with_model(config)
+        result = asyncio.run(result)
+    if result is None or isinstance(result, int):
+        return result
+    for line in result:
+        stdio.put(sys.stdout, f"{line}\n")
+    return 0
 
 
 def _find_microphone(config: Config) -> None:
@@ -111,63 +102,115 @@ def _bench(config: Config) -> Iterator[str]:
     yield cost_table(cost) if sys.stdout.isatty() else cost_json(cost)
 
 
-# Each entry: USAGE = MODULE:FUNCTION: summary, and below it the options. They are sections and
-# names of options, in any order; -NAME leaves one out, and NAME=VALUE presets one. LOG stands for
-# those of log messages. With MODEL the function gets a configuration with a model that is on this
-# machine; with MICROPHONE there has to be one unless files are named.
-_TABLE = """
-[FILE...] = daemon:run: live captions of the microphone, or of FILEs and addresses (- is stdin)
-  input streaming vad decoding output server journal MODEL MICROPHONE
-serve = daemon:run: caption only what clients send over the network
-  streaming vad decoding server journal LOG -server source=false MODEL
-transcribe FILE... = daemon.offline:transcribe: transcribe files, fast, as openai-whisper does
-  input vad decoding longform output -source -device -realtime realtime=false MODEL
-watch URL = cli.viewing:show: show the captions of another streamd
-  output token-file
-export [SESSION] = cli.viewing:export: write a session of the journal, or list all
-  output journal
-devices = cli.commands:_devices: list the microphones
-bench = cli.commands:_bench: measure what live captions cost on this machine
-  streaming vad decoding LOG MODEL
-doctor = cli.doctor:report: check this machine, and say how to fix problems
-  source model threads precision engine compute host port LOG
-models list|get|import|check|build|remove ... = cli.commands:_models: \
-list, download, check and remove models
-models list = cli.models:table: list the models here, and others that can be had by name
-  language task LOG
-models get NAME = cli.models:get: download a model that the list shows, or OWNER/NAME from the hub
-  LOG
-models import PATH [NAME] = cli.models:add: \
-copy a model's file or folder into the store, under its own or another name
-  LOG
-models check NAME = cli.commands:_models_check: \
-check what a model computes on this machine, and how fast
-  language threads precision engine LOG
-models build NAME = cli.packages:build: \
-make a model's packages for the Neural Engine and GPU of a Mac
-  building engine LOG
-models remove NAME = cli.models:remove: delete a downloaded or imported model
-  LOG
-"""
+_LIVE = ("streaming", "vad", "decoding", "server", "journal")
+_ENGINE = ("threads", "precision", "engine")
+_LOG = ("quiet", "verbose", "log-format")
 
-
-def _command(entry: str) -> Command:
-    head, _, below = entry.partition("\n")
-    usage, module, function, summary = re.split(r" ?= |:", head, maxsplit=3)
-    # The name is in lower case.
-    name, operand = re.findall(r"^((?:[a-z]+(?: |$))*)(.*)$", usage)[0]
-    words = below.replace("LOG", "quiet verbose log-format").split()
-    preset = dict(word.split("=") for word in words if "=" in word)
-    options = tuple(
-        option
-        for option in OPTIONS.values()
-        if {option.opt.group, option.name} & {*words} and f"-{option.name}" not in words
-    )
-    run = _runner(f"streamd.{module}:{function}", {*words})
-    return Command(name.strip(), summary.strip(), run, operand, options, preset)
-
-
-COMMANDS = tuple(map(_command, re.split(r"\n(?! )", _TABLE.strip())))
+COMMANDS = (
+    Command(
+        "",
+        "live captions of the microphone, or of FILEs and addresses (- is stdin)",
+        target="streamd.daemon:run",
+        operand="[FILE...]",
+        takes=("input", *_LIVE, "output"),
+        needs_model=True,
+        needs_microphone=True,
+    ),
+    Command(
+        "serve",
+        "caption only what clients send over the network",
+        target="streamd.daemon:run",
+        takes=(*_LIVE, *_LOG),
+        lacks=("server",),
+        preset={"source": "false"},
+        needs_model=True,
+    ),
+    Command(
+        "transcribe",
+        "transcribe files fast, as openai-whisper does",
+        target="streamd.daemon.offline:transcribe",
+        operand="FILE...",
+        takes=("input", "vad", "decoding", "longform", "output"),
+        lacks=("source", "device", "realtime"),
+        preset={"realtime": "false"},
+        needs_model=True,
+    ),
+    Command(
+        "watch",
+        "show the captions of another streamd",
+        target="streamd.cli.viewing:show",
+        operand="URL",
+        takes=("output", "token-file"),
+    ),
+    Command(
+        "export",
+        "write a session of the journal, or list them all",
+        target="streamd.cli.viewing:export",
+        operand="[SESSION]",
+        takes=("output", "journal"),
+    ),
+    Command("devices", "list the microphones", target="streamd.cli.commands:_devices"),
+    Command(
+        "bench",
+        "measure what live captions cost on this machine",
+        target="streamd.cli.commands:_bench",
+        takes=("streaming", "vad", "decoding", *_LOG),
+        needs_model=True,
+    ),
+    Command(
+        "doctor",
+        "check this machine, and say how to fix problems",
+        target="streamd.cli.doctor:report",
+        takes=("source", "model", *_ENGINE, "compute", "host", "port", *_LOG),
+    ),
+    Command(
+        "models",
+        "list, download, check and remove models",
+        target="streamd.cli.commands:_models",
+        operand="list|get|import|check|build|remove ...",
+    ),
+    Command(
+        "models list",
+        "list the models on this machine and those to download by name",
+        target="streamd.cli.models:table",
+        takes=("language", "task", *_LOG),
+    ),
+    Command(
+        "models get",
+        "download a model that the list shows, or OWNER/NAME from the hub",
+        target="streamd.cli.models:get",
+        operand="NAME",
+        takes=_LOG,
+    ),
+    Command(
+        "models import",
+        "copy a model's file or folder into the store, under its own or another name",
+        target="streamd.cli.models:add",
+        operand="PATH [NAME]",
+        takes=_LOG,
+    ),
+    Command(
+        "models check",
+        "check what a model computes on this machine, and how fast",
+        target="streamd.cli.commands:_models_check",
+        operand="NAME",
+        takes=("language", *_ENGINE, *_LOG),
+    ),
+    Command(
+        "models build",
+        "build a model's packages for a Mac's Neural Engine and GPU",
+        target="streamd.cli.packages:build",
+        operand="NAME",
+        takes=("building", "engine", *_LOG),
+    ),
+    Command(
+        "models remove",
+        "delete a downloaded or imported model",
+        target="streamd.cli.models:remove",
+        operand="NAME",
+        takes=_LOG,
+    ),
+)
 """The first one runs if none is named."""
 
 READER_LEFT = 141
@@ -210,4 +253,4 @@ def _run(request: Request) -> int:
         return 0
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)
-    return request.command.run(config, request.operands) or 0
+    return call(request.command, config, request.operands) or 0

@@ -111,7 +111,7 @@ def as_toml(config: Config) -> str:
     lines: list[str] = []
     for group in SECTIONS:
         lines += ["", f"[{group}]"]
-        of_group = (option for option in OPTIONS.values() if option.opt.group == group)
+        of_group = (option for option in OPTIONS.values() if option.section == group)
         lines += [_toml_line(config, option.name, option) for option in of_group]
     lines += ["", f"[{SET}]"]
     changed = (f for f in SETTINGS.values() if value_of(config, f) != f.default)
@@ -168,8 +168,8 @@ def _from_key(path: str, group: str, name: str, value: object) -> _Value:
     culprit, option = f"{path}: {group}.{name}", OPTIONS.get(name)
     if option is None and (setting := successor(name)):
         raise ConfigError(f"{path}: {name} in [{group}] is now {setting} in [{SET}]")
-    if option is None or option.opt.group != group:
-        here = (other.name for other in OPTIONS.values() if other.opt.group == group)
+    if option is None or option.section != group:
+        here = (other.name for other in OPTIONS.values() if other.section == group)
         hint = _home(name) or suggestion(name, here)
         raise ConfigError(f"{path}: unknown key {name} in [{group}]{hint}")
     return _Value(option, value, culprit, typed=True)
@@ -177,7 +177,7 @@ def _from_key(path: str, group: str, name: str, value: object) -> _Value:
 
 def _home(name: str) -> str:
     option = OPTIONS.get(name)
-    return f"; {name} belongs in [{option.opt.group}]" if option else ""
+    return f"; {name} belongs in [{option.section}]" if option else ""
 
 
 def _set(name: str, value: object, culprit: str) -> _Value:

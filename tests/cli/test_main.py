@@ -4,17 +4,18 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import getclosurevars, signature
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import streamd
 from streamd.cli import main
+from streamd.cli.arguments import Command
 from streamd.cli.commands import COMMANDS
-from streamd.config import OPTIONS, Config, as_toml
+from streamd.config import OPTIONS, SECTIONS, Config, as_toml
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
 from streamd.options import LANGUAGE_CODES
 from streamd.whisper.tokenizer import LANGUAGES
@@ -54,8 +55,11 @@ def run(monkeypatch):
         return main(argv)
 
     run.runners = {name: Runner() for name in NAMES}
-    commands = [replace(command, run=run.runners[command.name]) for command in COMMANDS]
-    monkeypatch.setattr("streamd.cli.commands.COMMANDS", commands)
+
+    def call(command: Command, config: Config, operands: tuple[str, ...]) -> int:
+        return run.runners[command.name](config, operands)
+
+    monkeypatch.setattr("streamd.cli.commands.call", call)
     return run
 
 
@@ -419,10 +423,17 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
 def test_the_function_that_a_command_names_is_there_and_takes_its_operands(name):
     """No tool checks the types of what is named in a string."""
     (command,) = (command for command in COMMANDS if command.name == name)
-    module, _, function = getclosurevars(command.run).nonlocals["target"].partition(":")
+    module, _, function = command.target.partition(":")
     words = [word for word in command.operand.split() if "..." not in word]  # FILE... is an option
     for operands in words, [word for word in words if not word.startswith("[")]:
         signature(getattr(import_module(module), function)).bind(Config(), *operands)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_names_only_options_and_sections_that_exist(name):
+    (command,) = (command for command in COMMANDS if command.name == name)
+    assert {*command.takes} <= {*OPTIONS, *SECTIONS}
+    assert {*command.lacks, *command.preset} <= {*OPTIONS}
 
 
 def test_a_wrong_file_name_is_shown_as_it_was_written(run, capsys):
