@@ -20,6 +20,9 @@ FRAME_MS = 20
 FRAMES = "frames"
 DERIVED = "derived"
 """In place of a unit: the code sets this field from others, from the model or from the command."""
+CREDENTIALS = r"(^|,|//)([^:/@]*:)?(?:(?!//).)*@"
+"""What may stand before the host of an address, in a list with commas: a user and a password, with
+any character, or a token alone. The groups are what stands before it, and the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Option:
     common: bool = False  # whether ``--help`` lists it, too
     allowed: str = ""  # what values are allowed, where the type cannot say it
     synonyms: Mapping[str, str] = field(default_factory=dict)  # in lower case -> value
+    secret: bool = False  # whether it has `CREDENTIALS`, which must not be shown
 
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -678,7 +682,7 @@ class JournalOptions:
         str, "DIR", Option("folder for finals; auto: the default one", name="journal", common=True)
     ] = ""
     bus: Annotated[
-        str, "nats://HOST:PORT", Option("NATS servers through which to share sessions")
+        str, "nats://HOST:PORT", Option("NATS servers through which to share sessions", secret=True)
     ] = ""
     """Address of NATS, in place of a folder."""
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1

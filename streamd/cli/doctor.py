@@ -96,7 +96,7 @@ def _versions(config: Config) -> Iterator[Finding]:
 
 def _options(config: Config) -> Iterator[Finding]:
     changed = [
-        f"{name} {field.written(value)}"
+        f"{name} {field.shown(value)}"
         for name, field in {**OPTIONS, **SETTINGS}.items()
         if (value := value_of(config, field)) != field.default
     ]

@@ -105,8 +105,8 @@ def _merged(values: Iterable[_Value]) -> Config:
 def as_toml(config: Config) -> str:
     """Return a TOML file with all options and the other fields that differ from their defaults.
 
-    `load` reads it back to an equal configuration. Raises `ConfigError` if a file's name is not
-    UTF-8, which the file system allows and TOML does not.
+    `load` reads it back to an equal configuration, but for passwords, which are ``***``. Raises
+    `ConfigError` if a file's name is not UTF-8, which the file system allows and TOML does not.
     """
     lines: list[str] = []
     for group in SECTIONS:
@@ -121,7 +121,7 @@ def as_toml(config: Config) -> str:
 
 def _toml_line(config: Config, name: str, field: Field) -> str:
     try:
-        text = msgspec.json.encode(field.written(value_of(config, field))).decode()
+        text = msgspec.json.encode(field.shown(value_of(config, field))).decode()
     except UnicodeEncodeError as error:
         culprit = ascii(error.object[error.start : error.end])
         raise ConfigError(f"not UTF-8, so no TOML file can hold it: {culprit}") from None

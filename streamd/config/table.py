@@ -5,6 +5,7 @@ the fields of the dataclasses in `streamd.options`.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -146,6 +147,12 @@ class Field:
         if self.in_frames and isinstance(value, int):
             return value * FRAME_MS
         return NONE if value is None else value
+
+    def shown(self, value: object) -> object:
+        """A value as a TOML file has it, with ``***`` in place of a password."""
+        if self.opt.secret:
+            return re.sub(options.CREDENTIALS, r"\1\2***@", str(value))
+        return self.written(value)
 
 
 def _allowed(kind: inspect.Type, unit: str) -> str:

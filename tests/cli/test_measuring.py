@@ -13,7 +13,7 @@ import pytest
 
 from streamd.cli import main
 from streamd.cli.bench import StreamCost
-from streamd.cli.doctor import _microphone
+from streamd.cli.doctor import _microphone, _options
 from streamd.cli.model_check import judged
 from streamd.config import load
 from streamd.engines.check import Compared, GoldenClip, Numerics
@@ -156,6 +156,11 @@ def test_the_doctor_finds_nothing_wrong_where_nothing_is(capsys):
         "nats apart",
     ):
         assert said in out
+
+
+def test_the_doctor_tells_what_was_chosen_but_no_password():
+    (finding,) = _options(load({"bus": "nats://user:password@host", "step": "300"}, {}))
+    assert finding.text == "step 300, bus nats://user:***@host"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from nats.js.api import Header, RawStreamMsg, StreamConfig
 from nats.js.errors import APIError
 
 from streamd.errors import ConfigError
+from streamd.options import CREDENTIALS
 from streamd.streams.journal import JournalError
 
 LOG, LEASES, NODES = "streamd_log", "streamd_leases", "streamd_nodes"
@@ -76,8 +77,8 @@ class JetStream:
     def __init__(self, url: str, *, days: int, replicas: int) -> None:
         self.node = secrets.token_hex(4)
         self._url, self._days, self._replicas = url, days, replicas
-        # Clients get it without passwords: these may have any character, and no scheme before.
-        self._name = "the bus " + re.sub("(^|,|//)(?:(?!//).)*@", r"\1", url)
+        # Clients get it without users and passwords.
+        self._name = "the bus " + re.sub(CREDENTIALS, r"\1", url)
         self._nats = Client()
         self._js: JetStreamContext = self._nats.jetstream(timeout=_ANSWER_S)
         self._trouble = self._forbidden = ""
