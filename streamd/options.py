@@ -239,11 +239,12 @@ class EndpointOptions:
     ] = 30
     """Silence that ends an utterance."""
     sentence: Span = 20
-    """Silence that ends it after a full stop, a question mark or an exclamation mark."""
+    """Silence that ends an utterance after a full stop, question mark or exclamation mark."""
     unfinished: Span = 50
-    """Silence that ends it after a comma, an improbable word, or one that cannot end a sentence."""
+    """Silence that ends an utterance after a comma, an improbable word, or a word that cannot end a
+    sentence."""
     empty: Span = 120
-    """Silence that ends it while nothing has been recognised."""
+    """Silence that ends an utterance in which nothing has been recognised."""
     # With the plain pause, 136 instead of 126 words of two conversations are wrong.
     longest: Annotated[
         int,
