@@ -11,6 +11,7 @@ Each run draws 150 examples. This draws ten thousand, in about ten minutes:
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import cycle, pairwise
@@ -457,7 +458,9 @@ def check_prefix(told: Run) -> None:
 def check_lasts(told: Run) -> None:
     """Each ends its utterance, or lets the next begin later, or behind more words."""
     lasts = [(each.start, each.end, each.prefix_end) for each in told.windows if each.last]
-    assert len(lasts) == len(set(lasts)), "twice the same"
+    # Two lines of which one repeats the end of the other may have lost all but that end.
+    most = 2 if told.world.endpoint.overlap else 1
+    assert max(Counter(lasts).values(), default=0) <= most, "again the same"
 
 
 def check_transcript(told: Run) -> None:
