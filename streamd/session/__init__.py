@@ -459,7 +459,8 @@ class Session:
                 self._remember(segment.skip(self._ring.start), segment.newest)
                 self._policy.reset()
             end = segment.last_end(self._segmenter)
-            if end is None or end > segment.anchor:
+            # Before the utterance itself, a window has only the words that precede it.
+            if end is None or end > max(segment.anchor, segment.utterance.start):
                 break
             if segment.utterance.state is State.ASKED:
                 events += self._segmenter.answer(segment.utterance, segment.words)
