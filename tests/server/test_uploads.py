@@ -390,5 +390,5 @@ async def test_a_header_that_is_not_ascii_gets_an_answer(name, caplog):
         writer.write("\r\n".join((*rows, "", "")).encode("latin-1"))
         status, _, body = await answer(reader)
         writer.close()
-    assert (status, b"not ASCII" in body) == (400, True)
+    assert status == 400, body  # the reason depends on the version of websockets
     assert not caplog.records
