@@ -479,7 +479,7 @@ class ModelOptions:
         Literal["auto", "float32", "int8"], Option("precision of weights; auto: int8 where faster")
     ] = "auto"
     engine: Annotated[
-        Literal["auto", "onnx", "coreml", "reference"], Option("runtime that executes the model")
+        Literal["auto", "onnx", "coreml"], Option("runtime that executes the model")
     ] = "auto"
     compute: Annotated[
         Literal["auto", "ane", "gpu", "cpu"],

@@ -20,7 +20,6 @@ from streamd.daemon import build
 from streamd.engines.prepared import open_engine
 from streamd.errors import ConfigError, ModelError
 from streamd.models.model import Model
-from streamd.models.store import load_model
 from streamd.streams import Chooser
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
@@ -65,9 +64,6 @@ def open_model(
     builds = config.build.missing and lacks_packages(config, core_ml)
     built = None if builds else built_for_core_ml(config, core_ml)
     start = time.perf_counter()
-    if o.engine == "reference":
-        model = load_model(o.model)
-        return model, build.engine(config, model)
     opened = open_engine(o.model, threads=build.threads(config), precision=o.precision)
     seconds = time.perf_counter() - start
     name = opened.model.name
@@ -99,7 +95,7 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
     """
     o = config.decoding
     asked = _asked(config)
-    if o.engine in ("onnx", "reference") or o.compute == "cpu":
+    if o.engine == "onnx" or o.compute == "cpu":
         return None
     if sys.platform != "darwin" and core_ml.library == LIBRARY:
         if asked:

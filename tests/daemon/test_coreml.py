@@ -211,7 +211,7 @@ def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(
     monkeypatch.setenv("STREAMD_CACHE", str(cache))
     built = built_for_core_ml(load({"model": small}, {}), STAND_IN)
     assert built.meta.name == Path(small).name
-    for given in ({"compute": "cpu"}, {"engine": "onnx"}, {"engine": "reference"}):
+    for given in ({"compute": "cpu"}, {"engine": "onnx"}):
         assert built_for_core_ml(load(given | {"model": small}, {}), STAND_IN) is None
 
 
