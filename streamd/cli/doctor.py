@@ -227,7 +227,7 @@ def _port(config: Config) -> Iterator[Finding]:
 
 def _ffmpeg(config: Config) -> Iterator[Finding]:
     if shutil.which("ffmpeg"):
-        yield Finding("ok", "installed, for videos and for m4a, mp4, webm and so on")
+        yield Finding("ok", "installed, for m4a, mp4, webm and so on")
     else:
         fix = "apt install ffmpeg, dnf install ffmpeg or brew install ffmpeg"
-        yield Finding("--", "not installed, so no videos, and no m4a, mp4, webm and so on", fix)
+        yield Finding("--", "not installed, so no m4a, mp4, webm and so on", fix)
