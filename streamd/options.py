@@ -485,7 +485,7 @@ class ModelOptions:
     ] = "auto"
     compute: Annotated[
         Literal["auto", "ane", "gpu", "cpu"],
-        Option("processor to use on a Mac; ane: Neural Engine; auto: the fastest", common=True),
+        Option("processor to use on a Mac; ane: Neural Engine; auto: the GPU", common=True),
     ] = "auto"
 
 

@@ -178,10 +178,11 @@ def _core_ml(config: Config) -> Iterator[Finding]:
         fix = unavailable() or f"{build} (minutes, 0.8 to 4 GB of memory and 0.2 to 4 of disk)"
         yield Finding("--", f"{name} runs on the CPU", fix)
         return
-    from streamd.cli.packages import functions, trials  # only a Mac needs it
+    from streamd.cli.packages import functions  # only a Mac needs it
+    from streamd.engines.coreml.runtime.programs import PLACEMENTS
 
-    placement, known = trials(built)
-    for line in (*known, *functions(built, placement, LIBRARY)):
+    placement = PLACEMENTS["ane" if config.decoding.compute == "ane" else "gpu"][0]
+    for line in (str(placement), *functions(built, placement, LIBRARY)):
         yield Finding("ok", line)
 
 
