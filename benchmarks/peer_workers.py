@@ -174,8 +174,8 @@ class Streamd:
     def __init__(self, folder: Path, threads: int, *, alone: bool = False) -> None:
         from streamd.config import load
         from streamd.daemon import build
-        from streamd.daemon.offline import FileTranscriber
         from streamd.daemon.opening import open_model
+        from streamd.daemon.recording import FileTranscriber
         from streamd.whisper.recognizer import Recognizer
 
         given = {"threads": str(threads), "model": str(folder / "hf"), "language": "en"}

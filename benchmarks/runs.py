@@ -22,8 +22,8 @@ from lab.replay import replay
 from sounds import Sound
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.offline import AudioFile, FileTranscriber
 from streamd.daemon.opening import open_model
+from streamd.daemon.recording import AudioFile, FileTranscriber
 from streamd.events import Final
 from streamd.sources.file import FileSource
 from streamd.types import Hypothesis, Window, ms_from_frames, text_of

@@ -24,8 +24,8 @@ from streamd.config import Config, of_options
 from streamd.daemon import ROOM, build, caption, supervise
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
-from streamd.daemon.offline import FileTranscriber, finals_between
 from streamd.daemon.opening import open_model, recognizers
+from streamd.daemon.recording import FileTranscriber, finals_between
 from streamd.errors import EngineError, ModelError, SourceError, StreamdError
 from streamd.events import EndReason, Eos, Event, Fault, Final, Gap, Partial
 from streamd.models import store

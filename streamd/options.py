@@ -53,8 +53,10 @@ Count = Annotated[int, Meta(ge=0, le=1_000)]
 Hint = Annotated[str, Meta(max_length=4_000)]
 """Text that the model gets before the transcript; 223 tokens of it count."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
-TimedFormat = Literal["srt", "vtt", "lrc", "csv", "tsv", "json", "json-full", "jsonl", "html"]
-FormatName = Literal["txt", TimedFormat, "mp4"]
+TimedFormat = Literal[
+    "srt", "vtt", "lrc", "ass", "csv", "tsv", "json", "json-full", "jsonl", "html"
+]
+FormatName = Literal["txt", TimedFormat]
 FORMAT_NAMES: tuple[str, ...] = get_args(FormatName)
 _ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in FORMAT_NAMES]
 Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'json-full'})})\Z")]
@@ -479,11 +481,11 @@ class ModelOptions:
         Literal["auto", "float32", "int8"], Option("precision of weights; auto: int8 where faster")
     ] = "auto"
     engine: Annotated[
-        Literal["auto", "onnx", "coreml", "reference"], Option("runtime that executes the model")
+        Literal["auto", "onnx", "coreml"], Option("runtime that executes the model")
     ] = "auto"
     compute: Annotated[
         Literal["auto", "ane", "gpu", "cpu"],
-        Option("processor to use on a Mac; ane: Neural Engine; auto: the fastest", common=True),
+        Option("processor to use on a Mac; ane: Neural Engine; auto: the GPU", common=True),
     ] = "auto"
 
 
@@ -528,7 +530,7 @@ class OutputOptions:
         tuple[Literal[FormatName, "all"], ...],
         "FORMAT",
         Option(
-            "formats in --output-dir; default: all text formats",
+            "formats in --output-dir; default: all",
             flags=("-f",),
             common=True,
             allowed=f"all or some of {', '.join(FORMAT_NAMES)}, separated by commas",

@@ -144,7 +144,6 @@ class Hypothesis:
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     temperature: float = 0.0
-    accepted_draft: int = 0
     suspect: Suspect | None = None
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 

@@ -210,7 +210,7 @@ _CPP = {
     "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": (
         "no option: it runs on the CPU"
     ),
-    "-fp --font-path": "no option: fontconfig chooses the font of videos",
+    "-fp --font-path": "no option: what burns --output karaoke.ass into a video has the font",
     "-fth --freq-thold": "no option: webrtc's voice detector needs none; see --vad",
     "--file": "the file alone, without an option",
     "--grammar --grammar-rule --grammar-penalty": (
@@ -228,7 +228,7 @@ _CPP = {
     "-nt --no-timestamps": "--format text, which has no times",
     "-oj --output-json": "--output-format json",
     **{f"-o{x} --output-{x}": f"--output-format {x}" for x in ("csv", "lrc", "srt", "txt", "vtt")},
-    "-owts --output-words": "--output karaoke.mp4",
+    "-owts --output-words": "--output karaoke.ass",
     "-of --output-file": "--output, with its ending",
     "-ot --offset-t": "--clip-timestamps-ms START",
     "--duration": "--clip-timestamps-ms START,END",

@@ -128,7 +128,7 @@ COMMANDS = (
     Command(
         "transcribe",
         "transcribe files fast, as openai-whisper does",
-        target="streamd.daemon.offline:transcribe",
+        target="streamd.daemon.transcribe:transcribe",
         operand="FILE...",
         takes=("input", "vad", "decoding", "longform", "output"),
         lacks=("source", "device", "realtime"),

@@ -16,11 +16,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 import streamd
+from streamd.cli.bench import n_edits, spoken
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
 from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml, unavailable
-from streamd.engines.check import compare, sounds
-from streamd.engines.prepared import choose_precision
+from streamd.engines.check import clips, transcribed
+from streamd.engines.prepared import choose_precision, open_in_memory
 from streamd.errors import StreamdError
 from streamd.models import store
 from streamd.models.catalog import dimensions
@@ -119,23 +120,22 @@ def _cache(config: Config) -> Iterator[Finding]:
 
 
 def _engine(config: Config) -> Iterator[Finding]:
-    """Compare the bundled model on the configured engine with the reference in numpy."""
+    """Have the bundled model read a clip as openai-whisper does."""
     begun_s = time.perf_counter()
-    model = store.load_model(store.BUNDLED[0])
-    engine = build.engine(config, model)
-    asked = "float32" if config.decoding.engine == "reference" else config.decoding.precision
-    precision = choose_precision(model.dims, asked, threads=build.threads(config)).precision
-    chosen = sounds(model.dims.n_audio_ctx)[:1]
-    (compared,), _ = compare(model, engine, build.tokenizer(config, model), chosen)
-    seconds = time.perf_counter() - begun_s
-    text = (
-        f"{model.name} loaded and compared with numpy in {seconds:.1f} s: {precision}, "
-        f"{compared.numerics.kl:.1g} nats apart"
+    name, clip = store.BUNDLED[0], clips()[0]
+    decoding = replace(config.decoding, model=name, language="", task="transcribe")
+    config = replace(config, decoding=decoding)
+    opened = open_in_memory(
+        store.load_model(name), threads=build.threads(config), precision=decoding.precision
     )
-    if compared.numerics.acceptable(precision):
-        yield Finding("ok", text)
+    found = transcribed(build.recognizer(config, opened.model, opened.engine), clip)
+    seconds = time.perf_counter() - begun_s
+    text = f"{name} in {opened.precision} loaded and read a clip in {seconds:.1f} s"
+    if n_edits(spoken(clip.text), spoken(found)):
+        fix = "try another version of onnxruntime"
+        yield Finding("!!", f"{text}, but as {found!r} instead of {clip.text!r}", fix)
     else:
-        yield Finding("!!", text, "try another version of onnxruntime")
+        yield Finding("ok", text)
 
 
 def _precision(config: Config) -> Iterator[Finding]:
@@ -178,10 +178,11 @@ def _core_ml(config: Config) -> Iterator[Finding]:
         fix = unavailable() or f"{build} (minutes, 0.8 to 4 GB of memory and 0.2 to 4 of disk)"
         yield Finding("--", f"{name} runs on the CPU", fix)
         return
-    from streamd.cli.packages import functions, trials  # only a Mac needs it
+    from streamd.cli.packages import functions  # only a Mac needs it
+    from streamd.engines.coreml.runtime.programs import PLACEMENTS
 
-    placement, known = trials(built)
-    for line in (*known, *functions(built, placement, LIBRARY)):
+    placement = PLACEMENTS["ane" if config.decoding.compute == "ane" else "gpu"][0]
+    for line in (str(placement), *functions(built, placement, LIBRARY)):
         yield Finding("ok", line)
 
 
@@ -227,7 +228,7 @@ def _port(config: Config) -> Iterator[Finding]:
 
 def _ffmpeg(config: Config) -> Iterator[Finding]:
     if shutil.which("ffmpeg"):
-        yield Finding("ok", "installed, for videos and for m4a, mp4, webm and so on")
+        yield Finding("ok", "installed, for m4a, mp4, webm and so on")
     else:
         fix = "apt install ffmpeg, dnf install ffmpeg or brew install ffmpeg"
-        yield Finding("--", "not installed, so no videos, and no m4a, mp4, webm and so on", fix)
+        yield Finding("--", "not installed, so no m4a, mp4, webm and so on", fix)

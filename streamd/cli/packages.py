@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from streamd.cli.model_check import line
@@ -14,13 +14,8 @@ from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, gold
 from streamd.engines.coreml.package import FORMS, META, BuiltModel, check_files, open_built
 from streamd.engines.coreml.package_builder import build_model, built_model
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
-from streamd.engines.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE, Devices, Placement
-from streamd.engines.coreml.runtime.takeover import (
-    TRIAL_LIMITS,
-    compiled_folder,
-    load_outcome,
-    make_compiled_folder,
-)
+from streamd.engines.coreml.runtime.programs import PLACEMENTS, Devices, Placement
+from streamd.engines.coreml.runtime.takeover import LOADING, compiled_folder, make_compiled_folder
 from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import ConfigError, EngineError, ModelError
 from streamd.models.store import find, not_here
@@ -91,9 +86,9 @@ def compared(built: BuiltModel, library: str) -> Iterator[str]:
     """Compare a built model with its golden vectors on each placement; raises `ModelError`."""
     golden, n_right = golden_vectors(built), 0
     compiled = make_compiled_folder(built)
-    for placement in (*ON_GPU, *ON_NEURAL_ENGINE):
+    for placement in chain(*PLACEMENTS.values()):
         log.info("%s: loading, %s", built.meta.name, placement)
-        engine = CoreMLEngine(Job(built, compiled, placement, library), TRIAL_LIMITS)
+        engine = CoreMLEngine(Job(built, compiled, placement, library), LOADING)
         try:
             off = against_golden(engine, golden)
         except EngineError as error:
@@ -138,19 +133,6 @@ def facts(built: BuiltModel) -> Iterator[str]:
         inside = (each for file, each in meta.files.items() if Path(file).parts[0] == package)
         size = sum(each.size for each in inside)
         yield line("package", f"{package}, {len(list(of))} functions, {megabytes(size)}")
-
-
-def trials(built: BuiltModel) -> tuple[Placement, list[str]]:
-    """Return where the model runs best, and what is known of every placement, in lines."""
-    known = load_outcome(compiled_folder(built))
-    if known is None:
-        return ON_GPU[0], ["the Neural Engine has not been tried yet; the next start tries it"]
-    where = "the CPU is the fastest here" if known.best is None else str(known.best)
-    outcomes = (
-        f"{trial.placement or 'CPU alone'}: {trial.wrong or f'{trial.window_ms:.0f} ms a window'}"
-        for trial in known.trials
-    )
-    return known.best or ON_GPU[0], [where, *outcomes]
 
 
 def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator[str]:

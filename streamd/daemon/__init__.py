@@ -19,9 +19,9 @@ from streamd.config import Config
 from streamd.daemon import build, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
-from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import Recognizers, open_model, recognizers
 from streamd.daemon.screen import Screen, show
+from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE

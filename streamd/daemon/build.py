@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 
 from streamd.config import OPTIONS, Config
-from streamd.engines.prepared import open_in_memory
-from streamd.engines.reference import ReferenceEngine
 from streamd.engines.silero import Silero
 from streamd.errors import ConfigError
 from streamd.events import Choices
@@ -178,15 +176,6 @@ def _check_windows(config: Config, model: Model) -> None:
     if too_long:
         cure = " and ".join(f"{name} {ms}" for name in too_long)
         raise ConfigError(f"the model {model.name} hears only {ms} ms at once: set {cure}")
-
-
-def engine(config: Config, model: Model) -> Engine[Any]:
-    """Build the graphs and weights of a loaded model, which is slow. Raises `EngineError`."""
-    o = config.decoding
-    if o.engine == "reference":
-        heads = model.alignment_heads
-        return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
-    return open_in_memory(model, threads=threads(config), precision=o.precision).engine
 
 
 def workers(config: Config) -> int:

@@ -16,11 +16,8 @@ from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look, clean, confidence_ramp, stamper
-from streamd.sinks.video import Video
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink
 from streamd.sources.ffmpeg import is_url
-
-_VIDEO = "mp4"
 
 
 def open_display(
@@ -77,14 +74,10 @@ def open_files(
     if output.output_dir:
         with os_error_as(ConfigError, f"--output-dir: {output.output_dir} cannot be made"):
             Path(output.output_dir).mkdir(parents=True, exist_ok=True)
-    sound = "" if file == "-" or is_url(file) else file
     sinks: list[Sink] = []
     with ExitStack() as undo:
         for path, name in wanted.items():
-            if name == _VIDEO:
-                sinks.append(Video(path, config.cues, sound=sound))
-            else:
-                sinks.append(FileSink(path, FORMATS[name](config.cues), whole=whole))
+            sinks.append(FileSink(path, FORMATS[name](config.cues), whole=whole))
             undo.callback(sinks[-1].close)
             if segments and name not in SEGMENTED:
                 sinks[-1] = SentenceSink(sinks[-1])
@@ -110,7 +103,6 @@ def check_files(config: Config, files: Sequence[str]) -> None:
 
 
 def _refuse_input(paths: Iterable[Path], file: str) -> None:
-    # A video is made from a video, which may have the same name.
     for path in paths:
         if file and path.exists() and os.path.exists(file) and path.samefile(file):
             raise ConfigError(
@@ -138,4 +130,4 @@ def _stem(file: str) -> str:
 
 def _format(path: str) -> str:
     # The configuration has checked that there is one.
-    return max((name for name in (*FORMATS, _VIDEO) if path.endswith(suffix(name))), key=len)
+    return max((name for name in FORMATS if path.endswith(suffix(name))), key=len)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from subprocess import PIPE, Popen
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
@@ -20,7 +20,6 @@ from streamd.daemon import build
 from streamd.engines.prepared import open_engine
 from streamd.errors import ConfigError, ModelError
 from streamd.models.model import Model
-from streamd.models.store import load_model
 from streamd.streams import Chooser
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
@@ -65,9 +64,6 @@ def open_model(
     builds = config.build.missing and lacks_packages(config, core_ml)
     built = None if builds else built_for_core_ml(config, core_ml)
     start = time.perf_counter()
-    if o.engine == "reference":
-        model = load_model(o.model)
-        return model, build.engine(config, model)
     opened = open_engine(o.model, threads=build.threads(config), precision=o.precision)
     seconds = time.perf_counter() - start
     name = opened.model.name
@@ -99,7 +95,7 @@ def built_for_core_ml(config: Config, core_ml: CoreML) -> "BuiltModel | None":
     """
     o = config.decoding
     asked = _asked(config)
-    if o.engine in ("onnx", "reference") or o.compute == "cpu":
+    if o.engine == "onnx" or o.compute == "cpu":
         return None
     if sys.platform != "darwin" and core_ml.library == LIBRARY:
         if asked:
@@ -168,35 +164,34 @@ def _with_core_ml(
     core_ml: CoreML,
     settled: bool,
 ) -> Engine[Any]:
-    """Return an engine that starts as `engine` and switches to Core ML where that is better.
+    """Return an engine that starts as `engine` and switches to Core ML where that is right.
 
-    Without `built` the model is built first. With `settled` this returns when all placements have
-    been tried, which may take minutes.
+    Without `built` the model is built first. With `settled` this returns when Core ML serves or was
+    refused, which may take minutes.
     """
     from streamd.engines.coreml.runtime.core_ml_engine import WorkerLimits
-    from streamd.engines.coreml.runtime.programs import ON_GPU
+    from streamd.engines.coreml.runtime.programs import PLACEMENTS, Unit
     from streamd.engines.coreml.runtime.takeover import (
         SwitchingEngine,
-        Takeover,
         make_compiled_folder,
+        take_over,
     )
     from streamd.engines.coreml.runtime.worker import Job
 
-    switching = SwitchingEngine(engine)
+    switching, stopped = SwitchingEngine(engine), Event()
     limits = WorkerLimits(answer_s=core_ml.answer_s)
-    compute = config.decoding.compute
-    wanted = compute if compute in ("ane", "gpu") else "auto"
+    unit: Unit = "ane" if config.decoding.compute == "ane" else "gpu"
 
     def run() -> None:
         try:
             found = built or _build(config.decoding.model)
-            job = Job(found, make_compiled_folder(found), ON_GPU[0], core_ml.library)
-            takeover = Takeover(switching, job, wanted, limits=limits)
+            compiled, first = make_compiled_folder(found), PLACEMENTS[unit][0]
+            job = Job(found, compiled, first, core_ml.library)
             # Handlers run in reverse order. The one that kills the workers was registered when
             # their module was imported, so this one runs first, and their end is not taken for a
-            # failed trial.
-            atexit.register(takeover.stop)
-            takeover.run()
+            # failure of Core ML.
+            atexit.register(stopped.set)
+            take_over(switching, job, unit, limits=limits, is_stopped=stopped.is_set)
         except ModelError as error:
             log.warning("on the CPU: %s", error)
 

@@ -18,12 +18,12 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -311,27 +311,16 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
     }
     bank = Bank(np.zeros(bank_shape(slice_of), np.float16))
     make = partial(build, slice_of, weights, alignment_heads=[(0, 0)], bank=bank, threads=threads)
-    float32_ms, int8_ms = fastest_ms(
-        (make(precision="float32"), make(precision="int8")),
-        partial(window_timer, shape=LIVE_WINDOW),
-    )
+    engines = make(precision="float32"), make(precision="int8")
+    timers = [window_timer(engine, LIVE_WINDOW) for engine in engines]
+    # By turns, so that other load affects both.
+    rounds = [[timed_ms() for timed_ms in timers] for _ in range(_N_TIMES)]
+    float32_ms, int8_ms = map(min, zip(*rounds, strict=True))
     return ChosenPrecision(
         precision="int8" if int8_ms < _GAIN * float32_ms else "float32",
         float32_ms=round(float32_ms, 3),
         int8_ms=round(int8_ms, 3),
     )
-
-
-def fastest_ms(
-    engines: Sequence[Engine[Any]], timer: Callable[[Engine[Any]], Callable[[], float]]
-) -> list[float]:
-    """Time each engine, by turns, so that other load affects all of them; return the best.
-
-    `timer` returns what times an engine.
-    """
-    timers = [timer(engine) for engine in engines]
-    rounds = [[timed_ms() for timed_ms in timers] for _ in range(_N_TIMES)]
-    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def window_timer(engine: Engine[FeaturesT], shape: WindowShape) -> Callable[[], float]:

@@ -80,13 +80,8 @@ class Segmenter:
         self._track.append((silence, level, late))
         return self._advance()
 
-    def asked(self) -> Utterance | None:
-        """The utterance whose text up to its `pause` is needed, soon or already."""
-        asked = self._open is not None and self._open.state is State.ASKED
-        return self._open if asked else None
-
     def answer(self, utterance: Utterance, words: Sequence[Word]) -> list[Vad]:
-        """Take the text of the utterance up to its pause; ignored if it is not `asked`."""
+        """Take the text of the utterance up to its pause; ignored if none is needed."""
         if utterance.state is not State.ASKED:
             return []
         utterance.answer(ending_pause(words, self.options))

@@ -6,6 +6,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
+from unicodedata import bidirectional
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from streamd.events import Event, Final, Gap, encode
 from streamd.options import CueLayout
 from streamd.sinks import Format
-from streamd.sinks.cues import Cues, Piece, joined
+from streamd.sinks.cues import Cue, Cues, Piece, joined
 from streamd.sinks.documents import Json
 from streamd.sinks.text import (
     JOINER,
@@ -210,11 +211,73 @@ class Lrc(Format):
         return text
 
 
+_ASS_HEAD = """[Script Info]
+ScriptType: v4.00+
+PlayResX: 1280
+PlayResY: 720
+WrapStyle: 0
+
+[V4+ Styles]
+Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, \
+Italic, Underline, StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, \
+Alignment, MarginL, MarginR, MarginV, Encoding
+Style: Default,Sans,48,&H0048D8FF,&H00FFFFFF,&H00000000,&H00000000,-1,0,0,0,100,100,0,0,1,3,0,2,\
+60,60,40,-1
+
+[Events]
+Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
+"""
+# The style's last number lets a line begin where its language does, right or left.
+
+
+class Ass(Format):
+    """Karaoke as Advanced SubStation subtitles: words change colour as they are spoken.
+
+    Gaps are left out. Source of the tags: https://aegisub.org/docs/latest/ass_tags/.
+    """
+
+    header = _ASS_HEAD
+
+    def __init__(self, layout: CueLayout) -> None:
+        self._cues = Cues(layout)
+
+    def _final(self, final: Final) -> str:
+        return "".join(map(_dialogue, self._cues.of(final)))
+
+
+def _dialogue(cue: Cue) -> str:
+    clock_cs = cue.start_ms // 10
+
+    def draw(piece: Piece) -> str:
+        nonlocal clock_cs
+        begins_cs = max(min(piece.start_ms, cue.end_ms) // 10, clock_cs)
+        ends_cs = max(min(piece.end_ms, cue.end_ms) // 10, begins_cs)
+        waits = f"{{\\k{begins_cs - clock_cs}}}" if begins_cs > clock_cs else ""
+        # \kf fills from the left: right-to-left text changes colour at once instead.
+        is_rightward = any(bidirectional(char) in ("R", "AL") for char in piece.text)
+        fills = "k" if is_rightward else "kf"
+        # A backslash has no escape, but before an invisible character it means nothing.
+        shown = re.sub(r"[{}]", r"\\\g<0>", piece.text.replace("\\", f"\\{JOINER}"))
+        text = f"{waits}{{\\{fills}{ends_cs - begins_cs}}}{shown}"
+        clock_cs = ends_cs
+        return text
+
+    times = f"{_ass_time(cue.start_ms)},{_ass_time(cue.end_ms)}"
+    text = "\\N".join(joined(line, draw) for line in cue.lines)
+    return f"Dialogue: 0,{times},Default,,0,0,0,,{text}\n"
+
+
+def _ass_time(t_ms: int) -> str:
+    minutes, ms = divmod(t_ms, 60_000)
+    return f"{minutes // 60}:{minutes % 60:02}:{ms // 1000:02}.{ms % 1000 // 10:02}"
+
+
 FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
     "txt": lambda layout: Text(),
     "srt": Srt,
     "vtt": Vtt,
     "lrc": Lrc,
+    "ass": Ass,
     "csv": lambda layout: Table(","),
     "tsv": lambda layout: Table("\t"),
     "json": lambda layout: Json(),

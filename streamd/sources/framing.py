@@ -22,7 +22,7 @@ def _packed_24(packed: Bytes) -> NDArray[np.int32]:
     return wide.view("<i4").reshape(-1)
 
 
-_ENCODINGS: dict[str, tuple[int, Callable[[Bytes], Block]]] = {
+ENCODINGS: dict[str, tuple[int, Callable[[Bytes], Block]]] = {
     "u8": (1, lambda packed: packed),
     "s16le": (2, lambda packed: packed.view("<i2")),
     "s16be": (2, lambda packed: packed.view(">i2")),
@@ -31,7 +31,6 @@ _ENCODINGS: dict[str, tuple[int, Callable[[Bytes], Block]]] = {
     "f32le": (4, lambda packed: packed.view("<f4")),
     "f64le": (8, lambda packed: packed.view("<f8")),
 }
-ENCODINGS = tuple(_ENCODINGS)
 """What `PcmDecoder` reads, by ffmpeg's names."""
 
 
@@ -40,7 +39,7 @@ class PcmDecoder:
 
     def __init__(self, encoding: str, channels: int) -> None:
         """`encoding`: one of `ENCODINGS`."""
-        width, self._decode = _ENCODINGS[encoding]
+        width, self._decode = ENCODINGS[encoding]
         self._channels = channels
         self._stride = width * channels
         self._rest = b""

@@ -181,7 +181,6 @@ class Recognizer(Generic[FeaturesT]):
             avg_logprob=decoded.avg_logprob,
             no_speech_prob=decoded.no_speech_prob,
             temperature=decoded.temperature,
-            accepted_draft=decoded.accepted_draft,
             suspect=suspect,
         )
 

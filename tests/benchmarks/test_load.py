@@ -13,13 +13,14 @@ from lab.recordings import read_recording
 from sounds import RECORDING
 from streamd.config import load
 from streamd.daemon import build
+from streamd.engines.prepared import open_in_memory
 from streamd.models.store import load_model
 from tests.support.event_logs import BEGAN, ENDED, decoded
 
 
 def test_streams_at_once_miss_nothing_while_computing_is_free():
     config, model = load({"threads": "1"}, {}), load_model("tiny.en")
-    recognizer = build.recognizer(config, model, build.engine(config, model))
+    recognizer = build.recognizer(config, model, open_in_memory(model, threads=1).engine)
     began = Began(name="talk", model="", clock="free", step_ms=500, audio_ms=6_000)
     recording = read_recording(RECORDING)
     new_session = partial(build.new_session, config)

@@ -7,7 +7,7 @@ import pytest
 
 from streamd.cli.bench import StreamCost, cost_json, cost_table, measure, n_streams
 from streamd.config import load
-from streamd.daemon import build
+from streamd.engines.prepared import open_in_memory
 from streamd.errors import ConfigError
 from streamd.models.store import load_model
 from tests.support import recorded
@@ -36,7 +36,7 @@ class Counting:
 
 @pytest.fixture
 def engine(model):
-    return Counting(build.engine(load({"threads": "1", "precision": "int8"}, {}), model))
+    return Counting(open_in_memory(model, threads=1, precision="int8").engine)
 
 
 def play(monkeypatch, sound, model, engine, **options) -> StreamCost:

@@ -16,8 +16,8 @@ import numpy as np
 
 from streamd.cli.model_check import line
 from streamd.cli.packages import facts, open_packages
-from streamd.engines.check import FLOAT16_MAX, clips, mel_of
-from streamd.engines.coreml.golden import Distance, against_golden, golden_vectors
+from streamd.engines.check import clips
+from streamd.engines.coreml.golden import Distance, against_golden, golden_vectors, mel_of
 from streamd.engines.coreml.package import (
     EMBEDDING,
     FORMS,
@@ -38,6 +38,8 @@ from tests.coreml.verify import EXACT, HALF, Finding, verify
 from tests.support.coreml_runs import arithmetic, bank_of, core_ml
 
 log = logging.getLogger(__name__)
+
+FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 def report(name: str) -> Iterator[str]:

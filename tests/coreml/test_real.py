@@ -5,9 +5,10 @@ from functools import cache
 
 import pytest
 
-from streamd.engines.check import FLOAT16_MAX, clips, mel_of
+from streamd.engines.check import clips
+from streamd.engines.coreml.golden import mel_of
 from streamd.models.store import load_model
-from tests.coreml.check import wrong_tables
+from tests.coreml.check import FLOAT16_MAX, wrong_tables
 from tests.coreml.lint import lint_built
 from tests.coreml.reading import (
     Said,

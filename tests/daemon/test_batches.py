@@ -9,7 +9,7 @@ import soundfile
 
 from streamd.config import load
 from streamd.daemon import run
-from streamd.daemon.offline import transcribe
+from streamd.daemon.transcribe import transcribe
 from streamd.errors import ModelError, SourceError, StreamdError
 
 SPEECH = Path(__file__).resolve().parents[1] / "speech" / "recording.flac"

@@ -19,7 +19,7 @@ import sys
 from threading import Event
 from streamd import daemon
 from streamd.cli import main
-from streamd.daemon.offline import Uploads
+from streamd.daemon.uploads import Uploads
 from streamd.whisper.recognizer import Recognizer
 from streamd.errors import EngineError, ModelError
 

@@ -10,8 +10,8 @@ import soundfile
 
 from streamd.config import load
 from streamd.daemon import build, supervise
-from streamd.daemon.offline import Uploads
 from streamd.daemon.opening import open_model
+from streamd.daemon.uploads import Uploads
 from streamd.errors import ConfigError, EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
 from streamd.server import Wanted

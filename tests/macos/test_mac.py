@@ -18,13 +18,13 @@ import pytest
 import soundfile
 
 from streamd.cli.bench import n_edits, spoken
-from streamd.cli.packages import functions, trials
+from streamd.cli.packages import functions
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import CoreML, open_model
 from streamd.engines.coreml.golden import against_golden, golden_vectors
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
-from streamd.engines.coreml.runtime.programs import ON_GPU, ON_NEURAL_ENGINE
+from streamd.engines.coreml.runtime.programs import PLACEMENTS
 from streamd.engines.coreml.runtime.takeover import make_compiled_folder
 from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import EngineError
@@ -74,7 +74,7 @@ def errors(texts: list[str]) -> str:
 
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
 def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
-    placement = (*ON_GPU, *ON_NEURAL_ENGINE)[which]
+    placement = (*PLACEMENTS["gpu"], *PLACEMENTS["ane"])[which]
     engine = engine_on(placement, built)
     name = f"{placement} ({placement.form})"
     try:
@@ -179,20 +179,17 @@ def test_captions_go_on_while_engines_take_over(built, report, on_cpu):
     assert len(seen) > 1, "nothing took over"
 
 
-def test_the_fastest_placement_is_found_and_reported(built, report):
-    config = load({"model": MODEL}, {})
-    open_model(config, settled=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
-    placement, known = trials(built)
-    for line in known:
-        report("doctor", line)
+def test_where_core_ml_runs_the_encoder_is_reported(built, report):
+    config = load({"model": MODEL, "compute": "ane"}, {})
+    _, relay = open_model(config, settled=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
+    placement = relay.current.placement
+    report("doctor", str(placement))
     for line in functions(built, placement, CORE_ML):
         report("", line)
-    assert len(known) > 1
-    if placement.encoder == "ane":
-        told = devices(Job(built, make_compiled_folder(built), placement, CORE_ML))
-        # Core ML's plan tells of a package's default function, at most.
-        shares = [each.shares for each in told if each.shares and each.function[:3] == "ctx"]
-        assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares
+    told = devices(Job(built, make_compiled_folder(built), placement, CORE_ML))
+    # Core ML's plan tells of a package's default function, at most.
+    shares = [each.shares for each in told if each.shares and each.function[:3] == "ctx"]
+    assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares
 
 
 def test_the_microphone_hears_something(report):

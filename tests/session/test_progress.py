@@ -88,13 +88,15 @@ class Answer:
     lies: tuple[Lie, ...] = ()
     about: Hypothesis = field(default_factory=Hypothesis)
     deaf: bool = False
+    n_repeated: int = 0
+    """Tokens that the decoder repeats of what it was given."""
 
     def hypothesis(self, window: Window, speaker: Speaker) -> Hypothesis:
         words = () if self.deaf else tuple(speaker.words(window))
         if words:
             return Hypothesis(words=words, tokens=_tokens(words), avg_logprob=-0.2)
         words = tuple(self._lies(window))
-        return replace(self.about, words=words, tokens=_tokens(words), accepted_draft=0)
+        return replace(self.about, words=words, tokens=_tokens(words))
 
     def _lies(self, window: Window) -> Iterator[Word]:
         start = end = window.start
@@ -103,10 +105,9 @@ class Answer:
             start = places.get(lie.place, end if lie.place == "word" else 0) + lie.offset
             end = start + lie.length
             yield Word(lie.text, start, end, lie.prob, (n + 1,) * lie.n_tokens)
-        if self.about.accepted_draft:  # the decoder repeats what it was given
-            given = (*window.before, *window.prefix, *window.draft)
-            for token in given[: self.about.accepted_draft]:
-                yield Word(f" w{token}", start, end, 0.9, (token,))
+        given = (*window.before, *window.prefix, *window.draft)
+        for token in given[: self.n_repeated]:
+            yield Word(f" w{token}", start, end, 0.9, (token,))
 
 
 def _tokens(words: tuple[Word, ...]) -> tuple[int, ...]:
@@ -132,13 +133,13 @@ abouts = st.builds(
     avg_logprob=st.sampled_from([-0.2, 0.0, -0.9, -1.1, -3.0]),
     no_speech_prob=st.sampled_from([0.0, 0.2, 0.4, 1.0]),
     temperature=st.sampled_from([0.0, 0.4, 1.0]),
-    accepted_draft=st.sampled_from([0, 0, 2, 50]),
     suspect=st.sampled_from([None, None, None, *Suspect]),
 )
 answers = st.builds(
     Answer,
     lies=st.just(()) | st.lists(lies, max_size=6).map(tuple),
     about=abouts,
+    n_repeated=st.sampled_from([0, 0, 2, 50]),
     deaf=st.sampled_from([False, False, False, True]),
 )
 speakers = st.builds(

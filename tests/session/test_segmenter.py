@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from streamd.options import EndpointOptions
 from streamd.session.segmenter import Segmenter, ending_pause
+from streamd.session.utterance import State
 from streamd.types import Word
 
 LOUD, QUIET = -20.0, -90.0
@@ -24,17 +25,23 @@ def track(*stretches: tuple[bool, int]):
             yield since, LOUD if speech else QUIET
 
 
+def asked(segmenter):
+    """The utterance whose text is needed, if one is."""
+    waiting = (each for each in segmenter.utterances if each.state is State.ASKED)
+    return next(waiting, None)
+
+
 def ends(frames, text="and so", delay=0, options=None):
     """Utterances as (start, end), the answers coming `delay` frames after each question."""
     segmenter, asked_at, found = Segmenter(options), None, []
     for i, (silence, level) in enumerate(frames):
         segmenter.push(silence, level)
-        asked_at = None if segmenter.asked() is None else asked_at if asked_at is not None else i
+        asked_at = None if asked(segmenter) is None else asked_at if asked_at is not None else i
         if asked_at is not None and i - asked_at >= delay:
-            segmenter.answer(segmenter.asked(), words(text))
+            segmenter.answer(asked(segmenter), words(text))
             asked_at = None
     segmenter.flush()
-    while (utterance := segmenter.asked()) is not None:
+    while (utterance := asked(segmenter)) is not None:
         segmenter.answer(utterance, words(text))
     found += [(u.start, u.end) for u in segmenter.utterances]
     return found
@@ -151,7 +158,7 @@ def test_flush_keeps_its_place_while_a_question_is_open():
     segmenter.flush()  # the text of the pause is not known yet
     for silence, level in track((True, 40)):
         segmenter.push(silence, level)
-    segmenter.answer(segmenter.asked(), words("and"))
+    segmenter.answer(asked(segmenter), words("and"))
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, None)]
 
 
@@ -159,10 +166,10 @@ def test_an_answer_that_comes_too_late_changes_nothing():
     segmenter = Segmenter()
     for silence, level in track((True, 40), (False, 15)):
         segmenter.push(silence, level)
-    utterance = segmenter.asked()
+    utterance = asked(segmenter)
     for silence, level in track((True, 10)):
         segmenter.push(silence, level)
-    assert segmenter.asked() is None
+    assert asked(segmenter) is None
     assert segmenter.answer(utterance, words("done.")) == []
     assert utterance.end is None
 
@@ -213,7 +220,7 @@ def test_the_start_of_a_word_before_a_flush_is_kept_while_a_question_is_open():
     for silence, level in track((True, 40), (False, 60)):
         segmenter.push(silence, level)
     segmenter.flush(doubtful=True)
-    segmenter.answer(segmenter.asked(), words("and"))
+    segmenter.answer(asked(segmenter), words("and"))
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (74, 100)]
 
 

@@ -112,11 +112,10 @@ def core_ml(
     folder: Path,
     form: Form = "state",
     limits: WorkerLimits | None = None,
-    *fallbacks,
 ) -> Iterator[CoreMLEngine]:
     """An engine with a worker of its own; `folder` is for what Core ML compiles.
 
-    The worker is started with other limits than it runs with, as `Takeover` does it.
+    The worker is started with other limits than it runs with, as `take_over` does it.
     """
     folder.mkdir(exist_ok=True)
     limits = limits or PATIENT
@@ -124,7 +123,7 @@ def core_ml(
     engine = CoreMLEngine(job, replace(limits, answer_s=PATIENT.answer_s))
     try:
         engine.with_worker(lambda worker: None)
-        engine.configure(limits, *fallbacks)
+        engine.limits = limits
         yield engine
     finally:
         engine.close()

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.check import clips, distance, mel_of
+from streamd.engines.check import clips
 from streamd.engines.coreml.package import BUILD_AGAIN, FORMS, GOLDEN, MAX_TOKENS, BuiltModel, Meta
 from streamd.engines.prepared import bundled_speech
 from streamd.errors import ModelError
 from streamd.models.model import Model
 from streamd.models.silence import MARGIN
-from streamd.types import FRAME, Mel
+from streamd.types import FRAME, Mel, Samples
 from streamd.whisper.engine import Alignment, Engine, Logits, run_in_order
+from streamd.whisper.mel import log_mel
 
 GOLDEN_TOLERANCE = 0.02
 """The largest distance of a pass. Half precision costs up to 4e-3 with the weights of tiny.en and
@@ -101,6 +102,14 @@ def against_golden(engine: Engine[Any], windows: Iterable[GoldenWindow]) -> Dist
     return Distance(logits, alignment, float(np.mean(same)), where[farthest])
 
 
+def distance(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    """Return the root of the mean squared difference over that of the values, or itself for zeros.
+
+    NaN stays NaN.
+    """
+    return float(np.linalg.norm(found - wanted) / (np.linalg.norm(wanted) or 1.0))
+
+
 def run_window(engine: Engine[Any], window: GoldenWindow) -> Iterator[_Result]:
     """Encode a window and yield the results of its passes."""
     last = window.passes[-1]
@@ -125,6 +134,12 @@ def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
         passes = (Pass(0, 6, True), Pass(6, 1, True)) if i else _passes(meta)
         found.append(GoldenWindow(tokens, mel, 0 if whole else n, passes))
     return tuple(found)
+
+
+def mel_of(model: Model, samples: Samples, n_ctx: int) -> Mel:
+    """Return the log-mel of the first `n_ctx` frames of a recording, (n_mels, 2 * n_ctx)."""
+    samples = samples[: n_ctx * FRAME]
+    return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), model.dims.n_mels)
 
 
 def _passes(meta: Meta) -> tuple[Pass, ...]:

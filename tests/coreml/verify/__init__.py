@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamd.engines.check import distance
+from streamd.engines.coreml.golden import distance
 from streamd.engines.coreml.package import BuiltModel, Function
 from streamd.models.model import Model
 from streamd.types import Mel

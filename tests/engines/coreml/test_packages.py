@@ -8,23 +8,18 @@ from operator import attrgetter
 import pytest
 
 from streamd.cli import main
-from streamd.cli.packages import compared, functions, offer, trials
+from streamd.cli.packages import compared, functions, offer
 from streamd.config import load
 from streamd.daemon import opening
 from streamd.engines.coreml import package
-from streamd.engines.coreml.runtime.programs import Placement
-from streamd.engines.coreml.runtime.takeover import (
-    Outcome,
-    Trial,
-    make_compiled_folder,
-    save_outcome,
-)
+from streamd.engines.coreml.runtime.programs import PLACEMENTS
+from streamd.engines.coreml.runtime.takeover import make_compiled_folder
 from streamd.errors import ModelError
 from tests.support import coreml_stand_in
 from tests.support.checkpoints import checkpoint, huggingface
 from tests.support.coreml_runs import core_ml, faulty
 
-MIXED = Placement("ane", "gpu", "state")
+MIXED = PLACEMENTS["ane"][0]
 
 
 @pytest.fixture
@@ -32,31 +27,6 @@ def here(built, tmp_path):
     """The built model where its compiled form has its own place."""
     shutil.copytree(built.folder, tmp_path / "code", symlinks=True)
     return replace(built, folder=tmp_path / "code")
-
-
-def test_doctor_shows_the_trials_of_all_placements(here):
-    make_compiled_folder(here)
-    assert trials(here) == (
-        Placement("gpu", "gpu", "state"),
-        ["the Neural Engine has not been tried yet; the next start tries it"],
-    )
-    known = (
-        Trial(placement=None, window_ms=100.4),
-        Trial(placement=MIXED, window_ms=20.0),
-        Trial(placement=Placement("ane", "ane", "mix"), wrong="ended by SIGKILL"),
-    )
-    save_outcome(make_compiled_folder(here), Outcome(best=MIXED, trials=known))
-    assert trials(here) == (
-        MIXED,
-        [
-            "encoder on the Neural Engine, decoder on the GPU",
-            "CPU alone: 100 ms a window",
-            "encoder on the Neural Engine, decoder on the GPU: 20 ms a window",
-            "encoder on the Neural Engine, decoder on the Neural Engine: ended by SIGKILL",
-        ],
-    )
-    save_outcome(make_compiled_folder(here), Outcome(best=None, trials=known))
-    assert trials(here)[1][0] == "the CPU is the fastest here"
 
 
 def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here, tmp_path, capfd):

@@ -112,18 +112,6 @@ def test_too_many_lost_workers_are_an_engine_error(built, faults, tmp_path, capl
     assert workers() == []
 
 
-def test_a_placement_that_fails_is_replaced_in_the_middle_of_a_window(
-    built, faults, tmp_path, caplog
-):
-    faults.add("kill", unit="CPU_AND_NE", function="step1", once=False)
-    limits = replace(PATIENT, deaths=2)
-    folder = tmp_path / "compiled"
-    with core_ml(built, folder, "mix", limits, PLACEMENTS["state"]) as engine:
-        assert_right(engine, built)
-        assert engine.placement == PLACEMENTS["state"]
-    assert_warned(caplog, "starting another", "changing to encoder on the GPU, decoder on the GPU")
-
-
 def test_workers_lost_many_windows_ago_do_not_count(built, tmp_path):
     job = Job(built, tmp_path, PLACEMENTS["state"], "never imported")
     engine = CoreMLEngine(job, WorkerLimits(deaths=2, windows=10))

@@ -3,7 +3,7 @@
 Any thread may call it; it does one thing at a time. A worker that dies, or does not answer in time,
 costs a repetition: what a new one lacks is computed again from what is remembered here, so results
 do not depend on where the model runs, nor on whether a worker was replaced. If that happens too
-often, its placement is abandoned for the next one; when there is none left, the engine has failed.
+often, the engine has failed.
 """
 
 import logging
@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.coreml.package import MAX_TOKENS, Function, padded
+from streamd.engines.coreml.package import MAX_TOKENS, padded
 from streamd.engines.coreml.runtime.programs import Placement, Step, of_form
 from streamd.engines.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.errors import EngineError
@@ -49,10 +49,10 @@ class CoreMLFeatures:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """When a worker counts as hung, and a placement as unusable.
+    """When a worker counts as hung, and the engine as failed.
 
-    `start_s`, `answer_s`: how long a worker may take to load, and for a window or a pass. A
-    placement is abandoned after `deaths` workers lost within `windows` windows.
+    `start_s`, `answer_s`: how long a worker may take to load, and for a window or a pass. The
+    engine fails after `deaths` workers lost within `windows` windows.
     """
 
     start_s: float = 30.0
@@ -65,49 +65,22 @@ class CoreMLEngine:
     """A built model on Core ML; an `Engine` (streamd/engines/__init__.py).
 
     It has one worker at a time, which is started when it is first needed, and ends with it.
-    `n_windows` is how many windows were encoded.
+    `n_windows` is how many windows were encoded; `limits` can be changed at any time.
     """
 
     def __init__(self, job: Job, limits: WorkerLimits) -> None:
-        """Without functions in the `job`, workers load all that its placement needs."""
+        """Workers load all functions that the placement of the `job` needs."""
         self.dims, self.n_windows, self.cache_slots = job.built.meta.dims, 0, CacheSlots()
-        needed = job.functions or of_form(job.built, job.placement.form)
-        self._job, self._limits = replace(job, functions=needed), limits
+        self.limits = limits
+        self._job = replace(job, functions=of_form(job.built, job.placement.form))
         self._lock = threading.RLock()
-        self._fallbacks: list[Placement] = []
         self._worker: Worker | None = None
         self._deaths: list[int] = []
 
     @property
     def placement(self) -> Placement:
-        """Where the model runs now."""
+        """Where the model runs."""
         return self._job.placement
-
-    def configure(self, limits: WorkerLimits, *fallbacks: Placement) -> None:
-        """Set new limits, and the placements to try when the current one is abandoned."""
-        with self._lock:
-            self._limits, self._fallbacks = limits, list(fallbacks)
-
-    def fits(self, mel: Mel, audio_ctx: int) -> bool:
-        """Return whether the functions that are loaded can run this window."""
-        built = self._job.built
-        context = built.context(built.extend(mel, audio_ctx)[1].n)
-        return any(f.n_ctx == context for f in self._job.functions)
-
-    def load(self, function: Function) -> None:
-        """Load one more function, between two windows, and in each worker from now on.
-
-        Raises `EngineError` as `encode`.
-        """
-
-        def attempt(worker: Worker) -> None:
-            # Another placement, to which this one may have fallen back, has functions of its own.
-            needed = of_form(self._job.built, self.placement.form)
-            if function in needed and function not in self._job.functions:
-                worker.load(function, self._limits.start_s)
-                self._job = replace(self._job, functions=(*self._job.functions, function))
-
-        self.with_worker(attempt)
 
     def close(self) -> None:
         """End the worker; the engine cannot be used any more."""
@@ -143,9 +116,9 @@ class CoreMLEngine:
                 try:
                     if self._worker is None:
                         worker = Worker(self._job)
-                        worker.wait(self._limits.start_s)
+                        worker.wait(self.limits.start_s)
                         self._worker = worker
-                    self._worker.answer_s = self._limits.answer_s
+                    self._worker.answer_s = self.limits.answer_s
                     return attempt(self._worker)
                 except WorkerLostError as error:
                     self.lost(error)
@@ -153,19 +126,14 @@ class CoreMLEngine:
     def lost(self, error: WorkerLostError) -> None:
         """Record a lost worker, which will be replaced. Raises `EngineError` if too many were."""
         self._worker = None
-        since = self.n_windows - self._limits.windows
+        since = self.n_windows - self.limits.windows
         self._deaths = [*(window for window in self._deaths if window > since), self.n_windows]
-        if len(self._deaths) < self._limits.deaths:
+        if len(self._deaths) < self.limits.deaths:
             log.warning("Core ML, %s: the worker %s; starting another", self.placement, error)
             return
-        if not self._fallbacks:
-            raise EngineError(
-                f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
-            ) from error
-        abandoned, placement, self._deaths = self.placement, self._fallbacks.pop(0), []
-        needed = of_form(self._job.built, placement.form)
-        self._job = replace(self._job, placement=placement, functions=needed)
-        log.warning("Core ML, %s: the worker %s; changing to %s", abandoned, error, placement)
+        raise EngineError(
+            f"Core ML failed, {self.placement}: the worker {error}; use --compute cpu"
+        ) from error
 
 
 class CacheSlots:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from streamd.engines.coreml.package import (
     LIBRARY,
     MASKED,
-    MAX_TOKENS,
     BuiltModel,
     Form,
     Function,
@@ -55,7 +54,6 @@ _DEVICES = {
     "MLGPUComputeDevice": "GPU",
     "MLNeuralEngineComputeDevice": "Neural Engine",
 }
-_FIRST_STEPS = (1, MAX_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +74,13 @@ class Placement:
         return f"encoder on the {encoder}, decoder on the {decoder}{without}"
 
 
-ON_GPU = (Placement("gpu", "gpu", "state"), Placement("gpu", "gpu", "mix"))
-"""All on the GPU, which loads within seconds; the second only if the first is refused, since states
-that a graph writes fail on some systems in ways that nobody sees (coremltools #2325, #2553)."""
-ON_NEURAL_ENGINE = (Placement("ane", "gpu", "state"), Placement("ane", "ane", "mix"))
-"""The ways to use the Neural Engine that are worth a trial. Short passes of the decoder are often
-faster on the GPU, and some versions of macOS reject graphs with states on the Neural Engine."""
-
-
-def at_first(built: BuiltModel, form: Form) -> tuple[Function, ...]:
-    """Return the functions that suffice for short windows: one context, and steps of one and 32.
-
-    The others are loaded while these serve.
-    """
-    n_ctx, n_slots = built.meta.contexts[0], built.meta.slots(form)[0]
-    return tuple(
-        f
-        for f in of_form(built, form)
-        if f.n_ctx == n_ctx or (f.kind == "step" and f.k in _FIRST_STEPS and f.n_slots == n_slots)
-    )
+PLACEMENTS: Mapping[Unit, tuple[Placement, ...]] = {
+    "gpu": (Placement("gpu", "gpu", "state"), Placement("gpu", "gpu", "mix")),
+    "ane": (Placement("ane", "gpu", "state"), Placement("ane", "ane", "mix")),
+}
+"""The ways to use a unit, the second only if the first is refused: states that a graph writes fail
+on some systems in ways that nobody sees (coremltools #2325, #2553), and some versions of macOS
+reject them on the Neural Engine, where short passes of the decoder are often slower, too."""
 
 
 def of_form(built: BuiltModel, form: Form) -> tuple[Function, ...]:

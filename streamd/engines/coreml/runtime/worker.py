@@ -75,7 +75,7 @@ class Job:
 Request = (
     tuple[Literal["encode"], tuple[int, Extent]]
     | tuple[Literal["step"], Step]
-    | tuple[Literal["load", "plan"], Function]
+    | tuple[Literal["plan"], Function]
 )
 """``encode`` the first (n_mels, 2 * extent.n) of the shared log-mel into a cache slot, or ``plan``:
 return the devices of each function of this one's package."""
@@ -145,8 +145,6 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
         request: Request = connection.recv()
         found = None
         match request:
-            case "load", function:
-                programs.load([function], keep=True)
             case "plan", function:
                 unit = job.placement.unit(function)
                 found = library.plan(job.built.folder / function.package, unit)
@@ -163,14 +161,7 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
 
 
 class WorkerLostError(Exception):
-    """The worker has ended, with all that it held; another one can replace it.
-
-    `timed_out`: it was ended because it took too long, which says nothing of what it can do.
-    """
-
-    def __init__(self, why: str = "", *, timed_out: bool = False) -> None:
-        super().__init__(why)
-        self.timed_out = timed_out
+    """The worker has ended, with all that it held; another one can replace it."""
 
 
 class Worker:
@@ -212,10 +203,6 @@ class Worker:
         alignment = self._alignment[: len(step.tokens), :, :n_keys]
         return self._logits[: len(step.want)].copy(), alignment.copy()
 
-    def load(self, function: Function, start_s: float) -> None:
-        """Load one more function within this time."""
-        self._request(("load", function), start_s)
-
     def plan(self, function: Function) -> dict[str, Devices]:
         """Return the devices of each function of this one's package."""
         return self._request(("plan", function), _PLAN_S) or {}
@@ -232,7 +219,7 @@ class Worker:
         while True:
             left_s = within_s - (time.monotonic() - begun_s)
             if left_s <= 0:
-                raise self._lost(f"{otherwise} within {within_s:g} s", timed_out=True)
+                raise self._lost(f"{otherwise} within {within_s:g} s")
             if not self._connection.poll(min(_REPORT_S, left_s)):
                 spent_s = time.monotonic() - begun_s
                 log.info("Core ML, %s: %s, for %.0f s so far", self._placement, state, spent_s)
@@ -248,9 +235,9 @@ class Worker:
                 raise self._lost(state)
             log.debug("%s: %s", self._placement, state)
 
-    def _lost(self, why: str, *, timed_out: bool = False) -> WorkerLostError:
+    def _lost(self, why: str) -> WorkerLostError:
         self.close()
-        return WorkerLostError(why, timed_out=timed_out)
+        return WorkerLostError(why)
 
     def _exit(self) -> str:
         """Say how the process ended."""

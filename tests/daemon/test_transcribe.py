@@ -12,8 +12,9 @@ import pytest
 import soundfile
 
 from streamd.config import load
-from streamd.daemon.offline import FileTranscriber, check, transcribe
 from streamd.daemon.opening import open_model
+from streamd.daemon.recording import FileTranscriber
+from streamd.daemon.transcribe import check, transcribe
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Gap
 from streamd.sources import Lost

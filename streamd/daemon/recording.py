@@ -1,0 +1,185 @@
+"""A whole recording: read into its log-mel, and transcribed window by window.
+
+Other modules use it for ``streamd transcribe``, for what clients send, and for the library.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.events import Details, Final, Gap, TimedWord, Token
+from streamd.models.model import Model
+from streamd.session.clips import SpeechClips
+from streamd.session.segmenter import Segmenter
+from streamd.sources import Lost, Source
+from streamd.streams import Streams
+from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
+from streamd.whisper.engine import Engine
+from streamd.whisper.longform import Transcriber
+from streamd.whisper.longform.segments import TimedSegment, clips_at, in_ms, ms_of
+from streamd.whisper.mel import RecordingMel
+
+_SILENT_FRAMES = 1_500
+"""Lost audio becomes silence in pieces of this length, because a gap may be long."""
+
+log = logging.getLogger(__name__)
+
+
+class AudioFile:
+    """One file while it is read: its log-mel and where speech is in it.
+
+    Without `speech` that does not matter; `report` gets each gap.
+    """
+
+    def __init__(
+        self, mel: RecordingMel, speech: SpeechClips | None, report: Callable[[Gap], object]
+    ) -> None:
+        self.mel, self.speech = mel, speech
+        self.n_padding = 0  # samples at the end of the last frame that are no audio
+        self._report = report
+        self._n_frames = 0
+
+    async def read(self, source: Source) -> None:
+        """Take all that an open source gives; raises `SourceError` where it is damaged."""
+        try:
+            async for item in source:
+                self.take(item)
+        finally:
+            self.n_padding = aiter(source).n_padding
+
+    def take(self, item: Frames | Lost) -> None:
+        """Take the next (n, 320) frames, or silence in place of what a source has lost."""
+        if isinstance(item, Lost):
+            self._report(Gap(t_ms=self.duration_ms, duration_ms=item.duration_ms, why=item.why))
+            n_frames = frames_from_ms(item.duration_ms)
+            for first in range(0, n_frames, _SILENT_FRAMES):
+                self.take(np.zeros((min(_SILENT_FRAMES, n_frames - first), FRAME), np.float32))
+            return
+        self._n_frames += len(item)
+        self.mel.append(item.reshape(-1))
+        if self.speech is not None:
+            self.speech.feed(item)
+
+    @property
+    def duration_ms(self) -> int:
+        """Duration of what was read."""
+        return self._n_frames * FRAME_MS
+
+
+class FinishedWindow(NamedTuple):
+    """The finals of one window, numbered in the file, and up to where it is transcribed."""
+
+    finals: tuple[Final, ...]
+    reached_ms: int
+
+
+class FileTranscriber:
+    """A model that transcribes files; raises `ConfigError` if it does not fit the options."""
+
+    def __init__(self, config: Config, model: Model, engine: Engine[Any]) -> None:
+        self._config = config
+        self._n_mels = model.dims.n_mels
+        self._tokenizer = build.tokenizer(config, model)
+        self._detects = model.language is None and config.decoding.language in ("", "auto")
+        decoding = replace(
+            build.decoding_options(config, model),
+            timestamps=not config.longform.without_timestamps,
+        )
+        longform = replace(
+            config.longform,
+            initial_prompt=config.decoding.prompt,
+            hotwords=config.decoding.hotwords,
+        )
+        self._new_transcriber = partial(Transcriber, engine, self._tokenizer, decoding, longform)
+
+    def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
+        """Return an empty `AudioFile` to read a file into."""
+        config = self._config
+        speech = None
+        if config.vad.detector != "off" and not config.longform.clip_timestamps_ms:
+            pause, around = config.endpoint.plain, config.endpoint.pre_roll
+            # Pauses of one length end utterances, with as much audio after as before them.
+            endpoint = replace(
+                config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
+            )
+            speech = SpeechClips(build.gate(config), Segmenter(endpoint))
+        return AudioFile(RecordingMel(self._n_mels), speech, report)
+
+    def transcribe(self, file: AudioFile) -> Iterator[FinishedWindow]:
+        """Transcribe a file that was read to its end, window by window; raises `EngineError`."""
+        mel = file.mel
+        mel.finish(n_padding=file.n_padding)
+        speech, voiced, first = file.speech, None, 0
+        if speech is None:
+            clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)
+        else:
+            clips = speech.clips(mel.n_columns, longest=2 * N_AUDIO_CTX)
+            voiced, first = speech.voiced, clips[0].start if clips else 0
+        if clips:
+            transcriber = self._new_transcriber()
+            language = transcriber.language(mel, first)
+            if self._detects:
+                log.info("the language seems to be %s; if it is not, use --language", language)
+            seg = count(1)
+            for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
+                finals = tuple(self._final(segment, next(seg)) for segment in window.segments)
+                yield FinishedWindow(finals, window.reached_ms)
+
+    def _final(self, segment: TimedSegment, seg: int) -> Final:
+        """Return the event of a segment, the file's `seg`-th."""
+        tokens = tuple(
+            Token(id=token, text=self._text_of(token), prob=round(prob, 4))
+            for token, prob in zip(segment.tokens, segment.probs, strict=True)
+        )
+        words = tuple(
+            TimedWord(
+                text=text,
+                start_ms=in_ms(word.start_s),
+                end_ms=in_ms(word.end_s),
+                prob=round(word.prob, 3),
+                final=True,
+            )
+            for word in segment.words
+            if (text := word.text.strip())
+        )
+        decoded = segment.decoded
+        return Final(
+            seg=seg,
+            start_ms=in_ms(segment.start_s),
+            end_ms=in_ms(segment.end_s),
+            text=segment.text.strip(),
+            language=decoded.language,
+            words=words,
+            avg_logprob=decoded.avg_logprob,
+            no_speech_prob=decoded.no_speech_prob,
+            details=Details(
+                seek_ms=ms_of(segment.seek),
+                tokens=tokens,
+                temperature=decoded.temperature,
+                compression_ratio=decoded.compression_ratio,
+            ),
+        )
+
+    def _text_of(self, token: int) -> str:
+        begin = self._tokenizer.timestamp_begin
+        if token < begin:
+            return self._tokenizer.decode([token])
+        # as openai-whisper writes timestamps
+        return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
+
+
+async def finals_between(
+    streams: Streams, transcriber: FileTranscriber, file: AudioFile
+) -> AsyncIterator[Final]:
+    """Transcribe a file that was read, between live windows. Raises `EngineError`."""
+    windows = transcriber.transcribe(file)
+    while (window := await streams.between(next, windows, None)) is not None:
+        for final in window.finals:
+            yield final

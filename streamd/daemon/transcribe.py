@@ -1,0 +1,142 @@
+"""``streamd transcribe``: files, one after the other, as fast as the engine can."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.control import Control, until_first_error
+from streamd.daemon.display import check_files, open_display, open_files
+from streamd.daemon.opening import open_model
+from streamd.daemon.recording import FileTranscriber
+from streamd.daemon.screen import Screen, show
+from streamd.errors import ConfigError, SourceError, StreamdError
+from streamd.events import EndReason, Fault
+from streamd.server import LIVE
+from streamd.sinks.progress import Progress, transcription_line
+from streamd.sinks.terminal import TerminalSink, is_terminal
+from streamd.sinks.text import Look
+from streamd.sources import Source
+from streamd.streams.hub import Hub
+
+_HISTORY = 1_000_000
+"""Finals kept for a slow sink: all of them."""
+
+log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+
+async def transcribe(config: Config) -> None:
+    """Transcribe the configured files as fast as the engine can, window by window.
+
+    Of several files those that cannot be read are reported, and the others are transcribed. Raises
+    as `streamd.daemon.run`, and `SourceError` if a file could not be read to its end.
+    """
+    check_files(config, config.input.files)
+    sources = build.own_sources(config)
+    check(config)
+    control = Control()
+    with control.signals(), ThreadPoolExecutor(1, thread_name_prefix="inference") as thread:
+        batch = _Batch(config, control, thread)
+        failures: list[SourceError] = []
+        for file, source in zip(config.input.files, sources, strict=True):
+            if control.stopped.is_set():
+                break
+            try:
+                await until_first_error(batch.transcribe(file, source))
+            except SourceError as error:
+                if len(sources) == 1:
+                    raise
+                log.error("%s", error)  # noqa: TRY400  # an error of the user's needs no traceback
+                failures.append(error)
+    control.check()
+    if failures:
+        raise SourceError(f"{len(failures)} of {len(sources)} files failed, see above")
+
+
+def check(config: Config) -> None:
+    """Refuse options that contradict each other. Raises `ConfigError`."""
+    longform = config.longform
+    if not longform.word_timestamps:
+        for flag, wanted in (
+            ("--hallucination-silence-threshold-ms", longform.hallucination_silence_ms),
+            ("--highlight-words", config.cues.highlight),
+        ):
+            if wanted:
+                raise ConfigError(f"{flag} needs word timestamps: drop --no-word-timestamps")
+    points = longform.clip_timestamps_ms
+    if list(points) != sorted(points):
+        shown = ",".join(map(str, points))
+        raise ConfigError(f"--clip-timestamps-ms must not go back, got {shown}")
+
+
+class _Batch:
+    """Transcribes one file after the other with one model.
+
+    The model is loaded and runs in `thread`. A file is read to its end, when its log-mel is
+    complete, and then transcribed window by window. The first interrupt ends a pipe, of which all
+    that was read is transcribed; it ends a file after the current window.
+    """
+
+    def __init__(self, config: Config, control: Control, thread: ThreadPoolExecutor) -> None:
+        self._config, self._control, self._thread = config, control, thread
+        self._transcriber: FileTranscriber | None = None
+
+    async def transcribe(self, name: str, source: Source) -> None:
+        """Read a file and publish its text; raises `StreamdError` after what it has published."""
+        hub, failure = Hub(LIVE, _HISTORY), None
+        async with asyncio.TaskGroup() as tasks:
+            sinks = open_files(self._config, name, whole=True, segments=True)
+            shown = open_display(self._config, sys.stdout, os.environ, segments=True)
+            has_terminal = is_terminal(sys.stderr, os.environ)
+            alone = has_terminal and not isinstance(shown, TerminalSink)
+            screen = Screen(shown, TerminalSink(sys.stderr, Look()) if alone else None)
+            line = partial(transcription_line, source.name)
+            progress = Progress(screen.status if has_terminal else lambda _: None, line)
+            show(screen, hub, self._control, tasks, sinks=sinks)
+            try:
+                with self._control.stopping(source.stop):  # opening may take long, too
+                    async with source:
+                        await self._run(source, hub, progress)
+            except StreamdError as error:
+                failure = error
+                code = "source" if isinstance(error, SourceError) else "engine"
+                hub.publish(Fault(code=code, message=str(error), fatal=True))
+            stopped = EndReason.STOP if self._control.stopped.is_set() else EndReason.END
+            hub.close(EndReason.ERROR if failure else stopped)
+        if failure is not None:
+            raise failure
+
+    async def _run(self, source: Source, hub: Hub, progress: Progress) -> None:
+        if self._transcriber is None:
+            opened = await self._in_thread(open_model, self._config)
+            self._transcriber = await self._in_thread(FileTranscriber, self._config, *opened)
+        transcriber = self._transcriber
+        progress.update(0, source.duration_ms or 0)
+        file, damage = transcriber.new_file(hub.publish), None
+        try:
+            await file.read(source)
+        except SourceError as error:
+            damage = error  # what came before the damage is transcribed
+        stopped, windows = self._control.stopped, transcriber.transcribe(file)
+        was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
+        is_wanted = not was_stopped or source.duration_ms is None
+        while is_wanted and stopped.is_set() == was_stopped:
+            window = await self._in_thread(next, windows, None)
+            if window is None:
+                break
+            for final in window.finals:
+                hub.publish(final)
+            progress.update(window.reached_ms, file.duration_ms)
+        if damage is not None:
+            raise damage
+
+    async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)

@@ -1,0 +1,70 @@
+"""Recordings that clients send: read and transcribed between the windows of live streams."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.display import open_stream
+from streamd.daemon.recording import FileTranscriber, finals_between
+from streamd.errors import SourceError, WireError
+from streamd.events import EndReason, Eos, Final
+from streamd.models.model import Model
+from streamd.server import Recording, Wanted
+from streamd.sources.file import FileSource
+from streamd.streams import Streams
+from streamd.whisper.engine import Engine
+
+
+class Uploads:
+    """Reads and transcribes recordings with the model that `opened` gives, step by step.
+
+    Each step, a second of a file or one window, goes through `Streams.between`; so live captions
+    wait for one step at most, and several recordings take turns.
+    """
+
+    def __init__(self, config: Config, streams: Streams) -> None:
+        self._config, self._streams = config, streams
+        self.opened: asyncio.Future[tuple[Model, Engine[Any]]] = asyncio.Future()
+        """The model; it is there before the first step, for which recordings wait."""
+
+    async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
+        """Read a sound file; see `streamd.server.Recordings`."""
+        transcriber = await self._streams.between(self._new_transcriber, wanted)
+        file = transcriber.new_file(lambda _: None)
+        longest_ms = self._config.limits.max_upload_ms
+        async with FileSource(path, upload=name) as source:
+            async for item in source:
+                await self._streams.between(file.take, item)
+                if 0 < longest_ms < file.duration_ms:
+                    raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+            file.n_padding = aiter(source).n_padding
+        if not file.duration_ms:
+            raise SourceError(f"{name} has no audio: record or convert it again")
+        finals = finals_between(self._streams, transcriber, file)
+        return Recording(file.duration_ms, finals)
+
+    def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
+        config, (model, engine) = self._config, self.opened.result()
+        choices = build.chooser(config, model)(self._streams.choices, wanted.chosen)
+        temperature = wanted.temperature
+        decoding = replace(
+            config.decoding,
+            language=choices.language,
+            task=wanted.task,
+            prompt=choices.prompt,
+            temperature=config.decoding.temperature if temperature is None else temperature,
+        )
+        return FileTranscriber(replace(config, decoding=decoding), model, engine)
+
+    def written(self, finals: Sequence[Final], form: str) -> str:
+        """Return a transcript in a format of files."""
+        text = StringIO()
+        sink = open_stream(self._config, text, form, segments=True)
+        for event in (*finals, Eos(seq=len(finals), reason=EndReason.END)):
+            sink.write(event)
+        sink.close()
+        return text.getvalue()
