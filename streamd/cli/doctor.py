@@ -33,7 +33,15 @@ from streamd.system.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
 from streamd.system.processor import machine
 from streamd.types import FRAME_MS
 
-_PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")
+_PACKAGES = (
+    "onnxruntime",
+    "numpy",
+    "websockets",
+    "sounddevice",
+    "soundfile",
+    "av",
+    "webrtcvad-wheels",
+)
 _USUAL = "base.en"
 """The model that doctor recommends, and whose precision it reports."""
 _LISTEN_S = 2
@@ -227,7 +235,7 @@ def _port(config: Config) -> Iterator[Finding]:
 
 def _ffmpeg(config: Config) -> Iterator[Finding]:
     if shutil.which("ffmpeg"):
-        yield Finding("ok", "installed, for videos and for m4a, mp4, webm and so on")
+        yield Finding("ok", "installed, so it can make videos")
     else:
         fix = "apt install ffmpeg, dnf install ffmpeg or brew install ffmpeg"
-        yield Finding("--", "not installed, so no videos, and no m4a, mp4, webm and so on", fix)
+        yield Finding("--", "not installed, so no videos can be made", fix)
