@@ -5,7 +5,9 @@ import contextlib
 import functools
 import http.server
 import os
+import struct
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -156,6 +158,34 @@ async def test_the_program_ffmpeg_is_not_needed(made, speech, monkeypatch):
     assert_is_speech(await samples_of(FileSource(path)), speech)
 
 
+async def test_a_rate_that_would_need_gigabytes_is_refused(made):
+    path = made("slow.mkv", "-c:a", "pcm_s16le", "-ar", "4000")
+    data = path.read_bytes()
+    rate = b"\xb5\x88" + struct.pack(">d", 4000)  # of the track, in Matroska
+    assert data.count(rate) == 1
+    path.write_bytes(data.replace(rate, rate[:2] + struct.pack(">d", 1)))
+    with pytest.raises(SourceError, match=r"slow\.mkv is damaged .*sample rate of 1 Hz"):
+        await samples_of(FileSource(path))
+
+
+@pytest.mark.parametrize("name", ["a.m4a", "a.mkv", "a.mp3", "a.ts", "a.flv", "a.wma"])
+def test_whatever_is_damaged_there_is_sound_or_one_error(made, name):
+    path = made(name, "-ar", "44100")
+    whole = path.read_bytes()
+    for seed in range(30):
+        random = np.random.default_rng(seed)
+        data = np.frombuffer(whole, np.uint8).copy()
+        at = random.integers(0, len(data) if seed % 2 else 2000, size=random.integers(1, 50))
+        data[at] = random.integers(0, 256, size=len(at))
+        path.write_bytes(data[: random.integers(100, 2 * len(data))].tobytes())
+        decoder = module.Ffmpeg(name, str(path))
+        with contextlib.suppress(SourceError):
+            decoder.open()
+            while len(decoder.read()):
+                pass
+        decoder.close()
+
+
 async def test_the_rate_and_the_channels_may_change_in_the_middle(made):
     first, second = made("a.aac"), made("b.aac", "-ar", "44100", "-ac", "2")
     first.write_bytes(first.read_bytes() + second.read_bytes())
@@ -227,6 +257,12 @@ def server(tmp_path):
                 self.end_headers()
                 asked.set()
                 go_on.wait()
+            elif self.path.startswith("/half/"):
+                data = (tmp_path / self.path.removeprefix("/half/")).read_bytes()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data[: len(data) // 2])
             else:
                 super().do_GET()
 
@@ -261,6 +297,15 @@ async def test_an_address_that_is_wrong(server):
         await samples_of(FileSource(made_up))
 
 
+async def test_a_server_that_goes_away_is_told(made, speech, server):
+    made("a.ts")
+    frames = []
+    with pytest.raises(SourceError, match=r"a\.ts"):
+        await samples_of(FileSource(f"{server.url}/half/a.ts"), frames)
+    samples = np.concatenate(frames).reshape(-1)
+    assert_is_speech(samples, speech, seconds=len(samples) / SAMPLE_RATE)
+
+
 async def test_stop_does_not_wait_for_a_server(server):
     source = FileSource(f"{server.url}/stall")
     opening = asyncio.create_task(samples_of(source))
@@ -275,6 +320,30 @@ async def test_being_cancelled_does_not_wait_for_a_server(server):
     opening.cancel()
     await asyncio.wait([opening])
     assert opening.cancelled()
+
+
+OPEN_AND_LEAVE = """
+import asyncio, sys
+from streamd.sources.file import FileSource
+
+async def main():
+    source = FileSource(sys.argv[1])
+    opening = asyncio.create_task(source.__aenter__())
+    await asyncio.to_thread(sys.stdin.read)
+    source.stop()
+    await opening
+    await source.__aexit__()
+
+asyncio.run(main())
+"""
+
+
+def test_the_program_ends_although_a_server_does_not_answer(server):
+    command = [sys.executable, "-W", "error", "-c", OPEN_AND_LEAVE, f"{server.url}/stall"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        server.asked.wait()
+        _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, b"")
 
 
 PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{}\n#EXT-X-ENDLIST\n"
