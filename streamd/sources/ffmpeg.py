@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.errors import SourceError
-from streamd.sources.framing import MIN_RATE_HZ
+from streamd.sources.framing import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -177,10 +177,11 @@ class Ffmpeg:
             self._complaint = self._complaint or _reason(error)
             return
         for frame in frames:
-            if frame.sample_rate < MIN_RATE_HZ:  # a frame would become gigabytes
-                self._complaint = self._complaint or f"sample rate of {frame.sample_rate} Hz"
-            else:
+            # Any other rate is damage, and converting it could take gigabytes.
+            if MIN_RATE_HZ <= frame.sample_rate <= MAX_RATE_HZ:
                 yield from self._resampled(frame)
+            else:
+                self._complaint = self._complaint or f"sample rate of {frame.sample_rate} Hz"
 
     def _resampled(self, frame: "AudioFrame | None") -> Iterator[NDArray[np.int16]]:
         """Convert a frame of any rate and type, which may change in the middle; None is the end."""

@@ -158,13 +158,14 @@ async def test_the_program_ffmpeg_is_not_needed(made, speech, monkeypatch):
     assert_is_speech(await samples_of(FileSource(path)), speech)
 
 
-async def test_a_rate_that_would_need_gigabytes_is_refused(made):
-    path = made("slow.mkv", "-c:a", "pcm_s16le", "-ar", "4000")
+@pytest.mark.parametrize("rate_hz", [1, 1_300_000_000])
+async def test_a_rate_that_would_need_gigabytes_is_refused(made, rate_hz):
+    path = made("odd.mkv", "-c:a", "pcm_s16le", "-ar", "4000")
     data = path.read_bytes()
     rate = b"\xb5\x88" + struct.pack(">d", 4000)  # of the track, in Matroska
     assert data.count(rate) == 1
-    path.write_bytes(data.replace(rate, rate[:2] + struct.pack(">d", 1)))
-    with pytest.raises(SourceError, match=r"slow\.mkv is damaged .*sample rate of 1 Hz"):
+    path.write_bytes(data.replace(rate, rate[:2] + struct.pack(">d", rate_hz)))
+    with pytest.raises(SourceError, match=rf"odd\.mkv is damaged .*sample rate of {rate_hz} Hz"):
         await samples_of(FileSource(path))
 
 
