@@ -7,7 +7,6 @@ class Streamd < Formula
   sha256 "0000000000000000000000000000000000000000000000000000000000000000"
   license "MIT"
 
-  depends_on "ffmpeg"
   depends_on "portaudio"
   depends_on "python@3.13"
 

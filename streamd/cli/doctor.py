@@ -3,7 +3,6 @@
 import asyncio
 import math
 import platform
-import shutil
 import socket
 import sys
 import time
@@ -34,7 +33,15 @@ from streamd.system.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
 from streamd.system.processor import machine
 from streamd.types import FRAME_MS
 
-_PACKAGES = ("onnxruntime", "numpy", "websockets", "sounddevice", "soundfile", "webrtcvad-wheels")
+_PACKAGES = (
+    "onnxruntime",
+    "numpy",
+    "websockets",
+    "sounddevice",
+    "soundfile",
+    "av",
+    "webrtcvad-wheels",
+)
 _USUAL = "base.en"
 """The model that doctor recommends, and whose precision it reports."""
 _LISTEN_S = 2
@@ -70,7 +77,7 @@ def report(config: Config) -> int:
 def examine(config: Config) -> Iterator[Finding]:
     """Check everything in turn; an error in a check is a finding, too."""
     software = (_processor, _versions, _options, _files, _cache, _engine, _precision, _models)
-    for check in (*software, _core_ml, _microphone, _port, _ffmpeg):
+    for check in (*software, _core_ml, _microphone, _port):
         name = check.__name__.removeprefix("_").replace("_", " ")
         try:
             for finding in check(config):
@@ -224,11 +231,3 @@ def _port(config: Config) -> Iterator[Finding]:
     except OSError as error:
         fix = f"{error.strerror}; perhaps another streamd uses it: choose another with --port"
         yield Finding("--", f"{port} on {host} cannot be opened", fix)
-
-
-def _ffmpeg(config: Config) -> Iterator[Finding]:
-    if shutil.which("ffmpeg"):
-        yield Finding("ok", "installed, for m4a, mp4, webm and so on")
-    else:
-        fix = "apt install ffmpeg, dnf install ffmpeg or brew install ffmpeg"
-        yield Finding("--", "not installed, so no m4a, mp4, webm and so on", fix)

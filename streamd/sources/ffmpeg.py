@@ -1,47 +1,48 @@
-"""Sound that ffmpeg decodes: what libsndfile cannot read, addresses, containers on a pipe.
+"""Sound that FFmpeg's libraries decode: what libsndfile cannot read, mp3, addresses, pipes.
 
-ffmpeg writes PCM into a pipe, which is read as needed. It runs in a process group of its own, so
-that the first Ctrl-C at a terminal does not end it before streamd has reacted.
+The libraries come with PyAV and run in this process. They open nothing but what they are given: a
+file reaches no address, and an address or a pipe no file.
 """
 
 import contextlib
 import logging
+import math
 import os
 import re
-import shutil
-import subprocess
-import threading
-from typing import IO
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamd.errors import SourceError
-from streamd.sources.framing import Block, PcmDecoder
+from streamd.sources.framing import MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.types import SAMPLE_RATE
 
-FIX = "install it (apt-get install ffmpeg, dnf install ffmpeg or brew install ffmpeg)"
+if TYPE_CHECKING:
+    from av import AudioFrame, AudioResampler, AudioStream, FFmpegError, Packet
+    from av.container import InputContainer
+    from av.stream import Stream
 
 _URL = re.compile(r"(https?|rtmps?|rtsps?)://", re.IGNORECASE)
 _URL_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtmp,rtmps,rtmpt,rtmpts,crypto,data"
 """Protocols that a stream or playlist from the network may use: none reads local files."""
-SELF_CONTAINED = (
-    "aac,aiff,amr,ape,asf,au,avi,caf,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
-)
-"""Formats that refer to no other file; playlists could make a stranger's file read ours."""
-_READ_BYTES = 65_536
-_MAX_COMPLAINTS = 20
-_ERRORS = ("error", "fatal", "panic")
+SELF_CONTAINED = "aac,aiff,amr,ape,asf,au,avi,caf,flac,matroska,mov,mp3,ogg,tta,w64,wav,wv"
+"""Formats of uploads, which refer to no other file: a playlist could make a stranger's file read ours.
+Without FLV and MPEG streams: PyAV before 19 reads beyond an array where a track begins late."""
+_NO_LENGTH = frozenset(("aac", "ac3", "amr", "eac3", "mp3"))
+"""Formats that may not state their length, which FFmpeg then estimates from the file's size."""
 _SLACK_MS = 500
 """Containers state the length of their longest track, with the encoder's delay."""
-_LINE = re.compile(r"(?:\[[^]]* @ 0x[0-9a-f]+\] )*\[(\w+)\] (.*)")
-_DURATION = re.compile(r"  Duration: (\d+):(\d\d):(\d\d)\.(\d\d),")
 
 _log = logging.getLogger(__name__)
 
 
-def has_ffmpeg() -> bool:
-    """Whether ffmpeg is installed."""
-    return shutil.which("ffmpeg") is not None
+class Bytes(Protocol):
+    """Input that can only be read once, in order."""
+
+    def read(self, n: int, /) -> bytes:
+        """Return up to `n` bytes, none at the end."""
 
 
 def is_url(name: str) -> bool:
@@ -55,186 +56,192 @@ def cut_short(name: str, decoded_s: float, stated_s: float) -> str:
     return f"{name} is damaged or incomplete: {part}; get a complete copy"
 
 
-class _Messages:
-    """What ffmpeg reports about its input on standard error.
-
-    With ``-loglevel level+info`` each line is ``[level] text``, preceded by the part that it comes
-    from, if any: ``[mp3 @ 0x5581] [warning] text``. The facts are in lines of level info: first
-    ``Input #0``, below it the duration and one ``Stream #0:`` line per track, then ``Output #0``,
-    which comes before the first sample. The wording has been stable for many versions; if a line
-    is missing, only the messages get less exact.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self.duration_ms: int | None = None
-        self.is_open = self.is_estimate = False
-        self.has_sound = self.has_pictures = False
-        self.complaints: list[str] = []
-        self.described = threading.Event()
-        """Set when the lines about the input have been read, or there will be no more lines."""
-
-    def read(self, stderr: IO[bytes]) -> None:
-        # All of it until ffmpeg ends; if nobody read, it would block.
-        for line in stderr:
-            if found := _LINE.match(line.decode(errors="replace").rstrip()):
-                self._take(*found.groups())
-        self.described.set()
-
-    def _take(self, level: str, text: str) -> None:
-        if level in _ERRORS or (level == "warning" and "corrupt" in text.lower()):
-            if len(self.complaints) < _MAX_COMPLAINTS:
-                self.complaints.append(_printable(text.removeprefix(f"{self._url}: ")))
-        elif text.startswith("Input #0"):
-            self.is_open = True
-        elif text.startswith("Estimating duration"):
-            self.is_estimate = True
-        elif text.startswith("  Stream #0:"):
-            self.has_sound |= ": Audio:" in text
-            self.has_pictures |= ": Video:" in text and "(attached pic)" not in text
-        elif found := _DURATION.match(text):
-            hours, minutes, seconds, hundredths = map(int, found.groups())
-            self.duration_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000 + hundredths * 10
-        if text.startswith("Output #0"):
-            self.described.set()
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
-
-
 class Ffmpeg:
-    """An ffmpeg process that decodes one input: `open` it, `read` until nothing comes, `close` it.
+    """Decodes one input: `open` it, `read` until nothing comes, `close` it.
 
-    `name` is for messages. `path` is a file or an address (`is_url`), or empty to write the input
-    into `stdin`, which is as in `subprocess.Popen`. The input must have one of the `formats`, if
-    there are any. Raises `SourceError` without ffmpeg.
+    `name` is for messages. `source` is a file, an address (`is_url`), or what to read from. The
+    input must have one of the `formats`, if there are any.
     """
 
     def __init__(
         self,
         name: str,
-        path: str,
+        source: str | Bytes,
         *,
-        stdin: int = subprocess.DEVNULL,
         formats: str = "",
         rate_hz: int = SAMPLE_RATE,
         channels: int = 1,
     ) -> None:
-        program = shutil.which("ffmpeg")
-        if program is None:
-            raise SourceError(f"{name} can only be read with ffmpeg; {FIX}")
         self.name, self.rate_hz, self.channels = name, rate_hz, channels
-        self._is_url = is_url(path)
         self.duration_ms: int | None = None  # until `open`, and where the container does not say
+        self._source, self._formats = source, formats
+        self._is_url = isinstance(source, str) and is_url(source)
+        # What arrives as time passes is not held back; a file is read in few large blocks.
+        self._n_least = rate_hz if isinstance(source, str) and not self._is_url else 1
         self._n_read = 0
+        self._others_end_ms = 0.0  # where tracks other than the sound end, as far as they were read
+        self._complaint = self._failure = ""
         self._stopped = False
-        self._decoder = PcmDecoder("s16le", channels)
-        self._ahead: Block = np.empty((0, channels), np.int16)
-        # With a protocol in front no name is an option, a pattern or another protocol's address.
-        url = path if self._is_url else f"file:{os.path.abspath(path)}" if path else "pipe:0"
-        protocols = _URL_PROTOCOLS if self._is_url else "file" if path else "pipe"
-        self._process = subprocess.Popen(
-            [
-                *(program, "-hide_banner", "-nostdin", "-nostats", "-loglevel", "level+info"),
-                *(("-format_whitelist", formats) if formats else ()),
-                *("-protocol_whitelist", protocols, "-i", url, "-vn", "-sn", "-dn"),
-                # openai-whisper's own arguments, so that both get the same samples.
-                *("-f", "s16le", "-c:a", "pcm_s16le", "-ac", str(channels), "-ar", str(rate_hz)),
-                "pipe:1",
-            ],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env=os.environ | {"AV_LOG_FORCE_NOCOLOR": "1"},
-            process_group=0,
-        )
-        assert self._process.stdout is not None  # it is a pipe
-        assert self._process.stderr is not None
-        self._sound, self._stderr = self._process.stdout, self._process.stderr
-        self._messages = _Messages(url)
-        self._listener = threading.Thread(
-            target=self._messages.read, args=(self._stderr,), daemon=True
-        )
-        self._listener.start()
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        """The pipe for the input, if `stdin` was ``subprocess.PIPE``."""
-        assert self._process.stdin is not None
-        return self._process.stdin
+        self._container: InputContainer | None = None
+        self._is_mpeg4 = False
+        self._stated_ms = 0  # as `duration_ms`, unless that is an estimate
+        self._form: tuple[str, str, int] | None = None
+        self._resampler: AudioResampler | None = None
+        self._blocks = self._decoded()
+        self._ahead: NDArray[np.int16] = np.empty((0, channels), np.int16)
 
     def open(self) -> None:
         """Wait until the first sound is decoded; raises `SourceError` if there is none."""
         self._ahead = self.read()
-        # ffmpeg describes the input before the first sample, but on another pipe.
-        self._messages.described.wait()
-        self.duration_ms = self._messages.duration_ms
 
-    def read(self) -> Block:
+    def read(self) -> NDArray[np.int16]:
         """Return the next (n, channels) samples, n = 0 at the end. Raises `SourceError`."""
-        if len(self._ahead):
-            block, self._ahead = self._ahead, self._ahead[:0]
-            return block
-        while data := os.read(self._sound.fileno(), _READ_BYTES):
-            block = self._decoder.push(data)
-            self._n_read += len(block)
-            if len(block):
-                return block
-        self._process.wait()
-        self._listener.join()
-        if not self._stopped and (failure := self._failure()):
-            raise SourceError(failure)
-        return self._ahead
+        blocks, self._ahead = [self._ahead], self._ahead[:0]
+        n = len(blocks[0])
+        while n < self._n_least and not self._stopped:
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            blocks.append(block)
+            n += len(block)
+        if not n and self._failure:
+            raise SourceError(self._failure)
+        return np.concatenate(blocks)
 
     def stop(self) -> None:
         """End now: `open` and `read` return nothing more. Any thread may call it."""
         self._stopped = True
-        self._process.kill()
 
     def close(self) -> None:
-        """End the process and close its pipes."""
-        self.stop()
-        self._process.wait()
-        self._listener.join()
-        for pipe in (self._sound, self._stderr, self._process.stdin):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # input that was not written does not matter
-                    pipe.close()
+        """Close the input. No other call may be running."""
+        self._blocks.close()
+        if self._container is not None:
+            self._container.close()
 
-    def _failure(self) -> str:
-        said = self._messages
+    def _decoded(self) -> Generator[NDArray[np.int16]]:
+        from av import FFmpegError  # 22 MB of memory, which most streams do not need
+
+        failure = ""
+        try:
+            container, sound = self._opened()
+            for packet in _packets(container):
+                if self._stopped:
+                    return
+                if packet.stream_index == sound.index:
+                    yield from self._sound_of(packet, sound)
+                else:
+                    self._others_end_ms = max(self._others_end_ms, self._end_ms(packet))
+            yield from self._resampled(None)
+        except FFmpegError as error:
+            failure = _reason(error)
+        self._failure = self._problem(failure)
+
+    def _opened(self) -> tuple["InputContainer", "AudioStream"]:
+        import av
+
+        # With a protocol in front no name is an option, a pattern or another protocol's address.
+        path = f"file:{os.path.abspath(self._source)}" if isinstance(self._source, str) else ""
+        protocols = _URL_PROTOCOLS if self._is_url else "file" if path else "none"
+        options = {"protocol_whitelist": protocols}
+        if self._formats:
+            options["format_whitelist"] = self._formats
+        source = self._source if self._is_url or not path else path
+        container = av.open(source, "r", options=options, metadata_errors="replace")
+        self._container = container
+        sound = container.streams.best("audio")
+        if not isinstance(sound, av.AudioStream):
+            raise SourceError(f"{self.name} has no sound track")
+        if sound.codec_context is None:
+            fix = "convert it to another format"
+            raise SourceError(f"{self.name}: FFmpeg cannot decode its sound; {fix}")
+        self._is_mpeg4 = container.format.name.startswith("mov")
+        if container.duration is not None:
+            self.duration_ms = container.duration // 1000
+            # An estimate is the time that the whole file takes at the bit rate, headers excepted.
+            size_ms = container.size * 8000 / (sound.codec_context.bit_rate or math.inf)
+            if container.format.name not in _NO_LENGTH or self.duration_ms > size_ms + _SLACK_MS:
+                self._stated_ms = self.duration_ms
+        return container, sound
+
+    def _sound_of(
+        self, packet: "Packet[Stream]", track: "AudioStream"
+    ) -> Iterator[NDArray[np.int16]]:
+        from av import FFmpegError
+
+        if packet.is_corrupt:
+            self._complaint = self._complaint or "corrupt packet"
+        try:
+            frames = track.decode(packet)
+        except FFmpegError as error:
+            self._complaint = self._complaint or _reason(error)
+            return
+        for frame in frames:
+            # Any other rate is damage, and converting it could take gigabytes.
+            if MIN_RATE_HZ <= frame.sample_rate <= MAX_RATE_HZ:
+                yield from self._resampled(frame)
+            else:
+                self._complaint = self._complaint or f"sample rate of {frame.sample_rate} Hz"
+
+    def _resampled(self, frame: "AudioFrame | None") -> Iterator[NDArray[np.int16]]:
+        """Convert a frame of any rate and type, which may change in the middle; None is the end."""
+        from av import AudioResampler
+
+        form = (frame.format.name, frame.layout.name, frame.sample_rate) if frame else None
+        ready = []
+        if form != self._form:
+            ready += self._resampler.resample(None) if self._resampler else []
+            # The conversion of openai-whisper's own call of ffmpeg, so that both get the same.
+            self._resampler = AudioResampler("s16", f"{self.channels}c", self.rate_hz)
+            self._form = form
+        if frame and self._resampler:
+            ready += self._resampler.resample(frame)
+        for piece in ready:
+            block = np.asarray(piece.to_ndarray(), np.int16).reshape(-1, self.channels)
+            self._n_read += len(block)
+            yield block
+
+    def _end_ms(self, packet: "Packet[Stream]") -> float:
+        if packet.pts is None or self._container is None:
+            return 0
+        end = packet.pts + (packet.duration or 0)
+        return float(end * packet.time_base) * 1000 - (self._container.start_time or 0) / 1000
+
+    def _problem(self, failure: str) -> str:
+        """Return what is wrong with the input, "" if nothing is or a warning is enough."""
         if not self._n_read:
-            return self._why_nothing()
-        complaint = said.complaints[0] if said.complaints else ""
-        n_ms = self._n_read * 1000 // self.rate_hz
-        seconds = f"{n_ms / 1000:.1f}"
+            return self._why_nothing(failure or self._complaint)
+        n_ms = self._n_read * 1000 / self.rate_hz
+        complaint = failure or self._complaint
         # The sound of a video may end before its pictures do.
-        is_sure = not said.is_estimate and (complaint or not said.has_pictures)
-        if is_sure and said.duration_ms is not None and n_ms + _SLACK_MS < said.duration_ms:
-            return cut_short(self.name, n_ms / 1000, said.duration_ms / 1000)
-        if self._process.returncode:
-            return f"{self.name}: ffmpeg failed after {seconds} s: {complaint or 'no reason given'}"
+        end_ms = n_ms if complaint else max(n_ms, self._others_end_ms)
+        if end_ms + _SLACK_MS < self._stated_ms:
+            return cut_short(self.name, n_ms / 1000, self._stated_ms / 1000)
+        if failure:
+            return f"{self.name}: FFmpeg failed after {n_ms / 1000:.1f} s: {failure}"
         if complaint:
-            _log.warning("%s: a part may be missing or wrong; ffmpeg: %s", self.name, complaint)
+            _log.warning("%s: a part may be missing or wrong; FFmpeg: %s", self.name, complaint)
         return ""
 
-    def _why_nothing(self) -> str:
-        said = self._messages
-        first, last = (said.complaints[at] if said.complaints else "" for at in (0, -1))
-        if said.is_open and not said.has_sound:
-            return f"{self.name} has no sound track"
-        if first.endswith("partial file"):  # ffmpeg's words for input that it cannot seek in
-            fix = "download it first" if self._is_url else "give the name of the file instead"
+    def _why_nothing(self, reason: str) -> str:
+        if self._is_mpeg4 and not isinstance(self._source, str):
             return (
                 f"{self.name} is an MPEG-4 file with its index at the end, which must be read "
-                f"first: {fix}, or move the index to the front: "
+                "first: give the name of the file instead, or move the index to the front: "
                 "ffmpeg -i in.m4a -c copy -movflags +faststart out.m4a"
             )
-        if self._is_url and "Invalid data" not in last:
-            return f"cannot read {self.name}: {last or 'no reason given'}; check the address"
-        if said.complaints:
-            problem = f"{self.name} is damaged or not a sound file (ffmpeg: {first})"
+        if self._is_url and reason and "Invalid data" not in reason:
+            return f"cannot read {self.name}: {reason}; check the address"
+        if reason:
+            problem = f"{self.name} is damaged or not a sound file (FFmpeg: {reason})"
             return f"{problem}; get a complete copy"
         return f"{self.name} has no audio: record or convert it again"
+
+
+def _packets(container: "InputContainer") -> Iterator["Packet[Stream]"]:
+    # At the end PyAV may raise this where another track began in the middle, as in MPEG and FLV.
+    with contextlib.suppress(IndexError):
+        yield from container.demux()
+
+
+def _reason(error: "FFmpegError") -> str:
+    return error.strerror or type(error).__name__

@@ -1,15 +1,15 @@
-"""A sound file, decoded by libsndfile or ffmpeg, read on demand or at the pace of a microphone."""
+"""A sound file, decoded by libsndfile or FFmpeg, read on demand or at the pace of a microphone."""
 
 import asyncio
 import logging
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import soundfile
@@ -20,6 +20,7 @@ from streamd.sources import FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.framing import Block, Framer
+from streamd.types import SAMPLE_RATE
 
 _PACED_BLOCK_MS = 100
 """In silence the cost is in wake-ups, each with cold caches: blocks of 40 ms cost twice as much."""
@@ -33,19 +34,12 @@ _NO_END = re.compile("lacks an end-of-stream bit|without an End-Of-Stream flag")
 _UNKNOWN_SIZE = 0x7FFF_F000
 """Programs that write a file through a pipe state such a size, since they cannot seek back."""
 
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
 class UnreadableError(Exception):
-    """libsndfile cannot read the file; ffmpeg may."""
-
-
-class _ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no annotations
-    # In seekable files soundfile seeks after each read to where it already is. In an mp3 that
-    # restarts the decoder, with errors of up to 0.24 of full scale in blocks of 20 ms
-    # (libsndfile 1.2.2).
-    def seekable(self) -> bool:
-        return False
+    """libsndfile cannot read the file; FFmpeg may."""
 
 
 class Sndfile:
@@ -54,7 +48,7 @@ class Sndfile:
     def __init__(self, path: str, name: str = "") -> None:
         self.name = name or path
         try:
-            self._file = _ForwardFile(path)
+            self._file = soundfile.SoundFile(path)
         except soundfile.LibsndfileError:
             raise UnreadableError from None
         self.rate_hz: int = self._file.samplerate
@@ -111,10 +105,10 @@ class Sndfile:
 
 
 class FileSource:
-    """The audio of a file or an address, in any format that libsndfile or ffmpeg reads.
+    """The audio of a file or an address, in any format that libsndfile or FFmpeg reads.
 
-    libsndfile reads what it can, except mp3 where ffmpeg is installed: its mp3 decoder prints notes
-    about damaged files to standard error, which cannot be turned off.
+    libsndfile reads what it can, except mp3: its mp3 decoder prints notes about damaged files to
+    standard error, which cannot be turned off.
 
     A damaged file yields what can be decoded, then raises `SourceError`. So does a file that is
     cut off, if only its decoder can tell; where the header shows it (wav, aiff, au and ogg), there
@@ -142,13 +136,17 @@ class FileSource:
         self._now_s, self._sleep = now_s, sleep
         self._started_s: float | None = None
         self._n_delivered = 0
-        self._stopped = False
+        self._stopped = asyncio.Event()
         self._decoder: Ffmpeg | Sndfile | None = None
-        self._thread = ThreadPoolExecutor(1, "file")
+        self._ahead: Block = np.empty((0, 1), np.float32)
+        self._thread: threading.Thread | None = None
+        self._frames = FrameStream(Framer(SAMPLE_RATE), self._next_block, name=self.name)
 
     async def __aenter__(self) -> Self:
         try:
-            self._ahead = await self._in_thread(self._open)
+            decoder = await self._in_thread(self._open)
+            if decoder is not None:
+                self._play(decoder)
         except BaseException:
             await self.__aexit__()
             raise
@@ -156,8 +154,9 @@ class FileSource:
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
-        await asyncio.to_thread(self._thread.shutdown)
-        if self._decoder is not None:
+        if self._thread is not None and not ffmpeg.is_url(self._path):
+            await asyncio.to_thread(self._thread.join)
+        if self._decoder is not None and not (self._thread and self._thread.is_alive()):
             self._decoder.close()
 
     def __aiter__(self) -> FrameStream:
@@ -165,21 +164,53 @@ class FileSource:
 
     def stop(self) -> None:
         """End after the last block that was returned."""
-        self._stopped = True
+        self._stopped.set()
         if self._decoder is not None:
             self._decoder.stop()
 
-    async def _in_thread(self, call: Callable[[], Block]) -> Block:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+    def _play(self, decoder: Ffmpeg | Sndfile) -> None:
+        self.duration_ms = decoder.duration_ms
+        try:
+            framer = Framer(decoder.rate_hz, decoder.channels)
+        except SourceError as error:
+            raise SourceError(f"{self.name}: {error}") from None
+        self._frames = FrameStream(framer, self._next_block, name=self.name)
 
-    async def _next_block(self, decoder: Ffmpeg | Sndfile) -> Block | None:
+    async def _in_thread(self, call: Callable[[], _Result]) -> _Result | None:
+        """Return what `call` returns, or None if it waits for a server when `stop` is called.
+
+        Nothing can interrupt FFmpeg then. Python does not wait for such a thread when it exits.
+        """
+        done: Future[_Result] = Future()
+        self._thread = threading.Thread(target=_run, args=(call, done), name="file", daemon=True)
+        self._thread.start()
+        result = asyncio.wrap_future(done)
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        waiting: set[asyncio.Future[Any]] = {result}
+        if ffmpeg.is_url(self._path):
+            waiting.add(stopped)
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return result.result() if result.done() else None
+        finally:
+            result.cancel()
+            stopped.cancel()
+
+    async def _next_block(self) -> Block | None:
+        decoder = self._decoder
+        if decoder is None:  # stopped before the server answered
+            return None
         n = decoder.rate_hz * (_PACED_BLOCK_MS if self.live else _READ_MS) // 1000
         if self.live:
             await self._until_due((self._n_delivered + n) / decoder.rate_hz)
-        if self._stopped:
+        if self._stopped.is_set():
             return None
         if not len(self._ahead):
-            self._ahead = await self._in_thread(decoder.read)
+            read: Callable[[], Block] = decoder.read
+            ahead = await self._in_thread(read)
+            if ahead is None:
+                return None
+            self._ahead = ahead
         block, self._ahead = self._ahead[:n], self._ahead[n:]
         self._n_delivered += len(block)
         return block if len(block) else None
@@ -190,23 +221,24 @@ class FileSource:
         if self._started_s is None:
             self._started_s = now_s
         due_s = self._started_s + end_s
-        if due_s > now_s and not self._stopped:
+        if due_s > now_s and not self._stopped.is_set():
             await self._sleep(due_s - now_s)
 
-    def _open(self) -> Block:
+    def _open(self) -> Ffmpeg | Sndfile:
         """Choose a decoder and wait for the first sound. Runs in a thread: this may take long."""
         self._decoder = decoder = _decoder(self._path, self.name, self._formats)
-        if self._stopped:  # while the decoder was being chosen
-            decoder.stop()
         decoder.open()
-        self.duration_ms = decoder.duration_ms
-        try:
-            framer = Framer(decoder.rate_hz, decoder.channels)
-        except SourceError as error:
-            raise SourceError(f"{self.name}: {error}") from None
-        next_block = partial(self._next_block, decoder)
-        self._frames = FrameStream(framer, next_block, name=self.name)
-        return np.empty((0, decoder.channels), np.float32)
+        return decoder
+
+
+def _run(call: Callable[[], _Result], done: "Future[_Result]") -> None:
+    done.set_running_or_notify_cancel()
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  # who waits raises it, as with an executor
+        done.set_exception(error)
+    else:
+        done.set_result(result)
 
 
 def _decoder(path: str, name: str, formats: str) -> Ffmpeg | Sndfile:
@@ -220,13 +252,7 @@ def _decoder(path: str, name: str, formats: str) -> Ffmpeg | Sndfile:
         raise SourceError(f"cannot read {name}: {error.strerror}; {fix}") from None
     if not head:
         raise SourceError(f"{name} is empty: record it again")
-    kind = container(head)
-    if kind in SNDFILE or not ffmpeg.has_ffmpeg():
+    if container(head) in SNDFILE:
         with suppress(UnreadableError):
             return Sndfile(path, name)
-    if ffmpeg.has_ffmpeg():
-        return Ffmpeg(name, path, formats=formats)
-    if kind in SNDFILE or not kind:
-        problem = f"{name} is damaged or can only be read with ffmpeg"
-        raise SourceError(f"{problem}: get a complete copy, or {ffmpeg.FIX}")
-    raise SourceError(f"{name} ({kind}) can only be read with ffmpeg; {ffmpeg.FIX}")
+    return Ffmpeg(name, path, formats=formats)

@@ -1,4 +1,4 @@
-"""Standard input, or a named pipe: raw PCM, or a container that ffmpeg decodes."""
+"""Standard input, or a named pipe: raw PCM, or a container that FFmpeg decodes."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,11 @@ import fcntl
 import os
 import select
 import stat
-import subprocess
 import sys
 import termios
-import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
 from streamd.sources import FrameStream
 from streamd.sources.containers import N_HEAD, container
-from streamd.sources.ffmpeg import FIX, Ffmpeg, has_ffmpeg
+from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.framing import Block, Framer, PcmDecoder
 
 _READ_BYTES = 65_536
@@ -50,7 +49,6 @@ class StdinSource:
         framer = Framer(pcm.rate_hz, pcm.channels)
         self._frames = FrameStream(framer, self._next_block, name=self.name)
         self._ffmpeg: Ffmpeg | None = None
-        self._feeder: threading.Thread | None = None
         self._failure: SourceError | None = None
         self._n_left: int | None = None  # bytes to read after `stop`
         self._thread = ThreadPoolExecutor(1, "stdin")
@@ -82,8 +80,6 @@ class StdinSource:
         if self._ffmpeg is not None:
             self._ffmpeg.stop()
         await asyncio.to_thread(self._thread.shutdown)
-        if self._feeder is not None:
-            self._feeder.join()  # nothing that it could wait for is left
         if self._ffmpeg is not None:
             self._ffmpeg.close()
         os.close(self._woken)
@@ -116,8 +112,8 @@ class StdinSource:
             self._may_be_container = False
             while len(head) < N_HEAD and (data := self._read_bytes()):
                 head += data
-            if kind := container(head):
-                self._start_ffmpeg(head, kind)
+            if container(head):
+                self._ffmpeg = self._decoder_of(head)
         if self._ffmpeg is not None:
             return self._ffmpeg.read()
         while data := head or self._read_bytes():
@@ -126,31 +122,18 @@ class StdinSource:
                 return block
         return np.empty((0, self._channels), np.int16)
 
-    def _start_ffmpeg(self, head: bytes, kind: str) -> None:
-        """Read what ffmpeg decodes from now on; the input began with `head`."""
-        if not has_ffmpeg():
-            needs = f"{self.name} ({kind}) can only be read with ffmpeg"
-            raise SourceError(f"{needs}; {FIX}, or pipe raw PCM")
-        form: Any = {"rate_hz": self._rate_hz, "channels": self._channels}
-        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # ffmpeg may seek in it
+    def _decoder_of(self, head: bytes) -> Ffmpeg:
+        """Return what decodes the container that begins with `head`."""
+        source: str | _Pipe = _Pipe(head, self._read_bytes)
+        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # FFmpeg may seek in it
             os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
-            self._ffmpeg = Ffmpeg(self.name, "/dev/stdin", stdin=self._descriptor, **form)
-            return
-        self._ffmpeg = Ffmpeg(self.name, "", stdin=subprocess.PIPE, **form)
-        self._feeder = threading.Thread(target=self._feed, args=(self._ffmpeg, head), daemon=True)
-        self._feeder.start()
+            source = f"/dev/fd/{self._descriptor}"
+        return Ffmpeg(self.name, source, rate_hz=self._rate_hz, channels=self._channels)
 
-    def _feed(self, ffmpeg: Ffmpeg, head: bytes) -> None:
-        with contextlib.suppress(OSError), ffmpeg.stdin as into:  # ffmpeg reports why it ended
-            data = head
-            while data:
-                into.write(data)
-                data = self._read_bytes()
-
-    def _read_bytes(self) -> bytes:
+    def _read_bytes(self, n: int = _READ_BYTES) -> bytes:
         while True:
             ready = {descriptor for descriptor, _ in self._poll.poll()}
-            n_wanted = _READ_BYTES if self._n_left is None else min(self._n_left, _READ_BYTES)
+            n_wanted = n if self._n_left is None else min(self._n_left, n)
             if self._descriptor not in ready or not n_wanted:
                 return b""
             try:
@@ -164,6 +147,18 @@ class StdinSource:
             if self._n_left is not None:
                 self._n_left -= len(data)
             return data
+
+
+class _Pipe:
+    """A pipe of which the first bytes have been read already."""
+
+    def __init__(self, head: bytes, read: Callable[[int], bytes]) -> None:
+        self._head, self._read = head, read
+
+    def read(self, n: int) -> bytes:
+        """Return up to `n` bytes, none at the end."""
+        data, self._head = self._head[:n], self._head[n:]
+        return data or self._read(n)
 
 
 def _n_in_pipe(descriptor: int) -> int:

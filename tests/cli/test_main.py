@@ -395,7 +395,7 @@ def test_a_closed_standard_stream_is_an_empty_one(tmp_path, closed):
 
 def test_answers_without_loading_the_engine():
     heavy = {"numpy", "onnxruntime", "onnx", "sounddevice", "soundfile", "websockets", "tiktoken"}
-    heavy |= {"huggingface_hub", "httpx2"}
+    heavy |= {"huggingface_hub", "httpx2", "av"}
     code = (
         "import sys; from streamd.cli import main; code = main(['--help']);"
         f"sys.exit(code or ' '.join({heavy!r} & sys.modules.keys()) or None)"
