@@ -191,7 +191,7 @@ COMMANDS = (
     ),
     Command(
         "models check",
-        "check what a model computes on this machine, and how fast",
+        "check whether a model works on this machine, and how fast",
         target="streamd.cli.commands:_models_check",
         operand="NAME",
         takes=("language", *_ENGINE, *_LOG),
