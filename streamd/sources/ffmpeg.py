@@ -28,8 +28,8 @@ _URL = re.compile(r"(https?|rtmps?|rtsps?)://", re.IGNORECASE)
 _URL_PROTOCOLS = "http,https,httpproxy,tls,tcp,udp,rtp,srtp,rtmp,rtmps,rtmpt,rtmpts,crypto,data"
 """Protocols that a stream or playlist from the network may use: none reads local files."""
 SELF_CONTAINED = "aac,aiff,amr,ape,asf,au,avi,caf,flac,matroska,mov,mp3,ogg,tta,w64,wav,wv"
-"""Formats of uploads, which refer to no other file: a playlist could make a stranger's file read ours.
-Without FLV and MPEG streams: PyAV before 19 reads beyond an array where a track begins late."""
+"""Formats of uploads, which refer to no other file: a stranger's playlist could read ours. Without
+FLV and MPEG streams: PyAV before 19 reads beyond an array where a track begins late."""
 _NO_LENGTH = frozenset(("aac", "ac3", "amr", "eac3", "mp3"))
 """Formats that may not state their length, which FFmpeg then estimates from the file's size."""
 _SLACK_MS = 500
