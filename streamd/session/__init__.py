@@ -27,8 +27,8 @@ import numpy as np
 
 from streamd.events import Gap, GapReason, SessionEvent
 from streamd.options import SessionOptions
-from streamd.session.belief import believable, is_probable
 from streamd.session.commit import CommitPolicy
+from streamd.session.evidence import believable, is_probable
 from streamd.session.gate import Gate, level_db
 from streamd.session.language import Language
 from streamd.session.ring import Ring

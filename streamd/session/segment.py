@@ -103,7 +103,7 @@ class Segment:
     newest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     was_probable: bool = False
-    """Whether any hypothesis about it was (`streamd.session.belief`)."""
+    """Whether any hypothesis about it was (`streamd.session.evidence`)."""
     stage: Stage = Stage.READING
     _held: tuple[int, Hypothesis] | None = None
     _shown: tuple[str, int] = ("", 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from streamd.events import Final
-from streamd.session.belief import believable
+from streamd.session.evidence import believable
 from streamd.types import Hypothesis, Suspect, Window, Word
 from streamd.whisper.guards import FAMOUS, is_famous
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
