@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 import soundfile
 
-from streamd.engines.prepared import LIVE_WINDOW, bundled_speech
+from streamd.engines.precision import LIVE_WINDOW
+from streamd.engines.prepared import bundled_speech
 from streamd.types import FRAME, Hypothesis, Window
 
 N_TOKENS = 20

@@ -11,7 +11,7 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.engines.check import GoldenClip, clips, read_by_whisper, transcribed
-from streamd.engines.prepared import choose_precision
+from streamd.engines.precision import choose_precision
 from streamd.errors import ModelError
 from streamd.models.model import Model
 from streamd.models.store import find, load_model

@@ -6,36 +6,29 @@ it has the rest of the model, so that the model's own files need not be read, an
 states of silence, which are made from speech that ships with streamd unless the model's files have
 them. If the cache cannot be written, is full, or other users may write to it, the model is prepared
 in memory.
-
-Unless the user names a precision, the faster one is found by measuring: int8 is two to three times
-as fast if the processor has instructions for it, and may be slower if not. One layer of each kind,
-with random weights of the model's width, shows it in a fraction of a second, by the time of a
-window of a live stream; the result is kept in the cache folder.
 """
 
 import hashlib
 import logging
 import os
-import platform
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
-import onnxruntime
 import soundfile
 
 from streamd.engines import Precision
 from streamd.engines.onnx import FILES, OnnxEngine, build, make_bank, open_folder, save
+from streamd.engines.precision import Choice, choose_precision, machine
 from streamd.errors import EngineError, ModelError
 from streamd.models import ModelDimensions
-from streamd.models.model import Model, parameter_shapes
-from streamd.models.silence import Bank, bank_shape
+from streamd.models.model import Model
+from streamd.models.silence import Bank
 from streamd.models.store import find, load_model
 from streamd.models.store.cache import places
 from streamd.models.store.layouts import layout_of
@@ -46,14 +39,10 @@ from streamd.system.disk import (
     expanded,
     is_ours,
     prune,
-    put_file,
     put_folder,
 )
-from streamd.system.processor import instruction_sets, processor_name
 from streamd.types import FRAME, N_AUDIO_CTX, SAMPLE_RATE, Mel, Samples
-from streamd.whisper.engine import Engine, FeaturesT, run_in_order
 from streamd.whisper.mel import log_mel
-from streamd.whisper.recognizer import SETTLED
 
 log = logging.getLogger(__name__)
 
@@ -61,33 +50,7 @@ _MAX_BYTES = 8 << 30
 """Limit for all prepared models together; large-v3 takes 1.7 GB in int8."""
 _ABOUT, _SIZES, _STATES = "model.msgpack", "sizes.json", "silence.npy"
 
-Choice = Literal["auto", "float32", "int8"]
 
-
-@dataclass(frozen=True, slots=True)
-class WindowShape:
-    """What a window of a live stream takes, after one that began at the same frame.
-
-    It has `n_frames`, of which the encoder computes the last `n_new`. The decoder has `n_given`
-    tokens from the window before; it runs `n_first` tokens, the last of them a draft, then `passes`
-    of so many tokens each.
-    """
-
-    n_frames: int
-    n_new: int
-    n_given: int
-    n_first: int
-    passes: tuple[int, ...]
-
-
-LIVE_WINDOW = WindowShape(n_frames=540, n_new=102, n_given=20, n_first=12, passes=(2, 2))
-"""About the median of the bundled recording, with `tiny.en` and with `base`."""
-
-_GAIN = 0.9
-"""Int8 must take less than this share of float32's time to be worth its rounding errors."""
-_LEAST_STATE = 384
-"""The width of `tiny`; narrower models are fast enough in float32."""
-_N_TIMES = 5
 _N_WINDOWS = 20
 _WINDOW_S = (1.0, 2.0, 3.5, 5.0, 8.0)
 """How many windows the states of silence are averaged over, and their lengths."""
@@ -258,88 +221,3 @@ def code_digest(files: Iterable[Path]) -> str:
     for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-# -- the precision --------------------------------------------------------------------------------
-
-
-class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The precision to use, and the measured times, or None if nothing was measured."""
-
-    precision: Precision
-    float32_ms: float | None = None
-    int8_ms: float | None = None
-
-
-def choose_precision(
-    dims: ModelDimensions, choice: Choice = "auto", *, threads: int
-) -> ChosenPrecision:
-    """Return the user's choice, or for "auto" the result of a measurement, now or earlier."""
-    if choice != "auto":
-        return ChosenPrecision(precision=choice)
-    if dims.n_audio_state < _LEAST_STATE:
-        return ChosenPrecision(precision="float32")
-    folder, kept = cache_folder(), None
-    if folder:
-        shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
-        about = f"{machine()} {threads} {shape} {LIVE_WINDOW}"
-        key = hashlib.sha256(about.encode()).hexdigest()[:40]
-        kept = folder / "precision" / key
-        with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
-    chosen = _measure(dims, threads)
-    if kept:
-        with suppress(OSError):  # then it is measured again next time
-            put_file(kept, msgspec.json.encode(chosen))
-    return chosen
-
-
-@cache
-def machine() -> str:
-    """Return a line that identifies the processor and the version of ONNX Runtime."""
-    processor = (processor_name(), *instruction_sets(), platform.machine(), os.cpu_count())
-    return " ".join(map(str, (*processor, onnxruntime.__version__)))
-
-
-def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
-    """Time one layer of encoder and decoder in both precisions by turns."""
-    slice_of = replace(dims, n_audio_layer=1, n_text_layer=1, n_vocab=4 * dims.n_text_state)
-    random = np.random.default_rng(0)
-    weights = {
-        name: random.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
-        for name, shape in parameter_shapes(slice_of).items()
-    }
-    bank = Bank(np.zeros(bank_shape(slice_of), np.float16))
-    make = partial(build, slice_of, weights, alignment_heads=[(0, 0)], bank=bank, threads=threads)
-    engines = make(precision="float32"), make(precision="int8")
-    timers = [window_timer(engine, LIVE_WINDOW) for engine in engines]
-    # By turns, so that other load affects both.
-    rounds = [[timed_ms() for timed_ms in timers] for _ in range(_N_TIMES)]
-    float32_ms, int8_ms = map(min, zip(*rounds, strict=True))
-    return ChosenPrecision(
-        precision="int8" if int8_ms < _GAIN * float32_ms else "float32",
-        float32_ms=round(float32_ms, 3),
-        int8_ms=round(int8_ms, 3),
-    )
-
-
-def window_timer(engine: Engine[FeaturesT], shape: WindowShape) -> Callable[[], float]:
-    """Return what times a window of this shape, in ms; the one before it is transcribed now."""
-    n_slots = shape.n_given + shape.n_first + sum(shape.passes)
-    n_frames = min(shape.n_frames, engine.dims.n_audio_ctx)
-    n_known = max(0, n_frames - shape.n_new)
-    mel = np.zeros((engine.dims.n_mels, 2 * n_frames), np.float32)
-    known = engine.encode(mel[:, : 2 * (n_known + SETTLED)])
-    before = engine.decoder(known, n_slots)
-    run_in_order(before, [0] * shape.n_given, 0)
-
-    def window_ms() -> float:
-        begun_s = time.perf_counter()
-        decoder = engine.decoder(engine.encode(mel, known=known, n_known=n_known), n_slots)
-        first = shape.n_given if decoder.adopt(before, shape.n_given) else 0
-        for n_tokens in (shape.n_given + shape.n_first - first, *shape.passes):
-            run_in_order(decoder, [0] * n_tokens, first)
-            first += n_tokens
-        return (time.perf_counter() - begun_s) * 1000
-
-    return window_ms

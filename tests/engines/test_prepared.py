@@ -14,7 +14,7 @@ import pytest
 
 from streamd.engines import prepared
 from streamd.engines.onnx import FILES
-from streamd.engines.prepared import WindowShape, choose_precision, open_engine, window_timer
+from streamd.engines.prepared import open_engine
 from streamd.errors import EngineError, ModelError
 from streamd.models.model import Model
 from streamd.models.store import load_model
@@ -262,63 +262,6 @@ def test_a_file_appears_whole_or_not(tmp_path):
 def test_no_model_is_no_model(folder, name):
     with pytest.raises(ModelError):
         open_engine(name, threads=1)
-
-
-def test_the_measurement_is_kept(folder):
-    assert choose_precision(checkpoint("few").dims, threads=1).precision == "float32", (
-        "small: not worth it"
-    )
-    assert not (folder / "precision").exists()
-    wide = load_model("tiny.en").dims
-    first = choose_precision(wide, threads=1)
-    (kept,) = (folder / "precision").iterdir()
-    assert first.precision == ("int8" if first.int8_ms < 0.9 * first.float32_ms else "float32")
-    kept.write_bytes(kept.read_bytes().replace(b'"precision":"', b'"precision":"float32","x":"'))
-    assert choose_precision(wide, threads=1).precision == "float32"
-    kept.write_bytes(b"{")
-    assert choose_precision(wide, threads=1).float32_ms is not None, "measured again"
-    assert choose_precision(wide, "float32", threads=1).float32_ms is None
-
-
-class Noted:
-    """An engine, and the decoder of its windows, that notes what it is asked to compute."""
-
-    dims = checkpoint("tiny").dims
-
-    def __init__(self, adopts: bool) -> None:
-        self.n_slots, self.adopts = 0, adopts
-        self.encoded: list[tuple[int, int]] = []
-        self.passes: list[list[int]] = []
-
-    def encode(self, mel, *, audio_ctx=0, known=None, n_known=0):
-        assert (known is not None) == (n_known > 0)
-        self.encoded.append((mel.shape[1] // 2, n_known))
-        return self
-
-    def decoder(self, features, n_slots):
-        self.n_slots = n_slots
-        return self
-
-    def adopt(self, before, n):
-        return self.adopts
-
-    def step(self, tokens, positions, slots, visible, want):
-        self.passes.append(slots.tolist())
-
-
-@pytest.mark.parametrize(("adopts", "first"), [(True, [3, 4]), (False, [0, 1, 2, 3, 4])])
-def test_a_window_is_timed_with_what_was_kept_of_the_one_before(adopts, first):
-    engine = Noted(adopts)
-    shape = WindowShape(n_frames=110, n_new=90, n_given=3, n_first=2, passes=(1, 2))
-    timed_ms = window_timer(engine, shape)
-    assert (engine.encoded, engine.passes) == ([(95, 0)], [[0, 1, 2]])
-    for _ in range(2):
-        engine.encoded.clear()
-        engine.passes.clear()
-        assert timed_ms() >= 0
-        assert engine.encoded == [(110, 20)]
-        assert engine.passes == [first, [5], [6, 7]]
-        assert engine.n_slots == 8
 
 
 @pytest.mark.parametrize("first", ["streamd.engines.prepared", "streamd.engines.onnx"])
