@@ -8,8 +8,7 @@ either. Rules: openai/whisper `transcribe` (temperature), WhisperLiveKit (loops)
 from collections.abc import Sequence
 
 TOO_HOT = 0.5
-"""Text decoded at a higher temperature is not a prompt for what follows (openai-whisper). Streams
-do not decode at one."""
+"""Text decoded at a higher temperature is not a prompt for what follows (openai-whisper)."""
 
 
 class Prompt:

@@ -25,7 +25,6 @@ from streamd.whisper.decode import (
 from streamd.whisper.engine import Engine, FeaturesT
 from streamd.whisper.mel import MelCache
 from streamd.whisper.paths import KnownTokens
-from streamd.whisper.prompt import TOO_HOT
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import find_words, n_attended, spread_words, tighten
 
@@ -76,13 +75,7 @@ class Recognizer(Generic[FeaturesT]):
             options, logprob_threshold=-math.inf, compression_ratio_threshold=math.inf
         )
         self._quick = replace(options, beam_size=1, temperatures=(0.0,))
-        # No final of 57 minutes of speech and noise had any text at a higher temperature, but 28 s
-        # of babble took 9 CPU seconds at all of them, for which everybody else's windows waited.
-        hottest = max(TOO_HOT, options.temperatures[0])
-        temperatures = tuple(each for each in options.temperatures if each <= hottest)
-        self._thorough = replace(
-            options, stability=0.0, whole_beams=True, temperatures=temperatures
-        )
+        self._thorough = replace(options, stability=0.0, whole_beams=True)
         self._mels = MelCache(engine.dims.n_mels)
 
     def recognize(self, window: Window) -> Hypothesis:

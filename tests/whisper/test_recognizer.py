@@ -251,8 +251,8 @@ def test_only_a_last_window_falls_back_to_higher_temperatures():
     ours.recognize(window())
     assert ours.counters.fallbacks == 0
     found = ours.recognize(window(last=True))
-    assert ours.counters.fallbacks == 2, "at 0.2 and 0.4: hotter texts are not worth their time"
-    assert len(engine.decoders) == 2 + 2  # a new one each time
+    assert ours.counters.fallbacks == 5
+    assert len(engine.decoders) == 2 + 5  # a new one each time
     again, _ = recognizer(script(b" ab", prob=0.2), best_of=2)
     assert again.recognize(window(last=True)) == found  # chance depends on the window alone
 
@@ -416,13 +416,13 @@ def test_hotwords_stand_before_what_was_said_in_every_window():
 
 
 def test_a_final_with_little_evidence_is_decoded_again():
-    for prob, n_fallbacks in ((0.24, 0), (0.2, 2)):  # log: -1.43 and -1.61
+    for prob, n_fallbacks in ((0.24, 0), (0.2, 5)):  # log: -1.43 and -1.61
         ours, _ = recognizer(script(b" ab", prob=prob), best_of=2)
         ours.recognize(window(last=True))
         assert ours.counters.fallbacks == n_fallbacks
     strict, _ = recognizer(script(b" ab", prob=0.32), best_of=2, least_evidence=-1.0)
     strict.recognize(window(last=True))
-    assert strict.counters.fallbacks == 2
+    assert strict.counters.fallbacks == 5
 
 
 # -- on real weights -------------------------------------------------------------------------------
