@@ -369,8 +369,10 @@ class Session:
             # It is still the pause that was asked about, so this is the answer.
             segment.tail = hypothesis.words
             events += segment.show(self._seg, end, self.now)
-            # A guess ends the utterance no sooner than no text: more audio may tell what it is.
-            words = segment.words if is_probable(hypothesis) else ()
+            # A guess ends the utterance no sooner than no text: more audio may tell what it is. Of
+            # translations none is probable, since there are many ways to translate.
+            is_text = is_probable(hypothesis) or self._options.task == "translate"
+            words = segment.words if is_text else ()
             events += self._segmenter.answer(segment.utterance, words)
         return [*events, *self._release()]
 

@@ -145,6 +145,17 @@ def test_words_are_not_lost_where_the_last_hypothesis_ends_early():
     assert sum(window.last for window in windows) > 1
 
 
+def test_a_translation_ends_in_its_pause_though_it_is_improbable():
+    honest = ScriptedRecognizer()
+
+    def improbable(window: Window) -> Hypothesis:
+        return replace(honest.recognize(window), avg_logprob=-2.0)
+
+    options = SessionOptions(task="translate")
+    texts, _ = listen(spoken((10, 60), (10, LONG)), improbable, options=options)
+    assert len(texts) == 2
+
+
 def test_what_no_temperature_made_probable_is_not_transcribed_on_its_own():
     """The decoder did not end early: there is nothing to be read in the audio."""
     honest = ScriptedRecognizer()
