@@ -19,10 +19,10 @@ from streamd.errors import WireError
 from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
 from streamd.options import ServerLimits
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.dialects.native import Native
 from streamd.server.ingest import SECRET, Ingest, Ingests
 from streamd.server.wire import Hello, Limits, Role, close_code
 from streamd.streams.hub import Hub
+from streamd.streams.inference import outcome
 from streamd.types import SAMPLE_RATE
 
 LIVE = "live"
@@ -158,6 +158,7 @@ class Connection:
     ) -> None:
         self._socket, self._dialect, self._ingests = socket, dialect, ingests
         self._query = dialect.request()
+        self._bug: BaseException | None = None  # of the dialect
         self._error: WireError | None = None
         self._stuck = self._moves = False
         self._ingest: Ingest | None = None
@@ -178,9 +179,7 @@ class Connection:
             epoch=self._query.epoch and self._query.epoch.partition(SECRET)[0],
             partials=self._query.partials and self._query.role is not Role.INGEST,
             stats=self._query.stats,
-            # What a dialect raises here would be raised in the session that publishes. Only our own
-            # protocol, which has nothing to compute, is spared the way through the writer's task.
-            deliver=self._deliver if isinstance(dialect, Native) else None,
+            deliver=self._deliver,
             listens=self._query.role is Role.LISTEN,
         )
 
@@ -272,6 +271,8 @@ class Connection:
         try:
             event: SessionEvent | None = None
             async for event in self._subscription:
+                if self._bug is not None:
+                    raise self._bug
                 for tell in tuple(self._dialect.say(event)):
                     await self._socket.send(self._encoded(tell))
                 if self._subscription.more:
@@ -295,10 +296,17 @@ class Connection:
     def _deliver(self, event: SessionEvent) -> bool:
         # The dialect is told of an event once only, so the room is that for the event itself.
         text = self._hub.encode(event)
-        if has_room := self._socket.has_room(len(text)):
-            for tell in self._dialect.say(event):
-                self._socket.send_at_once(text if tell.message is event else self._encoded(tell))
-        return has_room
+        if self._bug is not None or not self._socket.has_room(len(text)):
+            return False
+        # This runs in the session that publishes, which a bug in a dialect must not end. The event
+        # is left to the writer's task, which raises it.
+        said = outcome(lambda: tuple(self._dialect.say(event)))
+        self._bug = said.exception()
+        if self._bug is not None:
+            return False
+        for tell in said.result():
+            self._socket.send_at_once(text if tell.message is event else self._encoded(tell))
+        return True
 
     def _encoded(self, tell: Tell) -> str:
         if isinstance(tell.message, Event):

@@ -47,7 +47,7 @@ def native_resampled(server, speech) -> str:
 
 
 async def listen(sdk, speech: np.ndarray, turn_detection) -> list:
-    """All events until the audio and a commit after it have been transcribed."""
+    """All events until the last word of the audio is there, and the answer to an empty commit."""
     audio = resampled(speech).tobytes()
     events = []
     async with sdk.realtime.connect(extra_query={"intent": "transcription"}) as connection:
@@ -58,14 +58,15 @@ async def listen(sdk, speech: np.ndarray, turn_detection) -> list:
                 piece = b64encode(audio[begin : begin + 9600]).decode()
                 await connection.input_audio_buffer.append(audio=piece)
             await connection.input_audio_buffer.commit()
-            await connection.input_audio_buffer.commit()  # which is answered after the first
+            await connection.input_audio_buffer.commit()  # of nothing
 
         sending = asyncio.create_task(send())
-        n_wanted = 3 if turn_detection else 1
+        last = ""  # how many pauses end an item depends on when the engine is free
         async for event in connection:
             events.append(event)
-            n_items = sum(each.type.endswith(".completed") for each in events)
-            if n_items >= n_wanted and any(each.type == "error" for each in events):
+            last = event.transcript if event.type.endswith(".completed") else last
+            is_over = last.rstrip(".").endswith("your country")
+            if is_over and any(each.type == "error" for each in events):
                 break
         await sending
     return events
