@@ -7,7 +7,7 @@ row is one output of the layer, as in streamd's int8 engine, whose own quantisat
 therefore gives the same integers again. What all rows of the token embedding share, their offset,
 is taken off before and stored beside them, as that engine does with its output layer. All other
 parameters stay float16. ``silence.safetensors`` has the encoder's states of silence
-(streamd/engines/padding.py). The script needs streamd's environment.
+(streamd/models/silence.py). The script needs streamd's environment.
 """
 
 import hashlib

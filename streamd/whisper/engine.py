@@ -77,7 +77,7 @@ class Engine(Protocol, Generic[FeaturesT]):
     ) -> FeaturesT:
         """Encode log-mel (n_mels, n_columns) into opaque features, cross-attention K/V included.
 
-        The model's full context is encoded, or what stands for it (streamd/engines/padding.py): the
+        The model's full context is encoded, or what stands for it (streamd/models/silence.py): the
         last column of `mel` is silence and repeats to its end. A positive `audio_ctx` cuts the
         context to so many positions, but not below the length of `mel`. `known` are features of a
         window whose audio began with the same frames: an engine may take its first `n_known`

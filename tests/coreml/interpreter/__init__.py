@@ -1,6 +1,6 @@
 """An evaluator of saved ML programs: what Core ML will compute, on a machine without Core ML.
 
-It proves the graph, not Core ML: in float32 it must agree with `engine/reference.py` to rounding,
+It proves the graph, not Core ML: in float32 it must agree with `engines/reference.py` to rounding,
 with half precision after every operation to what such rounding costs. It cannot say whether Core ML
 accepts a package, where it runs it, or how fast.
 """

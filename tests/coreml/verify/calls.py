@@ -1,6 +1,6 @@
 """One call of each function of a built model, with what must come out of it.
 
-The reference computes that (`engine/reference.py`), so a function that is wrong is found by its
+The reference computes that (`engines/reference.py`), so a function that is wrong is found by its
 name, on any machine that can run it: with the interpreter anywhere, with Core ML on a Mac. What the
 masks hide is filled with noise; what nobody reads may come out as it likes, if it is a number.
 """
