@@ -19,7 +19,7 @@ from streamd.cli.bench import n_edits, spoken
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
 from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml, unavailable
-from streamd.engines.check import clips, transcribed
+from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.engines.prepared import open_in_memory
 from streamd.errors import StreamdError

@@ -10,7 +10,7 @@ from streamd.cli.bench import StreamCost, measure, n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engines.check import GoldenClip, clips, read_by_whisper, transcribed
+from streamd.engines.golden_clips import GoldenClip, clips, read_by_whisper, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.errors import ModelError
 from streamd.models.model import Model

@@ -16,7 +16,6 @@ import numpy as np
 
 from streamd.cli.model_check import line
 from streamd.cli.packages import facts, open_packages
-from streamd.engines.check import clips
 from streamd.engines.coreml.golden import Distance, against_golden, golden_vectors, mel_of
 from streamd.engines.coreml.package import (
     EMBEDDING,
@@ -27,6 +26,7 @@ from streamd.engines.coreml.package import (
     BuiltModel,
     check_files,
 )
+from streamd.engines.golden_clips import clips
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import ModelError, StreamdError
 from streamd.models.model import Model

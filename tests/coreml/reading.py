@@ -11,8 +11,8 @@ import soundfile
 from streamd.cli.bench import n_edits, spoken
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engines.check import clips
 from streamd.engines.coreml.package import BuiltModel, Form
+from streamd.engines.golden_clips import clips
 from streamd.engines.onnx import build as on_onnx
 from streamd.models.model import Model
 from streamd.types import FRAME, Window, text_of

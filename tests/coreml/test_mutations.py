@@ -17,9 +17,9 @@ from coremltools.proto.FeatureTypes_pb2 import ArrayFeatureType
 from coremltools.proto.MIL_pb2 import DataType
 from coremltools.proto.Model_pb2 import Model as Saved
 
-from streamd.engines.check import clips
 from streamd.engines.coreml.golden import mel_of
 from streamd.engines.coreml.package import check_files, open_built
+from streamd.engines.golden_clips import clips
 from streamd.errors import ModelError
 from streamd.models.store import load_model
 from tests.coreml.check import wrong_tables

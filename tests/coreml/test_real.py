@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 
-from streamd.engines.check import clips
 from streamd.engines.coreml.golden import mel_of
+from streamd.engines.golden_clips import clips
 from streamd.models.store import load_model
 from tests.coreml.check import FLOAT16_MAX, wrong_tables
 from tests.coreml.lint import lint_built

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.check import clips
 from streamd.engines.coreml.package import BUILD_AGAIN, FORMS, GOLDEN, MAX_TOKENS, BuiltModel, Meta
+from streamd.engines.golden_clips import clips
 from streamd.engines.prepared import bundled_speech
 from streamd.errors import ModelError
 from streamd.models.model import Model

@@ -18,7 +18,7 @@ for what it needs, the tests compare the saved packages with it. All tensors are
 ML; its Python binding takes and returns float32. Reading a built model needs no Core ML.
 
 **Contexts.** A context is how many positions an encoder computes. In all but the full one its
-attention also sees the whole bank of silence (streamd/engines/padding.py), whose states follow the
+attention also sees the whole bank of silence (streamd/models/silence.py), whose states follow the
 computed ones in each layer and in its output. The mask hides those that the window does not use,
 and adds the logarithm of what a sampled one stands for.
 
@@ -383,7 +383,7 @@ class BuiltModel:
         return min(context for context in self.meta.contexts if n <= context)
 
     def extend(self, mel: Mel, audio_ctx: int) -> tuple[Mel, Extent]:
-        """Return what is computed of a window, as `padding.extend` does, on one of the contexts."""
+        """Return what is computed of a window, as `models.silence.extend` does, on one context."""
         dims = self.meta.dims
         longer, extent = extend(mel, dims, bank=self.meta.bank, audio_ctx=audio_ctx)
         if not audio_ctx and self.context(extent.n) == dims.n_audio_ctx:

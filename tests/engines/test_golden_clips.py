@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from streamd.engines.check import clips, read_by_whisper
 from streamd.engines.coreml.golden import mel_of
+from streamd.engines.golden_clips import clips, read_by_whisper
 from streamd.engines.prepared import open_in_memory
 from streamd.models.store import load_model
 from streamd.options import DecodingOptions
