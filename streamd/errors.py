@@ -7,12 +7,18 @@ must crash loudly. Exit codes: 0 ok, 1 the engine failed, 2 usage, 3 audio, 4 mo
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 
 class StreamdError(Exception):
     """Something that the user, the machine or the peer can put right."""
 
     exit_code = 1
+
+
+def is_bug(error: BaseException | None) -> TypeGuard[Exception]:
+    """Whether this is an error that nobody but a developer can put right."""
+    return isinstance(error, Exception) and not isinstance(error, StreamdError)
 
 
 class EngineError(StreamdError):

@@ -22,7 +22,7 @@ from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.ingest import SECRET, Ingest, Ingests
 from streamd.server.wire import Hello, Limits, Role, close_code
 from streamd.streams.hub import Hub
-from streamd.streams.inference import outcome
+from streamd.system.calls import outcome
 from streamd.types import SAMPLE_RATE
 
 LIVE = "live"

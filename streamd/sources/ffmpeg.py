@@ -139,13 +139,15 @@ class Ffmpeg:
     def _opened(self) -> tuple["InputContainer", "AudioStream"]:
         import av
 
-        # With a protocol in front no name is an option, a pattern or another protocol's address.
-        path = f"file:{os.path.abspath(self._source)}" if isinstance(self._source, str) else ""
-        protocols = _URL_PROTOCOLS if self._is_url else "file" if path else "none"
+        source, protocols = self._source, "none"
+        if self._is_url:
+            protocols = _URL_PROTOCOLS
+        elif isinstance(source, str):
+            # With a protocol in front no name is an option, a pattern or an address.
+            source, protocols = f"file:{os.path.abspath(source)}", "file"
         options = {"protocol_whitelist": protocols}
         if self._formats:
             options["format_whitelist"] = self._formats
-        source = self._source if self._is_url or not path else path
         container = av.open(source, "r", options=options, metadata_errors="replace")
         self._container = container
         sound = container.streams.best("audio")

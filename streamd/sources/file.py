@@ -20,6 +20,7 @@ from streamd.sources import FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.framing import Block, Framer
+from streamd.system.calls import settle
 from streamd.types import SAMPLE_RATE
 
 _PACED_BLOCK_MS = 100
@@ -182,7 +183,7 @@ class FileSource:
         Nothing can interrupt FFmpeg then. Python does not wait for such a thread when it exits.
         """
         done: Future[_Result] = Future()
-        self._thread = threading.Thread(target=_run, args=(call, done), name="file", daemon=True)
+        self._thread = threading.Thread(target=settle, args=(done, call), name="file", daemon=True)
         self._thread.start()
         result = asyncio.wrap_future(done)
         stopped = asyncio.ensure_future(self._stopped.wait())
@@ -229,16 +230,6 @@ class FileSource:
         self._decoder = decoder = _decoder(self._path, self.name, self._formats)
         decoder.open()
         return decoder
-
-
-def _run(call: Callable[[], _Result], done: "Future[_Result]") -> None:
-    done.set_running_or_notify_cancel()
-    try:
-        result = call()
-    except BaseException as error:  # noqa: BLE001  # who waits raises it, as with an executor
-        done.set_exception(error)
-    else:
-        done.set_result(result)
 
 
 def _decoder(path: str, name: str, formats: str) -> Ffmpeg | Sndfile:

@@ -18,15 +18,16 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, EngineError, StreamdError, WireError
+from streamd.errors import ConfigError, EngineError, StreamdError, WireError, is_bug
 from streamd.events import Choices, EndReason, Fault
 from streamd.session import Session
 from streamd.streams.hub import Hub
-from streamd.streams.inference import InferenceThread, WindowRecognizer, outcome, trim
+from streamd.streams.inference import InferenceThread, WindowRecognizer, trim
 from streamd.streams.journal import Claimant, Fed, Journal, JournalError, Journals
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.streams.wav import WavWriter
+from streamd.system.calls import outcome
 from streamd.types import Window, ms_from_frames
 
 _N_RECENT = 100
@@ -485,7 +486,7 @@ class Streams:
 
 def _break_off(stream: Stream, error: BaseException) -> None:
     """End the session whose window raised an error; raise one that concerns all sessions."""
-    if isinstance(error, StreamdError) or not isinstance(error, Exception):
+    if not is_bug(error):
         raise error
     stream.break_off(error)
     stream.broken(error)

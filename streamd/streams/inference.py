@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from streamd.errors import EngineError
+from streamd.system.calls import settle
 from streamd.system.stdio import ENGINE_THREAD, leave
 from streamd.types import Hypothesis, Window
 
@@ -63,8 +64,7 @@ class EngineThread(Executor):
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             call, done = task
-            if done.set_running_or_notify_cancel():
-                _settle(done, call)
+            settle(done, call)
 
 
 class InferenceThread:
@@ -110,24 +110,6 @@ class InferenceThread:
     def close(self) -> None:
         """End the thread after its current window, which nobody waits for."""
         self._thread.close()
-
-
-def outcome(call: Callable[[], ResultT]) -> Future[ResultT]:
-    """Call, and return the finished future, which has the result or what was raised.
-
-    For calls of one session, whose bug must not end the others: whoever calls looks at
-    ``exception()`` and reports it.
-    """
-    done: Future[ResultT] = Future()
-    _settle(done, call)
-    return done
-
-
-def _settle(done: Future[ResultT], call: Callable[[], ResultT]) -> None:
-    try:
-        done.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - whoever has the future looks at it
-        done.set_exception(error)
 
 
 def trim() -> None:

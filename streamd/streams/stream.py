@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from streamd.errors import StreamdError
+from streamd.errors import StreamdError, is_bug
 from streamd.events import (
     Choices,
     EndReason,
@@ -25,6 +24,7 @@ from streamd.streams.hub import Hub
 from streamd.streams.journal import Fed, Journal, proof_of
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
+from streamd.system.calls import outcome
 from streamd.types import Frames, Hypothesis, Past, Window, ms_from_frames
 
 _LATE_MS = 1000
@@ -175,14 +175,12 @@ class Stream:
             self._recording.write(frames)
         if self.heard is not None:
             self.heard(frames)
-        with self._over_if_it_fails():
-            self._publish(self.session.feed(frames))
+        self._take(lambda: self.session.feed(frames))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Report audio that never arrived."""
         if not self._ended:
-            with self._over_if_it_fails():
-                self._publish(self.session.gap(duration_ms, why))
+            self._take(lambda: self.session.gap(duration_ms, why))
 
     async def room(self) -> None:
         """Return when the engine has caught up so far that more audio is welcome.
@@ -200,8 +198,7 @@ class Stream:
         """Make all audio until now final; the session continues."""
         if self._ended:
             return
-        with self._over_if_it_fails():
-            self._publish(self.session.flush())
+        self._take(self.session.flush)
         await self._until(lambda: self.session.idle)
         await self.stored()
 
@@ -283,17 +280,15 @@ class Stream:
             self._context.failed(trouble)
         self.end(EndReason.ERROR, resumable=False)
 
-    @contextmanager
-    def _over_if_it_fails(self) -> Iterator[None]:
-        """End the session if the block raises a bug: half of a change may have been made."""
+    def _take(self, change: Callable[[], list[SessionEvent]]) -> None:
+        """Publish the events of a change to the session, which ends if that raises a bug.
 
-        def leave(_: object, error: BaseException | None, __: object) -> None:
-            if isinstance(error, Exception) and not isinstance(error, StreamdError):
-                self.break_off(error)
-
-        with ExitStack() as stack:
-            stack.push(leave)
-            yield
+        Half of the change may have been made.
+        """
+        done = outcome(lambda: self._publish(change()))
+        if is_bug(error := done.exception()):
+            self.break_off(error)
+        done.result()
 
     def _log_bug(self, error: Exception) -> None:
         log.error("session %s has ended because of a bug", self.hub.session, exc_info=error)

@@ -1,1 +1,1 @@
-"""What the system gives a program: files and folders, standard streams, the processor."""
+"""What the system gives a program: files, streams, the processor; and calls in its threads."""

@@ -16,7 +16,7 @@ from streamd.cli.doctor import _microphone, _options
 from streamd.cli.model_check import HeardClip, hear, judged
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engines.check import GoldenClip
+from streamd.engines.golden_clips import GoldenClip
 from streamd.engines.prepared import open_in_memory
 from streamd.errors import ModelError
 from streamd.models.store import load_model

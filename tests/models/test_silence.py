@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamd.engines import Precision
-from streamd.engines.check import clips
+from streamd.engines.golden_clips import clips
 from streamd.engines.onnx import OnnxEngine, make_bank
 from streamd.engines.prepared import open_in_memory
 from streamd.engines.reference import ReferenceEngine
