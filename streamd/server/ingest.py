@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.options import ServerLimits
-from streamd.server.wire import Command, Flush, Query, Role, Start, Stop
+from streamd.server.wire import Command, Flush, Query, Role, Start, Stop, Update
 from streamd.sources.framing import Framer, PcmDecoder
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
@@ -121,6 +121,8 @@ class Ingest:
                 answer = await self._feed(command)
             elif isinstance(command, Start):
                 answer = await self._begin(command)
+            elif isinstance(command, Update):
+                answer = await self._update(command)
         if isinstance(command, Flush):
             await self.session.flush()
             return Flushed(id=command.id, seq=self.session.hub.seq)
@@ -187,6 +189,14 @@ class Ingest:
             self.session.gap(n_lost * 1000 // start.rate, GapReason.RESUME)
             audio.n_received += n_lost
         return None if start.samples is None else Started(samples=audio.n_received)
+
+    async def _update(self, update: Update) -> Fault | None:
+        """A choice that is not allowed leaves the session as it is: it has been heard for long."""
+        try:
+            await self.session.update(update.chosen)
+        except WireError as error:
+            return Fault(code=error.code, message=str(error))
+        return None
 
     async def _feed(self, pcm: bytes) -> Fault | None:
         audio = self._audio

@@ -123,8 +123,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     @property
     def chosen(self) -> Mapping[str, object]:
         """The fields of `Choices` that are not None."""
-        every = ((name, getattr(self, name)) for name in Choices.__struct_fields__)
-        return {name: value for name, value in every if value is not None}
+        return _chosen(self)
+
+
+def _chosen(command: msgspec.Struct) -> Mapping[str, object]:
+    every = ((name, getattr(command, name, None)) for name in Choices.__struct_fields__)
+    return {name: value for name, value in every if value is not None}
 
 
 class Flush(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="flush"):
@@ -137,7 +141,21 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sto
     """Make all audio final and end the session."""
 
 
-Command = Start | Flush | Stop
+class Update(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="update"):
+    """Change what `Start` has chosen, from the next window on; None: it stays as it is."""
+
+    language: str | None = None
+    prompt: str | None = None
+    hotwords: str | None = None
+    endpoint_ms: int | None = None
+
+    @property
+    def chosen(self) -> Mapping[str, object]:
+        """The fields of `Choices` that are not None."""
+        return _chosen(self)
+
+
+Command = Start | Flush | Stop | Update
 
 _command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 T = TypeVar("T")
@@ -156,7 +174,7 @@ def decode_command(text: str) -> Command:
 
     Raises `WireError` with `bad_message`, or `bad_rate` for a sample rate that is not supported.
     """
-    command = decoded(text, _command_decoder, "start, flush or stop")
+    command = decoded(text, _command_decoder, "start, update, flush or stop")
     if isinstance(command, Start):
         check_format(command)
     return command

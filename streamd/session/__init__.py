@@ -113,6 +113,14 @@ class Session:
         self._language.known = past.language
         self._prompt.remember(past.prompt, language=past.language, temperature=0.0)
 
+    def adopt(self, other: "Session") -> None:
+        """Go on with the options of a session that was made with others.
+
+        They apply to the next window, those of an utterance to the next one.
+        """
+        self._options = other._options
+        self._segmenter.next_options = other._segmenter.options
+
     @property
     def past(self) -> Past:
         """What another session needs to know to go on with the audio that is not settled here."""

@@ -46,7 +46,7 @@ class Segmenter:
     """Cuts one stream into utterances. The owner takes them from the left of `utterances`."""
 
     def __init__(self, options: EndpointOptions | None = None) -> None:
-        self.options = options or EndpointOptions()
+        self.options = self.next_options = options or EndpointOptions()
         self.utterances: deque[Utterance] = deque()
         self.cursor = 0
         """The next frame to be read; everything before it is decided."""
@@ -188,6 +188,8 @@ class Segmenter:
         return utterance.ending_pause
 
     def _begin(self) -> list[Vad]:
+        if not self.utterances:  # what is asked about the others depends on theirs
+            self.options = self.next_options
         late = max(0, self._late - 1)  # at once is not late
         start = max(self.cursor - 1 - self.options.pre_roll - late, self._floor)
         self._open = Utterance(start)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from streamd.errors import StreamdError, is_bug
 from streamd.events import (
     Choices,
@@ -136,6 +138,19 @@ class Stream:
             kept = choices if chosen or journal.fed.choices else None
             self._store_feeder(journal, Fed(choices=kept, proof=proof_of(secret) if secret else ""))
             await self.stored()  # before the client counts on it
+
+    async def update(self, chosen: Mapping[str, object]) -> None:
+        """Apply choices while there is audio: the next window and utterance are made with them.
+
+        Raises `WireError` with `bad_option`; then nothing has changed.
+        """
+        choices = await self._context.choose(self.hub.choices, chosen)
+        if self._ended or choices == self.hub.choices:
+            return
+        self.hub.choices = choices
+        self.session.adopt(self._context.new_session(choices))
+        if (journal := self.hub.journal) is not None:
+            self._store_feeder(journal, replace(journal.fed, choices=choices))
 
     def _store_feeder(self, journal: Journal, fed: Fed) -> None:
         try:

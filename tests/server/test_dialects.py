@@ -50,6 +50,7 @@ LISTEN = "model=nova-3&encoding=linear16&sample_rate=8000"
 
 def results(event: Partial | Final, **differences: object) -> dict[str, object]:
     is_final = isinstance(event, Final)
+    spoken = {"languages": ["en"]} if is_final else {}
     return {
         "type": "Results",
         "channel_index": [0, 1],
@@ -70,6 +71,7 @@ def results(event: Partial | Final, **differences: object) -> dict[str, object]:
                         | {"start": event.start_ms / 1000 + 0.5, "end": event.end_ms / 1000},
                     ],
                 }
+                | spoken
             ]
         },
         "metadata": {

@@ -410,3 +410,24 @@ async def test_who_no_longer_waits_for_the_end_does_not_prevent_it():
     session.may_finish.set()
     await asyncio.wait_for(patient, 60)
     assert session.hub.closed
+
+
+async def test_what_was_chosen_can_be_changed_while_there_is_audio():
+    async with feeding("role=both&session=talk") as (streams, _, speaker):
+        await speaker.get()
+        await speaker.say({"type": "start", "prompt": "Bees.", "hotwords": "Apis"})
+        await speaker.say(s16(1))
+        await speaker.say({"type": "update", "hotwords": "mellifera", "endpoint_ms": 400})
+        await speaker.say({"type": "update", "language": "refused"})
+        *_, fault = await speaker.until("error")
+        assert (fault["code"], fault["fatal"]) == ("bad_option", False)
+        choices = streams.ingests["talk"].hub.choices
+        await speaker.say(s16(1))
+        await speaker.say({"type": "stop"})
+        *_, eos = await speaker.rest()
+        assert (choices.prompt, choices.hotwords, choices.endpoint_ms) == (
+            "Bees.",
+            "mellifera",
+            400,
+        )
+        assert (choices.language, eos["reason"]) == ("en", "stop")

@@ -6,13 +6,14 @@ from base64 import b64encode
 import pytest
 
 from streamd.errors import WireError
-from streamd.events import Fault, Flushed
+from streamd.events import Fault, Flushed, Vad
 from streamd.server.dialects import Close
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
-from streamd.server.wire import Flush, Start
+from streamd.server.wire import Flush, Start, Update
 from tests.support.dialects import converse, final, partial, refused
 
 SECOND = bytes(48_000)
+ENGLISH = [{"code": "en"}]
 
 
 def say(kind: str, **fields: object) -> str:
@@ -39,7 +40,7 @@ def told(*steps: object) -> list[dict[str, object]]:
 
 def short(acts: list[object]) -> list[object]:
     """Only what tells events from each other."""
-    facts = ("item_id", "delta", "transcript", "previous_item_id", "usage")
+    facts = ("item_id", "delta", "transcript", "previous_item_id", "languages", "usage")
     return [
         (act["type"].rpartition(".")[2], *(act[fact] for fact in facts if fact in act))
         if isinstance(act, dict)
@@ -88,12 +89,12 @@ def test_deltas_only_append_and_join_to_the_transcript():
         ("speech_stopped", "item_talk_1"),
         ("committed", "item_talk_1", None),
         ("delta", "item_talk_1", " the lights"),
-        ("completed", "item_talk_1", "turn on the lights", usage),
+        ("completed", "item_talk_1", "turn on the lights", ENGLISH, usage),
         ("speech_started", "item_talk_2"),
         ("speech_stopped", "item_talk_2"),
         ("committed", "item_talk_2", "item_talk_1"),
         ("delta", "item_talk_2", "now"),
-        ("completed", "item_talk_2", "now", {"type": "duration", "seconds": 1}),
+        ("completed", "item_talk_2", "now", ENGLISH, {"type": "duration", "seconds": 1}),
     ]
     assert [acts[i]["event_id"] for i in (2, 3)] == ["event_2", "event_3"]
     assert (acts[2]["audio_start_ms"], acts[4]["audio_end_ms"]) == (1000, 3000)
@@ -116,15 +117,54 @@ def test_without_turn_detection_a_commit_makes_one_item():
     assert short(acts) == [
         Start(rate=24_000),
         SECOND,
+        ("delta", "item_talk_1", "one"),
+        ("delta", "item_talk_1", " two"),
         Flush(id="1000"),
         ("committed", "item_talk_1", None),
-        ("delta", "item_talk_1", "one two"),
-        ("completed", "item_talk_1", "one two", usage),
+        ("completed", "item_talk_1", "one two", ENGLISH, usage),
         SECOND,
         Flush(id="1000"),
         ("committed", "item_talk_2", "item_talk_1"),
-        ("completed", "item_talk_2", "", usage),
+        ("completed", "item_talk_2", "", [], usage),
     ]
+
+
+def test_speech_starts_with_the_voice_and_a_cough_is_no_item():
+    acts = told(
+        append(),
+        Vad(speech=True, t_ms=300),
+        Vad(speech=False, t_ms=700),
+        Vad(speech=True, t_ms=2000),
+        partial("turn on", 2000, n_final=1),
+        Vad(speech=False, t_ms=3400),
+        final("turn on", 2000),
+    )
+    assert short(acts[2:]) == [
+        ("speech_started", "item_talk_1"),
+        ("speech_stopped", "item_talk_1"),
+        ("speech_started", "item_talk_1"),
+        ("delta", "item_talk_1", "turn"),
+        ("speech_stopped", "item_talk_1"),
+        ("committed", "item_talk_1", None),
+        ("delta", "item_talk_1", " on"),
+        ("completed", "item_talk_1", "turn on", ENGLISH, {"type": "duration", "seconds": 1}),
+    ]
+    assert acts[4]["audio_start_ms"] == 2000
+
+
+def test_speech_that_starts_before_the_text_of_the_last_is_there_belongs_to_the_next_item():
+    acts = told(
+        append(),
+        Vad(speech=True, t_ms=300),
+        Vad(speech=False, t_ms=1700),
+        Vad(speech=True, t_ms=2000),
+        final("one two", 300),
+        final("three", 2000, seg=1),
+    )
+    started = [act for act in acts[2:] if act["type"].endswith("started")]
+    of = [(act["item_id"], act["audio_start_ms"]) for act in started]
+    assert of == [("item_talk_1", 300), ("item_talk_1", 2000), ("item_talk_2", 2000)]
+    assert [kind for kind, *_ in short(acts[2:])][-1] == "completed"
 
 
 def test_what_is_cleared_is_in_no_item():
@@ -174,9 +214,47 @@ def test_the_session_is_as_the_client_wants_it(given, start):
     assert begun == start
 
 
-def test_a_session_with_audio_does_not_change():
-    acts = told(append(), update(), update(transcription={"language": "de"}))
-    assert [act["type"] for act in acts[2:]] == ["session.updated", "error"]
+def test_a_session_with_audio_changes_but_for_its_format():
+    speaks_german = {"language": "de", "prompt": "Bees.", "keywords": ["Ada", "Mary S"]}
+    *_, updated, change, again, back, undone, wrong = told(
+        append(),
+        update(transcription=speaks_german),
+        update(transcription=speaks_german, turn_detection={"type": "server_vad"}),
+        update(transcription={"model": "whisper-1"}),
+        update(format={"type": "audio/pcmu"}),
+    )
+    assert updated["session"]["audio"]["input"]["transcription"] == speaks_german
+    assert change == Update(language="de", prompt="Bees.", hotwords="Ada, Mary S")
+    assert {each["type"] for each in (updated, again, back)} == {"session.updated"}
+    assert undone == Update(language="auto", prompt="", hotwords="")
+    assert wrong["error"]["message"] == "the format cannot be changed once there is audio"
+
+
+def test_vllms_clients_begin_with_a_commit_of_nothing():
+    first = say("session.update", model="mistralai/Voxtral")
+    acts = told(
+        first,
+        COMMIT,
+        append(bytes(3200)),
+        partial("turn on the", n_final=2),
+        final("turn on the lights"),
+        say("input_audio_buffer.commit", final=True),
+        Flushed(id="", seq=1),
+        say("junk"),
+        "{",
+        Fault(code="engine", message="broke", fatal=True),
+    )
+    assert acts == [
+        Start(rate=16_000),
+        bytes(3200),
+        {"type": "transcription.delta", "delta": "turn on"},
+        {"type": "transcription.delta", "delta": " the lights"},
+        Flush(),
+        {"type": "transcription.done", "text": "turn on the lights"},
+        {"type": "error", "error": "'junk' is not supported", "code": "unknown_event"},
+        {"type": "error", "error": acts[-2]["error"], "code": "invalid_json"},
+        {"type": "error", "error": "broke", "code": "engine"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from streamd.options import SessionOptions
+from streamd.events import Final
+from streamd.options import EndpointOptions, SessionOptions
 from streamd.types import Hypothesis, Suspect
 from streamd.whisper.prompt import Prompt
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
@@ -94,3 +95,22 @@ def test_a_loop_is_not_the_prompt_of_the_next_window():
     assert prompts[19] != ()
     assert prompts[20] == ()
     assert prompts[-1] != ()
+
+
+def test_other_options_apply_to_the_next_window_and_to_the_next_utterance():
+    session = scripted_session(SessionOptions(prompt="Bees."))
+    changed = scripted_session(SessionOptions(prompt="Wasps."), EndpointOptions(plain=45))
+    recognizer, windows, finals = ScriptedRecognizer(), [], []
+    speech = [True] * (8 * WORD) + [False] * 40 + [True] * (4 * WORD) + [False] * 60
+    for n, frame in enumerate(scripted_audio(speech)):
+        if n == 3 * WORD:
+            session.adopt(changed)
+        events = session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            windows.append((n, window))
+            events += session.accept(window, recognizer.recognize(window))
+        finals += [n for event in events if isinstance(event, Final)]
+    assert {window.initial_prompt for n, window in windows if n < 3 * WORD} == {"Bees."}
+    assert {window.initial_prompt for n, window in windows if n >= 3 * WORD} == {"Wasps."}
+    ends = [8 * WORD, 12 * WORD + 40]
+    assert [n - end + 1 for n, end in zip(finals, ends, strict=True)] == [30, 45]

@@ -65,6 +65,9 @@ class CountingIngest:
             raise WireError("bad_option", f"not allowed: {chosen}")
         self.hub.choices = replace(self.hub.choices, **chosen)
 
+    async def update(self, chosen: Mapping[str, object]) -> None:
+        await self.choose(chosen, secret="")
+
     def feed(self, frames: Frames) -> None:
         if self.is_over:
             return

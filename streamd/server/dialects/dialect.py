@@ -21,6 +21,7 @@ from streamd.server.wire import (
     Query,
     Role,
     Start,
+    Update,
     check_format,
     decoded,
     parse_query,
@@ -126,6 +127,20 @@ def start_for(
         hotwords=", ".join(terms) or None,
         endpoint_ms=None if pause_ms is None else max(_MIN_ENDPOINT_MS, pause_ms),
     )
+
+
+def changes(before: Start, after: Start) -> Update:
+    """Return what turns the one session into the other; a text that is taken back is empty."""
+    new = {name: value for name, value in after.chosen.items() if value != getattr(before, name)}
+    gone = before.chosen.keys() - after.chosen.keys()
+    undone = {name: _NONE[name] for name in gone & _NONE.keys()}
+    return msgspec.convert({**new, **undone}, Update)
+
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType(
+    {"language": "auto", "prompt": "", "hotwords": ""}
+)
+"""What stands for a choice that is taken back; there is nothing for a pause."""
 
 
 class GrowingText:

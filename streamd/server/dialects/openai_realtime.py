@@ -7,9 +7,10 @@ from typing import Any, Literal
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
+from streamd.events import Fault, Final, Flushed, Partial, SessionEvent, Vad
 from streamd.server.dialects.dialect import ByteStream, Close, Tell, both
 from streamd.server.dialects.realtime import Items, RealtimeInput
+from streamd.server.dialects.vllm import VllmRealtime
 from streamd.server.wire import Command, Flush, Hello, Query, decoded
 
 _CLEAR = "clear"
@@ -24,7 +25,9 @@ class _Message(msgspec.Struct):
     type: str
     event_id: str | None = None
     audio: str = ""
-    session: dict[str, Any] = msgspec.field(default_factory=dict)
+    session: dict[str, Any] | None = None
+    model: str | None = None
+    final: bool = False
 
 
 _decoder = msgspec.json.Decoder(_Message)
@@ -33,16 +36,21 @@ _decoder = msgspec.json.Decoder(_Message)
 class OpenAIRealtime:
     """A final is an item; without turn detection, all that is said before a commit is one.
 
-    Deltas only append: they are the words that do not change any more.
+    Deltas only append: they are the words that do not change any more. A client whose first
+    ``session.update`` names a model, but no session, speaks `VllmRealtime`.
     """
 
     def __init__(self, query: str) -> None:
         self._text = query
         self._input = RealtimeInput()
         self._stream: ByteStream | None = None
+        self._vllm: VllmRealtime | None = None
         self._committed_ms = 0
+        self._is_cleared = False  # what comes until its answer
         self._name, self._items = "", Items("")
-        self._texts: list[str] = []  # that wait for a commit
+        self._speaks_since_ms: int | None = None
+        self._texts: list[str] = []  # of the item, that are final
+        self._languages: dict[str, None] = {}  # of these texts
 
     def request(self) -> Query:
         return both(self._text, _Asked)
@@ -56,22 +64,33 @@ class OpenAIRealtime:
         try:
             asked = decoded(message, _decoder, "an event")
         except WireError as error:
-            yield self._items.error("invalid_json", str(error))
+            yield self._wrong("invalid_json", error)
             return
+        names_model_only = asked.model is not None and asked.session is None
+        if asked.type == "session.update" and names_model_only and self._stream is None:
+            self._vllm = self._vllm or VllmRealtime()
         try:
-            yield from self._take(asked)
+            if self._vllm:
+                yield from self._vllm.hear(asked.type, asked.audio, is_final=asked.final)
+            else:
+                yield from self._take(asked)
         except (ValueError, RecursionError) as error:  # of base64, or msgspec's
-            yield self._items.error("invalid_value", str(error), asked.event_id)
+            yield self._wrong("invalid_value", error, asked.event_id)
+
+    def _wrong(self, code: str, error: Exception, cause: str | None = None) -> Tell:
+        if self._vllm:
+            return self._vllm.error(code, str(error))
+        return self._items.error(code, str(error), cause)
 
     def _take(self, asked: _Message) -> Iterator[bytes | Command | Tell]:
         has_audio = self._stream is not None
         heard_ms = self._stream.heard_ms if self._stream else 0
         match asked.type:
-            case "session.update" if self._input.update(asked.session, is_used=has_audio):
-                yield self._items.tell("session.updated", session=self._input.session(self._name))
             case "session.update":
-                what = "a session cannot be changed once there is audio"
-                yield self._items.error("invalid_value", what, asked.event_id)
+                update = self._input.update(asked.session or {}, is_used=has_audio)
+                yield self._items.tell("session.updated", session=self._input.session(self._name))
+                if has_audio and update.chosen:  # otherwise the stream's start has it
+                    yield update
             case "input_audio_buffer.append":
                 audio = b64decode(asked.audio, validate=True)
                 self._stream = self._stream or self._input.stream()
@@ -83,7 +102,7 @@ class OpenAIRealtime:
                 yield Flush(id=str(heard_ms - self._committed_ms))
                 self._committed_ms = heard_ms
             case "input_audio_buffer.clear":
-                self._committed_ms = heard_ms
+                self._committed_ms, self._is_cleared = heard_ms, True
                 yield Flush(id=_CLEAR)
                 yield self._items.tell("input_audio_buffer.cleared")
             case other:
@@ -91,22 +110,49 @@ class OpenAIRealtime:
                 yield self._items.error("unknown_event", what, asked.event_id)
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
+        if self._vllm:
+            yield from self._vllm.say(event)
+            return
         match event:
-            case Partial() if self._input.ends_turns:
-                yield from self._items.begin(event.start_ms)
-                yield from self._items.grow(event.text[: event.stable])
-            case Final() if self._input.ends_turns:
-                yield from self._items.begin(event.start_ms)
-                yield from self._items.stop(event.end_ms)
-                yield from self._items.complete(event.text, event.end_ms - event.start_ms)
+            case Vad() if self._input.ends_turns:
+                yield from self._voice(event)
+            case Partial() | Final() if self._is_cleared:
+                pass
+            case Partial():
+                texts = " ".join([*self._texts, event.text[: event.stable]]).rstrip()
+                if self._input.ends_turns:
+                    yield from self._items.begin(event.start_ms, has_text=True)
+                yield from self._items.grow(texts)
             case Final():
-                self._texts.append(event.text)
+                yield from self._keep(event)
+            case Flushed(id="clear"):
+                self._texts, self._languages, self._is_cleared = [], {}, False
+                self._items.drop()
             case Flushed(id=duration_ms) if not self._input.ends_turns:
-                texts, self._texts = self._texts, []
-                if duration_ms.isdecimal():
-                    yield from self._items.complete(" ".join(texts), int(duration_ms))
+                yield from self._complete(int(duration_ms or 0))
             case Fault():
                 yield self._items.error(event.code, event.message, of_server=True)
 
+    def _voice(self, vad: Vad) -> Iterator[Tell]:
+        self._speaks_since_ms = vad.t_ms if vad.speech else None
+        yield from self._items.begin(vad.t_ms) if vad.speech else self._items.stop(vad.t_ms)
+
+    def _keep(self, final: Final) -> Iterator[Tell]:
+        self._texts.append(final.text)
+        self._languages |= dict.fromkeys([final.language] if final.language else [])
+        if not self._input.ends_turns:
+            yield from self._items.grow(" ".join(self._texts))
+            return
+        yield from self._items.begin(final.start_ms, has_text=True)
+        yield from self._items.stop(final.end_ms)
+        yield from self._complete(final.end_ms - final.start_ms)
+        if self._speaks_since_ms is not None and self._speaks_since_ms >= final.end_ms:
+            yield from self._items.begin(self._speaks_since_ms)  # the text was late
+
+    def _complete(self, duration_ms: int) -> Iterator[Tell]:
+        text, languages = " ".join(self._texts), [*self._languages]
+        self._texts, self._languages = [], {}
+        yield from self._items.complete(text, duration_ms, languages)
+
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        yield self._items.error(error.code, str(error))
+        yield from self._vllm.fault(error) if self._vllm else (self._wrong(error.code, error),)

@@ -1,12 +1,20 @@
 """OpenAI's Realtime API: the items of a transcription, and what the session makes of its audio."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from streamd.server.dialects.dialect import ByteStream, GrowingText, Tell, start_for, tell
+from streamd.server.dialects.dialect import (
+    ByteStream,
+    GrowingText,
+    Tell,
+    changes,
+    start_for,
+    tell,
+)
+from streamd.server.wire import Start, Update
 
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
@@ -17,7 +25,8 @@ class Items:
     def __init__(self, name: str) -> None:
         self._name = name
         self._n_events = self._n_items = 0
-        self._is_open = False  # the next item has begun
+        self._previous: str | None = None
+        self._is_begun = self._is_speech = False  # of the next item
         self._text = GrowingText()
 
     def tell(self, kind: str, **fields: object) -> Tell:
@@ -33,37 +42,56 @@ class Items:
         error = {"type": kind, "code": code, "message": message, "param": None, "event_id": cause}
         return self.tell("error", error=error)
 
-    def begin(self, start_ms: int) -> Iterator[Tell]:
-        """Somebody speaks."""
-        if not self._is_open:
-            self._is_open = True
-            started = {"audio_start_ms": start_ms, "item_id": self._id(0)}
+    def begin(self, start_ms: int, *, has_text: bool = False) -> Iterator[Tell]:
+        """Somebody speaks, maybe again: what was heard before may have been a cough.
+
+        With a text that follows, it is enough to have said so before.
+        """
+        if not (self._is_begun if has_text else self._is_speech):
+            self._is_begun = self._is_speech = True
+            started = {"audio_start_ms": start_ms, "item_id": self._id}
             yield self.tell("input_audio_buffer.speech_started", **started)
 
     def grow(self, text: str) -> Iterator[Tell]:
         """`text` is what will not change any more."""
         if added := self._text.more(text):
-            item = {"item_id": self._id(0), "content_index": 0}
+            item = {"item_id": self._id, "content_index": 0}
             yield self.tell(f"{_TRANSCRIPTION}.delta", **item, delta=added)
 
     def stop(self, end_ms: int) -> Iterator[Tell]:
         """Nobody speaks any more."""
-        stopped = {"audio_end_ms": end_ms, "item_id": self._id(0)}
-        yield self.tell("input_audio_buffer.speech_stopped", **stopped)
+        if self._is_speech:
+            self._is_speech = False
+            stopped = {"audio_end_ms": end_ms, "item_id": self._id}
+            yield self.tell("input_audio_buffer.speech_stopped", **stopped)
 
-    def complete(self, text: str, duration_ms: int) -> Iterator[Tell]:
+    def complete(
+        self, text: str, duration_ms: int, languages: Iterable[str] = ()
+    ) -> Iterator[Tell]:
         """The item has this text."""
-        previous = self._id(-1) if self._n_items else None
-        committed = {"item_id": self._id(0), "previous_item_id": previous}
+        item_id = self._id
+        committed = {"item_id": item_id, "previous_item_id": self._previous}
+        self._previous = item_id
         yield self.tell("input_audio_buffer.committed", **committed)
         yield from self.grow(text)
-        item = {"item_id": self._id(0), "content_index": 0}
-        usage = {"type": "duration", "seconds": ceil(duration_ms / 1000)}
-        yield self.tell(f"{_TRANSCRIPTION}.completed", **item, transcript=text, usage=usage)
-        self._n_items, self._is_open, self._text = self._n_items + 1, False, GrowingText()
+        item = {"item_id": item_id, "content_index": 0}
+        yield self.tell(
+            f"{_TRANSCRIPTION}.completed",
+            **item,
+            transcript=text,
+            languages=[{"code": code} for code in languages],
+            usage={"type": "duration", "seconds": ceil(duration_ms / 1000)},
+        )
+        self.drop()
 
-    def _id(self, later: int) -> str:
-        return f"item_{self._name}_{self._n_items + later + 1}"
+    def drop(self) -> None:
+        """Nothing more belongs to the item."""
+        self._n_items, self._text = self._n_items + 1, GrowingText()
+        self._is_begun = self._is_speech = False
+
+    @property
+    def _id(self) -> str:
+        return f"item_{self._name}_{self._n_items + 1}"
 
 
 _ENCODINGS = {"audio/pcm": "pcm_s16le", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
@@ -113,30 +141,35 @@ class RealtimeInput:
         kind = {"type": "transcription", "object": "realtime.transcription_session"}
         return {**kind, "id": f"sess_{name}", "audio": {"input": self._told}}
 
-    def update(self, session: dict[str, Any], *, is_used: bool) -> bool:
-        """Take the fields of a ``session.update``.
+    def update(self, session: dict[str, Any], *, is_used: bool) -> Update:
+        """Take the fields of a ``session.update``; return what it changes in the session.
 
-        Unknown ones are dropped, or the answer would grow with each message. Return False if that
-        changes what `is_used` already. Raises `msgspec.ValidationError`.
+        Unknown ones are dropped, or the answer would grow with each message. Raises
+        `msgspec.ValidationError`, and `ValueError` if it changes the format of audio that `is_used`
+        already.
         """
         audio = msgspec.convert(session.get("audio", {}), dict[str, dict[str, Any]])
         given = audio.get("input", {})
         told = {name: given.get(name, before) for name, before in self._told.items()}
         wanted = msgspec.convert(told, _Input)
-        if is_used and wanted != self._input:
-            return False
+        if is_used and wanted.format != self._input.format:
+            raise ValueError("the format cannot be changed once there is audio")
+        before = self._start
         self._input, self._told = wanted, told
-        return True
+        return changes(before, self._start)
 
     def stream(self) -> ByteStream:
         """Return what turns the audio into samples; raises `WireError`."""
+        return ByteStream(_ENCODINGS[self._input.format.type], self._start)
+
+    @property
+    def _start(self) -> Start:
         form, chosen = self._input.format, self._input.transcription or _Transcription()
         turns = self._input.turn_detection
-        start = start_for(
+        return start_for(
             form.rate or (24_000 if form.type == "audio/pcm" else 8_000),
             tags=chosen.languages or [chosen.language],
             prompt=chosen.prompt,
             terms=chosen.keywords or (),
             pause_ms=turns.silence_duration_ms if turns else None,
         )
-        return ByteStream(_ENCODINGS[form.type], start)

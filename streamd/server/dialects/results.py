@@ -25,11 +25,13 @@ class Results:
         from_finalize = is_final and self.is_finalizing
         self.is_finalizing &= not is_final
         probs = [word.prob for word in event.words]
-        best = {
+        best: dict[str, object] = {
             "transcript": event.text,
             "confidence": round(sum(probs) / max(1, len(probs)), 3),
             "words": [_word(word) for word in event.words],
         }
+        if isinstance(event, Final) and event.language:
+            best["languages"] = [event.language]
         name = self._hello.model
         model = {"name": name, "version": "1", "arch": "whisper"}
         ids = {"request_id": self._hello.session, "model_uuid": name}

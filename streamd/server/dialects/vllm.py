@@ -1,0 +1,65 @@
+"""vLLM's variant of the Realtime API, on the same path as OpenAI's.
+
+Its clients name the model in a ``session.update`` without a session, begin with a commit of
+nothing, send 16-bit samples at 16 kHz, and end with a commit that is ``final``
+(vllm/entrypoints/openai/realtime of vllm 0.33).
+"""
+
+from base64 import b64decode
+from collections.abc import Iterator
+
+from streamd.errors import WireError
+from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
+from streamd.server.dialects.dialect import ByteStream, GrowingText, Tell, start_for, tell
+from streamd.server.wire import Command, Flush
+
+_RATE_HZ = 16_000
+
+
+class VllmRealtime:
+    """All that is said until the commit that is ``final`` is one text, whose deltas only append."""
+
+    def __init__(self) -> None:
+        self._stream = ByteStream("pcm_s16le", start_for(_RATE_HZ))
+        self._texts: list[str] = []
+        self._sent = GrowingText()
+
+    def hear(self, kind: str, audio: str, *, is_final: bool) -> Iterator[bytes | Command | Tell]:
+        """Take an event of this type; raises `ValueError` for audio that is not base64."""
+        match kind:
+            case "session.update":
+                pass
+            case "input_audio_buffer.append":
+                yield from self._stream.take(b64decode(audio, validate=True))
+            case "input_audio_buffer.commit" if is_final:
+                yield Flush()
+            case "input_audio_buffer.commit":
+                pass
+            case unknown:
+                yield self.error("unknown_event", f"{unknown!r} is not supported")
+
+    def say(self, event: SessionEvent) -> Iterator[Tell]:
+        """As `Dialect.say`."""
+        match event:
+            case Partial():
+                yield from self._grow([*self._texts, event.text[: event.stable]])
+            case Final():
+                self._texts.append(event.text)
+                yield from self._grow(self._texts)
+            case Flushed():
+                text, self._texts, self._sent = " ".join(self._texts), [], GrowingText()
+                yield tell("transcription.done", text=text)
+            case Fault():
+                yield self.error(event.code, event.message)
+
+    def fault(self, error: WireError) -> Iterator[Tell]:
+        """As `Dialect.fault`."""
+        yield self.error(error.code, str(error))
+
+    def error(self, code: str, message: str) -> Tell:
+        """Return an error as vLLM has it: a text, where OpenAI's is an object."""
+        return tell("error", error=message, code=code)
+
+    def _grow(self, texts: list[str]) -> Iterator[Tell]:
+        if added := self._sent.more(" ".join(texts).rstrip()):
+            yield tell("transcription.delta", delta=added)
