@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look
 from streamd.sources import Source
 from streamd.streams.hub import Hub
+from streamd.streams.inference import STEP_DEADLINES, EngineThread
 
 _HISTORY = 1_000_000
 """Finals kept for a slow sink: all of them."""
@@ -42,8 +43,8 @@ async def transcribe(config: Config) -> None:
     check_files(config, config.input.files)
     sources = build.own_sources(config)
     check(config)
-    control = Control()
-    with control.signals(), ThreadPoolExecutor(1, thread_name_prefix="inference") as thread:
+    control, thread = Control(), EngineThread()
+    with control.signals(), closing(thread):
         batch = _Batch(config, control, thread)
         failures: list[SourceError] = []
         for file, source in zip(config.input.files, sources, strict=True):
@@ -82,11 +83,13 @@ class _Batch:
 
     The model is loaded and runs in `thread`. A file is read to its end, when its log-mel is
     complete, and then transcribed window by window. The first interrupt ends a pipe, of which all
-    that was read is transcribed; it ends a file after the current window.
+    that was read is transcribed; it ends a file after the current window. Neither waits for a call
+    of the engine that takes longer than `shutdown_ms`.
     """
 
-    def __init__(self, config: Config, control: Control, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, config: Config, control: Control, thread: EngineThread) -> None:
         self._config, self._control, self._thread = config, control, thread
+        self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000
         self._transcriber: FileTranscriber | None = None
 
     async def transcribe(self, name: str, source: Source) -> None:
@@ -105,6 +108,8 @@ class _Batch:
                 with self._control.stopping(source.stop):  # opening may take long, too
                     async with source:
                         await self._run(source, hub, progress)
+            except TimeoutError:
+                log.warning("%s: its end could not be transcribed in time", source.name)
             except StreamdError as error:
                 failure = error
                 code = "source" if isinstance(error, SourceError) else "engine"
@@ -116,8 +121,7 @@ class _Batch:
 
     async def _run(self, source: Source, hub: Hub, progress: Progress) -> None:
         if self._transcriber is None:
-            opened = await self._in_thread(open_model, self._config)
-            self._transcriber = await self._in_thread(FileTranscriber, self._config, *opened)
+            self._transcriber = await self._in_thread(self._open)
         transcriber = self._transcriber
         progress.update(0, source.duration_ms or 0)
         file, damage = transcriber.new_file(hub.publish), None
@@ -129,7 +133,8 @@ class _Batch:
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
         is_wanted = not was_stopped or source.duration_ms is None
         while is_wanted and stopped.is_set() == was_stopped:
-            window = await self._in_thread(next, windows, None)
+            following = partial(next, windows, None)
+            window = await self._in_thread(following, deadline_s=self._deadline_s)
             if window is None:
                 break
             for final in window.finals:
@@ -138,5 +143,17 @@ class _Batch:
         if damage is not None:
             raise damage
 
-    async def _in_thread(self, work: Callable[..., ResultT], *args: object) -> ResultT:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+    def _open(self) -> FileTranscriber:
+        return FileTranscriber(self._config, *open_model(self._config))
+
+    async def _in_thread(self, call: Callable[[], ResultT], *, deadline_s: float = 0.0) -> ResultT:
+        """Call in the engine's thread.
+
+        Raises `TimeoutError` if the user has stopped the program and the call goes on for longer
+        than it may take to end, `HangError` after the deadline (0: none).
+        """
+        loop, within_s = asyncio.get_running_loop(), self._config.limits.shutdown_ms / 1000
+        async with asyncio.timeout(within_s if self._control.stopped.is_set() else None) as limit:
+            with self._control.stopping(lambda: limit.reschedule(loop.time() + within_s)):
+                done = await self._thread.run(call, deadline_s=deadline_s)
+        return done.result()

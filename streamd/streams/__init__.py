@@ -22,7 +22,7 @@ from streamd.errors import ConfigError, EngineError, StreamdError, WireError, is
 from streamd.events import Choices, EndReason, Fault
 from streamd.session import Session
 from streamd.streams.hub import Hub
-from streamd.streams.inference import InferenceThread, WindowRecognizer, trim
+from streamd.streams.inference import STEP_DEADLINES, InferenceThread, WindowRecognizer, trim
 from streamd.streams.journal import Claimant, Fed, Journal, JournalError, Journals
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
@@ -35,9 +35,6 @@ _N_RECENT = 100
 reconnect."""
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
-_STEP_DEADLINES = 5
-"""How many deadlines of a live window a recording's may take: it is longer, and is decoded again
-at all temperatures before its words are aligned."""
 _TRIM_S = 300
 """How often a busy process returns free memory; that costs milliseconds, and so does the next
 window."""
@@ -335,7 +332,7 @@ class Streams:
             return
         self._taken.add(step)
         # If this raises, the engine is dead: `transcribe` answers all steps, this one too.
-        done = await thread.run(step.call, deadline_s=_STEP_DEADLINES * self._deadline_s)
+        done = await thread.run(step.call, deadline_s=STEP_DEADLINES * self._deadline_s)
         self._taken.discard(step)
         if step.answer.done():
             return

@@ -15,6 +15,9 @@ from streamd.system.calls import settle
 from streamd.system.stdio import ENGINE_THREAD, leave
 from streamd.types import Hypothesis, Window
 
+STEP_DEADLINES = 5
+"""How many deadlines of a live window a recording's may take: it is longer, and is decoded again
+at all temperatures before its words are aligned."""
 _TICK_S = 1.0
 """The deadline counts in steps of this: a process that was stopped for an hour (SIGSTOP, Ctrl-Z)
 finds that only one of them has passed."""
@@ -55,6 +58,30 @@ class EngineThread(Executor):
         self._tasks.put((partial(fn, *args, **kwargs), done))
         return done
 
+    async def run(
+        self, call: Callable[[], ResultT], *, deadline_s: float
+    ) -> asyncio.Future[ResultT]:
+        """Call in the thread, and return the finished future; one call at a time.
+
+        The future has what the call raises. Raises `HangError` after the deadline (0: none); then
+        the thread is of no more use.
+        """
+        waiting = asyncio.get_running_loop().run_in_executor(self, call)
+        left_s = deadline_s or float("inf")
+        try:
+            while left_s > 0 and not waiting.done():
+                tick_s = min(_TICK_S, left_s)
+                await asyncio.wait({waiting}, timeout=tick_s)
+                left_s -= tick_s
+            if waiting.done():
+                return waiting
+        finally:
+            waiting.cancel()  # a late result is dropped
+        raise HangError(
+            f"the engine has not finished a window within {deadline_s:g} s: it hangs, or "
+            "the model is far too slow for this machine (then raise --engine-deadline-ms)"
+        )
+
     def close(self) -> None:
         """End the thread after its current call, for which only the end of the program waits."""
         self._tasks.put(None)
@@ -85,27 +112,8 @@ class InferenceThread:
     async def run(
         self, call: Callable[[], ResultT], *, deadline_s: float
     ) -> asyncio.Future[ResultT]:
-        """Call in the thread, and return the finished future; one call at a time.
-
-        The future has what the call raises. Raises `HangError` after the deadline; then the thread
-        is of no more use.
-        """
-        loop = asyncio.get_running_loop()
-        waiting = loop.run_in_executor(self._thread, call)
-        left_s = deadline_s or float("inf")
-        try:
-            while left_s > 0 and not waiting.done():
-                tick_s = min(_TICK_S, left_s)
-                await asyncio.wait({waiting}, timeout=tick_s)
-                left_s -= tick_s
-            if waiting.done():
-                return waiting
-        finally:
-            waiting.cancel()  # a late result is dropped
-        raise HangError(
-            f"the engine has not finished a window within {deadline_s:g} s: it hangs, or "
-            "the model is far too slow for this machine (then raise --engine-deadline-ms)"
-        )
+        """Call in the thread: see `EngineThread.run`."""
+        return await self._thread.run(call, deadline_s=deadline_s)
 
     def close(self) -> None:
         """End the thread after its current window, which nobody waits for."""

@@ -21,6 +21,31 @@ from streamd.sources import Lost
 from tests.support import recorded
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
+HANGS = """
+import logging
+import sys
+from threading import Event
+from streamd.cli import main
+from streamd.engines.onnx import OnnxEngine
+
+encode, n_encoded, where, n_good = OnnxEngine.encode, 0, sys.argv.pop(1), int(sys.argv.pop(1))
+
+
+def hang(*args, **kwargs):
+    global n_encoded
+    n_encoded += 1
+    if n_encoded <= n_good:
+        return encode(*args, **kwargs)
+    logging.getLogger("streamd").warning("it hangs")
+    while True:
+        if where == "in C":
+            Event().wait()
+
+
+OnnxEngine.encode = hang
+sys.exit(main())
+"""
+"""The program, with an engine that never returns after its first windows."""
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +182,63 @@ async def test_an_interrupt_ends_a_pipe_and_what_it_gave_is_written():
     out, complaints = await process.communicate()
     os.close(writer)
     assert (process.returncode, out.decode()) == (0, f"{recorded.SENTENCE}\n"), complaints
+
+
+@pytest.fixture
+async def hung():
+    """Starts the transcription of a file that hangs in a later window than the first."""
+    processes = []
+
+    async def start(sound: Path, where: str, *args: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "error", "-c", HANGS, where, "1"),
+            *("transcribe", str(sound), "--precision", "int8", *args),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory) -> Path:
+    """A minute of speech."""
+    folder = tmp_path_factory.mktemp("audio")
+    return recorded.wav(folder / "long.wav", np.tile(recorded.three_sentences(), 4))
+
+
+@pytest.mark.parametrize(
+    ("where", "number"), [("in Python", signal.SIGINT), ("in C", signal.SIGTERM)]
+)
+async def test_a_window_that_never_returns_cannot_prevent_the_end(
+    hung, long, tmp_path, where, number
+):
+    text = tmp_path / "a.txt"
+    process = await hung(long, where, "-o", str(text), "--set", "limits.shutdown_ms=300")
+    async for line in process.stderr:
+        if b"it hangs" in line:
+            break
+    process.send_signal(number)
+    out, complaints = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, complaints
+    last = complaints.decode().splitlines()[-1]
+    assert last == f"streamd: warning: {long}: its end could not be transcribed in time"
+    assert recorded.SENTENCE in out.decode()
+    assert out.decode() == text.read_text()
+
+
+async def test_an_engine_that_hangs_ends_it_after_the_deadline(hung, long, tmp_path):
+    text = tmp_path / "a.txt"
+    process = await hung(long, "in C", "-o", str(text), "--engine-deadline-ms", "1500")
+    out, complaints = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 1, complaints
+    last = complaints.decode().splitlines()[-1]
+    assert last.startswith("streamd: the engine has not finished a window within 7.5 s")
+    assert out.decode() == text.read_text()
+    assert recorded.SENTENCE in text.read_text()
