@@ -44,7 +44,7 @@ async def publish(bus: str, session: str) -> None:
     config = load({"port": "0", "source": "false", "bus": bus}, {})
     with serving.storage(config) as storage:
         every = Streams(
-            lambda _: build.new_session(config), room=500, max_ingest=8, storage=storage
+            lambda _: build.new_session(config), max_backlog=500, max_ingest=8, storage=storage
         )
         keeping = asyncio.create_task(every.keep())
         ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))

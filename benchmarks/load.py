@@ -53,7 +53,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
     given = dict(option.split("=", 1) for option in args.option)
     own = {"model": "tiny.en", "source": "false", "workers": args.workers, "threads": args.threads}
     config = load(own | given, {})
-    model, engine = open_model(config, settled=True)
+    model, engine = open_model(config, wait_for_core_ml=True)
     recording, new_session = read_recording(args.sound), partial(build.new_session, config)
     n_workers, n_threads = build.workers(config), build.threads(config)
     recognizers = [build.recognizer(config, model, engine) for _ in range(n_workers)]
@@ -87,7 +87,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
 async def subscribers(n: int) -> dict[str, float]:
     """So many listeners at once."""
     config = load({"port": "0", "max-subscribers": "10000"}, {})
-    every = Streams(lambda _: build.new_session(config), room=500, max_ingest=0)
+    every = Streams(lambda _: build.new_session(config), max_backlog=500, max_ingest=0)
     hub = every.add(LIVE).hub
     async with serving.server(config, every) as server:
         assert server is not None

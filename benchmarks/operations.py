@@ -31,7 +31,7 @@ from onnxruntime import InferenceSession, OrtValue, SessionOptions
 from lab.random_model import random_model
 from streamd.engines import Precision
 from streamd.engines.onnx import OnnxEngine, build
-from streamd.engines.onnx.graphs import bank_rows, graphs
+from streamd.engines.onnx.graphs import graphs, silence_rows
 from streamd.models import ModelDimensions
 from streamd.models.model import Model
 from streamd.system.processor import machine
@@ -161,9 +161,9 @@ def steps(model: Model, n_rounds: int) -> dict[str, dict[str, tuple[float, float
 def operators(model: Model, pieces: list[str]) -> dict[str, dict[str, float]]:
     """Milliseconds by operator of each piece, int8, one thread: the fastest run of each node."""
     heads = model.alignment_heads
-    made = graphs(model.dims, model.weights, alignment_heads=heads, bank=None, precision="int8")
+    made = graphs(model.dims, model.weights, alignment_heads=heads, silence=None, precision="int8")
     whole = [(graph, _tensors(graph.tensors)) for graph in made]
-    rows = bank_rows(model.dims, model.weights, None)
+    rows = silence_rows(model.dims, model.weights, None)
     told = {}
     for what in pieces:
         with tempfile.TemporaryDirectory() as folder:
@@ -172,7 +172,7 @@ def operators(model: Model, pieces: list[str]) -> dict[str, dict[str, float]]:
                 options = _options(1, f"{folder}/{n}")
                 options.add_external_initializers(list(tensors), list(tensors.values()))
                 sessions.append(InferenceSession(graph.model, options))
-            run = Parts(OnnxEngine(model.dims, *sessions, bank=rows)).runs()[what]
+            run = Parts(OnnxEngine(model.dims, *sessions, silence=rows)).runs()[what]
             for _ in range(N_PROFILED):
                 run()
             session = sessions[not what.startswith("encode")]

@@ -49,7 +49,7 @@ QUIET = bytes(int(2 * 16_000 * PERIOD_S))
 async def serve(n_letters: int) -> None:
     """The server's process: publishes until its standard input ends."""
     config = load({"port": "0", "max-subscribers": "10000"}, {})
-    every = Streams(lambda _: build.new_session(config), room=500, max_ingest=8)
+    every = Streams(lambda _: build.new_session(config), max_backlog=500, max_ingest=8)
     hub = every.add(LIVE).hub
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     async with serving.server(config, every) as server:

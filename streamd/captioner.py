@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.config import Config, of_options
-from streamd.daemon import ROOM, build, caption, supervise
+from streamd.daemon import MAX_BACKLOG, build, caption, supervise
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.opening import open_model, recognizers
@@ -91,7 +91,7 @@ class Captioner:
         ready = recognizers(config, self._model, self._engine)
         self._streams = Streams(
             self._new_session,
-            room=ROOM,
+            max_backlog=MAX_BACKLOG,
             max_ingest=sys.maxsize,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )

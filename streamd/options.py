@@ -136,7 +136,7 @@ class SessionOptions:
         Option("how far back a transcription reaches; longer is more accurate and slower"),
     ] = 400
     shown_prob: Share = 0.4
-    """A newest word that is less probable is hidden during speech, against flicker; 1: always."""
+    """The last word is hidden during speech if it is less probable, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 32
     """Committed tokens in a window and its prompt together; if it has more, it gets no prompt."""
@@ -272,7 +272,7 @@ class EndpointOptions:
         return max(self.plain, self.sentence, self.unfinished, self.empty)
 
     @property
-    def tail(self) -> int:
+    def trailing_silence(self) -> int:
         """Silence after the last voiced frame that is transcribed as part of the utterance.
 
         It holds the end of a voiceless consonant. An utterance may end after `shortest_pause`, so

@@ -57,7 +57,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ResumeState:
     """What a session remembers of what is final, for another one that goes on from there.
 
     That one hears the audio from `start_ms` of the session on, so that its voice gate gets used to

@@ -83,7 +83,7 @@ async def _replay(
     watched = [_Watched(each, now_ms, stopwatch, owners) for each in recognizers]
     numbers = count()
     noted = lambda _: cast("Session", _Noted(new_session(), next(numbers), owners))  # noqa: E731
-    streams = Streams(noted, room=sys.maxsize, max_ingest=0)
+    streams = Streams(noted, max_backlog=sys.maxsize, max_ingest=0)
     cpu_s = time.process_time()
     spacing_ms = began.step_ms / len(sounds)
     bugs: list[Exception] = []

@@ -129,11 +129,11 @@ async function status(state, why = "") {
     await new Promise((resolve) => setTimeout(resolve, 300)); // the server may only say again that it has ended
     if (n !== nStates) return;
   }
-  const told = state === "absent" && transcript.items.length > 0 ? "ended" : state; // only this browser has it
-  $("status").dataset.state = told;
-  $("status").textContent = why ? `${STATES[told]}: ${why}` : STATES[told];
-  keepAwake(told === "live");
-  if (!QUIET.includes(told)) return;
+  const displayed = state === "absent" && transcript.items.length > 0 ? "ended" : state; // only this browser has it
+  $("status").dataset.state = displayed;
+  $("status").textContent = why ? `${STATES[displayed]}: ${why}` : STATES[displayed];
+  keepAwake(displayed === "live");
+  if (!QUIET.includes(displayed)) return;
   view.showPartial(null);
   sessions();
   const cause = await unreachable();

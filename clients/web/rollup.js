@@ -37,7 +37,7 @@ export class RollUp {
   #box;
   #nLines;
   #longest;
-  #settled = []; // pieces that will not change, oldest first
+  #final = []; // pieces that will not change, oldest first
   #own = []; // those of the current segment
   #stable = 0; // characters of them that will not change
   #shown = []; // [{text, node, line}]
@@ -54,7 +54,7 @@ export class RollUp {
   show(text, stable = text.length) {
     this.#own = pieces(text, this.#longest);
     this.#stable = stable;
-    if (this.#settled.length > 0 && this.#own.length > 0 && !isUnspaced(this.#own[0])) {
+    if (this.#final.length > 0 && this.#own.length > 0 && !isUnspaced(this.#own[0])) {
       this.#own[0] = ` ${this.#own[0]}`;
       this.#stable += 1;
     }
@@ -64,15 +64,15 @@ export class RollUp {
   /** Show this text of the current segment, which is complete: the next one follows it. */
   settle(text) {
     this.show(text);
-    this.#settled.push(...this.#own);
+    this.#final.push(...this.#own);
     this.#own = [];
-    const n = Math.min(this.#settled.length, this.#shown.length) - N_KEPT;
-    if (n > 0) for (const list of [this.#settled, this.#shown]) list.splice(0, n);
+    const n = Math.min(this.#final.length, this.#shown.length) - N_KEPT;
+    if (n > 0) for (const list of [this.#final, this.#shown]) list.splice(0, n);
   }
 
   clear() {
     clearTimeout(this.#timer);
-    this.#settled = [];
+    this.#final = [];
     this.#own = [];
     this.#shown = [];
     this.#box.replaceChildren();
@@ -80,7 +80,7 @@ export class RollUp {
 
   #render() {
     clearTimeout(this.#timer);
-    const wanted = this.#settled.concat(this.#own);
+    const wanted = this.#final.concat(this.#own);
     const removed = this.#remove(this.#nEqual(wanted));
     while (this.#shown.length < wanted.length && this.#place(wanted[this.#shown.length], removed));
     // A word of the removed text that would come back further left or right: it and those after it
@@ -89,7 +89,7 @@ export class RollUp {
     let at = 0;
     this.#own.forEach((piece, i) => {
       at += piece.length;
-      this.#shown[this.#settled.length + i]?.node.classList.toggle("tentative", at > this.#stable);
+      this.#shown[this.#final.length + i]?.node.classList.toggle("tentative", at > this.#stable);
     });
   }
 

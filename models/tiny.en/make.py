@@ -45,8 +45,8 @@ def main() -> None:
         (HERE / name).write_text(json.dumps(fields, indent=2) + "\n")
     shutil.copyfile(folder / "LICENSE", HERE / "LICENSE")
     model = with_bank(load_model(str(folder)), threads=2, precision="float32")
-    assert model.bank is not None
-    rows = model.bank.states.reshape(-1, model.dims.n_audio_state).astype(np.float32)
+    assert model.silence is not None
+    rows = model.silence.states.reshape(-1, model.dims.n_audio_state).astype(np.float32)
     integers, scales = quantised(rows)
     states = {"states": np.ascontiguousarray(integers.T), "states_scale": scales[:, None]}
     save_file(states, HERE / "silence.safetensors")

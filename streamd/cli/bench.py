@@ -127,10 +127,12 @@ class _TimedEngine(Generic[FeaturesT]):
         return np.array([time.perf_counter(), time.process_time(), self._encode_s]) * 1000
 
     def encode(
-        self, mel: Mel, *, audio_ctx: int = 0, known: FeaturesT | None = None, n_known: int = 0
+        self, mel: Mel, *, audio_ctx: int = 0, previous: FeaturesT | None = None, n_reused: int = 0
     ) -> FeaturesT:
         begun_s = time.perf_counter()
-        features = self._engine.encode(mel, audio_ctx=audio_ctx, known=known, n_known=n_known)
+        features = self._engine.encode(
+            mel, audio_ctx=audio_ctx, previous=previous, n_reused=n_reused
+        )
         self._encode_s += time.perf_counter() - begun_s
         return features
 

@@ -98,7 +98,7 @@ def _bench(config: Config) -> Iterator[str]:
     from streamd.cli.bench import cost_json, cost_table, measure
     from streamd.daemon.opening import open_model
 
-    cost = measure(config, *open_model(config, settled=True))
+    cost = measure(config, *open_model(config, wait_for_core_ml=True))
     yield cost_table(cost) if sys.stdout.isatty() else cost_json(cost)
 
 

@@ -15,7 +15,7 @@ from streamd.engines.coreml.package import FORMS, META, BuiltModel, check_files,
 from streamd.engines.coreml.package_builder import build_model, built_model
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
 from streamd.engines.coreml.runtime.programs import PLACEMENTS, Devices, Placement
-from streamd.engines.coreml.runtime.takeover import LOADING, compiled_folder, make_compiled_folder
+from streamd.engines.coreml.runtime.switchover import LOADING, compiled_folder, make_compiled_folder
 from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import ConfigError, EngineError, ModelError
 from streamd.models.store import find, not_here

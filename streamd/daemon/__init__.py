@@ -35,7 +35,7 @@ from streamd.types import ms_from_frames
 
 log = logging.getLogger(__name__)
 
-ROOM = 500
+MAX_BACKLOG = 500
 """Frames of backlog (10 s) at which pipes, files and clients have to wait."""
 
 
@@ -51,7 +51,7 @@ async def run(config: Config) -> int:
     with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
-            room=ROOM,
+            max_backlog=MAX_BACKLOG,
             max_ingest=config.limits.max_streams,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
             storage=storage,
@@ -199,7 +199,7 @@ async def pump(source: Source, live: Stream, control: Control) -> None:
                     live.gap(ms_from_frames(n_skipped), GapReason.PAUSED)
                     n_skipped = 0
                 if not source.live:
-                    await live.room()
+                    await live.wait_for_space()
                 live.feed(item)
     if n_skipped:
         live.gap(ms_from_frames(n_skipped), GapReason.PAUSED)

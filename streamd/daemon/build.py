@@ -109,8 +109,8 @@ def gate(config: Config) -> Gate:
     """Return the configured voice gate."""
     if config.vad.detector == "off":
         return Gate(any_sound, replace(config.gate, floor_db=-math.inf))
-    second = Silero() if config.vad.detector == "silero" else None
-    return Gate(WebRtcVad(config.vad.aggressiveness), config.gate, second=second)
+    confirm = Silero() if config.vad.detector == "silero" else None
+    return Gate(WebRtcVad(config.vad.aggressiveness), config.gate, confirm=confirm)
 
 
 def _policy(config: Config) -> CommitPolicy:

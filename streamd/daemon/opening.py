@@ -51,13 +51,14 @@ class CoreML:
 
 
 def open_model(
-    config: Config, *, settled: bool = False, core_ml: CoreML | None = None
+    config: Config, *, wait_for_core_ml: bool = False, core_ml: CoreML | None = None
 ) -> tuple[Model, Engine[Any]]:
     """Open the configured model; return it with its engine.
 
     On a Mac, a model that is built for Core ML, or is to be built now, runs on the CPU first, until
-    Core ML is ready. With `settled` this returns only then, for measurements. Raises `ConfigError`
-    if the configured engine cannot be used here, `ModelError` or `EngineError` if the model cannot.
+    Core ML is ready; with `wait_for_core_ml` this returns only then, for measurements. Raises
+    `ConfigError` if the configured engine cannot be used here, `ModelError` or `EngineError` if the
+    model cannot.
     """
     o = config.decoding
     core_ml = core_ml or CoreML()
@@ -73,7 +74,9 @@ def open_model(
     )
     if built is None and not builds:
         return opened.model, opened.engine
-    engine = _with_core_ml(config, opened.engine, built, core_ml=core_ml, settled=settled)
+    engine = _with_core_ml(
+        config, opened.engine, built, core_ml=core_ml, wait_for_core_ml=wait_for_core_ml
+    )
     return opened.model, engine
 
 
@@ -162,16 +165,16 @@ def _with_core_ml(
     built: "BuiltModel | None",
     *,
     core_ml: CoreML,
-    settled: bool,
+    wait_for_core_ml: bool,
 ) -> Engine[Any]:
     """Return an engine that starts as `engine` and switches to Core ML where that is right.
 
-    Without `built` the model is built first. With `settled` this returns when Core ML serves or was
-    refused, which may take minutes.
+    Without `built` the model is built first. With `wait_for_core_ml` this returns when Core
+    ML serves or was rejected, which may take minutes.
     """
     from streamd.engines.coreml.runtime.core_ml_engine import WorkerLimits
     from streamd.engines.coreml.runtime.programs import PLACEMENTS, Unit
-    from streamd.engines.coreml.runtime.takeover import (
+    from streamd.engines.coreml.runtime.switchover import (
         SwitchingEngine,
         make_compiled_folder,
         take_over,
@@ -197,7 +200,7 @@ def _with_core_ml(
 
     thread = Thread(target=run, name="core-ml", daemon=True)
     thread.start()
-    if settled:
+    if wait_for_core_ml:
         thread.join()
     return switching
 

@@ -24,11 +24,11 @@ from streamd.engines import Precision
 from streamd.engines.onnx import build
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
-from streamd.models.silence import Bank, bank_shape
+from streamd.models.silence import SilenceStates, silence_shape
 from streamd.system.disk import cache_folder, put_file
 from streamd.system.processor import instruction_sets, processor_name
 from streamd.whisper.engine import Engine, FeaturesT, run_in_order
-from streamd.whisper.recognizer import SETTLED
+from streamd.whisper.recognizer import RIGHT_CONTEXT
 
 Choice = Literal["auto", "float32", "int8"]
 
@@ -105,8 +105,10 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
         name: random.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
         for name, shape in parameter_shapes(slice_of).items()
     }
-    bank = Bank(np.zeros(bank_shape(slice_of), np.float16))
-    make = partial(build, slice_of, weights, alignment_heads=[(0, 0)], bank=bank, threads=threads)
+    silence = SilenceStates(np.zeros(silence_shape(slice_of), np.float16))
+    make = partial(
+        build, slice_of, weights, alignment_heads=[(0, 0)], silence=silence, threads=threads
+    )
     engines = make(precision="float32"), make(precision="int8")
     timers = [window_timer(engine, LIVE_WINDOW) for engine in engines]
     # By turns, so that other load affects both.
@@ -123,15 +125,15 @@ def window_timer(engine: Engine[FeaturesT], shape: WindowShape) -> Callable[[], 
     """Return what times a window of this shape, in ms; the one before it is transcribed now."""
     n_slots = shape.n_given + shape.n_first + sum(shape.passes)
     n_frames = min(shape.n_frames, engine.dims.n_audio_ctx)
-    n_known = max(0, n_frames - shape.n_new)
+    n_reused = max(0, n_frames - shape.n_new)
     mel = np.zeros((engine.dims.n_mels, 2 * n_frames), np.float32)
-    known = engine.encode(mel[:, : 2 * (n_known + SETTLED)])
-    before = engine.decoder(known, n_slots)
+    previous = engine.encode(mel[:, : 2 * (n_reused + RIGHT_CONTEXT)])
+    before = engine.decoder(previous, n_slots)
     run_in_order(before, [0] * shape.n_given, 0)
 
     def window_ms() -> float:
         begun_s = time.perf_counter()
-        decoder = engine.decoder(engine.encode(mel, known=known, n_known=n_known), n_slots)
+        decoder = engine.decoder(engine.encode(mel, previous=previous, n_reused=n_reused), n_slots)
         first = shape.n_given if decoder.adopt(before, shape.n_given) else 0
         for n_tokens in (shape.n_given + shape.n_first - first, *shape.passes):
             run_in_order(decoder, [0] * n_tokens, first)

@@ -23,12 +23,12 @@ import numpy as np
 import soundfile
 
 from streamd.engines import Precision
-from streamd.engines.onnx import FILES, OnnxEngine, build, make_bank, open_folder, save
+from streamd.engines.onnx import FILES, OnnxEngine, build, make_silence_states, open_folder, save
 from streamd.engines.precision import Choice, choose_precision, machine
 from streamd.errors import EngineError, ModelError
 from streamd.models import ModelDimensions
 from streamd.models.model import Model
-from streamd.models.silence import Bank
+from streamd.models.silence import SilenceStates
 from streamd.models.store import find, load_model
 from streamd.models.store.cache import places
 from streamd.models.store.layouts import layout_of
@@ -126,29 +126,31 @@ def open_in_memory(model: Model, *, threads: int, precision: Choice = "auto") ->
     Raises `EngineError` if ONNX Runtime refuses the model.
     """
     chosen = choose_precision(model.dims, precision, threads=threads).precision
-    model = with_bank(model, threads=threads, precision=chosen)
+    model = with_silence(model, threads=threads, precision=chosen)
     engine = build(
         model.dims,
         model.weights,
         alignment_heads=model.alignment_heads,
-        bank=model.bank,
+        silence=model.silence,
         threads=threads,
         precision=chosen,
     )
     return Opened(model, engine, chosen, "not prepared")
 
 
-def with_bank(model: Model, *, threads: int, precision: Precision) -> Model:
+def with_silence(model: Model, *, threads: int, precision: Precision) -> Model:
     """Return the model with states of silence, which take some 20 windows of 30 s to make.
 
     A model with a shorter context than Whisper's stays without. Raises `EngineError` if ONNX
     Runtime refuses the model.
     """
-    if model.bank is not None or model.dims.n_audio_ctx < N_AUDIO_CTX:
+    if model.silence is not None or model.dims.n_audio_ctx < N_AUDIO_CTX:
         return model
     windows = _windows(bundled_speech(), model.dims.n_mels)
-    bank = make_bank(model.dims, model.weights, windows, threads=threads, precision=precision)
-    return replace(model, bank=bank)
+    silence = make_silence_states(
+        model.dims, model.weights, windows, threads=threads, precision=precision
+    )
+    return replace(model, silence=silence)
 
 
 def bundled_speech() -> Samples:
@@ -158,7 +160,7 @@ def bundled_speech() -> Samples:
 
 
 def _windows(speech: Samples, n_mels: int) -> Iterator[tuple[int, Mel]]:
-    """Yield pieces of speech as `make_bank` wants them: their frames, and the log-mel of 30 s."""
+    """Yield what `make_silence_states` takes: pieces of speech, as frames and log-mel of 30 s."""
     n_full = N_AUDIO_CTX * FRAME
     for i in range(_N_WINDOWS):
         n = int(_WINDOW_S[i % len(_WINDOW_S)] * SAMPLE_RATE)
@@ -167,18 +169,18 @@ def _windows(speech: Samples, n_mels: int) -> Iterator[tuple[int, Mel]]:
 
 
 def _write(folder: Path, model: Model, precision: Precision, threads: int) -> None:
-    model = with_bank(model, threads=threads, precision=precision)
+    model = with_silence(model, threads=threads, precision=precision)
     save(
         folder,
         model.dims,
         model.weights,
         alignment_heads=model.alignment_heads,
-        bank=model.bank,
+        silence=model.silence,
         precision=precision,
     )
-    if model.bank is not None:
-        np.save(folder / _STATES, model.bank.states)
-    about = replace(model, weights={}, bank=None)
+    if model.silence is not None:
+        np.save(folder / _STATES, model.silence.states)
+    about = replace(model, weights={}, silence=None)
     (folder / _ABOUT).write_bytes(msgspec.msgpack.encode(about))
     (folder / _SIZES).write_bytes(msgspec.json.encode(_sizes(folder)))
 
@@ -190,7 +192,7 @@ def _read(place: Path, threads: int) -> tuple[Model, OnnxEngine] | None:
             model = msgspec.msgpack.decode((place / _ABOUT).read_bytes(), type=Model)
             engine = open_folder(place, model.dims, threads=threads)
             if (states := place / _STATES).exists():
-                model = replace(model, bank=Bank(np.load(states, mmap_mode="r")))
+                model = replace(model, silence=SilenceStates(np.load(states, mmap_mode="r")))
             with suppress(OSError):
                 os.utime(place)  # `prune` removes the least recently used ones
             return model, engine

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamd.models import ModelDimensions, Weights
 from streamd.models.model import OUTPUT
-from streamd.models.silence import Bank, Extent, bias, extend
+from streamd.models.silence import Extent, SilenceStates, bias, extend
 from streamd.types import Mel
 from streamd.whisper.engine import Decoder
 
@@ -45,18 +45,18 @@ class ReferenceEngine:
         weights: Weights,
         *,
         alignment_heads: Sequence[tuple[int, int]],
-        bank: Bank | None = None,
+        silence: SilenceStates | None = None,
         notice: Notice = lambda where, values: None,
     ) -> None:
         """`alignment_heads`: at least one; `step` returns their scores, sorted by layer and head.
 
-        Without a `bank` every window is encoded at the full context. `notice` gets the output of
+        Without `silence` every window is encoded at the full context. `notice` gets the output of
         each block and the hidden values of its feed-forward layers. The attribute `norm` computes
         all layer norms; another one can be put there.
         """
         self.norm: Norm = layer_norm
         self.dims = dims
-        self.bank = bank
+        self.silence = silence
         self.notice = notice
         self.weights = weights
         self.alignment_heads = sorted(alignment_heads)
@@ -66,13 +66,15 @@ class ReferenceEngine:
         mel: Mel,
         *,
         audio_ctx: int = 0,
-        known: ReferenceFeatures | None = None,
-        n_known: int = 0,
+        previous: ReferenceFeatures | None = None,
+        n_reused: int = 0,
     ) -> ReferenceFeatures:
         """Encode log-mel as `Engine.encode` says."""
-        mel, extent = extend(mel, self.dims, bank=self.bank is not None, audio_ctx=audio_ctx)
+        mel, extent = extend(
+            mel, self.dims, has_silence=self.silence is not None, audio_ctx=audio_ctx
+        )
         silent = self._silence(extent)
-        before = silent[:, :0] if known is None else known.states[:, :n_known]
+        before = silent[:, :0] if previous is None else previous.states[:, :n_reused]
         start = before.shape[1]
         added = np.concatenate(
             [np.zeros(extent.n, np.float32), bias(self.dims.n_audio_ctx)[extent.first :]]
@@ -108,11 +110,11 @@ class ReferenceEngine:
         )
 
     def _silence(self, extent: Extent) -> Array:
-        """The bank's states after the computed positions, (n_audio_layer + 1, n, n_state)."""
-        if self.bank is None:
+        """The states of silence after the computed positions, (n_audio_layer + 1, n, n_state)."""
+        if self.silence is None:
             shape = (self.dims.n_audio_layer + 1, 0, self.dims.n_audio_state)
             return np.zeros(shape, np.float32)
-        return self.bank.states[:, extent.first :].astype(np.float32)
+        return self.silence.states[:, extent.first :].astype(np.float32)
 
     def decoder(self, features: ReferenceFeatures, n_slots: int) -> "ReferenceDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.formats import bad_file, read, shown
-from streamd.models.silence import Bank
+from streamd.models.silence import SilenceStates
 
 Heads = tuple[tuple[int, int], ...]
 """(decoder layer, head) pairs, sorted."""
@@ -34,7 +34,7 @@ class Model:
     """A model as loaded from its files.
 
     `vocabulary` maps a token's bytes to its id (tiktoken's ranks), without the special tokens.
-    `language` is the only language of a model without language tokens, else None. `bank` are the
+    `language` is the only language of a model without language tokens, else None. `silence` are the
     encoder's states of silence, if they are known. The decoder must never write `suppress_tokens`
     and not begin with `begin_suppress_tokens`; None stands for openai-whisper's choice:
     annotations, and a blank or the end.
@@ -46,7 +46,7 @@ class Model:
     vocabulary: Mapping[bytes, int]
     alignment_heads: Heads
     language: str | None
-    bank: Bank | None = None
+    silence: SilenceStates | None = None
     suppress_tokens: tuple[int, ...] | None = None
     begin_suppress_tokens: tuple[int, ...] | None = None
 

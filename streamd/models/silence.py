@@ -2,9 +2,9 @@
 
 Whisper was trained on 30 s and reads a shorter context worse, but what its encoder computes for the
 silence after a short sound hardly depends on the sound. So an engine computes the positions of the
-sound and `MARGIN` more; in every layer they attend to themselves and to a `Bank` of states of
-silence for the rest of the 30 s, and so does the decoder. The bank is the average over the silence
-after real speech. Most of it is sampled: one position stands for `STRIDE`, and log `STRIDE` is
+sound and `MARGIN` more; in every layer they attend to themselves and to stored
+`SilenceStates` for the rest of the 30 s, and so does the decoder. These are averages over the
+silence after real speech. Most are sampled: one position stands for `STRIDE`, and log `STRIDE` is
 added to the scores of its key. How close this comes to the full context: benchmarks/RESULTS.md.
 """
 
@@ -21,14 +21,14 @@ MARGIN = 32
 """Positions after the sound that are computed: the states of silence just after it vary most."""
 STRIDE = 8
 """Positions that a sampled one stands for."""
-_TAIL = 56
+_N_UNSAMPLED = 56
 """At least so many positions at the end of the context are kept one by one: they vary, too."""
-_SETTLED = 16
+_N_SKIPPED = 16
 """Positions after the sound that say nothing of silence yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
+class SilenceStates:
     """States of silence at the positions `kept_positions`.
 
     `states` is (n_audio_layer + 1, n_positions, n_state) float16: the normalised input of each
@@ -40,28 +40,28 @@ class Bank:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is computed of a context: its first `n` positions; the bank's states from `first` on."""
+    """What is computed of a context: `n` positions; states of silence follow, from `first` on."""
 
     n: int
     first: int
 
 
 def kept_positions(n_audio_ctx: int) -> NDArray[np.int64]:
-    """Return the positions whose states a bank keeps, in ascending order."""
+    """Return the positions whose states of silence are kept, in ascending order."""
     end = _sampled_end(n_audio_ctx)
     return np.concatenate(
         [np.arange(STRIDE // 2, end, STRIDE), np.arange(end, n_audio_ctx)], dtype=np.int64
     )
 
 
-def bank_shape(dims: ModelDimensions) -> tuple[int, int, int]:
-    """Return the shape of a bank's states."""
+def silence_shape(dims: ModelDimensions) -> tuple[int, int, int]:
+    """Return the shape of the states of silence."""
     n_positions = len(kept_positions(dims.n_audio_ctx))
     return dims.n_audio_layer + 1, n_positions, dims.n_audio_state
 
 
 def bias(n_audio_ctx: int) -> NDArray[np.float32]:
-    """Return what is added to the scores of the keys of a bank, (n_positions,)."""
+    """Return what is added to the scores of the keys of silence, (n_positions,)."""
     n_sampled = _sampled_end(n_audio_ctx) // STRIDE
     added = np.zeros(len(kept_positions(n_audio_ctx)), np.float32)
     added[:n_sampled] = np.log(STRIDE)
@@ -69,14 +69,14 @@ def bias(n_audio_ctx: int) -> NDArray[np.float32]:
 
 
 def extend(
-    mel: Mel, dims: ModelDimensions, *, bank: bool, audio_ctx: int = 0
+    mel: Mel, dims: ModelDimensions, *, has_silence: bool, audio_ctx: int = 0
 ) -> tuple[Mel, Extent]:
     """Return the log-mel (n_mels, 2 * n) of the positions to compute, and their extent.
 
     `mel` (n_mels, n_columns) ends in silence, which its last column repeats. Where the sound fills
-    two thirds of the context, or there is no `bank`, all of it is computed. A positive `audio_ctx`
-    cuts the context to so many positions, or to the length of `mel`. Raises `ValueError` if `mel`
-    does not fit the model.
+    two thirds of the context, or without states of silence, all of it is computed. A positive
+    `audio_ctx` cuts the context to so many positions, or to the length of `mel`. Raises
+    `ValueError` if `mel` does not fit the model.
     """
     full, n_kept = dims.n_audio_ctx, len(kept_positions(dims.n_audio_ctx))
     n = -(-mel.shape[1] // 2)
@@ -87,7 +87,7 @@ def extend(
         n = min(max(n, audio_ctx), full)
     else:
         n = -(-(n + MARGIN) // STRIDE) * STRIDE
-        if bank and n <= 2 * full // 3:
+        if has_silence and n <= 2 * full // 3:
             first = n // STRIDE
         else:
             n = full
@@ -96,21 +96,23 @@ def extend(
     return np.concatenate([mel, silence], axis=1, dtype=np.float32), Extent(n, first)
 
 
-def average(windows: Iterable[tuple[int, NDArray[np.float32]]], dims: ModelDimensions) -> Bank:
+def average(
+    windows: Iterable[tuple[int, NDArray[np.float32]]], dims: ModelDimensions
+) -> SilenceStates:
     """Average the states of silence of several windows.
 
     Each is its number of positions with sound, and its states at all positions of the full context,
     (n_audio_layer + 1, n_audio_ctx, n_state). Every kept position should be silent in one of them.
     """
     kept = kept_positions(dims.n_audio_ctx)
-    total = np.zeros(bank_shape(dims))
+    total = np.zeros(silence_shape(dims))
     count = np.zeros(len(kept))
     for n_sound, states in windows:
-        silent = kept >= n_sound + _SETTLED
+        silent = kept >= n_sound + _N_SKIPPED
         total[:, silent] += states[:, kept[silent]]
         count += silent
-    return Bank((total / np.maximum(count, 1)[:, None]).astype(np.float16))
+    return SilenceStates((total / np.maximum(count, 1)[:, None]).astype(np.float16))
 
 
 def _sampled_end(n_audio_ctx: int) -> int:
-    return max(0, n_audio_ctx - _TAIL) // STRIDE * STRIDE
+    return max(0, n_audio_ctx - _N_UNSAMPLED) // STRIDE * STRIDE

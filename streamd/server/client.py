@@ -191,14 +191,14 @@ async def _connect_first(position: _Position, token: str | None) -> ClientConnec
 
 async def _find_session(position: _Position, token: str | None, pause_s: float) -> None:
     """Choose the newest session of a server without a microphone; wait until there is one."""
-    is_told = False
+    has_logged = False
     while True:
         if found := await _sessions(position, token):
-            position.choose(found[-1], whole=is_told)
+            position.choose(found[-1], whole=has_logged)
             return
-        if not is_told:
+        if not has_logged:
             _log.info("nobody speaks at %s yet; waiting", position.origin)
-        is_told = True
+        has_logged = True
         await asyncio.sleep(pause_s)
 
 

@@ -25,7 +25,7 @@ SECRET = "."
 _MAX_ENDED = 64
 """Ended sessions to remember, so that a client that reconnects learns that its session is over."""
 MAX_FEED_FRAMES = 25
-"""Half a second: it delays other clients by about 10 ms, and `room` bounds the backlog."""
+"""Half a second: it delays others by about 10 ms, and `wait_for_space` bounds the backlog."""
 
 
 class Feeder(Protocol):
@@ -138,7 +138,7 @@ class Ingest:
         if audio is None or not self.resumable or audio.n_received < audio.next_ack:
             return None
         audio.next_ack = audio.n_received + audio.start.rate
-        samples = self.session.settle() * audio.start.rate // 1000
+        samples = self.session.finalise() * audio.start.rate // 1000
         return Ack(samples=min(samples, audio.n_received))
 
     async def finish(self, reason: EndReason) -> None:
@@ -215,7 +215,7 @@ class Ingest:
             frames = audio.framer.push(audio.decoder.push(piece))
             audio.n_received += len(piece) // n_bytes
             for begin in range(0, len(frames), MAX_FEED_FRAMES):
-                await self.session.room()
+                await self.session.wait_for_space()
                 self.session.feed(frames[begin : begin + MAX_FEED_FRAMES])
             await asyncio.sleep(0)  # minutes of audio in one message must not block other clients
         if not audio.framer.n_invalid or self._has_complained:

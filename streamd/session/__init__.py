@@ -16,8 +16,8 @@ What there is between two calls:
 - `_segment`, the text of the oldest utterance that is not final yet, or None. Its stages are those
   of `streamd.session.segment`, the states of its utterance those of `streamd.session.utterance`.
 - `_out`, the window that the recognizer has. There is one exactly if the segment is OUT.
-- `_past`, what the next utterance continues from: the end of the newest final, its last window, and
-  the words in it. It is also what another process needs to go on with the stream.
+- `_previous`, what the next utterance continues from: the end of the last final, its last window,
+  and the words in it. Another process also needs it to go on with the stream.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ from streamd.types import (
     Encoded,
     Frames,
     Hypothesis,
-    Past,
+    ResumeState,
     Suspect,
     Window,
     Word,
@@ -92,26 +92,26 @@ class Session:
         self._ring = Ring(self._options.backlog)
         self._segment: Segment | None = None
         self._out: Window | None = None
-        self._past = Past()  # in frames of this session
+        self._previous = ResumeState()  # in frames of this session
         self._unbroken_since = 0  # no jump in time after this frame
         self._prompt = Prompt(self._options.context_tokens)
         self._language = Language(self._options.language_after)
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._encoded: Encoded | None = None
-        self._transcribed = 0  # the end of the newest accepted window
+        self._transcribed = 0  # the end of the last accepted window
 
-    def resume(self, past: Past, settled_ms: int, seg: int) -> None:
+    def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
         """Go on with the session of an earlier process; call it before any audio.
 
-        Audio comes from where its `past` begins; until `settled_ms`, it becomes no text again, but
-        the gate gets used to it. `seg` is the number of the next segment.
+        Audio comes from where its `state` begins; until `finalised_ms`, it becomes no text again,
+        but the gate adapts to it. `seg` is the number of the next segment.
         """
-        self._timeline.jump(0, past.start_ms)
-        self._past, self._seg = past, seg
-        self._segmenter.skip(frames_from_ms(settled_ms - past.start_ms))
-        self._language.known = past.language
-        self._prompt.remember(past.prompt, language=past.language, temperature=0.0)
+        self._timeline.jump(0, state.start_ms)
+        self._previous, self._seg = state, seg
+        self._segmenter.skip(frames_from_ms(finalised_ms - state.start_ms))
+        self._language.known = state.language
+        self._prompt.remember(state.prompt, language=state.language, temperature=0.0)
 
     def adopt(self, other: "Session") -> None:
         """Go on with the options of a session that was made with others.
@@ -122,19 +122,19 @@ class Session:
         self._segmenter.next_options = other._segmenter.options
 
     @property
-    def past(self) -> Past:
-        """What another session needs to know to go on with the audio that is not settled here."""
-        start = max(self._settled - SHORT_PAUSE - REACH, self._unbroken_since)
-        if start > self._settled:
-            return Past(start_ms=self.settled_ms, language=self._past.language)
+    def resume_state(self) -> ResumeState:
+        """What another session needs to go on with the audio that is not finalised here."""
+        start = max(self._finalised - SHORT_PAUSE - REACH, self._unbroken_since)
+        if start > self._finalised:
+            return ResumeState(start_ms=self.finalised_ms, language=self._previous.language)
         return replace(
-            self._past,
+            self._previous,
             start_ms=self._timeline.true_ms(ms_from_frames(start)),
-            until=self._past.until - start,
-            anchor=self._past.anchor - start,
+            until=self._previous.until - start,
+            anchor=self._previous.anchor - start,
             words=tuple(
                 replace(word, start=word.start - start, end=word.end - start)
-                for word in self._past.words
+                for word in self._previous.words
             ),
         )
 
@@ -171,13 +171,13 @@ class Session:
         return not self._segmenter.utterances
 
     @property
-    def settled_ms(self) -> int:
+    def finalised_ms(self) -> int:
         """Time before which all audio is silence or in finals, so that it is not needed again."""
-        return self._timeline.true_ms(ms_from_frames(self._settled))
+        return self._timeline.true_ms(ms_from_frames(self._finalised))
 
     @property
-    def _settled(self) -> int:
-        return max(self._segmenter.oldest, self._past.until)
+    def _finalised(self) -> int:
+        return max(self._segmenter.oldest, self._previous.until)
 
     def feed(self, frames: Frames) -> list[SessionEvent]:
         """Take the next (n, 320) frames, and return the events that need no window."""
@@ -229,7 +229,7 @@ class Session:
         end, last = due
         if not last:
             segment.next_due = end + self._options.step
-        self._remember(segment.fit(end), segment.newest)
+        self._remember(segment.fit(end), segment.latest)
         n_inside = len(segment.before) + len(segment.prefix)
         n_prompt = max(0, self._options.context_tokens - n_inside)
         segment.on(Move.SEND)
@@ -261,7 +261,7 @@ class Session:
         segment.on(Move.RETURN)
         self._out, self._encoded = None, hypothesis.encoded
         self._transcribed = max(self._transcribed, window.end)
-        segment.newest = hypothesis = self._usable(segment, window, hypothesis)
+        segment.latest = hypothesis = self._usable(segment, window, hypothesis)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         utterance, events = segment.utterance, []
         if self._left_out(segment, window):
@@ -272,7 +272,7 @@ class Session:
         elif utterance.end is not None and utterance.end <= window.end:
             events = self._finalise(segment, window.end, hypothesis)
         else:
-            events = self._hold(segment, window.end, hypothesis)
+            events = self._prepare(segment, window.end, hypothesis)
         return self._after(events)
 
     def _after(self, events: list[SessionEvent]) -> list[SessionEvent]:
@@ -289,10 +289,10 @@ class Session:
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
             if self._continues(start):
-                self._segment.continue_after(self._past.words, self._past.anchor)
+                self._segment.continue_after(self._previous.words, self._previous.anchor)
             else:
-                self._remember(self._past.words, Hypothesis(language=self._past.language))
-            if not self._options.keep_context or start - self._past.until > LONG_SILENCE:
+                self._remember(self._previous.words, Hypothesis(language=self._previous.language))
+            if not self._options.keep_context or start - self._previous.until > LONG_SILENCE:
                 self._prompt.forget()
             self._language.begin()
         return self._segment
@@ -303,20 +303,20 @@ class Session:
         A word that nothing precedes is often misread, and a speaker who takes a breath goes on with
         the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's.
         """
-        past = self._past
-        is_near = start - past.until <= SHORT_PAUSE and start - past.anchor <= REACH
-        held = bool(past.words) and past.anchor >= self._ring.start
-        return held and is_near and not self._segmenter.options.exact_cut
+        previous = self._previous
+        is_near = start - previous.until <= SHORT_PAUSE and start - previous.anchor <= REACH
+        is_stored = bool(previous.words) and previous.anchor >= self._ring.start
+        return is_stored and is_near and not self._segmenter.options.exact_cut
 
     def _usable(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> Hypothesis:
         """The hypothesis without blanks, hallucinations, and words that are final already."""
         # A word that a flush cut in two may begin where the utterance before has its end; where the
         # decoder knows the words before, it does not repeat them.
-        known = self._past.until
+        until = self._previous.until
         if segment.context and segment.context.words:
-            known = min(known, segment.context.words[-1].end)
+            until = min(until, segment.context.words[-1].end)
         words = [word for word in _inside(window, hypothesis.words) if word.text.strip()]
-        words = [word for word in words if word.start + word.end >= 2 * known]
+        words = [word for word in words if word.start + word.end >= 2 * until]
         hypothesis = replace(hypothesis, words=with_numbers(words), encoded=None)
         hypothesis = believable(hypothesis, self._segmenter.voiced_share)
         # Loops are always probable.
@@ -331,10 +331,10 @@ class Session:
 
         The decoder sometimes takes the text that it was given for all there is, and ends.
         """
-        new = segment.newest.words
+        new = segment.latest.words
         if new and not window.last:
             return False  # the next window may have the rest
-        if segment.newest.temperature > 0:
+        if segment.latest.temperature > 0:
             return False  # it did not end early: there is nothing probable in the audio
         words = new or segment.in_window
         heard = max(words[-1].end, segment.utterance.start) if words else window.start
@@ -351,7 +351,7 @@ class Session:
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
     ) -> list[SessionEvent]:
-        """Commit the words that the policy is sure of; the others are the new tail."""
+        """Commit the words that the policy is sure of; the others stay uncommitted."""
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
@@ -366,16 +366,18 @@ class Session:
         segment.commit(words, n, keeps_mark=True)
         if movable:
             self._trim(segment, end, hypothesis)
-        hides = bool(segment.tail) and segment.tail[-1].prob < self._options.shown_prob
-        return segment.show(self._seg, end, self.now, hides_newest=hides)
+        hides = (
+            bool(segment.uncommitted) and segment.uncommitted[-1].prob < self._options.shown_prob
+        )
+        return segment.show(self._seg, end, self.now, hides_last=hides)
 
-    def _hold(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """Keep the hypothesis of a pause: it becomes the final if the silence lasts."""
-        segment.hold(end, hypothesis)
+    def _prepare(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
+        """Keep the hypothesis of a pause, the final if the silence lasts."""
+        segment.prepare(end, hypothesis)
         events: list[SessionEvent] = []
-        if segment.utterance.pause == end - self._segmenter.options.tail:
+        if segment.utterance.pause == end - self._segmenter.options.trailing_silence:
             # It is still the pause that was asked about, so this is the answer.
-            segment.tail = hypothesis.words
+            segment.uncommitted = hypothesis.words
             events += segment.show(self._seg, end, self.now)
             # A guess ends the utterance no sooner than no text: more audio may tell what it is. Of
             # translations none is probable, since there are many ways to translate.
@@ -385,9 +387,9 @@ class Session:
         return [*events, *self._release()]
 
     def _release(self) -> list[SessionEvent]:
-        """Decide about the hypothesis that is held once its pause is over."""
+        """Decide about the prepared final once its pause is over."""
         segment = self._segment
-        if segment is None or segment.stage is not Stage.HELD:
+        if segment is None or segment.stage is not Stage.PREPARED:
             return []
         state = segment.utterance.state
         if state is State.ANSWERED:
@@ -399,7 +401,7 @@ class Session:
             return []  # it was cut elsewhere, and will be transcribed up to there
         # There was speech again, so the hypothesis is one like that of any partial. The gap is that
         # of another pause if the hypothesis came so late that one followed.
-        pause, gap = end - self._segmenter.options.tail, segment.utterance.gap
+        pause, gap = end - self._segmenter.options.trailing_silence, segment.utterance.gap
         resumed = gap[1] if gap is not None and gap[0] == pause else end
         return self._revise(segment, end, hypothesis, silence=resumed - pause)
 
@@ -411,15 +413,15 @@ class Session:
         segment.commit(hypothesis.words, len(hypothesis.words))
         last = segment.committed[-1].end if segment.committed else end
         self._trim(segment, end, hypothesis)
-        self._past = replace(
-            self._past,
-            until=max(end, min(last, self._transcribed), self._past.until),
+        self._previous = replace(
+            self._previous,
+            until=max(end, min(last, self._transcribed), self._previous.until),
             prompt=self._prompt.tokens,
             language=self._language.known,
         )
         if segment.committed:  # else, as after a cough, the next one follows what was before this
-            words = tuple(segment.in_window) if is_probable(segment.newest) else ()
-            self._past = replace(self._past, words=words, anchor=segment.anchor)
+            words = tuple(segment.in_window) if is_probable(segment.latest) else ()
+            self._previous = replace(self._previous, words=words, anchor=segment.anchor)
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
             retraction = segment.show(self._seg, end, self.now)
@@ -466,7 +468,7 @@ class Session:
         events: list[SessionEvent] = []
         while (segment := self._current()) and segment.stage is Stage.READING:
             if segment.anchor < self._ring.start:
-                self._remember(segment.skip(self._ring.start), segment.newest)
+                self._remember(segment.skip(self._ring.start), segment.latest)
                 self._policy.reset()
             end = segment.last_end(self._segmenter)
             # Before the utterance itself, a window has only the words that precede it.
@@ -475,14 +477,14 @@ class Session:
             if segment.utterance.state is State.ASKED:
                 events += self._segmenter.answer(segment.utterance, segment.words)
             else:
-                events += self._finalise(segment, end, replace(segment.newest, words=()))
+                events += self._finalise(segment, end, replace(segment.latest, words=()))
         return events
 
     def _forget(self) -> None:
         """Free the audio that no window will need."""
         oldest = self._segment.anchor if self._segment else self._segmenter.oldest
         if self._segment is None and self._continues(oldest):
-            oldest = min(oldest, self._past.anchor)
+            oldest = min(oldest, self._previous.anchor)
         self._ring.forget(oldest)
         if self._encoded and self._encoded.start < oldest:
             self._encoded = None  # tens of megabytes

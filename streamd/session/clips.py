@@ -31,7 +31,9 @@ class SpeechClips:
             silence = self._gate.update(frame, level)
             self._voiced.append(silence == 0)
             self._segmenter.push(silence, level, self._gate.late)
-            self._segmenter.forget(self._segmenter.cursor - self._segmenter.options.tail - 2)
+            self._segmenter.forget(
+                self._segmenter.cursor - self._segmenter.options.trailing_silence - 2
+            )
 
     @property
     def voiced(self) -> Voiced:

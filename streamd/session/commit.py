@@ -16,7 +16,7 @@ class CommitPolicy(Protocol):
     def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Return how many of the leading words to commit; `committed` must be called next.
 
-        `words` are the uncommitted words of the newest hypothesis, `now` is the end of its window,
+        `words` are the uncommitted words of the last hypothesis, `now` is the end of its window,
         and `silence` is how many frames of silence the window ends with (0 during speech).
         """
         ...
@@ -49,23 +49,23 @@ def agreement(hypotheses: Sequence[Sequence[str]]) -> int:
     return sum(1 for _ in same)
 
 
-def settled(words: Sequence[Word], before: int) -> int:
-    """How many leading words end at frame `before` or earlier."""
-    return sum(1 for _ in takewhile(lambda word: word.end <= before, words))
+def count_ended(words: Sequence[Word], by: int) -> int:
+    """How many leading words end at frame `by` or earlier."""
+    return sum(1 for _ in takewhile(lambda word: word.end <= by, words))
 
 
 class LocalAgreement:
     """Commits the words on which the last hypotheses agree.
 
     LocalAgreement-n of Liu et al. 2020 (arXiv 2005.11185) and Machacek et al. 2023 (arXiv
-    2307.14743). That the newest word and improbable ones wait is an addition: agreement alone
+    2307.14743). That the last word and improbable ones wait is an addition: agreement alone
     commits words of which only the beginning was in the audio.
     """
 
     def __init__(self, options: AgreementOptions | None = None) -> None:
         self._options = options or AgreementOptions()
         self._history: deque[list[str]] = deque(maxlen=self._options.agree)
-        self._now = 0  # the end of the newest window in the history
+        self._now = 0  # the end of the last window in the history
 
     def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
@@ -73,7 +73,7 @@ class LocalAgreement:
         if is_complete:
             self._history.clear()
         is_early = bool(self._history) and now - self._now < self._options.min_progress
-        if is_early:  # what it says replaces the newest hypothesis, as no second opinion
+        if is_early:  # about almost the same audio: it replaces the last hypothesis
             self._history.pop()
         else:
             self._now = now
@@ -85,7 +85,7 @@ class LocalAgreement:
             return 0
         n = min(agreement(list(self._history)), sure)
         if silence == 0:
-            n = min(n, len(words) - 1)  # the newest word may still be growing
+            n = min(n, len(words) - 1)  # the last word may still be growing
         return max(n, 0)
 
     def committed(self, n: int) -> None:
@@ -125,9 +125,9 @@ class AlignAtt:
         if words and words[0].start < self._committed - self._options.rewind:
             return 0  # the attention jumped back: the decoder has lost its place
         complete = silence >= COMPLETE_AFTER
-        n = settled(words, now if complete else now - self._options.frame_threshold)
+        n = count_ended(words, now if complete else now - self._options.frame_threshold)
         if not complete:
-            n = min(n, max(0, len(words) - 1))  # the newest word may still be growing
+            n = min(n, max(0, len(words) - 1))  # the last word may still be growing
         return n
 
     def committed(self, n: int) -> None:

@@ -16,7 +16,7 @@ from streamd.types import SAMPLE_RATE, Samples
 
 VoiceDetector = Callable[[Samples], bool]
 """Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
-SecondOpinion = Callable[[Samples, bool], bool]
+ConfirmingDetector = Callable[[Samples, bool], bool]
 """The same, given what the first detector and the level say. `streamd.engines.silero` has one."""
 
 
@@ -58,11 +58,11 @@ class Gate:
         vad: VoiceDetector,
         options: GateOptions | None = None,
         *,
-        second: SecondOpinion | None = None,
+        confirm: ConfirmingDetector | None = None,
     ) -> None:
-        """`second` decides about the frames that `vad` and the level let through."""
-        self._vad, self._second, self._options = vad, second, options or GateOptions()
-        self._heard, self._believed = Opening(self._options), Opening(self._options)
+        """`confirm` decides about the frames that `vad` and the level let through."""
+        self._vad, self._confirm, self._options = vad, confirm, options or GateOptions()
+        self._detected, self._confirmed = Opening(self._options), Opening(self._options)
         self._late = 0
 
     def update(self, frame: Samples, level: float | None = None) -> int:
@@ -73,10 +73,10 @@ class Gate:
         options, level = self._options, level_db(frame) if level is None else level
         # Both have state, so both must see every frame.
         voiced = self._vad(frame) and level >= options.floor_db
-        if self._second is None:
-            return self._believed.update(voiced)
-        self._late = self._late + 1 if self._heard.update(voiced) == 0 else 0
-        return self._believed.update(self._second(frame, voiced) and voiced)
+        if self._confirm is None:
+            return self._confirmed.update(voiced)
+        self._late = self._late + 1 if self._detected.update(voiced) == 0 else 0
+        return self._confirmed.update(self._confirm(frame, voiced) and voiced)
 
     @property
     def late(self) -> int:
@@ -89,11 +89,11 @@ class Gate:
     @property
     def doubtful(self) -> bool:
         """Whether the gate is closed, but the latest frames may be the start of a word."""
-        return self._believed.doubtful
+        return self._confirmed.doubtful
 
 
 LATEST = 30
-"""Frames that a second opinion may take at most; the longest seen was 28, in rumbling noise."""
+"""Frames that the second detector may take; the longest seen was 28, in rumbling noise."""
 
 
 class Opening:

@@ -8,18 +8,18 @@ The words of a segment stand in this order, by time:
   window; the others are forced on the decoder as the window's prefix. None has left while there is
   still context in the window, and the mark that the decoder puts behind the context is decided with
   the first word that is committed.
-- *tail*: the other words of the newest hypothesis, which the next one replaces.
+- *uncommitted*: the other words of the last hypothesis, which the next one replaces.
 
 The window begins at `anchor`, which never goes back. What the session does with the windows moves
 the segment from one `Stage` to the next:
 
 - READING: no window is out. One may become due.
 - OUT: the recognizer has a window. The words and the anchor stay as they are until it comes back.
-- HELD: the hypothesis of a pause is held as the final, in case the silence lasts. No window is due.
-  The utterance is ANSWERED (`streamd.session.utterance`).
+- PREPARED: the hypothesis of a pause will be the final if the silence lasts. No window is due. The
+  utterance is ANSWERED (`streamd.session.utterance`).
 - DONE: its final was published, or there are no words.
 
-Every last window that comes back ends the utterance, becomes the one that is held, is too late
+Every last window that comes back ends the utterance, prepares its final, is too late
 because of what was heard meanwhile, or moves the anchor (`restart`). So only finitely many come.
 """
 
@@ -45,7 +45,7 @@ class Stage(Enum):
 
     READING = auto()
     OUT = auto()
-    HELD = auto()
+    PREPARED = auto()
     DONE = auto()
 
 
@@ -56,7 +56,7 @@ class Move(Enum):
     """The recognizer gets a window."""
     RETURN = auto()
     """The window has come back."""
-    HOLD = auto()
+    PREPARE = auto()
     """It was the last one of a pause that still lasts."""
     RELEASE = auto()
     """That pause is over: there was speech, or the utterance has ended."""
@@ -65,9 +65,9 @@ class Move(Enum):
 
 
 MOVES = {
-    Stage.READING: {Move.SEND: Stage.OUT, Move.HOLD: Stage.HELD, Move.FINISH: Stage.DONE},
+    Stage.READING: {Move.SEND: Stage.OUT, Move.PREPARE: Stage.PREPARED, Move.FINISH: Stage.DONE},
     Stage.OUT: {Move.RETURN: Stage.READING},
-    Stage.HELD: {Move.RELEASE: Stage.READING},
+    Stage.PREPARED: {Move.RELEASE: Stage.READING},
     Stage.DONE: {},
 }
 """The whole life of a segment. What is not in this table is a bug of the session."""
@@ -81,7 +81,7 @@ class PrecedingWords:
     ends_sentence: bool
     """Whether that mark, which was published, is a full stop or the like."""
     mark: Word | None = None
-    """What the newest hypothesis has in its place, before the first word of this utterance."""
+    """What the last hypothesis has in its place, before the first word of this utterance."""
 
 
 @dataclass(slots=True)
@@ -99,13 +99,13 @@ class Segment:
     committed: list[Word] = field(default_factory=list)
     n_left: int = 0
     """How many committed words have left the window."""
-    tail: Sequence[Word] = ()
-    newest: Hypothesis = field(default_factory=Hypothesis)
+    uncommitted: Sequence[Word] = ()
+    latest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     was_probable: bool = False
     """Whether any hypothesis about it was (`streamd.session.evidence`)."""
     stage: Stage = Stage.READING
-    _held: tuple[int, Hypothesis] | None = None
+    _prepared: tuple[int, Hypothesis] | None = None
     _shown: tuple[str, int] = ("", 0)
 
     def on(self, move: Move) -> None:
@@ -121,18 +121,18 @@ class Segment:
             raise RuntimeError(f"{move.name} cannot happen to a segment that is {self.stage.name}")
         self.stage = following[move]
 
-    def hold(self, end: int, hypothesis: Hypothesis) -> None:
+    def prepare(self, end: int, hypothesis: Hypothesis) -> None:
         """Keep the hypothesis of a pause, decoded as the final of the audio up to `end`."""
-        self.on(Move.HOLD)
-        self._held = (end, hypothesis)
+        self.on(Move.PREPARE)
+        self._prepared = (end, hypothesis)
 
     def release(self) -> tuple[int, Hypothesis]:
-        """Return what `hold` was given, since the pause is over."""
+        """Return what `prepare` was given, since the pause is over."""
         self.on(Move.RELEASE)
-        if self._held is None:
-            raise RuntimeError("a segment is HELD without a hypothesis")
-        held, self._held = self._held, None
-        return held
+        if self._prepared is None:
+            raise RuntimeError("a segment is PREPARED without a hypothesis")
+        prepared, self._prepared = self._prepared, None
+        return prepared
 
     @property
     def in_window(self) -> list[Word]:
@@ -153,27 +153,27 @@ class Segment:
 
     @property
     def draft(self) -> tuple[int, ...]:
-        """Tokens of the newest hypothesis that are not committed."""
+        """Tokens of the last hypothesis that are not committed."""
         mark = self.context.mark if self.context else None
-        words = self.tail if mark is None else (mark, *self.tail)
+        words = self.uncommitted if mark is None else (mark, *self.uncommitted)
         return tuple(token for word in words for token in word.tokens)
 
     @property
     def words(self) -> list[Word]:
-        """The committed and the tentative words."""
-        return [*self.committed, *self.tail]
+        """The committed and the uncommitted words."""
+        return [*self.committed, *self.uncommitted]
 
     @property
     def read_until(self) -> int:
-        """The end of the newest word that is certain, or where the reading began."""
-        known = self.committed or (self.context.words if self.context else ())
-        return max([self.anchor, *(word.end for word in known[-1:])])
+        """The end of the last certain word, or where the window begins."""
+        words = self.committed or (self.context.words if self.context else ())
+        return max([self.anchor, *(word.end for word in words[-1:])])
 
     def last_end(self, segmenter: Segmenter) -> int | None:
         """Where the utterance ended, or would end if its pause lasts, or None."""
         utterance = self.utterance
         if utterance.state is State.ASKED and utterance.pause is not None:
-            return utterance.pause + segmenter.options.tail
+            return utterance.pause + segmenter.options.trailing_silence
         return utterance.end
 
     def due(self, segmenter: Segmenter, step: int) -> tuple[int, bool] | None:
@@ -186,7 +186,7 @@ class Segment:
         now = segmenter.cursor
         if step == 0 or now < self.next_due or self.utterance.state is not State.OPEN:
             return None
-        end = now - (now - self.next_due) % step  # the newest step; missed ones merge
+        end = now - (now - self.next_due) % step  # the latest step; missed ones merge
         return (end, False) if end > self.anchor else None
 
     def continue_after(self, words: Sequence[Word], anchor: int) -> None:
@@ -225,9 +225,9 @@ class Segment:
         return sum(1 for _ in takewhile(lambda word: word.end <= end - FORCE_AGE, words))
 
     def commit(self, words: Sequence[Word], n: int, *, keeps_mark: bool = False) -> None:
-        """Commit the first `n` of the words; the others are the new tail.
+        """Commit the first `n` of the words; the others stay uncommitted.
 
-        With `keeps_mark`, a mark after the newest word stays in the tail. Which one belongs there
+        With `keeps_mark`, a mark after the last word stays uncommitted. Which one belongs there
         is known only when the sentence goes on: Whisper closes every window with a full stop.
         """
         if keeps_mark and n and n == len(words) and (parts := split_mark(words[-1])):
@@ -236,7 +236,7 @@ class Segment:
             self.context.words.append(self.context.mark)
             self.context.mark = None
         self.committed += words[:n]
-        self.tail = words[n:]
+        self.uncommitted = words[n:]
 
     def leave(self, n: int, anchor: int) -> list[Word]:
         """Let the first `n` words of the window leave it, and begin the next one at `anchor`.
@@ -256,7 +256,7 @@ class Segment:
         return gone
 
     def restart(self, words: Sequence[Word]) -> list[Word]:
-        """Commit the words, and let the next window begin behind everything that is known.
+        """Commit the words, and let the next window begin behind them.
 
         Returns the words that leave the window.
         """
@@ -280,13 +280,13 @@ class Segment:
         def is_gone(word: Word) -> bool:
             return word.start + word.end < 2 * frame
 
-        self.commit(self.tail, sum(1 for _ in takewhile(is_gone, self.tail)))
+        self.commit(self.uncommitted, sum(1 for _ in takewhile(is_gone, self.uncommitted)))
         return self.leave(sum(1 for _ in takewhile(is_gone, self.in_window)), frame)
 
     def trim(self, segmenter: Segmenter, end: int, kept: int) -> list[Word]:
         """Let the next window begin later, where it is quietest between two committed words.
 
-        `end` is where the newest window ended. Committed words of the last `kept` frames stay in
+        `end` is where the last window ended. Committed words of the last `kept` frames stay in
         the window, as its prefix: a window that begins inside a word, or with a word that nothing
         precedes, is misread. Older words leave all at once when the window is twice as long: a
         window that begins elsewhere has to be encoded from its beginning. Returns the words that
@@ -304,11 +304,9 @@ class Segment:
         earliest = min(max(self.anchor, last - 5), latest)
         return self.leave(n, segmenter.quietest(earliest, latest, near=last))
 
-    def show(
-        self, seg: int, end: int, now: int, *, hides_newest: bool = False
-    ) -> list[SessionEvent]:
+    def show(self, seg: int, end: int, now: int, *, hides_last: bool = False) -> list[SessionEvent]:
         """A partial of the audio up to `end`, if it is new."""
-        words = [*self.committed, *self.tail[: len(self.tail) - hides_newest]]
+        words = [*self.committed, *self.uncommitted[: len(self.uncommitted) - hides_last]]
         text, stable = text_of(words), len(text_of(self.committed))
         if (text, stable) == self._shown:
             return []

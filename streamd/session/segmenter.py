@@ -163,7 +163,7 @@ class Segmenter:
         self._ask_if_due(utterance, now)
 
     def _ask_if_due(self, utterance: Utterance, now: int) -> None:
-        due = utterance.pause is not None and now - utterance.pause >= self.options.tail
+        due = utterance.pause is not None and now - utterance.pause >= self.options.trailing_silence
         if due and utterance.state is State.PAUSE:
             utterance.on(Trigger.ASK)
 
@@ -182,7 +182,7 @@ class Segmenter:
         options = self.options
         # A long utterance ends in any pause: that is better than being cut within a word later.
         if not options.exact_cut and 5 * (now - utterance.start) >= 3 * options.longest:
-            return options.tail
+            return options.trailing_silence
         if options.shortest_pause == options.longest_pause:
             return options.longest_pause
         return utterance.ending_pause
@@ -210,7 +210,7 @@ class Segmenter:
     def _close(self, utterance: Utterance) -> list[Vad]:
         end = self.cursor
         if utterance.pause is not None:
-            end = min(end, utterance.pause + self.options.tail)
+            end = min(end, utterance.pause + self.options.trailing_silence)
         end = max(end, self._floor)  # it may overlap with the one before, but not end before it
         utterance.close(end)
         self._floor, self._open = end, None
@@ -221,7 +221,7 @@ class Segmenter:
         cut = self.cursor
         if not self.options.exact_cut:
             # Not in the first half, where a quiet place would leave next to nothing before it.
-            earliest = max(cut - self.options.tail, cut - self.options.longest // 2)
+            earliest = max(cut - self.options.trailing_silence, cut - self.options.longest // 2)
             cut = self.quietest(earliest, cut, near=cut)
         self._floor = cut
         rest = Utterance(cut - self.options.overlap)

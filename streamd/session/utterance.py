@@ -6,7 +6,7 @@ depends on its last words, and the recognizer that knows the words may be late.
 
 - OPEN: there is speech. Every step, a window is transcribed for a partial. Silence leads to PAUSE.
 - PAUSE: the gate has closed. No partials, since there is nothing new to transcribe. Speech leads
-  back to OPEN, and forgets all of the pause; `EndpointOptions.tail` frames of silence to ASKED.
+  back to OPEN, and forgets all of the pause; `EndpointOptions.trailing_silence` leads to ASKED.
 - ASKED: the segmenter needs the text up to here, so the session has the utterance transcribed as if
   it had ended. The segmenter reads on until `EndpointOptions.shortest_pause`; there it waits, even
   if audio goes on, so that utterances do not depend on how fast the engine is. Speech leads to
@@ -14,7 +14,7 @@ depends on its last words, and the recognizer that knows the words may be late.
 - ANSWERED: the segmenter knows how much silence ends the utterance; the session holds the
   hypothesis as its final. Speech leads to OPEN, and makes the hypothesis one like any other.
 - ENDED, from any state above: its silence was long enough, or it was cut or flushed. If it ended
-  where the held hypothesis ends, that is the final; otherwise it is transcribed up to its end.
+  where the prepared hypothesis ends, that is the final; otherwise it is transcribed up to its end.
 - FINAL: the final was published, or there are no words. It is forgotten.
 
 A cut, a flush, a pause at more than three fifths of the longest length, and pauses whose length

@@ -141,7 +141,7 @@ def _cells(pieces: Sequence[Piece]) -> list[int]:
 
 def _cut(pieces: Sequence[Piece], layout: CueLayout) -> int:
     """Return how many of `pieces` the next cue takes: all that fit, or fewer for a better break."""
-    n = _room(pieces, layout)
+    n = _n_that_fit(pieces, layout)
     if n == len(pieces):
         return n
     # Only whether an orphan follows matters, so a few pieces beyond the cue are enough. Without
@@ -155,7 +155,7 @@ def _cut(pieces: Sequence[Piece], layout: CueLayout) -> int:
     return max(range(1, n + 1), key=worth)
 
 
-def _room(pieces: Sequence[Piece], layout: CueLayout) -> int:
+def _n_that_fit(pieces: Sequence[Piece], layout: CueLayout) -> int:
     """Return how many of `pieces` fit into one cue; at least one."""
     line, used = 1, 0
     for n, piece in enumerate(pieces):

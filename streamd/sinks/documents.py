@@ -107,8 +107,8 @@ _encoder = msgspec.json.Encoder()
 _TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 _MAX_UNREADABLE = 8
 """Characters of the text that tokens without readable text of their own may stand for."""
-_MAX_TAIL_CHARS, _MAX_TAIL_GAPS = 4096, 32
-"""Limits of what the tail of an unfinished document repeats, as it is written with each segment."""
+_MAX_FOOTER_CHARS, _MAX_FOOTER_GAPS = 4096, 32
+"""Limits of what an unfinished document's footer repeats, as each segment writes it anew."""
 
 
 class Json(Format):
@@ -127,8 +127,8 @@ class Json(Format):
 
     def end(self, *, complete: bool) -> str:
         """Return what completes the document, at most a few KiB of it for now."""
-        texts = self._texts if complete or self._n_chars <= _MAX_TAIL_CHARS else []
-        gaps = self._gaps if complete or len(self._gaps) <= _MAX_TAIL_GAPS else []
+        texts = self._texts if complete or self._n_chars <= _MAX_FOOTER_CHARS else []
+        gaps = self._gaps if complete or len(self._gaps) <= _MAX_FOOTER_GAPS else []
         text, language = map(_json, ("".join(texts), self._language))
         if not self._full:
             return f'\n],"text":{text},"language":{language}}}\n'

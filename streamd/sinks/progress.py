@@ -43,13 +43,13 @@ def download_line(label: str, n_done: int, n_bytes: int, speed: float, columns: 
 
 
 def _with_bar(label: str, share: float, numbers: str, columns: int) -> str:
-    room = columns - width(numbers) - 2
-    if room < _MIN_BAR_CELLS:
+    available = columns - width(numbers) - 2
+    if available < _MIN_BAR_CELLS:
         return _fitted(numbers, columns)
     name = clean(label) + "  "
-    if width(name) > room - _MIN_BAR_CELLS:
+    if width(name) > available - _MIN_BAR_CELLS:
         name = ""
-    cells = min(room - width(name), _MAX_BAR_CELLS)
+    cells = min(available - width(name), _MAX_BAR_CELLS)
     filled = round(share * cells)
     return f"{name}{'█' * filled}{'░' * (cells - filled)}  {numbers}"
 

@@ -189,9 +189,9 @@ class TerminalSink:
         columns, lines = self._size()
         for paragraph in self._paragraphs:
             paragraph.fit(columns)
-        room, rows = max(1, lines // 2), [*self._fixed(), *self._changing(columns)]
-        above = self._leave(len(rows) if notice else len(rows) - room)
-        shown = [paint(row) for row in rows[len(above) :][-room:]]
+        available, rows = max(1, lines // 2), [*self._fixed(), *self._changing(columns)]
+        above = self._leave(len(rows) if notice else len(rows) - available)
+        shown = [paint(row) for row in rows[len(above) :][-available:]]
         self._put(self._region.draw(shown, [*above, notice] if notice else above, anew=anew))
 
     def _fixed(self) -> list[list[Span]]:

@@ -103,7 +103,7 @@ class StreamSink(CaptionSink):
 class FileSink:
     """Writes a transcript file, which is complete and valid whenever the process dies.
 
-    Each final is added in one unbuffered write; the next one overwrites the tail of the format. An
+    Each final is added in one unbuffered write; the next one overwrites the format's footer. An
     existing file stays as it is until the first final, or until a session without finals ends
     normally; a session that fails or is stopped before leaves no trace.
 
@@ -113,8 +113,8 @@ class FileSink:
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
         self._path, self._form = path, form
-        self._end = 0  # offset of the tail
-        self._tail = b""
+        self._end = 0  # offset of the footer
+        self._footer = b""
         self._begun = self._failed = False
         self._target = Path(os.path.realpath(path))  # a link stays a link
         self._is_new = not path.exists()
@@ -157,22 +157,22 @@ class FileSink:
                     unused.unlink(missing_ok=True)
 
     def _put(self, added: str, *, complete: bool = False) -> None:
-        tail = self._form.end(complete=complete)
-        body, new_tail = (part.encode(errors="replace") for part in (added, tail))
-        # The new text must cover all of the old tail: there is no moment to truncate the file in.
-        new_tail = new_tail.ljust(len(self._tail) - len(body))
+        footer = self._form.end(complete=complete)
+        body, new_footer = (part.encode(errors="replace") for part in (added, footer))
+        # The new text must cover all of the old footer: there is no moment to truncate the file in.
+        new_footer = new_footer.ljust(len(self._footer) - len(body))
         with os_error_as(StreamdError, self._problem):
             try:
-                self._write(body + new_tail)
+                self._write(body + new_footer)
             except OSError:
                 self._failed = True
                 with suppress(OSError):  # only the first failure is reported
-                    self._write(self._tail)
-                    self._file.truncate(self._end + len(self._tail))
+                    self._write(self._footer)
+                    self._file.truncate(self._end + len(self._footer))
                 raise
-        self._end, self._tail = self._end + len(body), new_tail
+        self._end, self._footer = self._end + len(body), new_footer
 
     def _write(self, data: bytes) -> None:
-        if self._tail:  # without a tail there is no need to seek, which a named pipe cannot
+        if self._footer:  # without a footer there is no need to seek, which a named pipe cannot
             self._file.seek(self._end)
         write_all(self._file.fileno(), data)

@@ -78,7 +78,7 @@ class BackgroundStep:
 class Streams:
     """The sessions by name, and the loop that transcribes them.
 
-    Sources that can wait have to at `room` frames of backlog. Clients may feed `max_ingest`
+    Sources that can wait have to at `max_backlog` frames of backlog. Clients may feed `max_ingest`
     sessions at a time. A recognizer that needs `deadline_s` for a window hangs; 0: no limit.
     """
 
@@ -86,7 +86,7 @@ class Streams:
         self,
         new_session: Callable[[Choices], Session],
         *,
-        room: int,
+        max_backlog: int,
         max_ingest: int,
         deadline_s: float = 0.0,
         storage: SessionStorage | None = None,
@@ -94,7 +94,7 @@ class Streams:
     ) -> None:
         self.metrics = metrics or Metrics(version="", model="")
         self._context = StreamContext(
-            new_session, self.metrics, room, self._wake, self._output_failed, self._choose
+            new_session, self.metrics, max_backlog, self._wake, self._output_failed, self._choose
         )
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self._max_ingest, self._deadline_s = max_ingest, deadline_s
@@ -152,7 +152,7 @@ class Streams:
         """Begin a session that a client feeds, or resume one of an earlier process.
 
         `epoch` is the run that the client fed; if the `secret` is right, the client sends again
-        what that process had not settled. Raises `WireError`: `session_busy`, `too_many_streams`,
+        what that process had not finalised. Raises `WireError`: `session_busy`, `too_many_streams`,
         `session_over` if that run ended, `storage` if the session cannot be recorded or kept in the
         journal.
         """

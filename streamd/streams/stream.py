@@ -27,7 +27,7 @@ from streamd.streams.journal import Fed, Journal, proof_of
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
-from streamd.types import Frames, Hypothesis, Past, Window, ms_from_frames
+from streamd.types import Frames, Hypothesis, ResumeState, Window, ms_from_frames
 
 _LATE_MS = 1000
 """Time after which listeners are told that events wait to be stored."""
@@ -41,13 +41,13 @@ class StreamContext:
     """What all streams of the process share.
 
     They call `wake` when a window is due, and `failed` when a journal cannot be written. `choose`
-    checks what a client chooses; raises `WireError`. `room` frames may wait for the engine before a
-    source has to wait, too.
+    checks what a client chooses; raises `WireError`. `max_backlog` frames may wait for the engine
+    before a source has to wait, too.
     """
 
     new_session: Callable[[Choices], Session]
     metrics: Metrics
-    room: int
+    max_backlog: int
     wake: Callable[[], None]
     failed: Callable[[StreamdError], None]
     choose: Callable[[Choices, Mapping[str, object]], Awaitable[Choices]]
@@ -74,7 +74,7 @@ class Stream:
         self._is_out = False  # a window, to be transcribed
         self._language_told = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
-        self._begins = Past(), 0, 1  # what `Session.resume` takes
+        self._begins = ResumeState(), 0, 1  # what `Session.resume` takes
         self.has_source = True  # false while a device that feeds the session is unplugged
         self.heard: Callable[[Frames], None] | None = None
         """Gets the frames, too, to show how loud they are."""
@@ -85,28 +85,28 @@ class Stream:
         """Prepare for audio, which goes into `recording`, too.
 
         Audio of a client that fed the session in an earlier process, and so `is_resumed`, continues
-        where it was settled; otherwise the time since then is a gap.
+        where finals end; otherwise the time since then is a gap.
         """
         self._begun, self._recording, self.is_resumed = True, recording, is_resumed
         if self.hub.choices != self._chosen:  # another node has changed them
             self.session = self._context.new_session(self.hub.choices)
         journal = self.hub.journal
-        if journal is None or not journal.seq + journal.settled_ms:
+        if journal is None or not journal.seq + journal.finalised_ms:
             return
         seg = journal.seg + 2  # the interrupted segment used a number, too
         if is_resumed:
-            past = journal.past or Past(start_ms=journal.settled_ms)
-            self._begins = past, journal.settled_ms, seg
+            state = journal.resume_state or ResumeState(start_ms=journal.finalised_ms)
+            self._begins = state, journal.finalised_ms, seg
         else:
             since_ms = round((datetime.now(UTC) - journal.started).total_seconds() * 1000)
-            last_ms = max(journal.end_ms, journal.settled_ms)
+            last_ms = max(journal.end_ms, journal.finalised_ms)
             self._begin_late(max(since_ms, last_ms), last_ms, seg, GapReason.RESTART)
         self.session.resume(*self._begins)
 
     def _begin_late(self, at_ms: int, last_ms: int, seg: int, why: GapReason) -> None:
-        """Begin at `at_ms` without the past; audio from `last_ms` until then is lost."""
+        """Begin at `at_ms` without what came before; audio from `last_ms` until then is lost."""
         self._waiting = [Gap(t_ms=last_ms, duration_ms=at_ms - last_ms, why=why)]
-        self._begins = Past(start_ms=at_ms), at_ms, seg
+        self._begins = ResumeState(start_ms=at_ms), at_ms, seg
 
     @property
     def began_ms(self) -> int:
@@ -125,12 +125,12 @@ class Stream:
         choices = await self._context.choose(self.hub.choices, chosen)
         if self._ended:
             return
-        _, settled_ms, seg = self._begins
+        _, finalised_ms, seg = self._begins
         lacks = self.is_resumed and has_ms > self.began_ms
-        if lacks and has_ms > settled_ms:
-            self._begin_late(has_ms, settled_ms, seg, GapReason.RESUME)
+        if lacks and has_ms > finalised_ms:
+            self._begin_late(has_ms, finalised_ms, seg, GapReason.RESUME)
         elif lacks:
-            self._begins = Past(start_ms=has_ms), settled_ms, seg
+            self._begins = ResumeState(start_ms=has_ms), finalised_ms, seg
         if lacks or choices != self.hub.choices:
             self.hub.choices, self.session = choices, self._context.new_session(choices)
             self.session.resume(*self._begins)
@@ -197,7 +197,7 @@ class Stream:
         if not self._ended:
             self._take(lambda: self.session.gap(duration_ms, why))
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Return when the engine has caught up so far that more audio is welcome.
 
         A session may have a long backlog and still need more audio before a window is due.
@@ -205,7 +205,7 @@ class Stream:
 
         def is_welcome() -> bool:
             needs_more = not self._is_out and self.due_since is None
-            return needs_more or self.session.backlog < self._context.room
+            return needs_more or self.session.backlog < self._context.max_backlog
 
         await self._until(is_welcome)
 
@@ -217,7 +217,7 @@ class Stream:
         await self._until(lambda: self.session.idle)
         await self.stored()
 
-    def settle(self) -> int:
+    def finalise(self) -> int:
         """Return the time (ms) before which no audio is needed, even after a crash: it is stored.
 
         A journal that stores later than at once has it stored for the next call.
@@ -226,8 +226,8 @@ class Stream:
         if self._is_lost:
             return 0
         if journal is None or journal.closed:
-            return self.session.settled_ms
-        self._settle_until(self.session.settled_ms, self.session.past)
+            return self.session.finalised_ms
+        self._finalise_until(self.session.finalised_ms, self.session.resume_state)
         try:
             journal.mark()
         except StreamdError as error:
@@ -348,7 +348,7 @@ class Stream:
                 if resumable:
                     journal.close()
                 else:
-                    journal.settled_ms = max(journal.settled_ms, self.session.now_ms)
+                    journal.finalised_ms = max(journal.finalised_ms, self.session.now_ms)
                     journal.end(reason)
         finally:
             if not (resumable and self.hub.moves):
@@ -362,27 +362,27 @@ class Stream:
             self._observe(event, self.session.now_ms)
         events, self._waiting = (*self._waiting, *events), []
         n_left = sum(isinstance(event, Final) for event in events)
-        self._settle_until(self.session.settled_ms if not n_left else 0)
+        self._finalise_until(self.session.finalised_ms if not n_left else 0)
         try:
             for event in events:
                 if isinstance(event, Gap):
                     self._lost_ms += event.duration_ms
                 if isinstance(event, Final):
-                    # A crash may come between two finals: the first settles only its own audio.
+                    # A crash may come between two finals: the first finalises only its own audio.
                     n_left -= 1
                     if n_left:
-                        self._settle_until(event.end_ms)
+                        self._finalise_until(event.end_ms)
                     else:
-                        self._settle_until(self.session.settled_ms, self.session.past)
+                        self._finalise_until(self.session.finalised_ms, self.session.resume_state)
                 self.hub.publish(event)
         except StreamdError as error:
             self._context.failed(error)
 
-    def _settle_until(self, settled_ms: int, past: Past | None = None) -> None:
+    def _finalise_until(self, finalised_ms: int, state: ResumeState | None = None) -> None:
         if (journal := self.hub.journal) is not None:
-            journal.settled_ms = max(journal.settled_ms, settled_ms)
-            if past is not None and journal.fed.proof:  # nobody else sends anything again
-                journal.past = past
+            journal.finalised_ms = max(journal.finalised_ms, finalised_ms)
+            if state is not None and journal.fed.proof:  # nobody else sends anything again
+                journal.resume_state = state
 
     def _look(self) -> None:
         """Note since when a window is due, and wake a worker for it; silence wakes none."""

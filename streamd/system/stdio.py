@@ -16,7 +16,7 @@ from typing import Literal, TextIO
 
 from streamd.errors import StreamdError
 
-Room = Callable[[], AbstractContextManager[None]]
+Suspend = Callable[[], AbstractContextManager[None]]
 Submit = Callable[[Callable[[logging.LogRecord], None], logging.LogRecord], object]
 
 ENGINE_THREAD = "inference"
@@ -78,7 +78,7 @@ def leave(threads: Sequence[Thread], code: int, *, wait_s: float) -> None:
 class LogHandler(logging.StreamHandler[TextIO]):
     """Writes log lines to a stream that it may share with live captions; see `lines_inside`."""
 
-    room: Room = nullcontext
+    suspend: Suspend = nullcontext
     submit: Submit | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -89,7 +89,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
             self._write(record)
 
     def _write(self, record: logging.LogRecord) -> None:
-        with self.room():
+        with self.suspend():
             super().emit(record)
 
 
@@ -129,16 +129,16 @@ def log_to(
 
 
 @contextmanager
-def lines_inside(room: Room, submit: Submit) -> Iterator[None]:
-    """In the context, write each log line inside `room()`, which makes room on the terminal.
+def lines_inside(suspend: Suspend, submit: Submit) -> Iterator[None]:
+    """In the context, write each log line inside `suspend()`, which makes room on the terminal.
 
     Lines come from any thread; `submit` runs a function in the one that draws the captions.
     """
     handlers = [h for h in logging.getLogger().handlers if isinstance(h, LogHandler)]
     for handler in handlers:
-        handler.room, handler.submit = room, submit
+        handler.suspend, handler.submit = suspend, submit
     try:
         yield
     finally:
         for handler in handlers:
-            handler.room, handler.submit = nullcontext, None
+            handler.suspend, handler.submit = nullcontext, None

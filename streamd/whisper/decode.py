@@ -16,7 +16,7 @@ from streamd.whisper.beam import beam_search, best
 from streamd.whisper.engine import Decoder
 from streamd.whisper.greedy import Draft, Sampler, greedy, sample
 from streamd.whisper.guards import compression_ratio, find_loop
-from streamd.whisper.paths import Cache, KnownTokens, Path, Prefill, log_softmax, log_sum
+from streamd.whisper.paths import Cache, CachedTokens, Path, Prefill, log_softmax, log_sum
 from streamd.whisper.rules import Rules
 from streamd.whisper.tokenizer import Tokenizer
 
@@ -48,8 +48,8 @@ def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) ->
 _NEW = 150
 """Frames at the end of a window (3 s): given tokens that attend to them are run again,
 since the encoder computed the last 1.5 s of the window before anew, and a step was added."""
-_LEAST_KNOWN = 8
-"""Fewer known tokens are run again: that takes hardly longer."""
+_MIN_CACHED = 8
+"""Fewer cached tokens are run again: that takes hardly longer."""
 _N_START = 5
 """Special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
 
@@ -62,7 +62,7 @@ class Context:
     `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
     decoding. `hotwords`, words to expect, precede the prompt and shorten it. At most `max_tokens`
     are sampled. What follows `before` has a word, after a mark or at once, unless there is a
-    prefix. `n_frames` of the window hold audio; `known` are given tokens of an earlier window that
+    prefix. `n_frames` of the window hold audio; `cached` are given tokens of an earlier window that
     began at the same frame.
     """
 
@@ -74,7 +74,7 @@ class Context:
     hotwords: tuple[int, ...] = ()
     before: tuple[int, ...] = ()
     n_frames: int = 0
-    known: KnownTokens | None = None
+    cached: CachedTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Decoded:
     frames : the frame that each row of `alignment` attends to most
     ended : the decoder ended the text, and was not stopped
     loop : how many tokens to keep because the rest repeats, or None
-    known : given tokens for the next window, if it begins at the same frame
+    cached : given tokens for the next window, if it begins at the same frame
     """
 
     tokens: tuple[int, ...]
@@ -110,7 +110,7 @@ class Decoded:
     frames: tuple[int, ...]
     ended: bool
     loop: int | None
-    known: KnownTokens | None = None
+    cached: CachedTokens | None = None
 
     @property
     def evidence(self) -> float:
@@ -121,9 +121,9 @@ class Decoded:
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
     """How many cache slots `decode` may need at any temperature."""
     width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
-    known = (context.hotwords, context.prompt, context.before, context.prefix)
-    n_given = min(n_text_ctx, sum(map(len, known)) + _N_START)
-    n_spare = 1  # a token that is run again behind a known prefix
+    given = (context.hotwords, context.prompt, context.before, context.prefix)
+    n_given = min(n_text_ctx, sum(map(len, given)) + _N_START)
+    n_spare = 1  # a token that is run again behind a cached prefix
     return n_given + n_spare + width * min(n_text_ctx, context.max_tokens)
 
 
@@ -205,33 +205,33 @@ class _Search:
             frames=path.frames[len(self._prompt) : n_run],
             ended=path.ended,
             loop=self._loop(path),
-            known=self._settled(run),
+            cached=self._reusable(run),
         )
 
     def _prefill(self) -> Prefill:
-        """Run the given tokens and the draft, but for what is known.
+        """Run the given tokens and the draft, except what is cached.
 
         The row of start-of-transcript, which is the first, says whether there is speech. The search
         begins with the last token that is given, and has the rows of the draft at hand.
         """
         tokens, n_prompt = (*self._prompt, *self._start, *self._draft), len(self._prompt)
-        known, wanted = self._context.known, range(self._n_given - 1, len(tokens))
-        n = known.n_shared(tokens[: self._n_given - 1]) if known else 0
-        if known and n >= n_prompt + _LEAST_KNOWN:
+        cached, wanted = self._context.cached, range(self._n_given - 1, len(tokens))
+        n = cached.n_shared(tokens[: self._n_given - 1]) if cached else 0
+        if cached and n >= n_prompt + _MIN_CACHED:
             want = [row - n for row in wanted]
-            known = known.cut(n, self._context.n_frames)
-            found = self._cache.resume(known, tokens[n:], want=want, again=n_prompt)
+            cached = cached.cut(n, self._context.n_frames)
+            found = self._cache.resume(cached, tokens[n:], want=want, again=n_prompt)
             if found is not None:
                 return found
         return self._cache.prefill(tokens, (n_prompt, *wanted))
 
-    def _settled(self, run: Path) -> KnownTokens:
+    def _reusable(self, run: Path) -> CachedTokens:
         """The given tokens up to the first one of the text that attends to new sound."""
         context, given = self._context, (*self._prompt, *self._start)
         n, newest = len(given) - len(context.before) - len(context.prefix), context.n_frames - _NEW
         n += sum(1 for _ in takewhile(lambda at: at < newest, run.frames[n : self._n_given]))
         rows = np.stack([row[:, : context.n_frames] for row in run.rows[:n]])
-        return KnownTokens(self._decoder, given[:n], rows, run.frames[:n])
+        return CachedTokens(self._decoder, given[:n], rows, run.frames[:n])
 
     def _paths(self, prefill: Prefill) -> list[Path]:
         options, rules, max_tokens = self._options, self._rules, self._max_tokens
@@ -280,9 +280,9 @@ def _given(
         start = (*start, tokenizer.notimestamps)
     given = (*start, *context.before, *context.prefix)
     n_sampled = min(context.max_tokens, n_text_ctx // 2 - _N_START)
-    room = min(n_text_ctx // 2, n_text_ctx - len(given) - n_sampled) - 1
-    hotwords = context.hotwords[: max(0, room)]
-    prompt = context.prompt[-room + len(hotwords) :] if room > len(hotwords) else ()
+    n_free = min(n_text_ctx // 2, n_text_ctx - len(given) - n_sampled) - 1
+    hotwords = context.hotwords[: max(0, n_free)]
+    prompt = context.prompt[-n_free + len(hotwords) :] if n_free > len(hotwords) else ()
     if not (hotwords or prompt):
         return (), given
     return (tokenizer.startofprev, *hotwords, *prompt), given

@@ -74,8 +74,8 @@ def greedy(
             return path, right if accepted is None else accepted
         if is_right:
             # It was run already: take its slot, row and frame.
-            known = run.cut(n_run + right)
-            path = replace(path, slots=known.slots, rows=known.rows, frames=known.frames)
+            kept = run.cut(n_run + right)
+            path = replace(path, slots=kept.slots, rows=kept.rows, frames=kept.frames)
             continue
         accepted = right if accepted is None else accepted
         cache.keep([path])

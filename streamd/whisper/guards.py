@@ -17,7 +17,7 @@ REPEATS_OF_MANY, LONGEST_PHRASE = 3, 8
 """A phrase of at most so many words is a loop from so many repeats on (WhisperLiveKit)."""
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""
-TAIL_TOKENS = 60
+LAST_TOKENS = 60
 """Tokens of which `LoopLimits.compression` is taken (WhisperKit)."""
 
 _IGNORED = string.punctuation + string.whitespace
@@ -49,9 +49,9 @@ def find_loop(
     words = tokenizer.split_words(tokens, language)
     if (n_kept := find_repetition([text for text, _ in words], limits)) is not None:
         return sum(len(ids) for _, ids in words[:n_kept])
-    tail = tokenizer.decode(tokens[-TAIL_TOKENS:])
-    if len(tokens) >= TAIL_TOKENS and compression_ratio(tail) > limits.compression:
-        return len(tokens) - TAIL_TOKENS
+    text = tokenizer.decode(tokens[-LAST_TOKENS:])
+    if len(tokens) >= LAST_TOKENS and compression_ratio(text) > limits.compression:
+        return len(tokens) - LAST_TOKENS
     return None
 
 

@@ -19,7 +19,7 @@ from streamd.whisper.rules import Row
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One hypothesis: what it sampled, and where its past is in the cache.
+    """One hypothesis: what it sampled, and which cache slots it attends to.
 
     `slots`, `rows` (alignment scores, (n_heads, n_ctx) each) and `frames` (the one that each
     attends to most) cover every token that was run: the given ones, and `tokens` except perhaps the
@@ -61,7 +61,7 @@ class Path:
 
 
 _UNSEEN = -1e4
-"""The alignment score of a known token for later sound: effectively minus infinity, but finite."""
+"""The alignment score of a cached token for later sound: effectively minus infinity, but finite."""
 
 
 class Prefill(NamedTuple):
@@ -72,7 +72,7 @@ class Prefill(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTokens:
+class CachedTokens:
     """Given tokens of a window, which are in the first slots of its decoder, for the next window.
 
     `rows` (n, n_heads, n_frames) are their alignment scores; `frames` as in `Path`.
@@ -83,7 +83,7 @@ class KnownTokens:
     rows: Alignment
     frames: tuple[int, ...]
 
-    def cut(self, n: int, n_frames: int) -> "KnownTokens":
+    def cut(self, n: int, n_frames: int) -> "CachedTokens":
         """The first `n` of them, for a window in which `n_frames` hold audio."""
         rows = self.rows[:n, :, :n_frames]
         return replace(self, tokens=self.tokens[:n], rows=rows, frames=self.frames[:n])
@@ -107,32 +107,32 @@ class Cache:
         return self._follow(Path(), tokens, want)
 
     def resume(
-        self, known: KnownTokens, tokens: Sequence[int], *, want: Sequence[int], again: int
+        self, cached: CachedTokens, tokens: Sequence[int], *, want: Sequence[int], again: int
     ) -> Prefill | None:
-        """Run `tokens` behind known ones; None if the decoder cannot.
+        """Run `tokens` behind cached ones; None if the decoder cannot.
 
-        Returns the path with all of them, and the logits of the known token at place `again`, which
-        is run anew, before those that `want` asks for.
+        Returns the path with all of them, and the logits of the cached token at place `again`,
+        which is run anew, before those that `want` asks for.
         """
-        n = len(known.tokens)
-        if not self._decoder.adopt(known.decoder, n):
+        n = len(cached.tokens)
+        if not self._decoder.adopt(cached.decoder, n):
             return None
         self._free[:n] = False
         own, spare = self._take(len(tokens)), self._take(1)
-        pasts = [(*range(n), *own[: i + 1]) for i in range(len(own))]
+        attended = [(*range(n), *own[: i + 1]) for i in range(len(own))]
         logits, alignment = self._step(
-            [*tokens, known.tokens[again]],
+            [*tokens, cached.tokens[again]],
             [*own, *spare],
-            [*pasts, (*range(again), *spare)],
+            [*attended, (*range(again), *spare)],
             [len(tokens), *want],
         )
         self._free[spare] = True
         earlier = np.full((n, *alignment.shape[1:]), _UNSEEN, np.float32)
-        earlier[..., : known.rows.shape[-1]] = known.rows
+        earlier[..., : cached.rows.shape[-1]] = cached.rows
         path = Path(
             slots=(*range(n), *own),
             rows=(*earlier, *alignment[:-1]),
-            frames=(*known.frames, *attended_frames(alignment[:-1])),
+            frames=(*cached.frames, *attended_frames(alignment[:-1])),
         )
         return Prefill(path, logits)
 
@@ -145,8 +145,8 @@ class Cache:
 
     def _follow(self, path: Path, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
         slots = self._take(len(tokens))
-        pasts = [(*path.slots, *slots[: i + 1]) for i in range(len(slots))]
-        logits, alignment = self._step(tokens, slots, pasts, want)
+        attended = [(*path.slots, *slots[: i + 1]) for i in range(len(slots))]
+        logits, alignment = self._step(tokens, slots, attended, want)
         frames = attended_frames(alignment)
         longer = replace(
             path,
@@ -162,13 +162,13 @@ class Cache:
         Returns the longer paths, and the logits (n_paths, n_vocab) of what follows.
         """
         slots = self._take(len(paths))
-        pasts = [(*path.slots, slot) for path, slot in zip(paths, slots, strict=True)]
+        attended = [(*path.slots, slot) for path, slot in zip(paths, slots, strict=True)]
         tokens = [path.tokens[-1] for path in paths]
-        logits, alignment = self._step(tokens, slots, pasts, range(len(paths)))
+        logits, alignment = self._step(tokens, slots, attended, range(len(paths)))
         extended = [
-            replace(path, slots=past, rows=(*path.rows, row), frames=(*path.frames, frame))
-            for path, past, row, frame in zip(
-                paths, pasts, alignment, attended_frames(alignment), strict=True
+            replace(path, slots=visible, rows=(*path.rows, row), frames=(*path.frames, frame))
+            for path, visible, row, frame in zip(
+                paths, attended, alignment, attended_frames(alignment), strict=True
             )
         ]
         return extended, logits
@@ -190,15 +190,15 @@ class Cache:
         self,
         tokens: Sequence[int],
         slots: Sequence[int],
-        pasts: Sequence[tuple[int, ...]],
+        attended: Sequence[tuple[int, ...]],
         want: Sequence[int],
     ) -> tuple[Logits, Alignment]:
         visible = np.zeros((len(tokens), self._decoder.n_slots), np.bool_)
-        for row, past in zip(visible, pasts, strict=True):
-            row[list(past)] = True
+        for row, columns in zip(visible, attended, strict=True):
+            row[list(columns)] = True
         return self._decoder.step(
             np.asarray(tokens, np.int64),
-            np.asarray([len(past) - 1 for past in pasts], np.int64),
+            np.asarray([len(slots) - 1 for slots in attended], np.int64),
             np.asarray(slots, np.int64),
             visible,
             np.asarray(want, np.int64),

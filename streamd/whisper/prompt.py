@@ -18,7 +18,7 @@ class Prompt:
         """Keep at most `longest` tokens; with `carry`, the `initial` ones are never forgotten."""
         self._always = tuple(initial) if carry else ()
         self._recent = () if carry else tuple(initial)
-        self._room = max(0, longest - len(self._always))
+        self._longest = max(0, longest - len(self._always))
         self._language = ""
 
     @property
@@ -37,7 +37,7 @@ class Prompt:
             self.forget()
         self._language = language or self._language
         recent = (*self._recent, *tokens)
-        self._recent = recent[max(0, len(recent) - self._room) :]
+        self._recent = recent[max(0, len(recent) - self._longest) :]
         if doubtful or temperature > TOO_HOT:
             self.forget()
 

@@ -24,14 +24,14 @@ from streamd.whisper.decode import (
 )
 from streamd.whisper.engine import Engine, FeaturesT
 from streamd.whisper.mel import MelCache
-from streamd.whisper.paths import KnownTokens
+from streamd.whisper.paths import CachedTokens
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import find_words, n_attended, spread_words, tighten
 
 _SPARE_TOKENS = 8
 """Tokens that a window may have besides those that its length allows: marks, and words of
 rapid speech. Both only bound a decoder that does not end."""
-SETTLED = 75
+RIGHT_CONTEXT = 75
 """A position that had so many frames (1.5 s) of sound after it is not computed again. Without,
 nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
 _SHORT = 16
@@ -99,19 +99,19 @@ class Recognizer(Generic[FeaturesT]):
 
         decoded = with_fallback(attempt, options)
         hypothesis = self._hypothesis(window, view, decoded)
-        states = _States(view.features, decoded.known)
+        states = _States(view.features, decoded.cached)
         encoded = Encoded(window.start, window.end, states)
         return replace(hypothesis, language_prob=view.language_prob, encoded=encoded)
 
     def _view(self, window: Window) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start)
-        known, n_known = _known(window)
-        self.counters.encoded_frames += window.end - window.start - n_known
+        cached, n_reused = _reusable(window)
+        self.counters.encoded_frames += window.end - window.start - n_reused
         features = self._engine.encode(
             mel,
             audio_ctx=self._quick.audio_ctx,
-            known=cast("FeaturesT", known.features) if known else None,
-            n_known=n_known,
+            previous=cast("FeaturesT", cached.features) if cached else None,
+            n_reused=n_reused,
         )
         tokenizer = self._tokenizer.with_task(window.task)
         language, language_prob = self._language(window, features)
@@ -131,7 +131,7 @@ class Recognizer(Generic[FeaturesT]):
             draft=window.draft,
             language=language,
             n_frames=window.end - window.start,
-            known=known.tokens if known else None,
+            cached=cached.tokens if cached else None,
         )
         return _View(features, tokenizer, context, language_prob)
 
@@ -258,20 +258,20 @@ class _States:
     """What is kept of a window: the engine's features, and the decoder's states of given tokens."""
 
     features: object
-    tokens: KnownTokens | None
+    tokens: CachedTokens | None
 
 
-def _known(window: Window) -> tuple[_States | None, int]:
-    """What is known of the window, and of how many of its first positions."""
-    known = window.encoded
-    if known is None or known.start != window.start or not isinstance(known.states, _States):
+def _reusable(window: Window) -> tuple[_States | None, int]:
+    """The states of an earlier window, and how many of its first positions this one can reuse."""
+    cached = window.encoded
+    if cached is None or cached.start != window.start or not isinstance(cached.states, _States):
         return None, 0
-    n_known = min(known.end, window.end) - window.start - SETTLED
-    return (known.states, n_known) if n_known > 0 else (None, 0)
+    n_reused = min(cached.end, window.end) - window.start - RIGHT_CONTEXT
+    return (cached.states, n_reused) if n_reused > 0 else (None, 0)
 
 
 def _forced(window: Window, n_text_ctx: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The newest parts of `before` and `prefix` that leave half of the text context free."""
-    room = n_text_ctx // 2
-    prefix = window.prefix[-room:]
-    return window.before[max(0, len(window.before) + len(prefix) - room) :], prefix
+    longest = n_text_ctx // 2
+    prefix = window.prefix[-longest:]
+    return window.before[max(0, len(window.before) + len(prefix) - longest) :], prefix

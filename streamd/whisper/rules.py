@@ -51,19 +51,19 @@ class Rules:
         self._stops = _single(tokenizer, _FULL_STOPS)
         self._commas = _single(tokenizer, COMMAS)
         self._blank: list[int] = []
-        self._joint: list[int] = []
+        self._continuing: list[int] = []
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
             self._blank = [*tokenizer.encode(" "), tokenizer.eot] if blank is None else [*blank]
-            self._joint = _single(tokenizer, (*MARKS, "...")) if continues else []
+            self._continuing = _single(tokenizer, (*MARKS, "...")) if continues else []
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
         """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""
         row = logits.copy()
         if not tokens:
             row[self._blank] = REFUSED
-        elif len(tokens) == 1 and tokens[0] in self._joint:
-            row[[*self._blank, *self._joint]] = REFUSED
+        elif len(tokens) == 1 and tokens[0] in self._continuing:
+            row[[*self._blank, *self._continuing]] = REFUSED
         row[self._suppressed] = REFUSED
         if self._options.text_only:
             row[self.eot + 1 : self._begin if self._options.timestamps else None] = REFUSED

@@ -35,7 +35,7 @@ from streamd.models.store.cache import places
 from streamd.system.disk import expanded
 from tests.coreml.lint import Complaint, lint_built
 from tests.coreml.verify import EXACT, HALF, Finding, verify
-from tests.support.coreml_runs import arithmetic, bank_of, core_ml
+from tests.support.coreml_runs import arithmetic, core_ml, silence_of
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ def wrong_tables(built: BuiltModel, model: Model) -> list[str]:
         EMBEDDING: (built.embedding, weights["decoder.token_embedding.weight"]),
         POSITIONS: (built.positions, weights["decoder.positional_embedding"]),
     }
-    if (bank := bank_of(built)) is not None and model.bank is not None:
-        true[SILENCE] = (bank.states, model.bank.states)
+    if (silence := silence_of(built)) is not None and model.silence is not None:
+        true[SILENCE] = (silence.states, model.silence.states)
     return [
         name
         for name, (found, wanted) in true.items()
@@ -136,8 +136,8 @@ def _decoded(built: BuiltModel, model: Model | None) -> Iterator[str]:
                 found = against_golden(engine, golden)
             yield line("golden vectors", f"{form}, in half precision: {_told(found)}")
     if model is not None:
-        heads, bank = built.meta.alignment_heads, bank_of(built)
-        exact = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=bank)
+        heads, silence = built.meta.alignment_heads, silence_of(built)
+        exact = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, silence=silence)
         yield line("before rounding", _told(against_golden(exact, golden)))
 
 

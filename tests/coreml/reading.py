@@ -69,7 +69,7 @@ def _read(model: Model, engine: Engine, name: str, sounds: list[Said]) -> list[s
 def read_on_cpu(model: Model, name: str, sounds: list[Said]) -> list[str]:
     """In float32."""
     engine = on_onnx(
-        model.dims, model.weights, alignment_heads=model.alignment_heads, bank=model.bank
+        model.dims, model.weights, alignment_heads=model.alignment_heads, silence=model.silence
     )
     return _read(model, engine, name, sounds)
 

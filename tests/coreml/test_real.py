@@ -19,7 +19,7 @@ from tests.coreml.reading import (
     said,
 )
 from tests.coreml.verify import verify
-from tests.support.coreml_runs import bank_of
+from tests.support.coreml_runs import silence_of
 
 pytestmark = [pytest.mark.coreml, pytest.mark.timeout(1200)]
 
@@ -51,7 +51,7 @@ def heard(real, weights):
 
     @cache
     def texts(name: str, which: str) -> tuple[list[Said], list[str]]:
-        model = replace(load_model(weights(name)), bank=bank_of(real(name)))
+        model = replace(load_model(weights(name)), silence=silence_of(real(name)))
         sounds = [*said(), *evaluated()[:10]] if which == "demo" else evaluated()[:20] or said()
         return sounds, read_on_cpu(model, weights(name), sounds)
 

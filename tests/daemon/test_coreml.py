@@ -36,11 +36,11 @@ from threading import Event
 from streamd import daemon
 from streamd.cli import main
 from streamd.daemon.opening import CoreML
-from streamd.engines.coreml.runtime import takeover
+from streamd.engines.coreml.runtime import switchover
 from streamd.whisper.recognizer import Recognizer
 from tests.support.coreml_stand_in import FOLDER, Faults
 
-recognize, take_over = Recognizer.recognize, takeover.take_over
+recognize, take_over = Recognizer.recognize, switchover.take_over
 moved = Event()
 n_windows = 0
 
@@ -64,7 +64,7 @@ def take_over_and_tell(*arguments, **options):
 if __name__ == "__main__":
     stand_in = CoreML("tests.support.coreml_stand_in", answer_s=4.0)
     daemon.open_model = partial(daemon.open_model, core_ml=stand_in)
-    Recognizer.recognize, takeover.take_over = recognize_in_turns, take_over_and_tell
+    Recognizer.recognize, switchover.take_over = recognize_in_turns, take_over_and_tell
     sys.exit(main())
 """
 
@@ -105,7 +105,7 @@ def sound(tmp_path_factory) -> Path:
 def run(program: list[str], model: str, sound: Path, **environ: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-W", "error", *program, "--model", model, "--precision", "float32"]
     command += ["--beam-size", "1", "--no-fallback", "--fast", "--no-server", "--jsonl"]
-    # Random weights write other texts at another context, and the CPU alone has a bank of silence.
+    # Random weights write other texts at another context, and only the CPU has states of silence.
     command += ["--audio-ctx", "384"]
     return subprocess.run(
         [*command, str(sound)],
@@ -196,7 +196,7 @@ def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, ca
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))
     config = load({"model": str(huggingface.write(checkpoint("few"), tmp_path))}, {})
     config = replace(config, build=replace(config.build, missing=True))
-    engine = open_model(config, core_ml=STAND_IN, settled=True)[1]
+    engine = open_model(config, core_ml=STAND_IN, wait_for_core_ml=True)[1]
     assert not isinstance(engine.current, CoreMLEngine)
     *_, why, told = caplog.messages
     assert "there is no cache folder" in why

@@ -39,7 +39,7 @@ async def test_nobody_is_woken_before_a_window_is_due():
     context = StreamContext(
         lambda _: build.new_session(CONFIG),
         Metrics(version="", model=""),
-        room=500,
+        max_backlog=500,
         wake=lambda: woken.append(1),
         failed=pytest.fail,
         choose=pytest.fail,

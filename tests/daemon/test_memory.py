@@ -79,7 +79,9 @@ async def counted(n_tasks: int) -> Counter[str]:
 async def test_of_sessions_and_subscribers_nothing_is_left(tmp_path, journal):
     with Folder(tmp_path) as folder:
         places = SessionStorage(folder if journal else None)
-        streams = Streams(lambda _: scripted_session(), room=500, max_ingest=4, storage=places)
+        streams = Streams(
+            lambda _: scripted_session(), max_backlog=500, max_ingest=4, storage=places
+        )
         transcribing = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
         async with Server(BindOptions(port=0), sessions=streams, info=INFO) as server:
             n_tasks = len(asyncio.all_tasks()) + 1  # the recognizer's

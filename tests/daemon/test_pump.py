@@ -44,7 +44,7 @@ class Listener:
     async def flush(self) -> None:
         self.heard.append("flush")
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         self.heard.append("room")
 
 

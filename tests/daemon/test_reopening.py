@@ -41,7 +41,10 @@ class Device:
 
 async def run(script: list[object]) -> tuple[list[object], list[tuple[bool, bool]]]:
     """What is heard; for each time that the device is to be opened, whether again and unready."""
-    streams, control = Streams(lambda _: scripted_session(), room=500, max_ingest=0), Control()
+    streams, control = (
+        Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=0),
+        Control(),
+    )
     live = streams.add("live")
     engine = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
     opened = []
@@ -83,7 +86,7 @@ async def test_the_user_can_stop_while_it_is_gone():
             super().__init__()
             self.stopped.set()
 
-    streams = Streams(lambda _: scripted_session(), room=500, max_ingest=0)
+    streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=0)
     await asyncio.wait_for(
         follow(lambda *, again: None, streams.add("live"), Stopping(), opened=print), 5
     )

@@ -88,7 +88,7 @@ def answer(link, path, token):
 async def main():
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
     config = load({"server": "true", "port": "0", "sharing": sys.argv[1]}, {})
-    streams = Streams(lambda _: None, room=1, max_ingest=1)
+    streams = Streams(lambda _: None, max_backlog=1, max_ingest=1)
     async with serving.server(config, streams) as running:
         serving.announce(running)
         for _ in range(2):

@@ -28,7 +28,7 @@ class Daemon:
         self.folder = Folder(path, JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes)))
         self.streams = Streams(
             lambda _: scripted_session(),
-            room=500,
+            max_backlog=500,
             max_ingest=8,
             storage=SessionStorage(self.folder, recordings, resume_s),
         )
@@ -41,8 +41,8 @@ class Daemon:
 
 
 async def said(stream: Stream) -> list[Final]:
-    settled_ms = stream.hub.journal.settled_ms
-    n_again = max(0, settled_ms - stream.began_ms) // 20 if stream.is_resumed else 0
+    finalised_ms = stream.hub.journal.finalised_ms
+    n_again = max(0, finalised_ms - stream.began_ms) // 20 if stream.is_resumed else 0
     stream.feed(scripted_audio([False] * n_again + SPEECH))
     await stream.flush()
     events = []
@@ -85,14 +85,14 @@ async def test_who_sends_again_what_was_not_settled_goes_on_without_a_gap(tmp_pa
     stream = first.streams.open("talk")
     await stream.choose({}, secret=SECRET)
     await said(stream)
-    settled_ms = stream.session.settled_ms
+    finalised_ms = stream.session.finalised_ms
     stream.feed(scripted_audio([False] * 10 + [True] * 30))  # is lost
     await first.die()
     second = Daemon(tmp_path)
     again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
-    assert again.session.settled_ms == settled_ms
+    assert again.session.finalised_ms == finalised_ms
     finals = await said(again)
-    assert finals[1].start_ms - settled_ms == finals[0].start_ms
+    assert finals[1].start_ms - finalised_ms == finals[0].start_ms
     assert not any(isinstance(event, Gap) for event in transcript(tmp_path, "talk"))
     await second.die()
 
@@ -103,17 +103,17 @@ async def test_who_no_longer_has_all_audio_goes_on_with_what_it_has(tmp_path, lo
     stream = first.streams.open("talk")
     await stream.choose({}, secret=SECRET)
     await said(stream)
-    settled_ms = stream.session.settled_ms
+    finalised_ms = stream.session.finalised_ms
     await first.die()
     second = Daemon(tmp_path)
     again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
-    await again.choose({}, secret=SECRET, has_ms=settled_ms + lost_ms)
-    assert again.began_ms == settled_ms + lost_ms
-    assert again.session.settled_ms == settled_ms + max(0, lost_ms)
+    await again.choose({}, secret=SECRET, has_ms=finalised_ms + lost_ms)
+    assert again.began_ms == finalised_ms + lost_ms
+    assert again.session.finalised_ms == finalised_ms + max(0, lost_ms)
     one, two = await said(again)
     assert two.start_ms > one.end_ms
     gaps = [event for event in transcript(tmp_path, "talk") if isinstance(event, Gap)]
-    wanted = Gap(t_ms=settled_ms, duration_ms=500, why="resume")
+    wanted = Gap(t_ms=finalised_ms, duration_ms=500, why="resume")
     assert gaps == [wanted] * (lost_ms > 0)
     await second.die()
 
@@ -317,7 +317,7 @@ async def test_after_a_restart_nobody_but_its_speaker_resumes_a_session(tmp_path
     assert [event async for event in heard] == [before, Eos(seq=1, reason="disconnect")]
     with pytest.raises(WireError) as over:
         late.streams.open("talk", epoch=run, secret=SECRET)
-    assert (over.value.code, over.value.heard_ms) == ("session_over", stream.session.settled_ms)
+    assert (over.value.code, over.value.heard_ms) == ("session_over", stream.session.finalised_ms)
     await late.die()
 
 

@@ -44,7 +44,7 @@ def new_streams(
 ) -> Streams:
     return Streams(
         lambda _: scripted_session(SessionOptions(**options)),
-        room=room,
+        max_backlog=room,
         max_ingest=max_ingest,
         deadline_s=deadline_s,
     )
@@ -197,7 +197,7 @@ async def test_two_recognizers_serve_two_sessions_at_once_and_one_session_in_ord
 @pytest.mark.parametrize("stall_s", [0.0, 0.02, 0.3])
 async def test_no_sample_of_stdin_is_lost_on_any_engine(serving, stall_s):
     """The scripted recognizer reads each frame's number: a lost or doubled sample shifts them."""
-    streams = new_streams(room=50)
+    streams = new_streams(max_backlog=50)
     stream = streams.add("live")
     serving(streams, Stalling(stall_s))
     speech = SPEECH * 6
@@ -409,22 +409,22 @@ async def test_an_ended_session_can_still_be_heard_for_a_while(serving):
 
 async def test_room_does_not_wait_for_a_session_that_must_hear_more(serving):
     """With --step 0 nothing is due before the speaker pauses, however long that takes."""
-    streams = new_streams(room=100, step=0)
+    streams = new_streams(max_backlog=100, step=0)
     stream = streams.add("live")
     serving(streams, ScriptedRecognizer())
     speech = [True] * 1000 + [False] * 100
     for start in range(0, len(speech), 50):
-        await asyncio.wait_for(stream.room(), 5)
+        await asyncio.wait_for(stream.wait_for_space(), 5)
         stream.feed(scripted_audio(speech)[start : start + 50])
     await asyncio.wait_for(stream.finish("end"), 5)
     assert len(await finals(stream)) == 1
 
 
 async def test_room_waits_for_the_engine(serving):
-    streams = new_streams(room=100)
+    streams = new_streams(max_backlog=100)
     stream = streams.add("live")
     stream.feed(scripted_audio([True] * 200))
-    waiting = asyncio.create_task(stream.room())
+    waiting = asyncio.create_task(stream.wait_for_space())
     await turn()
     assert not waiting.done()
     serving(streams, ScriptedRecognizer())

@@ -131,7 +131,7 @@ async def transcribing():
     tasks = []
 
     def start(*recognizers) -> Streams:
-        streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8)
+        streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=8)
         tasks.append(asyncio.create_task(streams.transcribe(*recognizers)))
         return streams
 
@@ -204,7 +204,7 @@ async def test_what_fails_fails_alone(transcribing):
 
 
 async def test_who_waits_for_an_engine_that_hangs_hears_of_it():
-    streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8, deadline_s=0.01)
+    streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=8, deadline_s=0.01)
     go = threading.Event()
     running = asyncio.create_task(streams.transcribe(ScriptedRecognizer(), ScriptedRecognizer()))
     steps = [asyncio.create_task(streams.between(call)) for call in (go.wait, int)]
@@ -219,7 +219,7 @@ async def test_who_waits_for_an_engine_that_hangs_hears_of_it():
 
 
 async def test_who_waits_for_an_engine_that_is_stopped_hears_of_it():
-    streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8)
+    streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=8)
     started, go, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
 
     def block() -> None:
@@ -237,7 +237,7 @@ async def test_who_waits_for_an_engine_that_is_stopped_hears_of_it():
 
 
 async def test_who_waits_for_a_model_that_cannot_be_loaded_hears_of_it():
-    streams = Streams(lambda _: scripted_session(), room=500, max_ingest=8)
+    streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=8)
 
     def open_engine() -> None:
         raise ModelError("the model is torn")

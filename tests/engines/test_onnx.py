@@ -14,7 +14,7 @@ from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError
-from streamd.models.silence import Bank, bank_shape
+from streamd.models.silence import SilenceStates, silence_shape
 from streamd.whisper.mel import log_mel
 from tests.golden import load
 from tests.support.checkpoints import checkpoint
@@ -137,10 +137,10 @@ def test_encoder_refuses_the_wrong_shape(shape):
 def test_the_onnx_package_reads_and_accepts_our_graphs(tmp_path, precision):
     model = checkpoint("few")
     (tmp_path / "tensors").touch()  # the checker looks for the file that the placeholders name
-    bank = Bank(np.zeros(bank_shape(model.dims), np.float16))
+    silence = SilenceStates(np.zeros(silence_shape(model.dims), np.float16))
     heads = [(0, 1)]
     for graph in graphs(
-        model.dims, model.weights, alignment_heads=heads, bank=bank, precision=precision
+        model.dims, model.weights, alignment_heads=heads, silence=silence, precision=precision
     ):
         read = onnx.load_model_from_string(graph.model)
         assert read.SerializeToString(deterministic=True) == graph.model

@@ -40,9 +40,9 @@ class Noted:
         self.encoded: list[tuple[int, int]] = []
         self.passes: list[list[int]] = []
 
-    def encode(self, mel, *, audio_ctx=0, known=None, n_known=0):
-        assert (known is not None) == (n_known > 0)
-        self.encoded.append((mel.shape[1] // 2, n_known))
+    def encode(self, mel, *, audio_ctx=0, previous=None, n_reused=0):
+        assert (previous is not None) == (n_reused > 0)
+        self.encoded.append((mel.shape[1] // 2, n_reused))
         return self
 
     def decoder(self, features, n_slots):

@@ -87,10 +87,10 @@ def test_prepared_is_the_same_model(folder, loads, small, name, precision):
                 assert getattr(opened.model, field.name) == getattr(model, field.name), field.name
     fresh = prepared.open_in_memory(model, threads=1, precision=precision).engine
     for opened in (first, second):
-        if model.bank is None:
-            assert opened.model.bank is None
+        if model.silence is None:
+            assert opened.model.silence is None
         else:
-            np.testing.assert_array_equal(opened.model.bank.states, model.bank.states)
+            np.testing.assert_array_equal(opened.model.silence.states, model.silence.states)
         np.testing.assert_array_equal(logits(opened.engine), logits(fresh))
 
 

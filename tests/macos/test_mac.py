@@ -25,7 +25,7 @@ from streamd.daemon.opening import CoreML, open_model
 from streamd.engines.coreml.golden import against_golden, golden_vectors
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
 from streamd.engines.coreml.runtime.programs import PLACEMENTS
-from streamd.engines.coreml.runtime.takeover import make_compiled_folder
+from streamd.engines.coreml.runtime.switchover import make_compiled_folder
 from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
@@ -181,7 +181,7 @@ def test_captions_go_on_while_engines_take_over(built, report, on_cpu):
 
 def test_where_core_ml_runs_the_encoder_is_reported(built, report):
     config = load({"model": MODEL, "compute": "ane"}, {})
-    _, relay = open_model(config, settled=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
+    _, relay = open_model(config, wait_for_core_ml=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
     placement = relay.current.placement
     report("doctor", str(placement))
     for line in functions(built, placement, CORE_ML):

@@ -1,4 +1,4 @@
-"""The bank of silence: what is computed of a context, and how close it comes to all of it."""
+"""The states of silence: what is computed of a context, and how close it comes to all of it."""
 
 from functools import cache
 
@@ -7,7 +7,7 @@ import pytest
 
 from streamd.engines import Precision
 from streamd.engines.golden_clips import clips
-from streamd.engines.onnx import OnnxEngine, make_bank
+from streamd.engines.onnx import OnnxEngine, make_silence_states
 from streamd.engines.prepared import open_in_memory
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import ModelError
@@ -16,13 +16,13 @@ from streamd.models.model import Model
 from streamd.models.silence import (
     MARGIN,
     STRIDE,
-    Bank,
     Extent,
+    SilenceStates,
     average,
-    bank_shape,
     bias,
     extend,
     kept_positions,
+    silence_shape,
 )
 from streamd.models.store import load_model
 from streamd.types import FRAME, Mel, Samples
@@ -46,7 +46,7 @@ def window(samples: Samples) -> Mel:
 
 
 def speech(seconds: float) -> Samples:
-    """The beginning of a clip whose speaker is not in the recording that the bank is made from."""
+    """The beginning of a clip; its speaker is not in the recording that silence is taken from."""
     return clips()[0].samples[: int(seconds * 16_000) // FRAME * FRAME]
 
 
@@ -79,35 +79,35 @@ def test_what_is_kept_stands_for_every_position(n_audio_ctx):
 def test_the_sound_and_a_margin_are_computed(n_columns, audio_ctx, n):
     mel = silent(n_columns)
     mel[:, 0] = 1
-    extended, extent = extend(mel, DIMS, bank=True, audio_ctx=audio_ctx)
+    extended, extent = extend(mel, DIMS, has_silence=True, audio_ctx=audio_ctx)
     assert extended.shape == (80, 2 * n)
     assert (extended[:, 0] == 1).all()
     assert (extended[:, 1:] == -0.5).all()
     is_short = n < FULL and not audio_ctx
-    assert extent == Extent(n, n // STRIDE if is_short else bank_shape(DIMS)[1])
+    assert extent == Extent(n, n // STRIDE if is_short else silence_shape(DIMS)[1])
     if is_short:
         assert n - n_columns / 2 >= MARGIN
-        # the bank goes on where the computed positions end
+        # the states of silence begin where the computed positions end
         assert kept_positions(FULL)[extent.first] == n + STRIDE // 2
 
 
 def test_without_a_bank_the_full_context_is_computed():
-    assert extend(silent(304), DIMS, bank=False)[1].n == FULL
+    assert extend(silent(304), DIMS, has_silence=False)[1].n == FULL
 
 
 def test_an_average_has_every_position_from_the_windows_that_were_silent_there():
     shape = (DIMS.n_audio_layer + 1, FULL, DIMS.n_audio_state)
-    bank = average([(10, np.full(shape, 1.0)), (200, np.full(shape, 3.0))], DIMS)
+    silence = average([(10, np.full(shape, 1.0)), (200, np.full(shape, 3.0))], DIMS)
     kept = kept_positions(FULL)
-    assert bank.states.shape == bank_shape(DIMS)
-    assert (bank.states[:, (kept >= 26) & (kept < 216)] == 1).all()
-    assert (bank.states[:, kept >= 216] == 2).all()
+    assert silence.states.shape == silence_shape(DIMS)
+    assert (silence.states[:, (kept >= 26) & (kept < 216)] == 1).all()
+    assert (silence.states[:, kept >= 216] == 2).all()
 
 
 @cache
 def reference_engine() -> ReferenceEngine:
     model, heads = tiny(), tiny().alignment_heads
-    return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
+    return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, silence=model.silence)
 
 
 @cache
@@ -115,14 +115,14 @@ def onnx_engine(precision: Precision) -> OnnxEngine:
     return open_in_memory(tiny(), threads=1, precision=precision).engine
 
 
-@pytest.mark.parametrize("n_known", [0, 1, 90])
+@pytest.mark.parametrize("n_reused", [0, 1, 90])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_the_graphs_compute_what_the_reference_does(precision, n_known):
+def test_the_graphs_compute_what_the_reference_does(precision, n_reused):
     model, reference, engine = tiny(), reference_engine(), onnx_engine(precision)
     shorter, mel = window(speech(2.0)), window(speech(2.5))
-    wanted = reference.encode(mel, known=reference.encode(shorter), n_known=n_known)
-    found = engine.encode(mel, known=engine.encode(shorter), n_known=n_known)
-    in_front = found.n_bank  # which the reference has behind the window
+    wanted = reference.encode(mel, previous=reference.encode(shorter), n_reused=n_reused)
+    found = engine.encode(mel, previous=engine.encode(shorter), n_reused=n_reused)
+    in_front = found.n_silence  # which the reference has behind the window
     np.testing.assert_allclose(np.roll(found.bias, -in_front), wanted.bias, rtol=1e-6)
     for layer in range(model.dims.n_text_layer):
         for name, values in (("key", wanted.keys), ("value", wanted.values)):
@@ -134,28 +134,30 @@ def test_the_graphs_compute_what_the_reference_does(precision, n_known):
 def test_the_rest_of_a_window_is_computed_as_with_it_all():
     reference, mel = reference_engine(), window(speech(2.5))
     whole = reference.encode(mel)
-    for n_known in (1, 60, 125):
-        again = reference.encode(mel, known=whole, n_known=n_known)
+    for n_reused in (1, 60, 125):
+        again = reference.encode(mel, previous=whole, n_reused=n_reused)
         np.testing.assert_allclose(again.states, whole.states, atol=1e-4)
 
 
 def test_known_positions_are_not_computed_again():
     engine = onnx_engine("float32")
-    known = engine.encode(window(speech(2.0)))
-    for rows in known.views.values():
+    previous = engine.encode(window(speech(2.0)))
+    for rows in previous.views.values():
         rows[:] = 0
-    found = engine.encode(window(speech(2.5)), known=known, n_known=60)
-    values = found.views["cross_value_0"][0, found.n_bank :]
+    found = engine.encode(window(speech(2.5)), previous=previous, n_reused=60)
+    values = found.views["cross_value_0"][0, found.n_silence :]
     assert (values[:60] == 0).all()
     assert (values[60:] != 0).any(axis=1).all()
 
 
 def test_streams_take_turns_without_seeing_each_others_states():
     engine, other = onnx_engine("float32"), window(speech(3.0)[::-1].copy())
-    alone = engine.encode(window(speech(2.5)), known=engine.encode(window(speech(2.0))), n_known=60)
-    known, of_other = engine.encode(window(speech(2.0))), engine.encode(other)
-    engine.encode(other, known=of_other, n_known=90)
-    found = engine.encode(window(speech(2.5)), known=known, n_known=60)
+    alone = engine.encode(
+        window(speech(2.5)), previous=engine.encode(window(speech(2.0))), n_reused=60
+    )
+    previous, of_other = engine.encode(window(speech(2.0))), engine.encode(other)
+    engine.encode(other, previous=of_other, n_reused=90)
+    found = engine.encode(window(speech(2.5)), previous=previous, n_reused=60)
     for name, rows in alone.views.items():
         np.testing.assert_array_equal(found.views[name], rows)
 
@@ -169,22 +171,24 @@ def test_a_bank_is_closer_to_the_full_context_than_a_short_context(seconds):
     def off(encoded: np.ndarray) -> float:
         return float(np.linalg.norm(encoded[:n] - full) / np.linalg.norm(full))
 
-    banked = reference.encode(mel)
-    assert off(banked.states[-1]) < 0.1
-    assert off(banked.states[-1]) < off(reference.encode(mel, audio_ctx=384).states[-1]) / 2
+    with_silence = reference.encode(mel)
+    assert off(with_silence.states[-1]) < 0.1
+    assert off(with_silence.states[-1]) < off(reference.encode(mel, audio_ctx=384).states[-1]) / 2
 
 
 def test_a_bank_is_made_from_windows_at_the_full_context():
     model, samples = tiny(), speech(1.0)
     n = len(samples) // FRAME
     mel = log_mel(np.pad(samples, (0, FULL * FRAME - len(samples))))
-    bank = make_bank(model.dims, model.weights, [(n, mel)], threads=2, precision="float32")
+    silence = make_silence_states(
+        model.dims, model.weights, [(n, mel)], threads=2, precision="float32"
+    )
     reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
     kept = kept_positions(FULL)
     ours = kept >= n + 16
     encoded = reference.encode(mel).states[-1]
-    np.testing.assert_allclose(bank.states[-1, ours], encoded[kept[ours]], atol=0.02)
-    assert (bank.states[:, ~ours] == 0).all()
+    np.testing.assert_allclose(silence.states[-1, ours], encoded[kept[ours]], atol=0.02)
+    assert (silence.states[:, ~ours] == 0).all()
 
 
 def test_a_damaged_bank_is_refused(tmp_path):
@@ -195,14 +199,14 @@ def test_a_damaged_bank_is_refused(tmp_path):
     for file in asset("tiny.en").iterdir():
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / "silence.safetensors").unlink()
-    assert load_model(str(tmp_path)).bank is None
+    assert load_model(str(tmp_path)).silence is None
     save_file({"states": np.zeros((5, 384), np.float16)}, tmp_path / "silence.safetensors")
     with pytest.raises(ModelError, match=r"silence\.safetensors: holds no int8 states"):
         load_model(str(tmp_path))
 
 
 def test_states_are_stored_for_the_model_in_the_box():
-    bank = tiny().bank
-    assert isinstance(bank, Bank)
-    assert bank.states.shape == bank_shape(tiny().dims)
-    assert np.isfinite(bank.states).all()
+    silence = tiny().silence
+    assert isinstance(silence, SilenceStates)
+    assert silence.states.shape == silence_shape(tiny().dims)
+    assert np.isfinite(silence.states).all()

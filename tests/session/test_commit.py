@@ -43,7 +43,7 @@ def test_the_newest_word_waits_while_somebody_speaks():
     assert commit(policy, words("and so"), now=125, silence=0) == 1
 
 
-def test_a_second_look_at_almost_the_same_audio_is_no_second_opinion():
+def test_a_second_look_at_almost_the_same_audio_confirms_nothing():
     policy = LocalAgreement(AgreementOptions(min_progress=15))
     commit(policy, words("and so my"), now=100, silence=0)
     assert commit(policy, words("and so my"), now=110, silence=0) == 0

@@ -190,7 +190,7 @@ def test_nor_on_one_that_another_process_transcribes(logprob, n_words):
         while (window := session.next_window()) is not None:
             session.accept(window, replace(recognizer.recognize(window), avg_logprob=logprob))
     assert session.idle
-    assert len(session.past.words) == n_words
+    assert len(session.resume_state.words) == n_words
 
 
 def test_what_was_computed_for_a_window_is_given_back_with_the_next_one():

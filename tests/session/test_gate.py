@@ -39,11 +39,11 @@ def test_levels():
 @pytest.mark.parametrize("db", [-50, -25, -16])
 @pytest.mark.parametrize("kind", ["white", "pink", "brown"])
 def test_steady_noise_never_opens_the_gate(kind, db, aggressiveness):
-    gate = Gate(WebRtcVad(aggressiveness), second=Silero())
+    gate = Gate(WebRtcVad(aggressiveness), confirm=Silero())
     assert 0 not in silences(gate, noise(kind, 10, db))
 
 
-def test_without_a_second_opinion_webrtc_takes_noise_for_speech():
+def test_without_a_second_detector_webrtc_takes_noise_for_speech():
     gate = Gate(WebRtcVad(2))
     assert silences(gate, noise("white", 4, -25)).count(0) > 100
 
@@ -52,7 +52,7 @@ def test_digital_silence_and_hum_never_open_the_gate():
     t = np.arange(10 * SAMPLE_RATE) / SAMPLE_RATE
     hum = (0.1 * np.sin(2 * np.pi * 50 * t) + 0.02 * np.sin(2 * np.pi * 150 * t)).astype(np.float32)
     for sound in (hum, np.zeros_like(hum)):
-        assert 0 not in silences(Gate(WebRtcVad(1), second=Silero()), sound)
+        assert 0 not in silences(Gate(WebRtcVad(1), confirm=Silero()), sound)
 
 
 def test_a_voice_opens_the_gate_and_its_end_closes_it():
@@ -107,11 +107,11 @@ def test_the_start_of_a_word_is_doubtful():
     assert doubtful == [False] * 12 + [True] * 3 + [False]
 
 
-def test_a_second_opinion_opens_the_gate_later_and_says_by_how_much():
+def test_a_second_detector_opens_the_gate_later_and_says_by_how_much():
     first, second = [True] * 40, [False] * 15 + [True] * 25
     frames, judged = iter(first), iter(second)
     gate = Gate(
-        lambda _: next(frames), GateOptions(floor_db=-200.0), second=lambda *_: next(judged)
+        lambda _: next(frames), GateOptions(floor_db=-200.0), confirm=lambda *_: next(judged)
     )
     seen, late = [], []
     for _ in first:
@@ -123,6 +123,6 @@ def test_a_second_opinion_opens_the_gate_later_and_says_by_how_much():
     assert max(late) == 30, "there is a limit"
 
 
-def test_a_second_opinion_counts_only_where_the_first_hears_something():
-    gate = Gate(lambda _: False, second=lambda *_: True)
+def test_a_second_detector_counts_only_where_the_first_hears_something():
+    gate = Gate(lambda _: False, confirm=lambda *_: True)
     assert 0 not in silences(gate, np.ones(100 * FRAME, np.float32))

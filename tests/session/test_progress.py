@@ -310,7 +310,7 @@ class Run:
     windows: list[Window] = field(default_factory=list)
     """All of them were accepted."""
     settled: list[tuple[int, int]] = field(default_factory=list)
-    """`settled_ms` and `now_ms`, whenever something had happened."""
+    """`finalised_ms` and `now_ms`, whenever something had happened."""
     voiced: list[bool] = field(default_factory=list)
     """What the gate says, frame by frame."""
     times_ms: list[int] = field(default_factory=list)
@@ -390,7 +390,7 @@ class Run:
 
     def _note(self, events: list[Event]) -> None:
         self.events += events
-        self.settled.append((self.session.settled_ms, self.session.now_ms))
+        self.settled.append((self.session.finalised_ms, self.session.now_ms))
 
 
 def run(world: World) -> Run:
@@ -427,7 +427,7 @@ def most_windows(told: Run) -> int:
     n_pauses = sum(now and not before for before, now in pairs) + 1
     furthest = endpoint.longest
     if not endpoint.exact_cut:
-        furthest -= min(endpoint.tail, endpoint.longest // 2)
+        furthest -= min(endpoint.trailing_silence, endpoint.longest // 2)
     n_cuts = n_frames // (furthest - endpoint.overlap)
     n_utterances = n_pauses + told.n_flushes + n_cuts
     step = told.world.options.step

@@ -38,8 +38,8 @@ def test_what_is_not_in_the_table_cannot_happen(moves):
 
 def test_what_is_held_comes_back_once():
     segment = Segment(Utterance(0), 0, 25)
-    segment.hold(40, Hypothesis())
-    assert segment.stage is Stage.HELD
+    segment.prepare(40, Hypothesis())
+    assert segment.stage is Stage.PREPARED
     assert segment.release() == (40, Hypothesis())
     with pytest.raises(RuntimeError, match="RELEASE cannot happen"):
         segment.release()

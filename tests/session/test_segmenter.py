@@ -187,7 +187,7 @@ def test_the_question_is_put_before_the_answer_is_needed(tail):
 
 
 def test_the_question_is_put_before_the_shortest_pause_is_over():
-    assert EndpointOptions(pre_final=21, sentence=20).tail == 20
+    assert EndpointOptions(pre_final=21, sentence=20).trailing_silence == 20
 
 
 @pytest.mark.parametrize("n_equal", [0, 1, 30])

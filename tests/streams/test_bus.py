@@ -41,7 +41,7 @@ class Node:
         self.bus = Bus(self.stream, resume_s=resume_s)
         self.streams = Streams(
             lambda _: scripted_session(),
-            room=500,
+            max_backlog=500,
             max_ingest=8,
             storage=SessionStorage(self.bus),
         )
@@ -95,8 +95,8 @@ async def nodes(nats: Nats, n: int = 2, **options: float):
 
 
 def sent_again(stream: Stream) -> Frames:
-    """Return what a client sends again although it is settled: silence, for the gate here."""
-    n = (stream.hub.journal.settled_ms - stream.began_ms) // FRAME_MS
+    """Return what a client sends again although it is finalised: silence, for the gate here."""
+    n = (stream.hub.journal.finalised_ms - stream.began_ms) // FRAME_MS
     return scripted_audio([False] * n)
 
 
@@ -122,12 +122,12 @@ async def finals(heard: Subscription, n: int) -> list[Final]:
     return found
 
 
-async def settled(stream: Stream) -> int:
+async def finalised(stream: Stream) -> int:
     """Return the time before which the client need not keep audio, after ten seconds' silence."""
     stream.feed(more(stream, [False] * 1000))
-    stream.settle()
+    stream.finalise()
     await stream.stored()
-    return stream.settle()
+    return stream.finalise()
 
 
 async def test_a_listener_of_any_node_hears_the_same(nats):
@@ -160,13 +160,13 @@ async def test_nobody_sees_a_final_that_is_not_stored(nats):
         stream = await a.open()
         await say(stream)
         heard = await a.listen(after=1)
-        before_ms = await settled(stream)
+        before_ms = await finalised(stream)
         await nats.kill()
         stream.feed(more(stream))
         saying = asyncio.create_task(stream.flush())
         while not (stream.session.idle and a.streams.unready()):
             await asyncio.wait([saying], timeout=0.05)
-        assert stream.settle() == before_ms
+        assert stream.finalise() == before_ms
         assert stream.hub.seq == 1
         assert not any(isinstance(event, Final) for event in iter(heard.pop, None))
         assert "the bus nats://127.0.0.1" in a.streams.unready()[0]
@@ -174,7 +174,7 @@ async def test_nobody_sees_a_final_that_is_not_stored(nats):
         await nats.start()
         await saying
         assert [final.seq for final in await finals(heard, 1)] == [2]
-        assert await settled(stream) > before_ms
+        assert await finalised(stream) > before_ms
         assert not a.streams.unready()
 
 
@@ -183,17 +183,17 @@ async def test_another_node_goes_on_where_the_dead_one_was(nats):
         first = await a.open()
         heard = await b.listen()
         await say(first)
-        settled_ms = first.session.settled_ms
+        finalised_ms = first.session.finalised_ms
         first.feed(more(first, [False] * 10 + [True] * 30))  # is lost with the node
         await a.die()
         second = await b.open(epoch=first.hub.epoch, secret=SECRET)
         assert (second.hub.epoch, second.is_resumed) == (first.hub.epoch, True)
-        assert second.began_ms < settled_ms == second.session.now_ms
+        assert second.began_ms < finalised_ms == second.session.now_ms
         await say(second)
         one, two = await finals(heard, 2)
         assert (one.seq, two.seq) == (1, 2)
         assert two.seg > one.seg + 1
-        assert two.start_ms - settled_ms == one.start_ms
+        assert two.start_ms - finalised_ms == one.start_ms
 
 
 async def test_who_has_lost_a_session_is_refused_and_its_listeners_hear_the_other(nats):
@@ -209,7 +209,7 @@ async def test_who_has_lost_a_session_is_refused_and_its_listeners_hear_the_othe
         await replaced.wait()
         await say(other)
         assert await finals(heard, 2) == await finals(await b.listen(), 2)
-        assert zombie.settle() == 0
+        assert zombie.finalise() == 0
         assert a.streams.hub("talk") is zombie.hub
         # And back: its client may come to the first node again.
         third = await a.open(epoch=zombie.hub.epoch, secret=SECRET)
@@ -496,7 +496,7 @@ async def test_a_session_whose_lease_is_overwritten_begins_anew(nats):
         await a.bus._beat()
         assert (a.is_alive, b.is_alive) == (True, True)
         while not replaced.is_set():
-            await settled(first)  # writes the lease at last
+            await finalised(first)  # writes the lease at last
         again = await a.open(epoch=first.hub.epoch, secret=SECRET)
         assert again.hub.epoch != first.hub.epoch
         await say(again)
@@ -523,11 +523,11 @@ async def test_a_session_whose_log_is_gone_begins_anew(nats, tmp_path):
             assert [final.seq for final in await finals(await b.listen(), 1)] == [1]
 
 
-PAST = {"start_ms": 20, "until": 1, "anchor": 0}
+RESUME_STATE = {"start_ms": 20, "until": 1, "anchor": 0}
 POISON = [
-    {"settled_ms": 100, "past": PAST | {"anchor": 10**6}},
-    {"settled_ms": 100, "past": PAST | {"until": 10**6}},
-    {"settled_ms": 100, "past": PAST | {"start_ms": -20}},
+    {"settled_ms": 100, "past": RESUME_STATE | {"anchor": 10**6}},
+    {"settled_ms": 100, "past": RESUME_STATE | {"until": 10**6}},
+    {"settled_ms": 100, "past": RESUME_STATE | {"start_ms": -20}},
     {"event": {"type": "fed", "choices": {"task": "evil"}}},
     {"event": {"type": "fed", "choices": {"endpoint_ms": -1}}},
 ]
@@ -540,7 +540,7 @@ async def test_values_that_contradict_each_other_begin_the_session_anew(nats, ca
         await say(first)
         if "event" in line:
             line["event"]["proof"] = first.hub.journal.fed.proof
-        line["settled_ms"] = line.get("settled_ms", 0) + first.hub.journal.settled_ms
+        line["settled_ms"] = line.get("settled_ms", 0) + first.hub.journal.finalised_ms
         await write(first, json.dumps(line).encode())
         await a.die()
         second = await b.open(epoch=first.hub.epoch, secret=SECRET)

@@ -27,7 +27,7 @@ from streamd.streams.journal.files import (
     sync,
     transcript,
 )
-from streamd.types import Past, Word
+from streamd.types import ResumeState, Word
 
 DAY_S = 86_400
 
@@ -54,7 +54,7 @@ def full_disk(*_: object) -> int:
     raise OSError(28, "No space left on device")
 
 
-PAST = Past(start_ms=20, words=(Word(" a", 1, 2, 0.5, (3,)),))
+RESUME_STATE = ResumeState(start_ms=20, words=(Word(" a", 1, 2, 0.5, (3,)),))
 
 
 @pytest.mark.parametrize("rotate_bytes", [1, 1 << 20])
@@ -62,26 +62,26 @@ def test_with_what_a_session_goes_on_is_in_every_file(tmp_path, rotate_bytes):
     policy = JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes))
     with Folder(tmp_path, policy) as folder:
         first = folder.open("talk")
-        first.settled_ms, first.past = 20, PAST
+        first.finalised_ms, first.resume_state = 20, RESUME_STATE
         filled(first, 1)
         first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
     with Folder(tmp_path, policy) as folder:
-        assert folder.open("talk").past == PAST
+        assert folder.open("talk").resume_state == RESUME_STATE
 
 
 def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
     with Folder(tmp_path) as folder:
         first = filled(folder.open("talk"), 3)
         first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
-        first.settled_ms, first.past = 520, PAST
+        first.finalised_ms, first.resume_state = 520, RESUME_STATE
         first.mark()
-        first.settled_ms = 530
+        first.finalised_ms = 530
         first.mark()  # no audio less is needed
     with Folder(tmp_path) as folder:
         second = folder.open("talk")
         assert (second.epoch, second.started) == (first.epoch, first.started)
-        assert (second.seq, second.seg, second.settled_ms, second.end_ms) == (3, 3, 520, 540)
-        assert (second.past, second.kept_ms) == (PAST, 20)
+        assert (second.seq, second.seg, second.finalised_ms, second.end_ms) == (3, 3, 520, 540)
+        assert (second.resume_state, second.kept_ms) == (RESUME_STATE, 20)
         filled(second, 2)
         assert [list(second.read(n, 5)) for n in range(6)] == [
             [numbered(seq) for seq in range(n + 1, 6)] for n in range(6)
@@ -171,7 +171,7 @@ def test_an_event_that_only_a_newer_version_knows_is_passed_over(tmp_path, n_beh
         out.write(n_behind * last.replace(b'"seq":2', b'"seq":3'))
     with Folder(tmp_path) as folder:
         journal = folder.open("talk")
-        assert (journal.epoch, journal.settled_ms) == (epoch, 70)
+        assert (journal.epoch, journal.finalised_ms) == (epoch, 70)
         assert seqs(filled(journal, 1)) == list(range(1, 4 + n_behind))
     assert b"chapter" in file.read_bytes()
 

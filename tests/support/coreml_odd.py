@@ -1,8 +1,8 @@
 """A tiny model that is unlike the others wherever the builder has a choice.
 
-Its encoder comes in two parts and has a bank of its own, its longest context in two chunks of
-queries, its logits in two outputs; its output layer is no token embedding, its alignment heads are
-neighbours and not.
+Its encoder comes in two parts and has its own states of silence, its longest context in two chunks
+of queries, its logits in two outputs; its output layer is no token embedding, its alignment heads
+are neighbours and not.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ import numpy as np
 from streamd.engines.coreml.package import Meta, NormScale
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, parameter_shapes
-from streamd.models.silence import Bank, bank_shape
+from streamd.models.silence import SilenceStates, silence_shape
 from streamd.types import FRAME, Mel
 from streamd.whisper.mel import log_mel
 from tests.golden.load import samples
@@ -38,7 +38,7 @@ SHORT = 90
 def model() -> Model:
     """Weights that float16 holds exactly."""
     shapes = parameter_shapes(DIMS, tied=False)
-    states = np.random.default_rng(5).standard_normal(bank_shape(DIMS))
+    states = np.random.default_rng(5).standard_normal(silence_shape(DIMS))
     return Model(
         name="odd",
         dims=DIMS,
@@ -49,7 +49,7 @@ def model() -> Model:
         vocabulary={str(i).encode(): i for i in range(DIMS.n_vocab - 1608)},
         alignment_heads=((0, 0), (0, 1), (0, 3), (1, 2)),
         language="en",
-        bank=Bank(states.astype(np.float16)),
+        silence=SilenceStates(states.astype(np.float16)),
     )
 
 
@@ -64,7 +64,7 @@ META = Meta(
         for name in parameter_shapes(DIMS)
         if name.endswith(("ln.bias", "ln_post.bias"))
     },
-    bank=True,
+    silence=True,
 )
 """What the description of a build of it says, but for its weights and tools."""
 

@@ -26,7 +26,7 @@ from streamd.engines.coreml.runtime.worker import Job
 from streamd.engines.onnx import OnnxEngine, build
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, openai_vocabulary, parameter_shapes
-from streamd.models.silence import Bank, bank_shape
+from streamd.models.silence import SilenceStates, silence_shape
 from streamd.options import BuildOptions
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in
@@ -84,7 +84,9 @@ def model() -> Model:
         vocabulary={token: i for token, i in gpt2.items() if i < shape.n_text_tokens},
         alignment_heads=((1, 1), (2, 0), (2, 1)),
         language="en",
-        bank=Bank(np.random.default_rng(3).standard_normal(bank_shape(DIMS)).astype(np.float16)),
+        silence=SilenceStates(
+            np.random.default_rng(3).standard_normal(silence_shape(DIMS)).astype(np.float16)
+        ),
     )
 
 
@@ -132,7 +134,9 @@ def core_ml(
 def on_cpu() -> OnnxEngine:
     """The model as the CPU runs it, in float32."""
     heads = model().alignment_heads
-    return build(model().dims, model().weights, alignment_heads=heads, bank=model().bank, threads=1)
+    return build(
+        model().dims, model().weights, alignment_heads=heads, silence=model().silence, threads=1
+    )
 
 
 @contextmanager
@@ -156,6 +160,10 @@ def faulty(folder: Path) -> Iterator[coreml_stand_in.Faults]:
         del os.environ[coreml_stand_in.FOLDER]
 
 
-def bank_of(built: BuiltModel) -> Bank | None:
+def silence_of(built: BuiltModel) -> SilenceStates | None:
     """The states of silence that the packages hold."""
-    return Bank(np.load(built.folder / SILENCE, mmap_mode="r")) if built.meta.bank else None
+    return (
+        SilenceStates(np.load(built.folder / SILENCE, mmap_mode="r"))
+        if built.meta.silence
+        else None
+    )

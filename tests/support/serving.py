@@ -85,7 +85,7 @@ class CountingIngest:
             )
         )
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         if not self.has_room.is_set():
             self.waiting_for_room.set()
         await self.has_room.wait()
@@ -126,7 +126,7 @@ class CountingIngest:
     async def stored(self) -> None:
         pass
 
-    def settle(self) -> int:
+    def finalise(self) -> int:
         return ms_from_frames(self._done)
 
     async def finish(self, reason: str) -> None:

@@ -12,7 +12,7 @@ from streamd.engines.prepared import open_in_memory
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions
 from streamd.types import FRAME, Mel, Window, text_of
-from streamd.whisper.recognizer import SETTLED, Recognizer
+from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
@@ -26,20 +26,20 @@ DIMS = ModelDimensions(80, FULL, 1, 1, 1, N_VOCAB, 448, 1, 1, 1)
 
 @dataclass
 class ScriptedEngine:
-    """Follows a script; `encoded`, `known` are what it was given."""
+    """Follows a script; `encoded`, `reused` are what it was given."""
 
     script: Predict
     dims: ModelDimensions = DIMS
     encoded: list[tuple[int, int]] = field(default_factory=list)
-    known: list[tuple[object, int]] = field(default_factory=list)
+    reused: list[tuple[object, int]] = field(default_factory=list)
     decoders: list[ContextDecoder] = field(default_factory=list)
     given: list[tuple[int, ...]] = field(default_factory=list)
 
     def encode(
-        self, mel: Mel, *, audio_ctx: int = 0, known: Predict | None = None, n_known: int = 0
+        self, mel: Mel, *, audio_ctx: int = 0, previous: Predict | None = None, n_reused: int = 0
     ) -> Predict:
         self.encoded.append((mel.shape[1], audio_ctx))
-        self.known.append((known, n_known))
+        self.reused.append((previous, n_reused))
 
         def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
             self.given.append(context)
@@ -81,12 +81,15 @@ def test_what_had_sound_after_it_is_not_computed_again():
     assert (first.start, first.end) == (1000, 1250)
     ours.recognize(window(300, encoded=first))
     ours.recognize(window(200, encoded=first))  # the end of an utterance, found later
-    ours.recognize(window(SETTLED, encoded=first))
+    ours.recognize(window(RIGHT_CONTEXT, encoded=first))
     ours.recognize(replace(window(300, encoded=first), start=1001))
     of_first = first.states.features
-    assert engine.known[1:3] == [(of_first, 250 - SETTLED), (of_first, 200 - SETTLED)]
-    assert [n for _, n in engine.known[3:]] == [0, 0]
-    assert ours.counters.encoded_frames == 250 + 50 + SETTLED + SETTLED + SETTLED + 300 - 1
+    assert engine.reused[1:3] == [(of_first, 250 - RIGHT_CONTEXT), (of_first, 200 - RIGHT_CONTEXT)]
+    assert [n for _, n in engine.reused[3:]] == [0, 0]
+    assert (
+        ours.counters.encoded_frames
+        == 250 + 50 + RIGHT_CONTEXT + RIGHT_CONTEXT + RIGHT_CONTEXT + 300 - 1
+    )
 
 
 def test_words_are_found_beside_known_ones_from_before_their_sound():

@@ -105,7 +105,7 @@ def test_tokens_that_an_earlier_window_knows_change_nothing(data, seed, prompt, 
         how_now = {"temperature": 0.7, "rng": np.random.default_rng(1)}
         return outcome(run(predict, context, options, **(how_now if "temperature" in how else {})))
 
-    assert outcome_with(replace(context, known=earlier.known)) == outcome_with(context)
+    assert outcome_with(replace(context, cached=earlier.cached)) == outcome_with(context)
 
 
 def test_known_tokens_are_not_run_again_unless_they_attend_to_new_sound():
@@ -113,20 +113,20 @@ def test_known_tokens_are_not_run_again_unless_they_attend_to_new_sound():
     context = Context(10, prefix=tuple(b"x" * 20), n_frames=300)
     earlier = run(predict, context)
     # sot and notimestamps, and those whose successor is before frame 150
-    assert len(earlier.known.tokens) == 2 + 14
+    assert len(earlier.cached.tokens) == 2 + 14
     decoder = ContextDecoder(predict, 60)
     found = decode(
         decoder,
         TOKENIZER,
         options=GREEDY,
-        context=replace(context, known=earlier.known, draft=tuple(b"abc")),
+        context=replace(context, cached=earlier.cached, draft=tuple(b"abc")),
     )
     assert outcome(found)[:-1] == outcome(earlier)[:-1]
     assert decoder.passes == [6 + 3 + 1], "and start-of-transcript once more"
-    shorter = replace(context, known=earlier.known, n_frames=200)
+    shorter = replace(context, cached=earlier.cached, n_frames=200)
     assert (
         outcome(run(predict, shorter))[:-1]
-        == outcome(run(predict, replace(shorter, known=None)))[:-1]
+        == outcome(run(predict, replace(shorter, cached=None)))[:-1]
     )
 
 

@@ -127,10 +127,10 @@ def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
     """Return a window for each context; the first runs all functions of the decoder, too."""
     speech, tokens, found = bundled_speech(), _transcript(model), []
     for i, n_ctx in enumerate(meta.contexts):
-        with_bank = meta.bank and MARGIN + _HIDDEN < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
-        n = max(1, n_ctx - _HIDDEN - with_bank * MARGIN)
+        with_silence = meta.silence and MARGIN + _HIDDEN < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
+        n = max(1, n_ctx - _HIDDEN - with_silence * MARGIN)
         mel = mel_of(model, speech[: max(1, n - _SILENT) * FRAME], n)
-        whole = with_bank or n_ctx == meta.dims.n_audio_ctx
+        whole = with_silence or n_ctx == meta.dims.n_audio_ctx
         passes = (Pass(0, 6, True), Pass(6, 1, True)) if i else _passes(meta)
         found.append(GoldenWindow(tokens, mel, 0 if whole else n, passes))
     return tuple(found)

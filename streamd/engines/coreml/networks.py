@@ -35,7 +35,7 @@ from streamd.engines.coreml.rounding import is_compressible, palette
 from streamd.errors import ModelError
 from streamd.models import Weights
 from streamd.models.model import OUTPUT
-from streamd.models.silence import Bank
+from streamd.models.silence import SilenceStates
 
 Half = NDArray[np.float16]
 
@@ -46,8 +46,8 @@ _MOST_QUERIES = 512
 class Layers:
     """A model's layers, for the functions of one package."""
 
-    def __init__(self, meta: Meta, weights: Weights, bank: Bank | None = None) -> None:
-        self.meta, self.dims, self.weights, self.bank = meta, meta.dims, weights, bank
+    def __init__(self, meta: Meta, weights: Weights, silence: SilenceStates | None = None) -> None:
+        self.meta, self.dims, self.weights, self.silence = meta, meta.dims, weights, silence
         self._halves: dict[str, Half] = {}
         self._palettes: dict[str, dict[str, NDArray[Any]]] = {}
 
@@ -233,12 +233,12 @@ def _encode(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
     Positions that the mask hides get numbers too, but no position attends to them.
     """
     dims, part = layers.dims, layers.meta.layers[function.part]
-    bank = layers.bank if function.n_ctx < dims.n_audio_ctx else None
+    silence = layers.silence if function.n_ctx < dims.n_audio_ctx else None
     x = _front(layers, inputs["mel"]) if function.part == 0 else inputs["hidden"]
     for layer in part:
         block = f"encoder.blocks.{layer}"
         y = layers.layer_norm(x, f"{block}.attn_ln")
-        context = _extended(y, layer, layers, bank)
+        context = _extended(y, layer, layers, silence)
         attended = attend_by_head(
             layers.query(y, f"{block}.attn", n_head=dims.n_audio_head),
             layers.linear(context, f"{block}.attn.key"),
@@ -250,18 +250,18 @@ def _encode(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
         x = mb.add(x=x, y=layers.feed_forward(x, block))
     if part.stop == dims.n_audio_layer:
         x = layers.layer_norm(x, "encoder.ln_post")
-        x = _extended(x, part.stop, layers, bank)
+        x = _extended(x, part.stop, layers, silence)
     return {"encoded": x}
 
 
-def _extended(x: Var, layer: int, layers: Layers, bank: Bank | None) -> Var:
-    """Append the bank's states of this layer, and copies of the last as padding."""
-    if bank is None:
+def _extended(x: Var, layer: int, layers: Layers, silence: SilenceStates | None) -> Var:
+    """Append the states of silence of this layer, and copies of the last as padding."""
+    if silence is None:
         return x
-    states = bank.states[layer]
+    states = silence.states[layer]
     more = padded(len(states)) - len(states)
     rows = np.pad(states, ((0, more), (0, 0)), mode="edge").T[None, :, None, :]
-    return concat([x, layers.constant(f"bank.{layer}", rows)], axis=3)
+    return concat([x, layers.constant(f"silence.{layer}", rows)], axis=3)
 
 
 def _front(layers: Layers, mel: Var) -> Var:
@@ -419,10 +419,14 @@ _GRAPHS: Mapping[FunctionKind, Callable[[Function, Layers, Inputs], Outputs]] = 
 
 
 def save_package(
-    path: Path, functions: Sequence[Function], meta: Meta, weights: Weights, bank: Bank | None
+    path: Path,
+    functions: Sequence[Function],
+    meta: Meta,
+    weights: Weights,
+    silence: SilenceStates | None,
 ) -> None:
     """Write one package. Raises `ModelError` if float16 cannot hold a weight, or `OSError`."""
-    layers = Layers(meta, weights, bank)
+    layers = Layers(meta, weights, silence)
     program = Program()
     for function in functions:
         program.add_function(function.name, mil_function(function, layers))

@@ -5,7 +5,7 @@ A built model is a folder::
     meta.json                    `Meta`: which model, which contexts and compression
     embedding.npy                (n_vocab, n_state) float16, mapped; the host embeds tokens with it
     positions.npy                (n_text_ctx, n_state) float16, mapped
-    silence.npy                  `Bank` of states of silence, if the model has one
+    silence.npy                  `SilenceStates`, if the model has them
     golden.npz                   `Golden`: windows of speech as the float32 reference computes them
                                  with what the packages hold
     encoder.mlpackage            or encoder_1of4.mlpackage ...: the encoder, 8 layers in each part
@@ -18,7 +18,7 @@ for what it needs, the tests compare the saved packages with it. All tensors are
 ML; its Python binding takes and returns float32. Reading a built model needs no Core ML.
 
 **Contexts.** A context is how many positions an encoder computes. In all but the full one its
-attention also sees the whole bank of silence (streamd/models/silence.py), whose states follow the
+attention also sees all `SilenceStates` (streamd/models/silence.py), which follow the
 computed ones in each layer and in its output. The mask hides those that the window does not use,
 and adds the logarithm of what a sampled one stands for.
 
@@ -150,9 +150,9 @@ class Function:
     mel (1, n_mels, 1, 2w) : input of the first "encode"
     hidden (1, n_state, 1, w) : input of the later parts, the output of the part before
     mask (1, K, 1, 1) : for "encode", what is added to the scores of each position computed, then
-        of each of the bank's: 0, `MASKED`, or the bias of the bank
-    encoded (1, n_state, 1, w) : output of an "encode"; K wide, with the bank's positions, from the
-        last part, as the input of "cross" and "load"
+        of each state of silence: 0, `MASKED`, or its bias
+    encoded (1, n_state, 1, w) : output of an "encode"; K wide, with the states of silence, from
+        the last part, as the input of "cross" and "load"
     cross_k, cross_v (L, H, d, K) : outputs of "cross"; elsewhere (L, H, d, S)
     loaded (1, 1, 1, 32) : output of "load", of no use
     x (1, n_state, 1, k) : sums of rows of `EMBEDDING` and `POSITIONS`
@@ -207,9 +207,9 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What was built, and from what.
 
     `name` is the model's, `coremltools` the version that wrote the packages. `alignment_heads` are
-    sorted (decoder layer, head) pairs, `contexts` sorted numbers of encoder positions; `bank` says
-    whether all but the full one have a bank of silence. `norms` are those of all layer norms by
-    their parameters' name, `files` all but ``meta.json``.
+    sorted (decoder layer, head) pairs, `contexts` sorted numbers of encoder positions; `silence`
+    (``bank`` in the file) says whether all but the full one have states of silence. `norms` are
+    those of all layer norms by their parameters' name, `files` all but ``meta.json``.
     """
 
     version: int = VERSION
@@ -219,7 +219,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     alignment_heads: Heads
     contexts: tuple[int, ...]
     norms: dict[str, NormScale]
-    bank: bool = False
+    silence: bool = msgspec.field(default=False, name="bank")
     bits: Bits = 16
     files: dict[str, FileFacts] = {}
 
@@ -229,13 +229,13 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
         return max(map(self.keys, self.contexts))
 
     def keys(self, n_ctx: int) -> int:
-        """Audio positions that attention sees in this context: those computed, and the bank's."""
-        return padded(n_ctx) + (self.n_bank if n_ctx < self.dims.n_audio_ctx else 0)
+        """Audio positions that attention sees in this context: those computed, then silence."""
+        return padded(n_ctx) + (self.n_silence if n_ctx < self.dims.n_audio_ctx else 0)
 
     @property
-    def n_bank(self) -> int:
-        """The bank's positions, with padding."""
-        return padded(len(kept_positions(self.dims.n_audio_ctx))) if self.bank else 0
+    def n_silence(self) -> int:
+        """Positions of the states of silence, with padding."""
+        return padded(len(kept_positions(self.dims.n_audio_ctx))) if self.silence else 0
 
     @property
     def d_head(self) -> int:
@@ -385,9 +385,9 @@ class BuiltModel:
     def extend(self, mel: Mel, audio_ctx: int) -> tuple[Mel, Extent]:
         """Return what is computed of a window, as `models.silence.extend` does, on one context."""
         dims = self.meta.dims
-        longer, extent = extend(mel, dims, bank=self.meta.bank, audio_ctx=audio_ctx)
+        longer, extent = extend(mel, dims, has_silence=self.meta.silence, audio_ctx=audio_ctx)
         if not audio_ctx and self.context(extent.n) == dims.n_audio_ctx:
-            return extend(mel, dims, bank=False)  # the full context has no bank
+            return extend(mel, dims, has_silence=False)  # the full context has no states of silence
         return longer, extent
 
     def key_mask(self, extent: Extent) -> NDArray[np.float32]:

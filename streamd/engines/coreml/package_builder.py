@@ -31,7 +31,7 @@ from streamd.engines.coreml.package import (
     sha256,
 )
 from streamd.engines.coreml.rounding import held_reference, norm_scales
-from streamd.engines.prepared import cache_key, code_digest, with_bank
+from streamd.engines.prepared import cache_key, code_digest, with_silence
 from streamd.errors import ModelError
 from streamd.models.model import Model
 from streamd.models.store import load_model
@@ -43,8 +43,8 @@ OnProgress = Callable[[int, int, str], object]
 """Called with the number of steps done, the number of all steps, and what comes next."""
 
 _CONTEXTS = (256, 512)
-"""Contexts to build besides the full one, if there is a bank of silence: 4.4 s and 9.5 s of sound.
-With the bank, attention in the first sees 512 positions."""
+"""Contexts to build besides the full one, if there are states of silence: 4.4 s and 9.5 s of sound.
+With these states, attention in the first sees 512 positions."""
 _FOLDER = "coreml"
 _BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
 
@@ -117,8 +117,8 @@ def write(
     from streamd.engines.coreml.networks import save_package  # imports coremltools
 
     full = model.dims.n_audio_ctx
-    has_bank = model.bank is not None or full >= N_AUDIO_CTX  # `with_bank` says
-    shorter = options.audio_contexts or _CONTEXTS * has_bank
+    has_silence = model.silence is not None or full >= N_AUDIO_CTX  # `with_silence` says
+    shorter = options.audio_contexts or _CONTEXTS * has_silence
     if not all(0 < n_ctx <= full for n_ctx in shorter):
         raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
     meta = Meta(
@@ -128,25 +128,25 @@ def write(
         alignment_heads=tuple(sorted(model.alignment_heads)),
         contexts=tuple(sorted({*shorter, full})),
         norms={},
-        bank=has_bank,
+        silence=has_silence,
         bits=_BITS[options.weight_bits],
     )
     packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
     n_steps = len(packages) + 2
     on_progress(0, n_steps, "states of silence and layer norms")
-    model = with_bank(model, threads=2, precision="float32")
+    model = with_silence(model, threads=2, precision="float32")
     windows = golden_windows(meta, model)
     meta = msgspec.structs.replace(meta, norms=norm_scales(model, windows))
     for done, (name, of) in enumerate(packages, 1):
         on_progress(done, n_steps, name)
-        save_package(folder / name, of, meta, model.weights, model.bank)
+        save_package(folder / name, of, meta, model.weights, model.silence)
     on_progress(n_steps - 1, n_steps, GOLDEN)
     weights = model.weights
     np.save(folder / EMBEDDING, weights["decoder.token_embedding.weight"].astype(np.float16))
     np.save(folder / POSITIONS, weights["decoder.positional_embedding"].astype(np.float16))
-    if model.bank is not None:
-        np.save(folder / SILENCE, model.bank.states)
-    save_golden(folder, held_reference(meta, weights, model.bank), windows)
+    if model.silence is not None:
+        np.save(folder / SILENCE, model.silence.states)
+    save_golden(folder, held_reference(meta, weights, model.silence), windows)
     facts = {
         str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))
         for path in sorted(folder.rglob("*"))

@@ -19,7 +19,7 @@ from streamd.engines.coreml.package import Meta, NormScale, logit_chunks
 from streamd.engines.reference import Array, Notice, ReferenceEngine, layer_norm
 from streamd.models import Weights
 from streamd.models.model import OUTPUT, Model
-from streamd.models.silence import Bank
+from streamd.models.silence import SilenceStates
 
 _N_ROUNDS = 50
 _LEAST_SIZE = 2048
@@ -150,7 +150,9 @@ def norm_scales(model: Model, windows: Sequence[GoldenWindow]) -> dict[str, Norm
         return layer_norm(x, weights, name)
 
     heads = model.alignment_heads
-    engine = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, bank=model.bank)
+    engine = ReferenceEngine(
+        model.dims, model.weights, alignment_heads=heads, silence=model.silence
+    )
     engine.norm = measured
     for window in windows:
         list(run_window(engine, window))
@@ -182,7 +184,11 @@ def _scale(largest: float) -> NormScale:
 
 
 def held_reference(
-    meta: Meta, weights: Weights, bank: Bank | None, *, notice: Notice = lambda where, values: None
+    meta: Meta,
+    weights: Weights,
+    silence: SilenceStates | None,
+    *,
+    notice: Notice = lambda where, values: None,
 ) -> ReferenceEngine:
     """Return the reference with the weights and epsilons that the packages hold.
 
@@ -192,7 +198,7 @@ def held_reference(
         meta.dims,
         weights_held(meta, weights),
         alignment_heads=meta.alignment_heads,
-        bank=bank,
+        silence=silence,
         notice=notice,
     )
 

@@ -32,15 +32,15 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from streamd.engines import Precision
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
-from streamd.models.silence import Bank, average, bias, extend
+from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.types import Mel
 from streamd.whisper.engine import Decoder
 
 """Precision of the linear layers' weights; in int8 their activations are rounded too."""
 
 _WEIGHTS = ".weights"
-_GRAPHS, _BANK = ("encoder.onnx", "decoder.onnx"), "bank.npz"
-FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), _BANK)
+_GRAPHS, _SILENCE = ("encoder.onnx", "decoder.onnx"), "silence.npz"
+FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), _SILENCE)
 """The files that `save` writes."""
 
 _FAILURES = (
@@ -79,15 +79,15 @@ class OnnxFeatures:
     """A window's keys and values, in memory that the windows after it go on writing.
 
     Each of the `buffers`, (1, n_positions + n_audio_ctx, width), has rows for the positions of the
-    bank and behind them for those of the context. The window attends to one piece of each, the
-    `views`, (1, n_ctx, width): the `n_bank` positions of the bank that stand for the silence after
+    states of silence and behind them for those of the context. The window attends to one piece of
+    each, the `views`, (1, n_ctx, width): the `n_silence` positions that stand for the silence after
     it, then its own. `bias` (n_ctx,) is added to the scores.
     """
 
     buffers: Mapping[str, NDArray[np.float32]]
     views: Mapping[str, NDArray[np.float32]]
     bias: NDArray[np.float32]
-    n_bank: int
+    n_silence: int
 
 
 class OnnxEngine:
@@ -99,10 +99,10 @@ class OnnxEngine:
         encoder: InferenceSession,
         decoder: InferenceSession,
         *,
-        bank: Mapping[str, NDArray[np.float32]],
+        silence: Mapping[str, NDArray[np.float32]],
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`bank` are its keys and values, (n_positions, width), without rows if there is none.
+        """`silence` are its keys and values, (n_positions, width), without rows if there is none.
 
         `arrays` are in use by the sessions, which do not keep a reference to them.
         """
@@ -110,13 +110,13 @@ class OnnxEngine:
         self._arrays = arrays
         self._encoder = encoder
         self._decoder = decoder
-        self._bank = bank
-        self._n_kept = len(bank["key_0"])
+        self._silence = silence
+        self._n_kept = len(silence["key_0"])
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
         self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
 
     @property
-    def has_bank(self) -> bool:
+    def has_silence(self) -> bool:
         """Whether something stands for the silence after a window."""
         return self._n_kept > 0
 
@@ -125,24 +125,24 @@ class OnnxEngine:
         mel: Mel,
         *,
         audio_ctx: int = 0,
-        known: OnnxFeatures | None = None,
-        n_known: int = 0,
+        previous: OnnxFeatures | None = None,
+        n_reused: int = 0,
     ) -> OnnxFeatures:
         """Encode log-mel as `Engine.encode` says."""
-        mel, extent = extend(mel, self.dims, bank=self.has_bank, audio_ctx=audio_ctx)
-        if not self.has_bank:
-            known = None
-        buffers = known.buffers if known else self._new_buffers()
-        n_known = n_known if known else 0
-        # The bank's last positions are just before the window's first one.
-        n_bank = max(0, self._n_kept - extent.first)
-        begin, end = self._n_kept - n_bank, self._n_kept + extent.n
+        mel, extent = extend(mel, self.dims, has_silence=self.has_silence, audio_ctx=audio_ctx)
+        if not self.has_silence:
+            previous = None
+        buffers = previous.buffers if previous else self._new_buffers()
+        n_reused = n_reused if previous else 0
+        # The last states of silence are just before the window's first one.
+        n_silence = max(0, self._n_kept - extent.first)
+        begin, end = self._n_kept - n_silence, self._n_kept + extent.n
         views = {name: buffer[:, begin:end] for name, buffer in buffers.items()}
-        rows = np.zeros((extent.n - n_known, 2), np.int64)
-        rows[:, 1] = np.arange(n_bank + n_known, n_bank + extent.n)
+        rows = np.zeros((extent.n - n_reused, 2), np.int64)
+        rows[:, 1] = np.arange(n_silence + n_reused, n_silence + extent.n)
         inputs = {
-            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_known - 2) :]),
-            "first": np.array([n_known], np.int64),
+            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_reused - 2) :]),
+            "first": np.array([n_reused], np.int64),
             "rows": rows,
         }
         io = self._encoder.io_binding()
@@ -156,12 +156,12 @@ class OnnxEngine:
             self._encoder.run_with_iobinding(io)
         except _FAILURES as error:
             raise _engine_error(error) from error
-        return OnnxFeatures(buffers, views, self._bias[begin:end], n_bank)
+        return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
     def _new_buffers(self) -> Mapping[str, NDArray[np.float32]]:
         n_rows = self._n_kept + self.dims.n_audio_ctx
         buffers = {}
-        for name, rows in self._bank.items():
+        for name, rows in self._silence.items():
             # What is not written takes no memory.
             buffers[name] = np.empty((1, n_rows, rows.shape[1]), np.float32)
             buffers[name][0, : self._n_kept] = rows
@@ -251,9 +251,9 @@ class OnnxDecoder:
         self._pool[..., first + k : first + rows, :] = overwritten
         if not in_place:
             self._pool[..., slots, :] = self._pool[..., first : first + k, :]
-        n_bank = self._features.n_bank
-        sound, silence = alignment[:k, :, n_bank:], alignment[:k, :, :n_bank]
-        return logits, np.concatenate([sound, silence], axis=-1)
+        n_silence = self._features.n_silence
+        sound, silent = alignment[:k, :, n_silence:], alignment[:k, :, :n_silence]
+        return logits, np.concatenate([sound, silent], axis=-1)
 
     def adopt(self, before: Decoder, n: int) -> bool:
         """Take the first `n` slots of another window's decoder."""
@@ -284,29 +284,31 @@ def build(
     weights: Weights,
     *,
     alignment_heads: Sequence[tuple[int, int]],
-    bank: Bank | None = None,
+    silence: SilenceStates | None = None,
     threads: int = 2,
     precision: Precision = "float32",
 ) -> OnnxEngine:
     """Make an engine in memory; `weights` must not change any more.
 
-    Without a `bank` every window is encoded at the full context. There must be at least one of
+    Without `silence` every window is encoded at the full context. There must be at least one of
     `alignment_heads`; `step` returns their scores, sorted by layer and head. Two `threads` suit one
     stream; a server does better with 1 and several inference threads. Raises `EngineError` if ONNX
     Runtime refuses the graphs.
     """
     # here because few starts need to write graphs
-    from streamd.engines.onnx.graphs import bank_rows, graphs
+    from streamd.engines.onnx.graphs import graphs, silence_rows
 
     sessions = []
     arrays: list[NDArray[Any]] = []
-    made = graphs(dims, weights, alignment_heads=alignment_heads, bank=bank, precision=precision)
+    made = graphs(
+        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
+    )
     for graph in made:
         sessions.append(_new_session(graph.model, threads, tensors=graph.tensors))
         arrays += graph.tensors.values()
     encoder, decoder = sessions
-    rows = bank_rows(dims, weights, bank)
-    return OnnxEngine(dims, encoder, decoder, bank=rows, arrays=arrays)
+    rows = silence_rows(dims, weights, silence)
+    return OnnxEngine(dims, encoder, decoder, silence=rows, arrays=arrays)
 
 
 def save(
@@ -315,31 +317,33 @@ def save(
     weights: Weights,
     *,
     alignment_heads: Sequence[tuple[int, int]],
-    bank: Bank | None,
+    silence: SilenceStates | None,
     precision: Precision,
 ) -> None:
     """Write the files from which `open_folder` makes the same engine as `build` does.
 
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
-    from streamd.engines.onnx.graphs import bank_rows, graphs  # here for the reason above
+    from streamd.engines.onnx.graphs import graphs, silence_rows  # here for the reason above
 
-    made = graphs(dims, weights, alignment_heads=alignment_heads, bank=bank, precision=precision)
+    made = graphs(
+        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
+    )
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
-    with (folder / _BANK).open("wb") as file:
+    with (folder / _SILENCE).open("wb") as file:
         # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
-        np.savez(file, **bank_rows(dims, weights, bank))  # type: ignore[arg-type]
+        np.savez(file, **silence_rows(dims, weights, silence))  # type: ignore[arg-type]
 
 
-def make_bank(
+def make_silence_states(
     dims: ModelDimensions,
     weights: Weights,
     windows: Iterable[tuple[int, Mel]],
     *,
     threads: int,
     precision: Precision,
-) -> Bank:
+) -> SilenceStates:
     """Encode windows of speech at the full context, and average their states of silence.
 
     Each is its number of positions with sound, and its log-mel (n_mels, 2 * n_audio_ctx). Raises
@@ -363,10 +367,10 @@ def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEng
     """
     encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
     try:
-        with np.load(folder / _BANK) as rows:
-            return OnnxEngine(dims, encoder, decoder, bank=dict(rows))
+        with np.load(folder / _SILENCE) as rows:
+            return OnnxEngine(dims, encoder, decoder, silence=dict(rows))
     except (OSError, ValueError, BadZipFile) as error:
-        raise EngineError(f"{folder / _BANK} is damaged: {error}") from error
+        raise EngineError(f"{folder / _SILENCE} is damaged: {error}") from error
 
 
 def _new_session(

@@ -25,7 +25,7 @@ from streamd.engines.onnx.builder import (
 from streamd.engines.onnx.proto import ElementType, Shape
 from streamd.models import ModelDimensions, Weights
 from streamd.models.model import OUTPUT
-from streamd.models.silence import Bank, bank_shape, bias
+from streamd.models.silence import SilenceStates, bias, silence_shape
 
 _END = np.iinfo(np.int64).max
 _ENCODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.TENSOR}
@@ -37,11 +37,11 @@ def graphs(
     weights: Weights,
     *,
     alignment_heads: Sequence[tuple[int, int]],
-    bank: Bank | None,
+    silence: SilenceStates | None,
     precision: Precision,
 ) -> Iterator[Graph]:
     """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
-    yield encoder_graph(dims, weights, _ENCODER[precision], biased=bank is not None)
+    yield encoder_graph(dims, weights, _ENCODER[precision], biased=silence is not None)
     heads = sorted(alignment_heads)
     kind = Linear.ROWS if precision == "int8" else Linear.FLOAT32
     yield decoder_graph(dims, weights, kind, alignment_heads=heads)
@@ -76,20 +76,20 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
     return g.graph()
 
 
-def bank_rows(
-    dims: ModelDimensions, weights: Weights, bank: Bank | None
+def silence_rows(
+    dims: ModelDimensions, weights: Weights, silence: SilenceStates | None
 ) -> dict[str, NDArray[np.float32]]:
-    """Return a bank's keys and values by the names of the encoder's inputs, (n_positions, width).
+    """Return keys and values of silence by the names of the encoder's inputs, (n_positions, width).
 
-    Without a `bank` they have no rows.
+    Without `silence` they have no rows.
     """
-    states = np.zeros(bank_shape(dims), np.float32)[:, :0]
-    if bank is not None:
-        states = bank.states.astype(np.float32)
+    states = np.zeros(silence_shape(dims), np.float32)[:, :0]
+    if silence is not None:
+        states = silence.states.astype(np.float32)
     rows = {}
     for layer, kind in product(range(dims.n_audio_layer), ("key", "value")):
         projection = Projection.stacked(weights, [f"encoder.blocks.{layer}.attn.{kind}"])
-        if kind == "key" and bank is not None:
+        if kind == "key" and silence is not None:
             n_head = dims.n_audio_head
             heads = projection.widened(n_head, 0.0)(states[layer]).reshape(
                 len(states[layer]), n_head, -1
@@ -106,7 +106,7 @@ def bank_rows(
 
 
 def states_graph(dims: ModelDimensions, weights: Weights, precision: Precision) -> Graph:
-    """Build an encoder whose outputs are what a `Bank` is averaged over.
+    """Build an encoder whose outputs are what `SilenceStates` are averaged over.
 
     Input ``mel`` (1, n_mels, 2 * n_audio_ctx); outputs ``state_<layer>`` (n_audio_ctx, n_state),
     the normalised input of each block's attention, then the encoder's output.

@@ -1,7 +1,7 @@
 """Silero VAD: a small recurrent network that tells speech from music and noise.
 
-It is the second opinion of the gate (`streamd.session.gate.SecondOpinion`). The model is version
-6.2 for 16 kHz, out of the package silero-vad 6.2.3 (MIT, LICENSE), unchanged.
+It confirms what the gate's first detector found (`streamd.session.gate.ConfirmingDetector`). The
+model is version 6.2 for 16 kHz, from the package silero-vad 6.2.3 (MIT, LICENSE), unchanged.
 
 It hears chunks of 512 samples, each with the 64 samples before it, and carries a state from one to
 the next. After long sound without speech that state may make it deaf: after 8 s of silence and a
@@ -37,7 +37,7 @@ _LOWEST_HZ = 80
 
 
 class Silero:
-    """The second opinion about one stream; each stream needs its own."""
+    """Confirms speech in one stream; each stream needs its own."""
 
     def __init__(self) -> None:
         self._recent = np.zeros(0, np.float32)  # what it has not heard yet

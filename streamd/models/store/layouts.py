@@ -32,7 +32,7 @@ from streamd.models.model import (
     gather,
     openai_vocabulary,
 )
-from streamd.models.silence import Bank, bank_shape
+from streamd.models.silence import SilenceStates, silence_shape
 
 _READ = (
     "Hugging Face's safetensors or pytorch_model.bin, openai-whisper's .pt, whisper.cpp's ggml, "
@@ -53,8 +53,8 @@ _OTHERS = {
     "adapter_model.*": "a LoRA adapter without the model that it adapts",
 }
 """Names of files and folders -> layouts that streamd does not read."""
-BANK = "silence.safetensors"
-"""Beside a model's files: what `engine.padding.Bank` holds, if it is known already."""
+SILENCE = "silence.safetensors"
+"""Beside a model's files: the values of its `SilenceStates`, if they were computed before."""
 _IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin", "*.json")
 """Files that are a model only together with those beside them."""
 _ALONE = ("ggml*.bin", "*.pt")
@@ -93,24 +93,24 @@ def load(path: Path, name: str) -> Model:
             vocabulary=vocabulary,
             alignment_heads=heads(found.heads, Path(name) if path.is_dir() else path, dims),
             language=outline.language,
-            bank=_bank(path, dims),
+            silence=_silence(path, dims),
             # of special tokens only the end can come first; our own rules refuse the others
             suppress_tokens=below(len(vocabulary), found.suppress_tokens),
             begin_suppress_tokens=below(len(vocabulary) + 1, found.begin_suppress_tokens),
         )
 
 
-def _bank(path: Path, dims: ModelDimensions) -> Bank | None:
-    """Return the bank that is kept with a model, if it has one. Raises `ModelError`: damaged."""
-    file = path / BANK
+def _silence(path: Path, dims: ModelDimensions) -> SilenceStates | None:
+    """Return a model's stored states of silence, if it has some. Raises `ModelError`: damaged."""
+    file = path / SILENCE
     if not file.is_file():
         return None
-    *rows, n_state = bank_shape(dims)
+    *rows, n_state = silence_shape(dims)
     shape = (prod(rows), n_state)
     stored = safetensors.with_scales(safetensors.open_file(file)).get("states")
     if stored is None or (stored.shape, stored.dtype) != (shape, INT8_ROWS):
         raise bad_file(file, f"holds no int8 states of the shape {shape} with scales")
-    return Bank(stored.read().reshape(bank_shape(dims)).astype(np.float16))
+    return SilenceStates(stored.read().reshape(silence_shape(dims)).astype(np.float16))
 
 
 def layout_of(path: Path) -> ModelLayout:

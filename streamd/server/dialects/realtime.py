@@ -123,13 +123,13 @@ class RealtimeInput:
     """The field ``audio.input`` of a session, besides which there is nothing to set."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Any] = {
+        self._settings: dict[str, Any] = {
             "format": {"type": "audio/pcm", "rate": 24_000},
             "transcription": {"model": "whisper-1"},
             "turn_detection": {"type": "server_vad"},
             "noise_reduction": None,
         }
-        self._input = msgspec.convert(self._told, _Input)
+        self._input = msgspec.convert(self._settings, _Input)
 
     @property
     def ends_turns(self) -> bool:
@@ -139,7 +139,7 @@ class RealtimeInput:
     def session(self, name: str) -> dict[str, object]:
         """Return the session as its client is told of it."""
         kind = {"type": "transcription", "object": "realtime.transcription_session"}
-        return {**kind, "id": f"sess_{name}", "audio": {"input": self._told}}
+        return {**kind, "id": f"sess_{name}", "audio": {"input": self._settings}}
 
     def update(self, session: dict[str, Any], *, is_used: bool) -> Update:
         """Take the fields of a ``session.update``; return what it changes in the session.
@@ -150,12 +150,12 @@ class RealtimeInput:
         """
         audio = msgspec.convert(session.get("audio", {}), dict[str, dict[str, Any]])
         given = audio.get("input", {})
-        told = {name: given.get(name, before) for name, before in self._told.items()}
-        wanted = msgspec.convert(told, _Input)
+        merged = {name: given.get(name, before) for name, before in self._settings.items()}
+        wanted = msgspec.convert(merged, _Input)
         if is_used and wanted.format != self._input.format:
             raise ValueError("the format cannot be changed once there is audio")
         before = self._start
-        self._input, self._told = wanted, told
+        self._input, self._settings = wanted, merged
         return changes(before, self._start)
 
     def stream(self) -> ByteStream:

@@ -15,7 +15,7 @@ import msgspec
 from streamd.errors import StreamdError
 from streamd.events import Choices, Eos, Final, Gap, SessionEvent
 from streamd.options import EndpointOptions, ModelOptions
-from streamd.types import Past, frames_from_ms
+from streamd.types import ResumeState, frames_from_ms
 
 
 class JournalError(StreamdError):
@@ -51,14 +51,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="jou
 
 
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event, and that audio before `settled_ms`, in the session's time, is silence or in finals.
+    """An event, and until which time of the session all audio is silence or in finals.
 
-    With a final, and in silence, it has the `past` from which another session can go on; without
-    one, that of the line before holds.
+    With a final, and in silence, it has the `resume_state` with which another session can go on;
+    without one, that of the line before holds. Stored lines have older names of these fields.
     """
 
-    settled_ms: int = 0
-    past: Past | None = None
+    finalised_ms: int = msgspec.field(default=0, name="settled_ms")
+    resume_state: ResumeState | None = msgspec.field(default=None, name="past")
     event: Head | Fed | Final | Gap | Eos | None = None
 
 
@@ -68,8 +68,8 @@ class _Kind(msgspec.Struct):
 
 class _NewerLine(msgspec.Struct):
     event: _Kind
-    settled_ms: int = 0
-    past: Past | None = None
+    finalised_ms: int = msgspec.field(default=0, name="settled_ms")
+    resume_state: ResumeState | None = msgspec.field(default=None, name="past")
 
 
 _KINDS = {kind.__struct_config__.tag for kind in (Head, Fed, Final, Gap, Eos)}
@@ -89,20 +89,20 @@ def read_line(data: bytes) -> JournalLine:
             newer = _newer_line(data)
             if newer.event.type in _KINDS:
                 raise
-            return JournalLine(settled_ms=newer.settled_ms, past=newer.past)
+            return JournalLine(finalised_ms=newer.finalised_ms, resume_state=newer.resume_state)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def contradiction(fed: Fed, past: Past | None, settled_ms: int) -> str:
+def contradiction(fed: Fed, state: ResumeState | None, finalised_ms: int) -> str:
     """Say why no session can go on with these values; empty if one can.
 
     Only somebody else writes such values, but a session with them fails later, and ends the daemon.
     """
-    if past is not None:
-        n_settled = frames_from_ms(settled_ms - past.start_ms)
-        if past.start_ms < 0 or max(past.anchor, past.until) > n_settled:
-            return "its past is not before what is settled"
+    if state is not None:
+        n_finalised = frames_from_ms(finalised_ms - state.start_ms)
+        if state.start_ms < 0 or max(state.anchor, state.until) > n_finalised:
+            return "its resume state is not of finalised audio"
     choices = fed.choices or Choices()
     wanted = {"language": choices.language, "task": choices.task}
     hints = {"prompt": choices.prompt, "hotwords": choices.hotwords}
@@ -147,15 +147,15 @@ class Journal(Protocol):
     """The reason why the run is over; empty while it is not."""
     is_shared: bool
     """Whether other nodes can go on with the run."""
-    settled_ms: int
+    finalised_ms: int
     """Time of the session before which all audio is silence or in finals.
 
-    Every line carries it. Set it before the final that settles the audio is stored: then the final
+    Every line carries it. Set it before the final of the audio is stored: then the final
     and the time are stored at once, and a session that is resumed after a crash gets each word
     exactly once. `mark` stores it without an event.
     """
-    past: Past | None
-    """What another session needs to go on there; set it with `settled_ms`."""
+    resume_state: ResumeState | None
+    """What another session needs to go on there; set it with `finalised_ms`."""
 
     @property
     def kept_ms(self) -> int:
@@ -187,7 +187,10 @@ class Journal(Protocol):
         """Store who feeds the session now, if that is new. Raises as `store` does."""
 
     def mark(self) -> None:
-        """Store `settled_ms` and `past` if less audio is needed then. Raises as `store` does."""
+        """Store `finalised_ms` and `resume_state` if less audio is needed then.
+
+        Raises as `store` does.
+        """
 
     def end(self, reason: str) -> None:
         """Store that the run is over; the session's name begins another one next time."""

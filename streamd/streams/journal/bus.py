@@ -46,7 +46,7 @@ from streamd.streams.journal.jetstream import (
     StoredMessage,
     UnstorableError,
 )
-from streamd.types import Past
+from streamd.types import ResumeState
 
 _HISTORY = 10_000
 """Finals of a session that a node keeps in memory for replay: a day of speech."""
@@ -64,12 +64,12 @@ Step = Callable[[], Awaitable[None]]
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The `node` that feeds the run `epoch` of a session; empty: none does.
 
-    `settled` is a line without an event: silence is not logged.
+    `progress`, stored as `settled`, is a line without an event: silence is not logged.
     """
 
     node: Annotated[str, msgspec.Meta(pattern=rf"{_NAME}|^\Z")]
     epoch: Annotated[str, msgspec.Meta(pattern=_NAME)]
-    settled: JournalLine = JournalLine()
+    progress: JournalLine = msgspec.field(default=JournalLine(), name="settled")
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,9 +188,9 @@ class Channel:
             self._unreadable = found.at
             return None, found
 
-    async def write_lease(self, node: str, epoch: str, settled: JournalLine) -> None:
+    async def write_lease(self, node: str, epoch: str, progress: JournalLine) -> None:
         """Write the lease; raises `OvertakenError` if another node has done so."""
-        lease = Lease(node=node, epoch=epoch, settled=settled)
+        lease = Lease(node=node, epoch=epoch, progress=progress)
         subject = f"$KV.{LEASES}.{self.key}"
         self.revision = await self.stream.put(subject, _encode(lease), last=self.revision)
 
@@ -217,8 +217,8 @@ class BusJournal:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms, self.fed = 0, 0, 0, Fed()
         self.ended = ""
-        self.settled_ms = 0
-        self.past: Past | None = None
+        self.finalised_ms = 0
+        self.resume_state: ResumeState | None = None
         self._kept = JournalLine()  # the same, as it is stored
         self.closed = False
         self.is_shared = True
@@ -252,8 +252,8 @@ class BusJournal:
 
     @property
     def kept_ms(self) -> int:
-        """Where the stored past begins."""
-        return self._kept.past.start_ms if self._kept.past else 0
+        """Where the audio of the stored state begins."""
+        return self._kept.resume_state.start_ms if self._kept.resume_state else 0
 
     @property
     def lag_ms(self) -> int:
@@ -285,9 +285,13 @@ class BusJournal:
             self._put_line(fed)
 
     def mark(self) -> None:
-        """Store what is settled if less audio is needed then."""
-        if self.is_mine and self.past is not None and self.past.start_ms > self.kept_ms:
-            self._channel.outbox.put(partial(self._write_lease, self._settled), key="mark")
+        """Store the progress if less audio is needed then."""
+        if (
+            self.is_mine
+            and self.resume_state is not None
+            and self.resume_state.start_ms > self.kept_ms
+        ):
+            self._channel.outbox.put(partial(self._write_lease, self._progress), key="mark")
 
     def end(self, reason: str) -> None:
         """Store that the run is over."""
@@ -299,7 +303,7 @@ class BusJournal:
     def close(self) -> None:
         """Let the session go; another node may go on with it at once."""
         if self.is_mine and not self.closed:
-            self._channel.outbox.put(partial(self._write_lease, self._settled, node=""))
+            self._channel.outbox.put(partial(self._write_lease, self._progress, node=""))
             self._channel.outbox.put(self._let_go)
         self.closed = True
 
@@ -347,7 +351,7 @@ class BusJournal:
                 fed=self.fed,
             )
             try:
-                await self._append(JournalLine(settled_ms=self.settled_ms, event=head))
+                await self._append(JournalLine(finalised_ms=self.finalised_ms, event=head))
             except OvertakenError:
                 continue
             self.is_mine = True
@@ -382,8 +386,8 @@ class BusJournal:
             return JournalLine()
 
     def _put_line(self, event: Head | Fed | Final | Gap | Eos) -> None:
-        past = self.past if isinstance(event, Final) else None
-        line = JournalLine(settled_ms=self.settled_ms, past=past, event=event)
+        state = self.resume_state if isinstance(event, Final) else None
+        line = JournalLine(finalised_ms=self.finalised_ms, resume_state=state, event=event)
         self._channel.outbox.put(partial(self._append, line))
 
     async def _append(self, line: JournalLine) -> None:
@@ -404,21 +408,21 @@ class BusJournal:
         await self._stream.tell(f"streamd_told.{self._channel.key}", _encode(told))
 
     @property
-    def _settled(self) -> JournalLine:
-        return JournalLine(settled_ms=self.settled_ms, past=self.past)
+    def _progress(self) -> JournalLine:
+        return JournalLine(finalised_ms=self.finalised_ms, resume_state=self.resume_state)
 
-    async def _write_lease(self, settled: JournalLine, node: str | None = None) -> None:
+    async def _write_lease(self, progress: JournalLine, node: str | None = None) -> None:
         name = self._stream.node if node is None else node
-        await self._channel.write_lease(name, self.epoch, settled)
-        self.keep(settled)
+        await self._channel.write_lease(name, self.epoch, progress)
+        self.keep(progress)
 
     def keep(self, line: JournalLine) -> None:
-        """Note what is stored as settled."""
-        if line.settled_ms >= self._kept.settled_ms:
-            past = line.past or self._kept.past
-            self._kept = JournalLine(settled_ms=line.settled_ms, past=past)
+        """Note the progress that is stored."""
+        if line.finalised_ms >= self._kept.finalised_ms:
+            state = line.resume_state or self._kept.resume_state
+            self._kept = JournalLine(finalised_ms=line.finalised_ms, resume_state=state)
         if not self.is_mine:
-            self.settled_ms, self.past = self._kept.settled_ms, self._kept.past
+            self.finalised_ms, self.resume_state = self._kept.finalised_ms, self._kept.resume_state
 
     async def _let_go(self) -> None:
         self.is_mine = False
@@ -580,12 +584,12 @@ class Bus:
             channel.is_elsewhere = is_fed or is_awaited
         if channel.is_elsewhere:
             return
-        journal.keep(lease.settled)
-        if why := contradiction(journal.fed, journal.past, journal.settled_ms):
+        journal.keep(lease.progress)
+        if why := contradiction(journal.fed, journal.resume_state, journal.finalised_ms):
             log.warning("session %s: %s; the session starts over", journal.session, why)
             await self._drop(channel)
         else:
-            await channel.write_lease(self._stream.node, journal.epoch, lease.settled)
+            await channel.write_lease(self._stream.node, journal.epoch, lease.progress)
             await journal.claim()
 
     async def _look_back(self, channel: Channel, epoch: str) -> None:
@@ -596,7 +600,7 @@ class Bus:
         line = JournalLine()
         with suppress(ValueError):
             line = read_line(found.data) if found else line
-        channel.over = (epoch, line.settled_ms) if isinstance(line.event, Eos) else None
+        channel.over = (epoch, line.finalised_ms) if isinstance(line.event, Eos) else None
 
     async def _is_alive(self, node: str) -> bool:
         return await self._stream.newest(f"$KV.{NODES}.{node}") is not None
@@ -620,7 +624,7 @@ class Bus:
         channel = self._channel(session)
         journal = channel.journal
         if journal is not None and journal.epoch == epoch and journal.ended:
-            return journal.settled_ms
+            return journal.finalised_ms
         return channel.over[1] if channel.over and channel.over[0] == epoch else None
 
     def is_fed_elsewhere(self, session: str) -> bool:

@@ -37,7 +37,7 @@ from streamd.streams.journal import (
     read_line,
 )
 from streamd.system.disk import lock_file, user_folder, write_all
-from streamd.types import Past
+from streamd.types import ResumeState
 
 AUTO = "auto"
 """Stands for the system's folder for such files."""
@@ -225,8 +225,8 @@ class FileJournal:
         self.seq, self.seg, self.end_ms = head.seq, head.seg, head.end_ms
         self.fed = head.fed
         self.ended = ""
-        self.settled_ms = self.kept_ms = 0
-        self.past: Past | None = None
+        self.finalised_ms = self.kept_ms = 0
+        self.resume_state: ResumeState | None = None
         self.is_shared, self.lag_ms = False, 0
         self._index, self._files, self._policy = index, tuple(files), policy
         self._file = -1
@@ -282,8 +282,8 @@ class FileJournal:
             self.fed = fed
 
     def mark(self) -> None:
-        """Write what is settled if less audio is needed then. Raises as `append` does."""
-        if self.past is not None and self.past.start_ms > self.kept_ms:
+        """Write the progress if less audio is needed then. Raises as `append` does."""
+        if self.resume_state is not None and self.resume_state.start_ms > self.kept_ms:
             self._write(None)
 
     def end(self, reason: str) -> None:
@@ -337,7 +337,7 @@ class FileJournal:
         """Read the newest file and continue after its last whole line; cut off the rest."""
         path = self._files[-1].path
         for end, line in lines(path):
-            self.settled_ms = max(self.settled_ms, line.settled_ms)
+            self.finalised_ms = max(self.finalised_ms, line.finalised_ms)
             self._keep(line)
             event = line.event
             if isinstance(event, Final):
@@ -352,7 +352,7 @@ class FileJournal:
                 self.fed = event
             self.ended = event.reason if isinstance(event, Eos) else ""
             self._size = end
-        if why := contradiction(self.fed, self.past, self.settled_ms):
+        if why := contradiction(self.fed, self.resume_state, self.finalised_ms):
             raise JournalError(f"{path}: {why}")
         with os_error_as(JournalError, f"{path}: cannot be resumed"):
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -379,7 +379,9 @@ class FileJournal:
             end_ms=self.end_ms,
             fed=self.fed,
         )
-        line = JournalLine(settled_ms=self.settled_ms, past=self.past, event=head)
+        line = JournalLine(
+            finalised_ms=self.finalised_ms, resume_state=self.resume_state, event=head
+        )
         with os_error_as(JournalError, f"{path}: cannot be created"):
             file = os.open(path, flags, 0o600)
             try:
@@ -413,8 +415,8 @@ class FileJournal:
             else:
                 self._policy.expire(self._index)
         offset = self._size
-        past = self.past if event is None or isinstance(event, Final) else None
-        line = JournalLine(settled_ms=self.settled_ms, past=past, event=event)
+        state = self.resume_state if event is None or isinstance(event, Final) else None
+        line = JournalLine(finalised_ms=self.finalised_ms, resume_state=state, event=event)
         data = _encode(line) + b"\n"
         with os_error_as(JournalError, f"{self._files[-1].path}: cannot be written"):
             try:
@@ -431,8 +433,8 @@ class FileJournal:
         return offset
 
     def _keep(self, line: JournalLine) -> None:
-        if line.past is not None:
-            self.past, self.kept_ms = line.past, line.past.start_ms
+        if line.resume_state is not None:
+            self.resume_state, self.kept_ms = line.resume_state, line.resume_state.start_ms
 
     def _sync(self) -> None:
         _force(self._file)
@@ -563,7 +565,7 @@ class Folder:
         run = [file for file in self._index.of(session) if file.epoch == epoch]
         newest = max(run, key=lambda file: file.seq, default=None)
         last = [line for _, line in lines(newest.path)][-1:] if newest else []
-        return last[0].settled_ms if last and isinstance(last[0].event, Eos) else None
+        return last[0].finalised_ms if last and isinstance(last[0].event, Eos) else None
 
     def unsynced(self) -> list[int]:
         """Return the descriptors to be given to `sync`, in a thread."""

@@ -19,7 +19,7 @@ from streamd.models.model import Model
 from streamd.models.silence import MARGIN, extend
 from streamd.types import Mel
 from tests.coreml.verify.tree import Tree
-from tests.support.coreml_runs import bank_of
+from tests.support.coreml_runs import silence_of
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
@@ -80,10 +80,12 @@ class Calls:
 
     def _new_window(self, n_ctx: int) -> "_Window":
         meta = self._built.meta
-        has_bank = meta.bank and MARGIN + _N_MISSING < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
-        n = max(1, n_ctx - _N_MISSING - has_bank * MARGIN)
-        audio_ctx = 0 if has_bank else n
-        mel, extent = extend(self._mel[:, : 2 * n], meta.dims, bank=has_bank, audio_ctx=audio_ctx)
+        has_silence = meta.silence and MARGIN + _N_MISSING < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
+        n = max(1, n_ctx - _N_MISSING - has_silence * MARGIN)
+        audio_ctx = 0 if has_silence else n
+        mel, extent = extend(
+            self._mel[:, : 2 * n], meta.dims, silence=has_silence, audio_ctx=audio_ctx
+        )
         hidden = {}
 
         def notice(where: str, values: Array) -> None:
@@ -99,9 +101,9 @@ class Calls:
         return _Window(mel, columns, hidden, features)
 
     def _reference(self, notice: Notice = lambda where, values: None) -> ReferenceEngine:
-        """What the packages hold, for all but the bank: that of the checkpoint's own files."""
+        """What the packages hold; the states of silence are those of the checkpoint's own files."""
         meta = self._built.meta
-        return held_reference(meta, self._model.weights, bank_of(self._built), notice=notice)
+        return held_reference(meta, self._model.weights, silence_of(self._built), notice=notice)
 
     def _encode(self, function: Function) -> Call:
         window, parts = self._window(function.n_ctx), self._built.meta.layers

@@ -23,7 +23,7 @@ TURBO = BuiltModel(
         alignment_heads=((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14)),
         contexts=(256, 512, 1500),
         norms={},
-        bank=True,
+        silence=True,
     ),
 )
 PAGE = (Path(__file__).parents[3] / "benchmarks/RESULTS.md").read_text()
@@ -32,7 +32,7 @@ ALL_ON_NEURAL_ENGINE = PLACEMENTS["ane"][1]
 
 
 def parameters(function: Function) -> Iterator[str]:
-    """What a function computes with, but for the bank's states, which are a hundredth of it."""
+    """What a function computes with, but for the states of silence, which are a hundredth of it."""
     parts = TURBO.meta.layers
     for name in SHAPES:
         side, *path = name.split(".")

@@ -13,7 +13,7 @@ from streamd.config import load
 from streamd.daemon import opening
 from streamd.engines.coreml import package
 from streamd.engines.coreml.runtime.programs import PLACEMENTS
-from streamd.engines.coreml.runtime.takeover import make_compiled_folder
+from streamd.engines.coreml.runtime.switchover import make_compiled_folder
 from streamd.errors import ModelError
 from tests.support import coreml_stand_in
 from tests.support.checkpoints import checkpoint, huggingface

@@ -92,8 +92,8 @@ class CoreMLEngine:
         mel: Mel,
         *,
         audio_ctx: int = 0,
-        known: CoreMLFeatures | None = None,
-        n_known: int = 0,
+        previous: CoreMLFeatures | None = None,
+        n_reused: int = 0,
     ) -> CoreMLFeatures:
         """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed often.
 

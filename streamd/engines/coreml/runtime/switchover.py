@@ -90,13 +90,13 @@ class SwitchingEngine:
         mel: Mel,
         *,
         audio_ctx: int = 0,
-        known: SwitchingFeatures | None = None,
-        n_known: int = 0,
+        previous: SwitchingFeatures | None = None,
+        n_reused: int = 0,
     ) -> SwitchingFeatures:
         """Encode a window on the current engine."""
         engine = self.current
-        its_own = known[1] if known is not None and known[0] is engine else None
-        return engine, engine.encode(mel, audio_ctx=audio_ctx, known=its_own, n_known=n_known)
+        its_own = previous[1] if previous is not None and previous[0] is engine else None
+        return engine, engine.encode(mel, audio_ctx=audio_ctx, previous=its_own, n_reused=n_reused)
 
     def decoder(self, features: SwitchingFeatures, n_slots: int) -> Decoder:
         """Return a decoder of the engine that encoded the window."""

@@ -1,4 +1,4 @@
-"""What a session has settled is text: another one that knows its past goes on from there."""
+"""What a session has finalised is text: another one with its state goes on from there."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
-from streamd.types import FRAME_MS, Hypothesis, Past, Window
+from streamd.types import FRAME_MS, Hypothesis, ResumeState, Window
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
@@ -39,12 +39,12 @@ class From(ScriptedRecognizer):
 
 
 def spoken(
-    frames, past: Past, settled_ms: int, engine: list[int], *, life: int | None
-) -> tuple[list[Final], Past, int]:
-    """The finals of a session that goes on from a past and dies after so many frames."""
-    start = past.start_ms // FRAME_MS
+    frames, state: ResumeState, finalised_ms: int, engine: list[int], *, life: int | None
+) -> tuple[list[Final], ResumeState, int]:
+    """The finals of a session that goes on from a state and dies after so many frames."""
+    start = state.start_ms // FRAME_MS
     session, recognizer = scripted_session(), From(start)
-    session.resume(past, settled_ms, 1)
+    session.resume(state, finalised_ms, 1)
     events, window, free_at, at = [], None, 0, 0
     for i, frame in enumerate(frames[start:][:life]):
         n = len(events)
@@ -54,18 +54,18 @@ def spoken(
             window = None
         if window is None and (window := session.next_window()) is not None:
             free_at, at = i + engine[at % len(engine)], at + 1
-        assert session.settled_ms >= settled_ms
+        assert session.finalised_ms >= finalised_ms
         if i % 50 == 0 or any(isinstance(event, Final) for event in events[n:]):
-            assert session.past.start_ms >= past.start_ms
-            past, settled_ms = session.past, session.settled_ms
-            assert settled_ms - past.start_ms <= 21_500  # bounds what a client keeps
+            assert session.resume_state.start_ms >= state.start_ms
+            state, finalised_ms = session.resume_state, session.finalised_ms
+            assert finalised_ms - state.start_ms <= 21_500  # bounds what a client keeps
     if life is None:
         if window is not None:
             events += session.accept(window, recognizer.recognize(window))
         events += session.flush()
         while (window := session.next_window()) is not None:
             events += session.accept(window, recognizer.recognize(window))
-    return [event for event in events if isinstance(event, Final)], past, settled_ms
+    return [event for event in events if isinstance(event, Final)], state, finalised_ms
 
 
 def said(finals: list[Final]) -> list[tuple[str, int, int]]:
@@ -80,9 +80,9 @@ def said(finals: list[Final]) -> list[tuple[str, int, int]]:
 def test_sessions_that_die_anywhere_say_what_one_that_lives_says(stretches, engine, lives):
     frames = scripted_audio(speech_of(stretches))
     finals: list[Final] = []
-    past, settled_ms = Past(), 0
+    state, finalised_ms = ResumeState(), 0
     for life in (*lives, None):
-        more, past, settled_ms = spoken(frames, past, settled_ms, engine, life=life)
+        more, state, finalised_ms = spoken(frames, state, finalised_ms, engine, life=life)
         finals += more
-    undisturbed, _, _ = spoken(frames, Past(), 0, engine, life=None)
+    undisturbed, _, _ = spoken(frames, ResumeState(), 0, engine, life=None)
     assert said(finals) == said(undisturbed)

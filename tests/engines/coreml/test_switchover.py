@@ -10,7 +10,7 @@ import pytest
 from streamd.engines.coreml.golden import against_golden, golden_vectors
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
 from streamd.engines.coreml.runtime.programs import PLACEMENTS
-from streamd.engines.coreml.runtime.takeover import (
+from streamd.engines.coreml.runtime.switchover import (
     SwitchingEngine,
     make_compiled_folder,
     take_over,
@@ -127,7 +127,7 @@ def test_workers_that_end_with_the_program_are_no_failure(job, faults, caplog):
 
 def test_what_takes_too_long_is_given_up(job, monkeypatch, caplog):
     monkeypatch.setattr(
-        "streamd.engines.coreml.runtime.takeover.LOADING", replace(PATIENT, start_s=0.0, deaths=1)
+        "streamd.engines.coreml.runtime.switchover.LOADING", replace(PATIENT, start_s=0.0, deaths=1)
     )
     assert placement(bring_up(job)) is None
     assert ["was not ready within 0 s" in told for told in warnings(caplog)] == [True, True]
@@ -152,17 +152,17 @@ def test_a_window_is_decoded_to_its_end_by_the_engine_that_encoded_it():
     def engine(name: str):
         return SimpleNamespace(
             dims=None,
-            encode=lambda mel, known, **_: (name, known),
+            encode=lambda mel, previous, **_: (name, previous),
             decoder=lambda features, n_slots: (name, features),
         )
 
     switching = SwitchingEngine(engine("first"))
     window = switching.encode(None)
-    longer = switching.encode(None, known=window, n_known=9)
+    longer = switching.encode(None, previous=window, n_reused=9)
     switching.current = engine("second")
     assert switching.decoder(window, 1) == ("first", ("first", None))
     assert switching.decoder(longer, 1) == ("first", ("first", ("first", None)))
-    on_second = switching.encode(None, known=longer, n_known=9)
+    on_second = switching.encode(None, previous=longer, n_reused=9)
     assert switching.decoder(on_second, 1) == ("second", ("second", None)), "it knows its own alone"
 
 
@@ -176,7 +176,7 @@ def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monke
     assert make_compiled_folder(here) == old
     assert (old / "encoder.mlmodelc").exists()
     monkeypatch.setattr(
-        "streamd.engines.coreml.runtime.takeover.machine", lambda: ("Apple M9", "99A1")
+        "streamd.engines.coreml.runtime.switchover.machine", lambda: ("Apple M9", "99A1")
     )
     new = make_compiled_folder(here)
     assert new != old
