@@ -28,7 +28,7 @@ An option has one name everywhere, in this order of precedence: `--endpoint-ms 7
 line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[vad]` of a TOML file.
 
 - `--config FILE` (or `{CONFIG_VARIABLE}`) names the TOML file, `--print-config` prints it (with
-  `***` in place of the password of `--bus`).
+  `***` in place of passwords in addresses).
 - `-h`, `--help` list the common options, `--help-all` all, `--version` the version.
 - A switch has the flags `--NAME` and `--no-NAME`, unless another is listed; its key takes `true` or
   `false`. The tables have the flag that changes the default.

@@ -10,6 +10,7 @@ have milliseconds at the edges. Where no comment says otherwise, how much a numb
 matters is measured in ``benchmarks/RESULTS.md``, "What each number is worth".
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Literal, get_args
@@ -23,6 +24,13 @@ DERIVED = "derived"
 CREDENTIALS = r"(^|,|//)([^:/@]*:)?(?:(?!//).)*@"
 """What may stand before the host of an address, in a list with commas: a user and a password, with
 any character, or a token alone. The groups are what stands before it, and the user."""
+_URL_CREDENTIALS = r"^([a-z]+://)([^:/?#]*:)?[^/?#]*@"
+"""The same in the address of a file."""
+
+
+def without_password(name: str) -> str:
+    """The name of a file; the password in an address is replaced by ``***``."""
+    return re.sub(_URL_CREDENTIALS, r"\1\2***@", name, flags=re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,7 @@ class Option:
     common: bool = False  # whether ``--help`` lists it, too
     allowed: str = ""  # what values are allowed, where the type cannot say it
     synonyms: Mapping[str, str] = field(default_factory=dict)  # in lower case -> value
-    secret: bool = False  # whether it has `CREDENTIALS`, which must not be shown
+    secret: bool = False  # whether it may have a password, which must not be shown
 
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -92,7 +100,9 @@ class InputOptions:
     """Where the audio comes from."""
 
     files: Annotated[
-        tuple[str, ...], "FILE...", Option("audio files or URLs, in order; - is standard input")
+        tuple[str, ...],
+        "FILE...",
+        Option("audio files or URLs, in order; - is standard input", secret=True),
     ] = ()
     source: Annotated[bool, Option("take audio only from network clients")] = True
     device: Annotated[

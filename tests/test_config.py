@@ -165,6 +165,21 @@ def test_no_password_of_the_bus_is_printed(bus, shown):
     assert f'\nbus = "{shown}"\n' in as_toml(config)
 
 
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("https://joe:pass:wo@rd@host/talk.mp3?at=a@b", "https://joe:***@host/talk.mp3?at=a@b"),
+        ("RTSP://token@host:554/", "RTSP://***@host:554/"),
+        ("https://host/a@b.mp3", "https://host/a@b.mp3"),
+        ("joe:talk@home.wav", "joe:talk@home.wav"),
+    ],
+)
+def test_no_password_of_an_input_is_printed(file, shown):
+    config = load({"files": ["-", file]}, {})
+    assert config.input.files == ("-", file)
+    assert f'files = ["-","{shown}"]' in as_toml(config)
+
+
 def test_name_that_is_no_text_cannot_be_printed():
     config = load({"files": [os.fsdecode(b"caf\xe9.wav")]}, {})
     with pytest.raises(ConfigError, match=r"not UTF-8, so no TOML file can hold it: '\\udce9'"):

@@ -150,6 +150,8 @@ class Field:
 
     def shown(self, value: object) -> object:
         """A value as a TOML file has it, with ``***`` in place of a password."""
+        if self.opt.secret and isinstance(value, tuple):
+            return [options.without_password(name) for name in value]
         if self.opt.secret:
             return re.sub(options.CREDENTIALS, r"\1\2***@", str(value))
         return self.written(value)

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from streamd.config import Config
 from streamd.errors import ConfigError, os_error_as
-from streamd.options import OutputOptions
+from streamd.options import OutputOptions, without_password
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
@@ -97,7 +97,7 @@ def check_files(config: Config, files: Sequence[str]) -> None:
             _refuse_input((*map(Path, output.output), *wanted), other)
         for path in wanted:
             if path in seen:
-                both = f"{seen[path]} and {file}"
+                both = " and ".join(map(without_password, (seen[path], file)))
                 raise ConfigError(f"{both} would both be written to {path}: rename one")
             seen[path] = file
 

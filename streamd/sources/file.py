@@ -16,6 +16,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from streamd.errors import SourceError
+from streamd.options import without_password
 from streamd.sources import FrameStream, ffmpeg
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
@@ -130,7 +131,7 @@ class FileSource:
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self.name = upload or str(path)
+        self.name = upload or without_password(str(path))
         self._path, self._formats = str(path), ffmpeg.SELF_CONTAINED if upload else ""
         self.live = realtime
         self.duration_ms: int | None = None

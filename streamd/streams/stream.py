@@ -72,7 +72,7 @@ class Stream:
         self.broken: Callable[[Exception], None] = self._log_bug
         """Gets the bug that ended the session in one of its windows; set by who answers for it."""
         self._is_out = False  # a window, to be transcribed
-        self._language_told = False
+        self._language_published = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
         self._begins = ResumeState(), 0, 1  # what `Session.resume` takes
         self.has_source = True  # false while a device that feeds the session is unplugged
@@ -249,8 +249,8 @@ class Stream:
             return
         self._publish(self.session.accept(window, hypothesis))
         # Of a language that the recognizer was given, the probability is 1.
-        if not self._language_told and self.session.language and hypothesis.language_prob < 1:
-            self._language_told = True
+        if not self._language_published and self.session.language and hypothesis.language_prob < 1:
+            self._language_published = True
             log.info(HEARD, self.hub.session, self.session.language)
         self._notify()
 

@@ -293,9 +293,9 @@ async def test_an_address_that_is_wrong(server):
     url = f"{server.url}/none.mp3"
     with pytest.raises(SourceError, match=f"^cannot read {url}: Server returned 404 Not Found; "):
         await samples_of(FileSource(url))
-    made_up = "http://127.0.0.1:1/a.mp3"
-    with pytest.raises(SourceError, match=f"^cannot read {made_up}: Connection refused; check the"):
-        await samples_of(FileSource(made_up))
+    shown = r"http://joe:\*\*\*@127.0.0.1:1/a.mp3"
+    with pytest.raises(SourceError, match=f"^cannot read {shown}: Connection refused; check the"):
+        await samples_of(FileSource("http://joe:secret@127.0.0.1:1/a.mp3"))
 
 
 async def test_a_server_that_goes_away_is_told(made, speech, server):

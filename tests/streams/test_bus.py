@@ -455,7 +455,7 @@ async def test_what_is_told_and_nobody_here_can_read_is_passed_over(nats, caplog
     async with nodes(nats) as (a, b):
         stream = await a.open()
         heard = await b.listen()
-        await a.stream.tell("streamd_told.talk", data)
+        await a.stream.publish("streamd_told.talk", data)
         await say(stream)
         assert [final.seq for final in await finals(heard, 1)] == [1]
         assert (b.streams.unready(), b.is_alive) == ([], True)

@@ -3,9 +3,9 @@
 A session has a *lease* in a key-value bucket, which says which node feeds it, and each of its runs
 a subject in a stream, with the lines that a file has (`JournalLine`). A node takes a session by
 writing the lease and then a `Head` into the run: both only if nothing came in between. So the next
-line of a node that has lost the session without noticing is refused. Partials are told to the other
-nodes without being stored; each message names the place of the last line, and who lacks a line
-reads it from the stream.
+line of a node that has lost the session without noticing is refused. Partials are relayed to the
+other nodes without being stored; each message names the place of the last line, and a node that
+lacks a line reads it from the stream.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _HISTORY = 10_000
 """Finals of a session that a node keeps in memory for replay: a day of speech."""
 _PATIENCE_S = 10.0
 """How long a client waits for the bus to say what is known of its session."""
-_TOLD = Partial | Vad | Lag | Stats | Fault
+_RELAYED = Partial | Vad | Lag | Stats | Fault
 """Events that other nodes hear of, but that are not stored."""
 
 _NAME = r"^[\w-]{1,64}\Z"
@@ -72,8 +72,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     progress: JournalLine = msgspec.field(default=JournalLine(), name="settled")
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the node that feeds a run tells the others: a `line` that is stored, or an event.
+class Relayed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the node that feeds a run sends to the others: a `line` that is stored, or an event.
 
     `at` is the place of the run's last line in the stream, `before` that of the line before it.
     """
@@ -82,11 +82,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: int
     before: int = 0
     line: JournalLine | None = None
-    event: _TOLD | None = None
+    event: _RELAYED | None = None
 
 
 _encode = msgspec.json.Encoder().encode
-_told = msgspec.json.Decoder(Told).decode
+_relayed = msgspec.json.Decoder(Relayed).decode
 _lease = msgspec.json.Decoder(Lease).decode
 
 
@@ -273,7 +273,7 @@ class BusJournal:
             self._put_line(event)
         elif isinstance(event, Lag | Stats):
             release(event)
-            self._channel.outbox.put(partial(self._tell, event), key=type(event))
+            self._channel.outbox.put(partial(self._relay_event, event), key=type(event))
             return
         key = Partial if isinstance(event, Partial) else None
         self._channel.outbox.put(partial(self._pass_on, event, release), key=key)
@@ -394,18 +394,18 @@ class BusJournal:
         before = self.at
         at = await self._stream.put(self._subject, _encode(line), last=before)
         self._take(at, line)
-        await self._send(Told(epoch=self.epoch, at=at, before=before, line=line))
+        await self._send(Relayed(epoch=self.epoch, at=at, before=before, line=line))
 
     async def _pass_on(self, event: SessionEvent, release: Release) -> None:
         release(event)
-        if isinstance(event, _TOLD):
-            await self._tell(event)
+        if isinstance(event, _RELAYED):
+            await self._relay_event(event)
 
-    async def _tell(self, event: _TOLD) -> None:
-        await self._send(Told(epoch=self.epoch, at=self.at, event=event))
+    async def _relay_event(self, event: _RELAYED) -> None:
+        await self._send(Relayed(epoch=self.epoch, at=self.at, event=event))
 
-    async def _send(self, told: Told) -> None:
-        await self._stream.tell(f"streamd_told.{self._channel.key}", _encode(told))
+    async def _send(self, relayed: Relayed) -> None:
+        await self._stream.publish(f"streamd_told.{self._channel.key}", _encode(relayed))
 
     @property
     def _progress(self) -> JournalLine:
@@ -429,17 +429,17 @@ class BusJournal:
 
     async def _hear(self, data: bytes) -> None:
         try:
-            told = _told(data)
+            relayed = _relayed(data)
         except (ValueError, RecursionError):
             return  # of a newer node; if it was a line, the next one or the next beat shows it
-        if self.is_mine or told.epoch != self.epoch:
+        if self.is_mine or relayed.epoch != self.epoch:
             return
-        if told.line is not None and told.before == self.at:
-            self._take(told.at, told.line)
-        elif told.at > self.at:
+        if relayed.line is not None and relayed.before == self.at:
+            self._take(relayed.at, relayed.line)
+        elif relayed.at > self.at:
             await self.catch_up()
-        if told.event is not None and told.at == self.at:
-            self._relay(told.event)
+        if relayed.event is not None and relayed.at == self.at:
+            self._relay(relayed.event)
 
     def _take(self, at: int, line: JournalLine) -> None:
         """Note a line that is stored; tell the hub, unless it is this node's own."""
@@ -650,7 +650,7 @@ class Bus:
                 await self._look_after(session, channel)
 
     async def _look_after(self, session: str, channel: Channel) -> None:
-        """Forget a session that nobody needs; look for lines of which nobody has told us."""
+        """Forget a session that nobody needs; look for lines that were not relayed."""
         journal = channel.journal
         if journal is not None and not journal.is_joined:
             journal.close()  # the client for which it was looked up could not have it

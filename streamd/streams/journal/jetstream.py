@@ -175,7 +175,7 @@ class JetStream:
         await self._declared.wait()
         return _stored(await self._insist(lambda: self._get(subject)))
 
-    async def tell(self, subject: str, data: bytes) -> None:
+    async def publish(self, subject: str, data: bytes) -> None:
         """Send a message that is not stored to whoever listens now, unless it is too long."""
         if self._nats.is_connected:
             with suppress(Error):
