@@ -7,9 +7,9 @@ Each run has a NAME and options of streamd; one whose name begins with "offline"
 transcribe``, any other a live stream on a clock on which computing takes no time. The usual runs
 are ``offline``, ``live`` and ``utterances:step=0``. Sounds are sets of ``sounds.py``. What a run
 said and did is kept in ``--out``; a run that was interrupted goes on, one that is there is only
-counted. Tables: words, latency and cost; marks and capitals; for each run's wrong words, in which
-other runs they are wrong too; words invented in noise. ``--wrong`` lists every wrong word. Prints,
-last, one JSON line.
+counted. Tables: words, latency and cost; marks and capitals; turns of a conversation; for each
+run's wrong words, in which other runs they are wrong too; words invented in noise. ``--wrong``
+lists every wrong word. Prints, last, one JSON line.
 """
 
 import argparse
@@ -74,6 +74,13 @@ def marks_table(runs: Runs) -> str:
     return table(["run", *head], [(name, *row.values()) for name, row in rows.items()])
 
 
+def dialogue_table(runs: Runs) -> str:
+    """How a conversation can be read."""
+    rows = {name: asdict(scores.dialogue(run)) for name, run in runs.items()}
+    head = [key.replace("_", " ") for key in next(iter(rows.values()))]
+    return table(["run", *head], [(name, *row.values()) for name, row in rows.items()])
+
+
 def causes_table(runs: Runs, *, show: bool) -> str:
     """Wrong words of each live run by the other runs that have them wrong as well."""
     wrong = {
@@ -116,7 +123,9 @@ def report(name: str, runs: Runs, *, show: bool) -> str:
     if not first[0][0].reference:
         return f"{title}\n\n{noise_table(runs)}\n"
     n_words = scores.run_errors(first).words
-    parts = (words_table(runs), marks_table(runs), causes_table(runs, show=show))
+    parts = [words_table(runs), marks_table(runs), causes_table(runs, show=show)]
+    if all(sound.turns for sound, _ in first):
+        parts.insert(2, dialogue_table(runs))
     return "\n\n".join([f"{title}, {n_words} words", *parts]) + "\n"
 
 

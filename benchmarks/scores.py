@@ -17,7 +17,7 @@ from lab.metrics import commit_violations, erased
 from runs import Trace
 from sounds import Sound
 from streamd.cli.bench import normalizers
-from streamd.events import Partial
+from streamd.events import Final, Partial
 
 Scored = Sequence[tuple[Sound, Trace]]
 """A run over a set of sounds."""
@@ -275,3 +275,107 @@ def _right(passages: Iterable[str], text: str) -> list[tuple[Printed, Printed]]:
 
 def _is_printed(passage: str) -> bool:
     return passage != passage.lower() and any(mark in passage for mark in ".,?!")
+
+
+# -- dialogue ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """How captions of people who talk to each other can be read.
+
+    `ends`, `commas`: precision, recall and F1 of the marks behind words that are right, in percent;
+    `ends_kept`: of all ends of sentences in the reference. `mixed`: turns that share a final with
+    another speaker's words; `lost`: turns of a second and more of which no word is right. `delay`:
+    from the end of a turn to the final with its last right word, in ms.
+    """
+
+    turns: int
+    finals: int
+    words_per_final: float
+    ends_kept: str
+    ends: str
+    commas: str
+    mixed: int
+    lost: int
+    delay: str
+
+
+def dialogue(run: Scored) -> Dialogue:
+    """Of runs over sounds whose turns are known."""
+    words = [word for sound, trace in run for word in _heard(sound, trace)]
+    marks = [(word.said.mark, word.read.mark) for word in words]
+    n_ends = sum(
+        word.mark == "." for sound, _ in run for turn in sound.turns for word in printed(turn.text)
+    )
+    finals = [final for _, trace in run for final in trace.finals]
+    found = [_turns_in_finals(sound, trace) for sound, trace in run]
+    return Dialogue(
+        turns=sum(len(sound.turns) for sound, _ in run),
+        finals=len(finals),
+        words_per_final=sum(len(final.text.split()) for final in finals) / max(1, len(finals)),
+        ends_kept=f"{sum(pair == ('.', '.') for pair in marks)} of {n_ends}",
+        ends=_f1(marks, "."),
+        commas=_f1(marks, ","),
+        mixed=sum(each.mixed for each in found),
+        lost=sum(each.lost for each in found),
+        delay=spread([ms for each in found for ms in each.delays_ms]),
+    )
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """A right word: in which turn and final it is, as printed and as written."""
+
+    turn: int
+    final: int
+    said: Printed
+    read: Printed
+
+
+def _heard(sound: Sound, trace: Trace) -> list[_Heard]:
+    said = [(i, word) for i, turn in enumerate(sound.turns) for word in printed(turn.text)]
+    read = [(i, word) for i, final in enumerate(trace.finals) for word in printed(final.text)]
+    found = jiwer.process_words(
+        " ".join(word.word for _, word in said), " ".join(word.word for _, word in read)
+    )
+    pairs = [
+        (said[part.ref_start_idx + i], read[part.hyp_start_idx + i])
+        for part in found.alignments[0]
+        if part.type == "equal"
+        for i in range(part.ref_end_idx - part.ref_start_idx)
+    ]
+    return [_Heard(turn, final, a, b) for (turn, a), (final, b) in pairs]
+
+
+@dataclass(frozen=True)
+class _Turns:
+    mixed: int
+    lost: int
+    delays_ms: list[float]
+
+
+def _turns_in_finals(sound: Sound, trace: Trace) -> _Turns:
+    words = _heard(sound, trace)
+    speakers: dict[int, set[str]] = {}
+    for word in words:
+        speakers.setdefault(word.final, set()).add(sound.turns[word.turn].speaker)
+    mixed = {word.turn for word in words if len(speakers[word.final]) > 1}
+    last = {word.turn: word.final for word in words}
+    said_ms = [entry.t_ms for entry in trace.said if isinstance(entry.event, Final)]
+    long = [i for i, turn in enumerate(sound.turns) if turn.end_ms - turn.start_ms >= 1000]
+    return _Turns(
+        mixed=len(mixed),
+        lost=sum(i not in last for i in long),
+        delays_ms=[said_ms[final] - sound.turns[i].end_ms for i, final in last.items()],
+    )
+
+
+def _f1(marks: Sequence[tuple[str, str]], mark: str) -> str:
+    """Precision/recall/F1 of a mark, in percent."""
+    both = sum(a == b == mark for a, b in marks)
+    said, read = (sum(pair[i] == mark for pair in marks) for i in (0, 1))
+    return "/".join(
+        f"{100 * n:.0f}"
+        for n in (both / max(1, read), both / max(1, said), 2 * both / max(1, said + read))
+    )

@@ -24,11 +24,22 @@ RECORDING = _ROOT / "tests/speech/recording.flac"
 
 
 @dataclass(frozen=True)
+class Turn:
+    """What one speaker says before another one does: the text as it is printed, and its times."""
+
+    speaker: str
+    text: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True)
 class Sound:
     """A sound file and what is said in it.
 
     `reference`: the spoken words, as one line; `words`: the same with their times; `passages`: the
-    text as it is printed, with marks and capitals. Nothing is said in noise.
+    text as it is printed, with marks and capitals; `turns`: the same by speaker, if they are known.
+    Nothing is said in noise.
     """
 
     name: str
@@ -36,6 +47,7 @@ class Sound:
     reference: str = ""
     words: tuple[SpokenWord, ...] = ()
     passages: tuple[str, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
 
 def clips(data: Path, language: str = "en") -> list[Sound]:
@@ -72,6 +84,15 @@ def stream(data: Path, name: str) -> Sound:
         reference=about["ref_words"],
         words=_timed(about["segments"]),
         passages=tuple(segment["text"] for segment in about["segments"]),
+        turns=_turns(about["segments"]),
+    )
+
+
+def _turns(segments: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
+    return tuple(
+        Turn(each["speaker"], each["text"], round(each["start"] * 1000), round(each["end"] * 1000))
+        for each in segments
+        if "speaker" in each
     )
 
 

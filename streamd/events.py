@@ -112,8 +112,9 @@ def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
 class Partial(Event, _InSeconds, frozen=True, kw_only=True, tag="partial"):
     """The text of segment `seg` so far; replaces the segment's earlier partials.
 
-    The first `stable` characters of `text` are committed: they never change. `rev` counts up within
-    the segment. `lag_ms` is the audio that arrived while this was being transcribed.
+    The words in the first `stable` characters of `text` are committed: they never change. The marks
+    between them and their capitals may, up to the final. `rev` counts up within the segment.
+    `lag_ms` is the audio that arrived while this was being transcribed.
     """
 
     is_final: ClassVar = False

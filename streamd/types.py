@@ -94,7 +94,8 @@ class Window:
     committed, so it is decoded with full checks. `language` is the code of the last one, or empty;
     with `detect` it may have changed. `task` is "transcribe" or "translate", or empty for the
     recognizer's own. `initial_prompt` is text before the prompt, `hotwords` are words and names to
-    expect; text that is too long loses its beginning, but hotwords stay.
+    expect; text that is too long loses its beginning, but hotwords stay. `given_words` are the
+    words of `before` and `prefix`, if the marks and capitals of all words are to be decided anew.
     """
 
     start: int
@@ -111,6 +112,7 @@ class Window:
     task: str = ""
     initial_prompt: str = ""
     hotwords: str = ""
+    given_words: tuple[Word, ...] | None = None
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
@@ -134,7 +136,8 @@ class Hypothesis:
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
     prefix. `language` has the probability `language_prob`, which is 1 unless it was detected.
     `suspect` says why a guard distrusts the result, or is None: suspect words are never agreed
-    upon, and unless the window is `last` they are not shown.
+    upon, and unless the window is `last` they are not shown. `given_words` are the window's, with
+    the marks and capitals that are right now.
     """
 
     words: tuple[Word, ...] = ()
@@ -145,6 +148,7 @@ class Hypothesis:
     no_speech_prob: float = 0.0
     temperature: float = 0.0
     suspect: Suspect | None = None
+    given_words: tuple[Word, ...] = ()
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
     @property

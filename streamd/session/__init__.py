@@ -249,6 +249,7 @@ class Session:
             task=self._options.task,
             initial_prompt=self._options.prompt,
             hotwords=self._options.hotwords,
+            given_words=segment.given_words if last else None,
             encoded=self._encoded,
         )
         return self._out
@@ -261,6 +262,7 @@ class Session:
         segment.on(Move.RETURN)
         self._out, self._encoded = None, hypothesis.encoded
         self._transcribed = max(self._transcribed, window.end)
+        segment.punctuate(hypothesis.given_words)
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         utterance, events = segment.utterance, []

@@ -30,10 +30,10 @@ from itertools import takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
 from streamd.session.segmenter import Segmenter
-from streamd.session.spelling import capitalised, split_mark, with_marks
+from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import State, Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Word, ms_from_frames, text_of
-from streamd.whisper.marks import STOPS, is_mark
+from streamd.whisper.marks import STOPS, is_mark, with_marks
 
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: if no word was committed for the first, those older than the second are, anyway. It
@@ -144,6 +144,20 @@ class Segment:
     def prefix(self) -> tuple[int, ...]:
         """Tokens of the utterance's committed words inside the window."""
         return tuple(token for word in self.committed[self.n_left :] for token in word.tokens)
+
+    @property
+    def given_words(self) -> tuple[Word, ...]:
+        """The words `in_window`, each with its mark."""
+        return tuple(with_marks(self.in_window))
+
+    def punctuate(self, words: Sequence[Word]) -> None:
+        """Write the committed words in the window with the marks and capitals of these.
+
+        `words` are those that `given_words` were, or none. The context was published: it stays.
+        """
+        if words:
+            n_context = len(with_marks(self.context.words)) if self.context else 0
+            self.committed[self.n_left :] = words[n_context:]
 
     @property
     def before(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from streamd.types import Word
-from streamd.whisper.marks import MARKS, is_mark
+from streamd.whisper.marks import MARKS
 
 
 def split_mark(word: Word) -> tuple[Word, Word] | None:
@@ -14,22 +14,6 @@ def split_mark(word: Word) -> tuple[Word, Word] | None:
     text, tokens, n = word.text, word.tokens, word.n_mark
     bare = replace(word, text=text[:-1], tokens=tokens[:-n], n_mark=0)
     return bare, replace(word, text=text[-1], tokens=tokens[-n:], start=word.end, n_mark=0)
-
-
-def with_marks(words: Sequence[Word]) -> list[Word]:
-    """Join each mark that stands alone to the word before it."""
-    joined: list[Word] = []
-    for word in words:
-        if joined and is_mark(word.text):
-            joined[-1] = replace(
-                joined[-1],
-                text=joined[-1].text + word.text,
-                tokens=(*joined[-1].tokens, *word.tokens),
-                n_mark=len(word.tokens),
-            )
-        else:
-            joined.append(word)
-    return joined
 
 
 def capitalised(word: Word) -> Word:

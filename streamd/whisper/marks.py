@@ -1,5 +1,10 @@
 """The marks that end and divide sentences, in all scripts, for everything that looks at them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from streamd.types import Word
+
 STOPS = ".?!。？！"
 """Each ends a sentence."""
 COMMAS = ",，、"
@@ -18,3 +23,19 @@ def ends_sentence(text: str) -> bool:
     Three dots are none of these: the speaker breaks off.
     """
     return text.endswith(tuple(STOPS)) and not text.endswith("...")
+
+
+def with_marks(words: Sequence[Word]) -> list[Word]:
+    """Join each mark that stands alone to the word before it."""
+    joined: list[Word] = []
+    for word in words:
+        if joined and is_mark(word.text):
+            joined[-1] = replace(
+                joined[-1],
+                text=joined[-1].text + word.text,
+                tokens=(*joined[-1].tokens, *word.tokens),
+                n_mark=len(word.tokens),
+            )
+        else:
+            joined.append(word)
+    return joined

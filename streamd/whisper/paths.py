@@ -104,7 +104,7 @@ class Cache:
 
     def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
         """Run given tokens in one pass; return the logits of the positions in `want`."""
-        return self._follow(Path(), tokens, want)
+        return self.follow(Path(), tokens, want)
 
     def resume(
         self, cached: CachedTokens, tokens: Sequence[int], *, want: Sequence[int], again: int
@@ -141,9 +141,10 @@ class Cache:
 
         Returns the path with all of them run, and the logits (1 + len(guess), n_vocab) after each.
         """
-        return self._follow(path, (path.tokens[-1], *guess), range(1 + len(guess)))
+        return self.follow(path, (path.tokens[-1], *guess), range(1 + len(guess)))
 
-    def _follow(self, path: Path, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
+    def follow(self, path: Path, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
+        """Run tokens behind a path; return the longer path, and the logits of those in `want`."""
         slots = self._take(len(tokens))
         attended = [(*path.slots, *slots[: i + 1]) for i in range(len(slots))]
         logits, alignment = self._step(tokens, slots, attended, want)

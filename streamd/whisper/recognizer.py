@@ -23,8 +23,10 @@ from streamd.whisper.decode import (
     with_fallback,
 )
 from streamd.whisper.engine import Engine, FeaturesT
+from streamd.whisper.marks import with_marks
 from streamd.whisper.mel import MelCache
 from streamd.whisper.paths import CachedTokens
+from streamd.whisper.punctuation import punctuated
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import find_words, n_attended, spread_words, tighten
 
@@ -98,7 +100,7 @@ class Recognizer(Generic[FeaturesT]):
             return self._decode(view, options, temperature, rng)
 
         decoded = with_fallback(attempt, options)
-        hypothesis = self._hypothesis(window, view, decoded)
+        hypothesis = self._punctuated(window, view, self._hypothesis(window, view, decoded))
         states = _States(view.features, decoded.cached)
         encoded = Encoded(window.start, window.end, states)
         return replace(hypothesis, language_prob=view.language_prob, encoded=encoded)
@@ -182,6 +184,27 @@ class Recognizer(Generic[FeaturesT]):
             no_speech_prob=decoded.no_speech_prob,
             temperature=decoded.temperature,
             suspect=suspect,
+        )
+
+    def _punctuated(
+        self, window: Window, view: "_View[FeaturesT]", hypothesis: Hypothesis
+    ) -> Hypothesis:
+        """The hypothesis with the marks and capitals of what is known of the whole text."""
+        if window.given_words is None or view.tokenizer.translates:
+            return hypothesis
+        words = punctuated(
+            with_marks((*window.given_words, *hypothesis.words)),
+            language=view.context.language,
+            tokenizer=view.tokenizer,
+            new_decoder=lambda n_slots: self._engine.decoder(view.features, n_slots),
+        )
+        n_given = len(window.given_words)
+        new = tuple(words[n_given:])
+        return replace(
+            hypothesis,
+            words=new,
+            tokens=tuple(token for word in new for token in word.tokens),
+            given_words=tuple(words[:n_given]),
         )
 
     def _distrusted(

@@ -92,7 +92,8 @@ def test_costs_are_shares_of_the_audio():
     ("said", "n"),
     [
         ([partial(1, "turn it", 1), partial(2, "turn on", 1), final(3, "turn on")], 0),
-        ([partial(1, "turn it", 1), final(2, "Turn it")], 1),
+        ([partial(1, "turn it", 2), final(2, "Turn it.")], 0),
+        ([partial(1, "turn it", 2), final(2, "turn in")], 1),
         ([partial(1, "turn it", 2), partial(2, "turn it on", 1), final(3, "turn it on")], 1),
         ([partial(1, "turn it", 2), partial(2, "turn", 1), final(3, "turn it")], 1),
         ([final(1, "turn"), final(2, "turn")], 1),

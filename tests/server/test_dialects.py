@@ -28,7 +28,7 @@ from streamd.events import (
 from streamd.server.dialects import DIALECTS, Close, Dialect, introduced
 from streamd.server.dialects.assemblyai import AssemblyAI
 from streamd.server.dialects.deepgram import Deepgram
-from streamd.server.dialects.dialect import ByteStream
+from streamd.server.dialects.dialect import ByteStream, GrowingText
 from streamd.server.dialects.vosk import Vosk
 from streamd.server.dialects.whisperlive import WhisperLive
 from streamd.server.dialects.wyoming import Wyoming
@@ -574,3 +574,20 @@ async def test_foreign_clients_count_as_speakers():
         with pytest.raises(InvalidStatus, match="503"):
             async with client(server.port, "role=both"):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("texts", "sent"),
+    [
+        (["turn", "turn on", "turn on."], ["turn", " on", "."]),
+        (["okay guys", "Okay, guys. I want"], ["okay guys", ". I want"]),
+        (["so, we", "So we meet"], ["so, we", " meet"]),
+        (["I do.", "I do! Why"], ["I do.", " Why"]),
+        (["don't", "Don't, please"], ["don't", ", please"]),
+        (["turn on", "turn off"], ["turn on", ""]),
+        (["客観的", "客観的実在"], ["客観的", "実在"]),
+    ],
+)
+def test_each_word_is_sent_once(texts, sent):
+    text = GrowingText()
+    assert [text.more(each) for each in texts] == sent

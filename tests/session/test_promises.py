@@ -1,5 +1,6 @@
 """The session's promises, under random speech, random engine speed and random cuts of the audio."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -29,10 +30,10 @@ runs = st.lists(
 """Stretches of speech (whole words) and the silence behind each, in frames."""
 
 
-def run(speech, delays, policy=None, options=None, endpoint=None):
+def run(speech, delays, policy=None, options=None, endpoint=None, recognizer=None):
     """Feed frame by frame; the engine takes the next of `delays` frames for each window."""
     session = scripted_session(options, endpoint, policy)
-    recognizer = ScriptedRecognizer(ending)
+    recognizer = recognizer or ScriptedRecognizer(ending)
     events: list[Event] = []
     windows: list[Window] = []
     window, free_at, at = None, 0, 0
@@ -96,6 +97,39 @@ def test_committed_text_never_changes(stretches, engine, policy):
             assert event.seg == seg
             assert event.text.startswith(committed)
             committed, seg = "", seg + 1
+
+
+class Capitalising(ScriptedRecognizer):
+    """Writes all words in capitals where it is asked to decide about marks and capitals."""
+
+    def recognize(self, window):
+        found = super().recognize(window)
+        if window.given_words is None:
+            return found
+        words = [
+            replace(word, text=word.text.upper()) for word in (*window.given_words, *found.words)
+        ]
+        n = len(window.given_words)
+        return replace(found, given_words=tuple(words[:n]), words=tuple(words[n:]))
+
+
+@given(runs, delays, policies)
+def test_of_committed_words_only_marks_and_capitals_change(stretches, engine, policy):
+    speech = speech_of(stretches)
+    events, _ = run(speech, engine, policy(), recognizer=Capitalising(ending))
+    committed: list[str] = []
+    for event in events:
+        if isinstance(event, Partial):
+            words = event.text[: event.stable].lower().split()
+            assert words[: len(committed)] == committed
+            committed = words
+        elif isinstance(event, Final):
+            words = event.text.lower().split()
+            assert words[: len(committed)] == committed
+            assert event.text.split()[-1].isupper()
+            committed = []
+    said = " ".join(text for text, _, _ in finals(events)).lower().split()
+    assert said == words_said(speech)
 
 
 @given(runs, delays, policies)

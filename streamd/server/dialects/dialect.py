@@ -1,5 +1,6 @@
 """What every dialect is, what one can ask the connection to do, and what several need."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from io import BytesIO
@@ -26,6 +27,7 @@ from streamd.server.wire import (
     decoded,
     parse_query,
 )
+from streamd.whisper.marks import MARKS
 
 _MIN_ENDPOINT_MS = 200
 """Clients ask for pauses of 10 ms, but Whisper needs phrases."""
@@ -144,17 +146,38 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class GrowingText:
-    """A text of which each part is sent once, and never taken back."""
+    """A text of which each word is sent once, and never taken back.
+
+    What was committed may get other marks and capitals later; they stay as they were sent.
+    """
 
     def __init__(self) -> None:
         self._sent = ""
 
     def more(self, text: str) -> str:
-        """Return what `text` adds; nothing if it does not continue what was sent."""
-        if not text.startswith(self._sent):
+        """Return what `text` adds; nothing if its words do not continue what was sent."""
+        at = _end_of(self._sent, text)
+        if at is None:
             return ""
-        added, self._sent = text[len(self._sent) :], text
+        added = text[at:]
+        self._sent += added
         return added
+
+
+def _end_of(words: str, text: str) -> int | None:
+    """Return where in `text` these words, with which it begins, end; None: it does not."""
+    if text.startswith(words):
+        return len(words)
+    sent, found = re.findall(_WORD, words), list(re.finditer(_WORD, text))
+    now = [match.group().casefold() for match in found[: len(sent)]]
+    if not sent or now != [word.casefold() for word in sent]:
+        return None
+    end = found[len(sent) - 1].end()
+    has_mark = not words.endswith(sent[-1])
+    return end + (len(text[end:]) - len(text[end:].lstrip(MARKS)) if has_mark else 0)
+
+
+_WORD = re.compile(r"[\w'’]+")
 
 
 def tell(kind: str, **fields: object) -> Tell:

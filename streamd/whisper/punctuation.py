@@ -1,0 +1,121 @@
+"""Marks and capitals of words that are known already.
+
+Whisper writes in one of two styles, with marks and capitals or without, and keeps to the one that
+it has begun with. A stream begins with a second of audio, in which the style is chance, and forces
+its words on every later window, so all of an utterance may lack them. Here the words stay, and only
+what stands between them is decoded anew: at each place the most probable of the marks, or none, and
+each word with or without a capital. Each choice is given to the decoder for the next one, so that
+the first mark brings the others. The words are run in one pass, which is a draft: it is right up to
+the first place where something else is more probable, and from there the rest is run again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from streamd.types import Word
+from streamd.whisper.engine import Decoder
+from streamd.whisper.paths import Cache, Path
+from streamd.whisper.rules import Row
+from streamd.whisper.tokenizer import SPACELESS, Tokenizer
+
+_MARKS = (",", ".", "?", "!")
+_Tokens = tuple[int, ...]
+
+
+def punctuated(
+    words: Sequence[Word],
+    *,
+    language: str,
+    tokenizer: Tokenizer,
+    new_decoder: Callable[[int], Decoder],
+) -> list[Word]:
+    """The same words with the marks and capitals that are most probable.
+
+    `words` are all that is said in the window. `new_decoder` makes a decoder with so many slots for
+    its features. The words stay as they are in languages that are written without blanks, and where
+    they do not fit into the text context.
+    """
+    if not words or tokenizer.written(language) in SPACELESS:
+        return list(words)
+    places = [_place(word, tokenizer) for word in words]
+    start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
+    n_most = len(start) + sum(place.n_most for place in places)
+    decoder = new_decoder(n_most)
+    if n_most > decoder.n_text_ctx:
+        return list(words)
+    chosen = _choose(places, start, Cache(decoder), tokenizer.eot)
+    return [
+        replace(word, text=text, tokens=tokens, n_mark=n_mark)
+        for word, (text, tokens, n_mark) in zip(words, chosen, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A word and the mark behind it: the ways to write them, each with its tokens.
+
+    `forms` are the word without its mark; `marks` has no mark, too, with no tokens. The first of
+    each is how it was written.
+    """
+
+    forms: dict[_Tokens, str]
+    marks: dict[_Tokens, str]
+
+    @property
+    def n_most(self) -> int:
+        return max(map(len, self.forms)) + max(map(len, self.marks))
+
+
+def _place(word: Word, tokenizer: Tokenizer) -> _Place:
+    n = len(word.tokens) - word.n_mark
+    bare, mark = (word.text[:-1], word.text[-1]) if word.n_mark else (word.text, "")
+    forms, marks = {word.tokens[:n]: bare}, {word.tokens[n:]: mark}
+    first = next((i for i, letter in enumerate(bare) if letter.isalpha()), len(bare))
+    if bare[first + 1 :] == bare[first + 1 :].lower():  # not "iPhone"
+        other = bare[:first] + bare[first : first + 1].swapcase() + bare[first + 1 :]
+        forms.setdefault(tuple(tokenizer.encode(other)), other)
+    if word.n_mark or bare[-1:].isalnum():
+        marks.setdefault((), "")
+        for each in _MARKS:
+            marks.setdefault(tuple(tokenizer.encode(each)), each)
+    return _Place(forms, marks)
+
+
+def _choose(
+    places: Sequence[_Place], start: Sequence[int], cache: Cache, eot: int
+) -> list[tuple[str, _Tokens, int]]:
+    """For each place its text, its tokens, and how many of them are its mark's."""
+    options = [tokens for place in places for tokens in ([*place.forms], [*place.marks])]
+    chosen = [each[0] for each in options]
+    path, pending, at = Path(), tuple(start), 0
+    while at < len(chosen):
+        guess = [token for tokens in chosen[at:] for token in tokens]
+        n = len(pending)
+        run, logits = cache.follow(path, (*pending, *guess), range(n - 1, n + len(guess)))
+        n_right, pending = 0, ()
+        is_right = True
+        while at < len(chosen) and not pending:
+            best = _best(options, at, logits[n_right], eot)
+            is_right = is_right and best == chosen[at]
+            chosen[at], at = best, at + 1
+            n_right += len(best) if is_right else 0
+            pending = () if is_right else best
+        path = run.cut(len(path.slots) + n + n_right)
+        cache.keep([path])
+    pairs = zip(places, chosen[::2], chosen[1::2], strict=True)
+    return [
+        (place.forms[form] + place.marks[mark], form + mark, len(mark) if place.marks[mark] else 0)
+        for place, form, mark in pairs
+    ]
+
+
+def _best(options: Sequence[Sequence[_Tokens]], at: int, row: Row, eot: int) -> _Tokens:
+    """The most probable of the options by the first token of each; no token: what comes next."""
+
+    def score(tokens: _Tokens) -> float:
+        if tokens:
+            return float(row[tokens[0]])
+        following = options[at + 1] if at + 1 < len(options) else [(eot,)]
+        return max(float(row[each[0]]) for each in following)
+
+    return max(options[at], key=score)
