@@ -157,6 +157,7 @@ class Final(Event, _InSeconds, frozen=True, kw_only=True, tag="final"):
     """Segment `seg` is complete; this text is never changed, doubled or withdrawn.
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
+    With `continues`, a sentence is complete, but the utterance is not: more follows at once.
     """
 
     is_final: ClassVar = True
@@ -168,6 +169,7 @@ class Final(Event, _InSeconds, frozen=True, kw_only=True, tag="final"):
     text: str
     language: str
     words: tuple[TimedWord, ...] = ()
+    continues: bool = False
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     details: Details | msgspec.UnsetType = msgspec.UNSET

@@ -121,17 +121,17 @@ def measure(log: Log, reference: Sequence[SpokenWord], text: str = "") -> Metric
 
 def commit_violations(said: Iterable[Said]) -> int:
     """How many events contradict what was committed before, or say a final twice."""
-    committed: dict[int, list[str]] = {}  # marks and capitals may change
+    committed: dict[int, str] = {}  # marks and capitals may change
     done: set[int] = set()
     n = 0
     for entry in said:
         event = entry.event
         if not isinstance(event, Partial | Final):
             continue
-        before = committed.get(event.seg, [])
+        before = committed.get(event.seg, "")
         text = event.text if isinstance(event, Final) else event.text[: event.stable]
-        now = [normalised(word) for word in text.split()]
-        n += event.seg in done or now[: len(before)] != before
+        now = "".join(normalised(word) for word in text.split())
+        n += event.seg in done or not now.startswith(before)
         committed[event.seg] = max(before, now, key=len)
         if isinstance(event, Final):
             done.add(event.seg)

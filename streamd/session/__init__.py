@@ -371,7 +371,8 @@ class Session:
         hides = (
             bool(segment.uncommitted) and segment.uncommitted[-1].prob < self._options.shown_prob
         )
-        return segment.show(self._seg, end, self.now, hides_last=hides)
+        events = self._sentences(segment)
+        return [*events, *segment.show(self._seg, end, self.now, hides_last=hides)]
 
     def _prepare(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Keep the hypothesis of a pause, the final if the silence lasts."""
@@ -380,6 +381,7 @@ class Session:
         if segment.utterance.pause == end - self._segmenter.options.trailing_silence:
             # It is still the pause that was asked about, so this is the answer.
             segment.uncommitted = hypothesis.words
+            events += self._sentences(segment)
             events += segment.show(self._seg, end, self.now)
             # A guess ends the utterance no sooner than no text: more audio may tell what it is. Of
             # translations none is probable, since there are many ways to translate.
@@ -413,6 +415,7 @@ class Session:
         self._segment = None
         segment.on(Move.FINISH)
         segment.commit(hypothesis.words, len(hypothesis.words))
+        events = self._sentences(segment)
         last = segment.committed[-1].end if segment.committed else end
         self._trim(segment, end, hypothesis)
         self._previous = replace(
@@ -430,7 +433,28 @@ class Session:
             self._rev = segment.rev  # the next utterance reuses this one's number
             return retraction
         self._seg, self._rev = self._seg + 1, 0
-        return [final]
+        return [*events, final]
+
+    def _sentences(self, segment: Segment) -> list[SessionEvent]:
+        """Publish the sentences that are complete while the utterance goes on.
+
+        Not those of lines of fixed length, as whisper.cpp's.
+        """
+        events: list[SessionEvent] = []
+        if self._segmenter.options.exact_cut:
+            return events
+        while (final := segment.sentence(self._seg, segment.latest)) is not None:
+            self._seg, self._rev = self._seg + 1, 0
+            self._previous = replace(
+                self._previous,
+                until=max(segment.utterance.start, self._previous.until),
+                words=tuple(segment.context.words) if segment.context else (),
+                anchor=segment.anchor,
+                prompt=self._prompt.tokens,
+                language=self._language.known,
+            )
+            events.append(final)
+        return events
 
     def _trim(self, segment: Segment, end: int, hypothesis: Hypothesis) -> None:
         """Let committed words leave the window: the more stay, the more new words are right."""

@@ -26,15 +26,19 @@ because of what was heard meanwhile, or moves the anchor (`restart`). So only fi
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import State, Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Word, ms_from_frames, text_of
-from streamd.whisper.marks import STOPS, is_mark, with_marks
+from streamd.whisper.marks import STOPS, ends_sentence, is_mark, with_marks
 
+SENTENCE_GAP = 5
+"""Frames (100 ms) between the words of two sentences, for the first to be a final of its own. Where
+people talk to each other, the next sentence is often another person's; where the gap is shorter,
+the mark may be that of an abbreviation."""
 FORCE_AFTER, FORCE_AGE = 400, 100
 """Frames: if no word was committed for the first, those older than the second are, anyway. It
 bounds the delay where hypotheses never agree; in 1,170 words of speech they always did before."""
@@ -339,18 +343,54 @@ class Segment:
             )
         ]
 
+    def sentence(self, seg: int, hypothesis: Hypothesis) -> Final | None:
+        """The final of the first sentence, if another one has begun, which is now the first.
+
+        The words of the sentence are the context of those that follow.
+        """
+        words, n = self.committed, self._n_first()
+        if n == 0:
+            return None
+        at = max(self.utterance.start, (words[n - 1].end + words[n].start) // 2)
+        final = self._final(seg, words[:n], at, hypothesis, continues=True)
+        if inside := words[self.n_left : n]:
+            before = self.context.words if self.context else []
+            self.context = PrecedingWords([*before, *inside], ends_sentence=True)
+        self.n_left = max(0, self.n_left - n)
+        self.committed = words[n:]
+        self.utterance.start = at
+        self.rev, self._shown = 0, ("", 0)
+        return final
+
+    def _n_first(self) -> int:
+        """How many committed words are the first sentence; 0: it is the only one."""
+        for n, (word, following) in enumerate(pairwise(self.committed), 1):
+            is_end = ends_sentence(word.text) and not is_mark(following.text)
+            if is_end and following.start - word.end >= SENTENCE_GAP:
+                return n
+        return 0
+
     def final(self, seg: int, end: int, hypothesis: Hypothesis) -> Final | None:
         """The utterance's final, or None if there is no text."""
-        text, words = text_of(self.committed), with_marks(self.committed)
-        if not text:
-            return None
+        return self._final(seg, self.committed, end, hypothesis) if self.committed else None
+
+    def _final(
+        self,
+        seg: int,
+        words: Sequence[Word],
+        end: int,
+        hypothesis: Hypothesis,
+        *,
+        continues: bool = False,
+    ) -> Final:
         return Final(
             seg=seg,
             start_ms=ms_from_frames(self.utterance.start),
             end_ms=ms_from_frames(end),
-            text=text,
+            text=text_of(words),
             language=hypothesis.language,
-            words=timed(words, len(words)),
+            words=timed(with_marks(words), len(words)),
+            continues=continues,
             avg_logprob=round(hypothesis.avg_logprob, 4),
             no_speech_prob=round(hypothesis.no_speech_prob, 4),
         )

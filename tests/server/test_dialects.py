@@ -256,6 +256,27 @@ def test_assemblyai_names_what_is_wrong(query, culprit):
     assert close.code == 3009
 
 
+def test_assemblyai_has_one_turn_for_the_sentences_of_an_utterance():
+    first, begun = final("Turn on.", 500, continues=True), partial("Now", 2000, n_final=1)
+    told = converse(AssemblyAI(WS), bytes(320), first, begun, final("Now!", 2000), final("Off."))
+    assert told[3:] == [
+        turn("Turn on.", first.words, 0, ends=False),
+        turn("Turn on. Now", (*first.words, *begun.words), 0, ends=False),
+        turn("Turn on. Now!", (*first.words, *words("Now!", 2000)), 0, ends=True),
+        turn("Off.", words("Off.", 0), 1, ends=True),
+    ]
+
+
+def test_deepgram_ends_speech_with_the_last_sentence_of_an_utterance():
+    sentences = final("Turn on.", 500, continues=True), final("Now.", 2000)
+    told = converse(Deepgram("encoding=linear16&sample_rate=8000"), bytes(320), *sentences)
+    results = [each for each in told if isinstance(each, dict) and each["type"] == "Results"]
+    assert [(each["is_final"], each["speech_final"]) for each in results] == [
+        (True, False),
+        (True, True),
+    ]
+
+
 # vosk-server
 def test_vosk_in_full():
     word = {"word": "Turn", "conf": 1.0, "start": 0.5, "end": 1.0}

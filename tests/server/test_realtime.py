@@ -100,6 +100,31 @@ def test_deltas_only_append_and_join_to_the_transcript():
     assert (acts[2]["audio_start_ms"], acts[4]["audio_end_ms"]) == (1000, 3000)
 
 
+def test_the_sentences_of_an_utterance_are_one_item():
+    _, *acts = told(
+        append(),
+        final("Turn it on.", 1000, continues=True),
+        partial("Now", 2500, n_final=1),
+        final("Now please.", 2500, seg=1),
+    )
+    assert short(acts) == [
+        SECOND,
+        ("speech_started", "item_talk_1"),
+        ("delta", "item_talk_1", "Turn it on."),
+        ("delta", "item_talk_1", " Now"),
+        ("speech_stopped", "item_talk_1"),
+        ("committed", "item_talk_1", None),
+        ("delta", "item_talk_1", " please."),
+        (
+            "completed",
+            "item_talk_1",
+            "Turn it on. Now please.",
+            ENGLISH,
+            {"type": "duration", "seconds": 3},
+        ),
+    ]
+
+
 def test_without_turn_detection_a_commit_makes_one_item():
     _, *acts = told(
         update(turn_detection=None),

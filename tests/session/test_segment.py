@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final, Partial
-from streamd.options import SessionOptions
+from streamd.options import EndpointOptions, SessionOptions
 from streamd.session.commit import LocalAgreement
 from streamd.session.segment import MOVES, Move, Segment, Stage
 from streamd.session.spelling import capitalised, split_mark
@@ -205,3 +205,71 @@ def test_a_sentence_in_chinese_or_japanese_goes_on_over_a_pause(stop, follows):
     (final,) = [event for event in events if isinstance(event, Final)]
     assert final.text.endswith(f"w9{stop}")
     assert not any(follows in event.text for event in events if isinstance(event, Partial))
+
+
+def sentences(*words: Word, utterance_ends: int = 400) -> list[Final | Partial]:
+    """What comes of words that are read as soon as they are over."""
+
+    def recognize(window: Window) -> Hypothesis:
+        new = [word for word in words if word.end <= window.end and word.start >= window.prefix_end]
+        return Hypothesis(words=tuple(new), avg_logprob=-0.2)
+
+    session, events = scripted_session(), []
+    audio = scripted_audio([True] * utterance_ends + [False] * 100)
+    for frame in audio:
+        events += session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            events += session.accept(window, recognize(window))
+    return [event for event in events if isinstance(event, Final | Partial)]
+
+
+def said(text: str, start: int, end: int) -> Word:
+    return Word(f" {text}", start, end, 0.9, (start,))
+
+
+def test_a_sentence_is_final_while_the_next_one_is_said():
+    events = sentences(
+        said("Do", 10, 30), said("you?", 30, 60), said("Yes", 80, 100), said("I", 100, 110),
+        said("do.", 110, 130), said("And", 150, 160), said("she", 160, 390),
+    )  # fmt: skip
+    finals = [event for event in events if isinstance(event, Final)]
+    assert [(event.seg, event.text, event.continues) for event in finals] == [
+        (1, "Do you?", True),
+        (2, "Yes I do.", True),
+        (3, "And she", False),
+    ]
+    first, second, third = finals
+    assert (first.end_ms, second.end_ms) == (second.start_ms, third.start_ms) == (1400, 2800)
+    at = events.index(first)
+    assert isinstance(events[at + 1], Partial)
+    assert (events[at + 1].seg, events[at + 1].rev, events[at + 1].start_ms) == (2, 1, 1400)
+    assert events[at + 1].text.startswith("Yes")
+
+
+def test_a_mark_without_a_gap_after_it_ends_no_sentence():
+    events = sentences(said("Dr.", 10, 30), said("No", 32, 60), said("is", 70, 390))
+    (final,) = [event for event in events if isinstance(event, Final)]
+    assert final.text == "Dr. No is"
+
+
+def test_lines_of_fixed_length_are_not_cut_at_sentences():
+    session = scripted_session(endpoint=EndpointOptions(longest=200, overlap=10, exact_cut=True))
+    words = (said("No.", 10, 30), said("Yes.", 60, 90))
+    events = session.feed(scripted_audio([True] * 100))
+    events += session.flush()
+    while (window := session.next_window()) is not None:
+        events += session.accept(window, Hypothesis(words=words if window.last else ()))
+    assert [event.text for event in events if isinstance(event, Final)] == ["No. Yes."]
+
+
+def test_who_resumes_after_a_sentence_hears_the_next_one():
+    """A crash may come between two finals: what the first leaves is all that is lost."""
+    session = scripted_session()
+    words = [said("Do", 10, 30), said("you?", 30, 60), said("Yes", 80, 100), said("I", 100, 110)]
+    for frame in scripted_audio([True] * 175):
+        session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            new = [w for w in words if w.end <= window.end and w.start >= window.prefix_end]
+            session.accept(window, Hypothesis(words=tuple(new), avg_logprob=-0.2))
+    assert session.finalised_ms == 1400
+    assert [word.text for word in session.resume_state.words] == [" Do", " you?"]

@@ -43,7 +43,7 @@ def partial(text: str, start_ms: int = 0, *, seg: int = 0, n_final: int = 0) -> 
     )
 
 
-def final(text: str, start_ms: int = 0, *, seg: int = 0) -> Final:
+def final(text: str, start_ms: int = 0, *, seg: int = 0, continues: bool = False) -> Final:
     spoken = words(text, start_ms)
     end_ms = start_ms + 500 * len(spoken)
     return Final(
@@ -54,6 +54,7 @@ def final(text: str, start_ms: int = 0, *, seg: int = 0) -> Final:
         text=text,
         language="en",
         words=spoken,
+        continues=continues,
     )
 
 

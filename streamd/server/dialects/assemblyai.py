@@ -41,6 +41,7 @@ class AssemblyAI:
     def __init__(self, query: str) -> None:
         self._text = query
         self._n_turns = 0
+        self._sentences: list[Final] = []  # of the turn, that are final
 
     def request(self) -> Query:
         asked = both(self._text, _Streaming)
@@ -80,8 +81,10 @@ class AssemblyAI:
             case Partial():
                 yield self._turn(event.text[: event.stable], event.words, ends=False)
             case Final():
-                yield self._turn(event.text, event.words, ends=True)
-                self._n_turns += 1
+                yield self._turn(event.text, event.words, ends=not event.continues)
+                self._sentences.append(event)
+                if not event.continues:
+                    self._n_turns, self._sentences = self._n_turns + 1, []
             case Fault():
                 yield tell("Warning", warning_code=_INVALID, warning=event.message)
             case Eos():
@@ -94,14 +97,15 @@ class AssemblyAI:
         yield Close(code, error.code)
 
     def _turn(self, transcript: str, words: tuple[TimedWord, ...], *, ends: bool) -> Tell:
+        before = self._sentences
         return tell(
             "Turn",
             turn_order=self._n_turns,
             turn_is_formatted=ends,
             end_of_turn=ends,
             end_of_turn_confidence=float(ends),
-            transcript=transcript,
-            words=[_word(word) for word in words],
+            transcript=" ".join([*(final.text for final in before), transcript]).rstrip(),
+            words=[*(_word(word) for final in before for word in final.words), *map(_word, words)],
         )
 
 

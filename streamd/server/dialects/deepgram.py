@@ -28,7 +28,7 @@ class _Listening(Query, frozen=True, kw_only=True):
 
 
 class Deepgram:
-    """A partial is an interim result; a final has `is_final` and `speech_final`.
+    """A partial is an interim result; a final has `is_final`, an utterance's last `speech_final`.
 
     The id of the request is the name of the session, by which it can be found.
     """
@@ -86,7 +86,8 @@ class Deepgram:
             case Final():
                 yield self._results.of(event)
                 self._last_word_end_ms = event.words[-1].end_ms if event.words else None
-                yield from self._utterance_end(self._audio.heard_ms)
+                if not event.continues:
+                    yield from self._utterance_end(self._audio.heard_ms)
             case Flushed() if self._results.is_finalizing:  # some clients wait for an answer
                 yield self._results.empty(self._audio.heard_ms)
             case Fault():

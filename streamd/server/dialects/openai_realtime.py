@@ -50,6 +50,7 @@ class OpenAIRealtime:
         self._name, self._items = "", Items("")
         self._speaks_since_ms: int | None = None
         self._texts: list[str] = []  # of the item, that are final
+        self._since_ms: int | None = None  # when the first of them began
         self._languages: dict[str, None] = {}  # of these texts
 
     def request(self) -> Query:
@@ -140,18 +141,20 @@ class OpenAIRealtime:
     def _keep(self, final: Final) -> Iterator[Tell]:
         self._texts.append(final.text)
         self._languages |= dict.fromkeys([final.language] if final.language else [])
-        if not self._input.ends_turns:
+        if self._input.ends_turns:
+            yield from self._items.begin(final.start_ms, has_text=True)
+        self._since_ms = final.start_ms if self._since_ms is None else self._since_ms
+        if final.continues or not self._input.ends_turns:
             yield from self._items.grow(" ".join(self._texts))
             return
-        yield from self._items.begin(final.start_ms, has_text=True)
         yield from self._items.stop(final.end_ms)
-        yield from self._complete(final.end_ms - final.start_ms)
+        yield from self._complete(final.end_ms - self._since_ms)
         if self._speaks_since_ms is not None and self._speaks_since_ms >= final.end_ms:
             yield from self._items.begin(self._speaks_since_ms)  # the text was late
 
     def _complete(self, duration_ms: int) -> Iterator[Tell]:
         text, languages = " ".join(self._texts), [*self._languages]
-        self._texts, self._languages = [], {}
+        self._texts, self._languages, self._since_ms = [], {}, None
         yield from self._items.complete(text, duration_ms, languages)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:

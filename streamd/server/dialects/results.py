@@ -11,7 +11,7 @@ from streamd.server.wire import Hello
 class Results:
     """The results of one request, whose id is the name of the session.
 
-    `ends_speech`: whether finals end speech, as they do with ``endpointing``.
+    `ends_speech`: whether the last final of an utterance ends speech, as with ``endpointing``.
     """
 
     def __init__(self, hello: Hello, *, ends_speech: bool) -> None:
@@ -22,6 +22,7 @@ class Results:
     def of(self, event: Partial | Final) -> Tell:
         """Return an interim result, or a final one, which answers a ``Finalize``."""
         is_final = isinstance(event, Final)
+        ends_speech = isinstance(event, Final) and not event.continues
         from_finalize = is_final and self.is_finalizing
         self.is_finalizing &= not is_final
         probs = [word.prob for word in event.words]
@@ -41,7 +42,7 @@ class Results:
             start=event.start,
             duration=(event.end_ms - event.start_ms) / 1000,
             is_final=is_final,
-            speech_final=is_final and self._ends_speech,
+            speech_final=ends_speech and self._ends_speech,
             from_finalize=from_finalize,
             channel={"alternatives": [best]},
             metadata={**ids, "model_info": model},
