@@ -58,12 +58,12 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a session remembers of what is final, for another one that goes on from there.
+    """What another session needs to continue after what is final.
 
-    That one hears the audio from `start_ms` of the session on, so that its voice gate gets used to
-    the sound. All places are frames after it: the newest final ended at `until`. Its last window
-    began at `anchor` and held these `words`, which the decoder gets again before an utterance that
-    follows at once; `prompt` are the tokens before them.
+    It is fed the audio from `start_ms` of the session on, so that its voice gate can adapt. All
+    places are frames after it: the last final ended at `until`. Its last window began at `anchor`
+    and had these `words`, which the decoder gets again before an utterance that follows at once;
+    `prompt` are the tokens before them.
     """
 
     start_ms: int = 0
@@ -89,7 +89,7 @@ class Window:
 
     `samples` are frames `start` to `end`. `prompt` are committed tokens before the window, `before`
     those inside it that are of the utterance before, `prefix` those inside it that are of its own;
-    these end at frame `prefix_end`. `draft` is the uncommitted tail of the last hypothesis, to be
+    these end at frame `prefix_end`. `draft` is the uncommitted part of the last hypothesis, to be
     verified. A `last` window ends the utterance (if the silence lasts): all of its words will be
     committed, so it is decoded with full checks. `language` is the code of the last one, or empty;
     with `detect` it may have changed. `task` is "transcribe" or "translate", or empty for the

@@ -104,7 +104,7 @@ def _translates(outline: Outline) -> bool:
 
 
 def offered(wanted: ModelOptions) -> CatalogModel:
-    """Return the model to offer to a user who has none that `suits`."""
+    """Return the model to offer to a user who has no suitable one (`suits`)."""
     return next(each for each in CATALOG if each.name in _OFFERED and suits(each.outline, wanted))
 
 

@@ -210,8 +210,8 @@ class Segment:
     def continue_after(self, words: Sequence[Word], anchor: int) -> None:
         """Let the windows begin at `anchor`, with these words of the utterance before.
 
-        Their closing mark is not among them. Whether the sentence ended there, the decoder knows
-        better now, and it goes on accordingly.
+        Their closing mark is not among them. Whether the sentence ended there, the decoder can
+        tell better now, and continues accordingly.
         """
         *kept, last = words
         if not is_mark(last.text):
@@ -246,7 +246,7 @@ class Segment:
         """Commit the first `n` of the words; the others stay uncommitted.
 
         With `keeps_mark`, a mark after the last word stays uncommitted. Which one belongs there
-        is known only when the sentence goes on: Whisper closes every window with a full stop.
+        is known only when the sentence continues: Whisper closes every window with a full stop.
         """
         if keeps_mark and n and n == len(words) and (parts := split_mark(words[-1])):
             words = [*words[:-1], *parts]

@@ -118,8 +118,8 @@ class Stream:
     ) -> None:
         """Apply the client's choices; call this before its first audio.
 
-        Who knows the `secret` may resume the session, even with another process; empty: nobody may.
-        Who does that has audio from `has_ms` of the session on. Raises `WireError` with
+        A client with the `secret` may resume the session, even in another process; empty: none may.
+        It then has audio from `has_ms` of the session on. Raises `WireError` with
         `bad_option`; then nothing has changed.
         """
         choices = await self._context.choose(self.hub.choices, chosen)

@@ -130,7 +130,7 @@ def log_to(
 
 @contextmanager
 def lines_inside(suspend: Suspend, submit: Submit) -> Iterator[None]:
-    """In the context, write each log line inside `suspend()`, which makes room on the terminal.
+    """In the context, write each log line inside `suspend()`, which hides the display.
 
     Lines come from any thread; `submit` runs a function in the one that draws the captions.
     """

@@ -3,11 +3,11 @@
 It confirms what the gate's first detector found (`streamd.session.gate.ConfirmingDetector`). The
 model is version 6.2 for 16 kHz, from the package silero-vad 6.2.3 (MIT, LICENSE), unchanged.
 
-It hears chunks of 512 samples, each with the 64 samples before it, and carries a state from one to
-the next. After long sound without speech that state may make it deaf: after 8 s of silence and a
-rumble it heard none of 63 words. So it forgets its state after two seconds in which it found no
-speech, and starts anew a quarter of a second before the next frame that the first detector takes
-for speech. Until then it does not run.
+It takes chunks of 512 samples, each with the 64 samples before it, and carries a state from one to
+the next. After long sound without speech that state may make it miss speech: after 8 s of silence
+and a rumble it detected none of 63 words. So its state is reset after two seconds without speech,
+and it starts anew a quarter of a second before the next frame that the first detector takes for
+speech. Until then it does not run.
 """
 
 from functools import cache

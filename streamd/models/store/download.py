@@ -336,7 +336,7 @@ class _Download:
                 if n_idle > len(_PAUSES_S):
                     raise ModelError(
                         f"{self.offer.repository}: {file.name} broke off at {megabytes(n_now)} of "
-                        f"{megabytes(file.n_bytes)} ({reason(error)}); the next try goes on there"
+                        f"{megabytes(file.n_bytes)} ({reason(error)}); the next try resumes there"
                     ) from error
                 self.pause(_PAUSES_S[n_idle - 1] if n_idle else 0)
 

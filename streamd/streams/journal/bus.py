@@ -369,7 +369,7 @@ class BusJournal:
         await self.follow()
 
     def give_up(self, error: JournalError) -> None:
-        """End the run, of which a line can never be stored; those behind it are not published."""
+        """End a run with a line that can never be stored; later lines are not published."""
         self._channel.outbox.clear()
         log.error("session %s: %s", self.session, error)
         self._lost(error)
@@ -465,7 +465,7 @@ class BusJournal:
 class Bus:
     """The sessions of all nodes; `run` connects this one.
 
-    Who resumes a session after its node has died has `resume_s` until others can feed it.
+    After a node has died, a client has `resume_s` to resume its session before others can feed it.
     """
 
     def __init__(self, stream: JetStream, *, resume_s: float) -> None:
