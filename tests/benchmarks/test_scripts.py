@@ -36,15 +36,6 @@ def refusal(script: str, *args: str | Path) -> str:
     return done.stderr
 
 
-def test_the_pieces_of_a_step_by_operator():
-    tables, told = run("operations.py", "--dims", "tiny.en", "--rounds", "1")
-    assert "| tiny.en, 2 threads, int8 |" in tables
-    assert set(told["operators"]) == {"encode 384", "encode 1500", "pass of 24", "one token"}
-    for by_operator in told["operators"].values():
-        assert {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"} & set(by_operator)
-    assert min(told["peaks"].values()) > 0
-
-
 def test_a_stream_and_its_log_give_the_same_scores(tmp_path):
     sound, text = short_clip(tmp_path)
     sound.with_suffix(".txt").write_text(text)
