@@ -25,7 +25,7 @@ MAX_WRONG = 0.5
 """Share of the clips' words that may differ from the expected text; `tiny.en` gets 2 of 33 of what
 was said wrong."""
 _PATIENCE_S = 3.0
-"""The speed is measured for so long."""
+"""How long the speed is measured."""
 
 
 def report(config: Config) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _toml_line(config: Config, name: str, field: Field) -> str:
 
 
 def value_of(config: Config, field: Field) -> object:
-    """Return the value of a field as the program has it."""
+    """Return the value of a field as the program uses it."""
     return getattr(getattr(config, field.part), field.attribute)
 
 

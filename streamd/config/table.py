@@ -30,7 +30,7 @@ NONE = "none"
 class Field:
     """A field of the configuration as users write it: times in frames become milliseconds.
 
-    `annotation` is the type of what is written, `default` the value as the program has it. `opt`
+    `annotation` is the type of what is written, `default` the value that the program uses. `opt`
     has no help if the field has no option. `section` is the option's in the TOML file.
     """
 
@@ -123,7 +123,7 @@ class Field:
         return f"{text}, or {NONE}" if self.is_optional else text
 
     def read(self, found: object, culprit: str, *, typed: bool = False) -> object:
-        """Return the value that was found somewhere, as the program has it.
+        """Return the value that was found somewhere, as the program uses it.
 
         A text may stand for a value of any type, with commas in lists, unless values are `typed`
         there, as in a TOML file. Raises `ConfigError` with `culprit`, what is allowed and what was
@@ -143,13 +143,13 @@ class Field:
         return -(-value // FRAME_MS) if self.in_frames else value
 
     def written(self, value: object) -> object:
-        """A value as a TOML file has it."""
+        """A value as it is written in a TOML file."""
         if self.in_frames and isinstance(value, int):
             return value * FRAME_MS
         return NONE if value is None else value
 
     def shown(self, value: object) -> object:
-        """A value as a TOML file has it, with ``***`` in place of a password."""
+        """A value as it is written in a TOML file, with ``***`` in place of a password."""
         if self.opt.secret and isinstance(value, tuple):
             return [options.without_password(name) for name in value]
         if self.opt.secret:

@@ -121,7 +121,7 @@ def _show(config: Config, live: Stream, control: Control, tasks: asyncio.TaskGro
 async def supervise(
     streams: Streams, open_engine: Callable[[], tuple[Sequence[WindowRecognizer], Chooser]]
 ) -> None:
-    """Open the engine in a thread and serve the sessions; a failure is told to all listeners."""
+    """Open the engine in a thread and serve the sessions; a failure is sent to all listeners."""
     thread = EngineThread()  # a pool's would have to be waited for if the program is to end
     try:
         opening = asyncio.get_running_loop().run_in_executor(thread, open_engine)
@@ -135,7 +135,7 @@ async def supervise(
 
 
 async def _end_in_time(streams: Streams, control: Control, within_s: float) -> None:
-    """End the sessions that have not ended so long after the user stopped the program.
+    """End the sessions that have not ended this long after the user stopped the program.
 
     Clients' sessions, too: the server, which does the same, may begin to wait only then.
     """

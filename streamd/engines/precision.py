@@ -38,8 +38,8 @@ class WindowShape:
     """What a window of a live stream takes, after one that began at the same frame.
 
     It has `n_frames`, of which the encoder computes the last `n_new`. The decoder has `n_given`
-    tokens from the window before; it runs `n_first` tokens, the last of them a draft, then `passes`
-    of so many tokens each.
+    tokens from the window before; it runs `n_first` tokens, the last of them a draft, then a pass
+    for each of `passes`, which is the number of its tokens.
     """
 
     n_frames: int

@@ -22,7 +22,7 @@ MARGIN = 32
 STRIDE = 8
 """Positions that a sampled one stands for."""
 _N_UNSAMPLED = 56
-"""At least so many positions at the end of the context are kept one by one: they vary, too."""
+"""At least this many positions at the end of the context are not sampled: they vary, too."""
 _N_SKIPPED = 16
 """Positions after the sound that say nothing of silence yet."""
 
@@ -75,7 +75,7 @@ def extend(
 
     `mel` (n_mels, n_columns) ends in silence, which its last column repeats. Where the sound fills
     two thirds of the context, or without states of silence, all of it is computed. A positive
-    `audio_ctx` cuts the context to so many positions, or to the length of `mel`. Raises
+    `audio_ctx` cuts the context to that many positions, or to the length of `mel`. Raises
     `ValueError` if `mel` does not fit the model.
     """
     full, n_kept = dims.n_audio_ctx, len(kept_positions(dims.n_audio_ctx))

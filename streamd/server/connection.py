@@ -133,7 +133,7 @@ class WebSocket:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What clients are told about the model; `language` is the one that it knows, if only one."""
+    """What clients learn about the model; `language` is set if it knows only one."""
 
     model: str
     language: str | None = None
@@ -294,7 +294,7 @@ class Connection:
             await self._socket.close(code, reason)
 
     def _deliver(self, event: SessionEvent) -> bool:
-        # The dialect is told of an event once only, so the room is that for the event itself.
+        # A dialect gets each event only once, so check for the size of the event itself.
         text = self._hub.encode(event)
         if self._bug is not None or not self._socket.has_room(len(text)):
             return False

@@ -57,7 +57,7 @@ class _AudioInput:
 class Ingest:
     """One session that a client feeds, over one connection after another.
 
-    `epoch` is that of the session and a secret: only the client that feeds it is told, so nobody
+    `epoch` is that of the session and a secret that only the client that feeds it gets, so nobody
     else can resume it. Call `connect` for each connection, `take` for command and `finish`
     at the end.
     """

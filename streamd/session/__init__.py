@@ -8,8 +8,8 @@ It keeps four promises. Committed text never changes. Utterances and finals depe
 on what the recognizer makes of it, not on the engine's speed or on how the audio was cut into
 blocks; but a slow engine gets fewer and shorter windows, in which the recognizer may read other
 words. Every frame that passes the gate is in a window that was accepted, unless it is reported as
-lost. And it ends: whatever the recognizer answers, each window takes the session on, so that there
-are only so many of them, and none is longer than 30 s.
+lost. And it ends: whatever the recognizer answers, each window advances the session, so that their
+number is finite, and none is longer than 30 s.
 
 What there is between two calls:
 
@@ -17,7 +17,7 @@ What there is between two calls:
   of `streamd.session.segment`, the states of its utterance those of `streamd.session.utterance`.
 - `_out`, the window that the recognizer has. There is one exactly if the segment is OUT.
 - `_previous`, what the next utterance continues from: the end of the last final, its last window,
-  and the words in it. Another process also needs it to go on with the stream.
+  and the words in it. Another process also needs it to continue the stream.
 """
 
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ class Session:
 
     @property
     def resume_state(self) -> ResumeState:
-        """What another session needs to go on with the audio that is not finalised here."""
+        """What another session needs to continue with the audio that is not finalised here."""
         start = max(self._finalised - SHORT_PAUSE - REACH, self._unbroken_since)
         if start > self._finalised:
             return ResumeState(start_ms=self.finalised_ms, language=self._previous.language)

@@ -82,7 +82,7 @@ class Gate:
     def late(self) -> int:
         """Frames since the first detector opened its gate, while the second one has to decide.
 
-        When the gate opens, a word may have begun so many frames earlier than without it.
+        When the gate opens, a word may have begun this many frames earlier.
         """
         return min(self._late, LATEST)
 

@@ -195,12 +195,12 @@ class TerminalSink:
         self._put(self._region.draw(shown, [*above, notice] if notice else above, anew=anew))
 
     def _fixed(self) -> list[list[Span]]:
-        """Return the rows of the finals, without the last if it may go on."""
+        """Return the rows of the finals, without the last if its paragraph is open."""
         rows = [row for paragraph in self._paragraphs for row in paragraph.rows]
         return rows[:-1] if self._open else rows
 
     def _leave(self, most: int) -> list[str]:
-        """Remove the first of the fixed rows from the region, at most so many, and return them."""
+        """Remove the first fixed rows, `most` at the most, from the region, and return them."""
         gone: list[list[Span]] = []
         n_rows = max(0, min(most, len(self._fixed())))
         for paragraph in self._paragraphs:

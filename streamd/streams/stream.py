@@ -220,7 +220,7 @@ class Stream:
     def finalise(self) -> int:
         """Return the time (ms) before which no audio is needed, even after a crash: it is stored.
 
-        A journal that stores later than at once has it stored for the next call.
+        If the journal does not store at once, it has done so by the next call.
         """
         journal = self.hub.journal
         if self._is_lost:

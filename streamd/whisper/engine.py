@@ -79,11 +79,11 @@ class Engine(Protocol, Generic[FeaturesT]):
 
         The model's full context is encoded, or what stands for it (streamd/models/silence.py): the
         last column of `mel` is silence and repeats to its end. A positive `audio_ctx` cuts the
-        context to so many positions, but not below the length of `mel`. `previous` are features of
-        a window whose audio began with the same frames: an engine may take its first `n_reused`
-        positions from there instead of computing them, and write the others into its memory: a
-        decoder of those features must not be used any more. Raises `EngineError` if the runtime
-        fails, `ValueError` if `mel` does not fit the model.
+        context to that many positions, but not below the length of `mel`. `previous` has the
+        features of a window that began with the same frames: an engine may take its first
+        `n_reused` positions from there instead of computing them, and write the others into its
+        memory: a decoder of those features must not be used any more. Raises `EngineError` if the
+        runtime fails, `ValueError` if `mel` does not fit the model.
         """
         ...
 

@@ -14,7 +14,7 @@ from streamd.options import APPENDED, PREPENDED, LoopLimits
 from streamd.whisper.tokenizer import Tokenizer
 
 REPEATS_OF_MANY, LONGEST_PHRASE = 3, 8
-"""A phrase of at most so many words is a loop from so many repeats on (WhisperLiveKit)."""
+"""Repeats from which a phrase is a loop, and the most words in a phrase (WhisperLiveKit)."""
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""
 LAST_TOKENS = 60

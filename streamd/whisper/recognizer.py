@@ -34,7 +34,7 @@ _SPARE_TOKENS = 8
 """Tokens that a window may have besides those that its length allows: marks, and words of
 rapid speech. Both only bound a decoder that does not end."""
 RIGHT_CONTEXT = 75
-"""A position that had so many frames (1.5 s) of sound after it is not computed again. Without,
+"""A position with this many frames (1.5 s) of sound after it is not computed again. Without this,
 nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
 _SHORT = 16
 """Texts with fewer different tokens are short. Probable texts of noise repeat themselves: they had

@@ -48,7 +48,7 @@ def find_words(
 ) -> list[Word]:
     """The words after the forced `prefix`, with times in frames of the window.
 
-    `n_frames` of the window hold audio; the prefix is said before `prefix_end`. Times do not
+    `n_frames` of the window hold audio; the prefix ends before `prefix_end`. Times do not
     overlap and never decrease. An incomplete character at the end is left out.
     """
     sequence = (*prefix, *decoded.tokens)
@@ -79,8 +79,8 @@ def _n_before(frames: Sequence[int], begin: int) -> int:
 def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int) -> list[Word]:
     """The words of a translation, which share the frames `start` to `end` by their length.
 
-    A translation does not follow the order of what is said, so where its words attend to is no time
-    of theirs.
+    A translation does not follow the order of the speech, so its words' attention does not give
+    their times.
     """
     text = tokenizer.whole([token for token in decoded.tokens if token < tokenizer.eot])
     parts = tokenizer.split_words(text, decoded.language)

@@ -22,7 +22,7 @@ from tests.support.fakes import (
 )
 
 
-def test_an_improbable_newest_word_is_hidden_until_the_speaker_pauses():
+def test_an_improbable_last_word_is_hidden_until_the_speaker_pauses():
     audio = scripted_audio([False] * WORD + [True] * (10 * WORD) + [False] * 60)
     shown = {}
     for least in (0.0, 0.35):

@@ -37,7 +37,7 @@ def test_what_two_hypotheses_begin_with_is_committed():
     assert commit(policy, words("Americans ask", start=60), now=150, silence=0) == 0
 
 
-def test_the_newest_word_waits_while_somebody_speaks():
+def test_the_last_word_waits_while_somebody_speaks():
     policy = LocalAgreement()
     commit(policy, words("and so"), now=100, silence=0)
     assert commit(policy, words("and so"), now=125, silence=0) == 1

@@ -365,7 +365,7 @@ def test_an_utterance_that_was_a_guess_all_the_time_has_no_final(n_frames, first
     assert sum(isinstance(event, Final) for event in events) == n_finals
 
 
-def test_the_mark_after_the_newest_word_may_still_change():
+def test_the_mark_after_the_last_word_may_still_change():
     policy = AlignAtt(AlignAttOptions(frame_threshold=0))
     session = scripted_session(SessionOptions(), policy=policy)
     audio = scripted_audio([True] * 100 + [False] * 18 + [True] * 100)

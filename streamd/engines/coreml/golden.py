@@ -27,7 +27,7 @@ GOLDEN_TOLERANCE = 0.02
 """The largest distance of a pass. Half precision costs up to 4e-3 with the weights of tiny.en and
 base, and the Neural Engine also accumulates in half precision."""
 _HIDDEN = 10
-"""Positions by which a window is shorter than its context, so that masks have something to hide."""
+"""A window is this many positions shorter than its context, so that masks have an effect."""
 _SILENT = 2
 """Frames of silence at the end of each window."""
 _PASSES = ((25, False), (20, True), (6, True), (1, True))

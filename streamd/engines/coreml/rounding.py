@@ -30,7 +30,7 @@ _MOST = 2.0**14
 """The largest sum of squares of a scaled input, a quarter of what float16 holds: other speech than
 what was measured may be louder."""
 _NTH = 8
-"""Logits of so few special tokens are computed: those of all take much memory."""
+"""Special tokens whose logits are computed: those of all take much memory."""
 _LARGEST = 16.0
 """The largest scale; more helps nobody."""
 _SMALLEST_NORMAL = 2.0**-14

@@ -64,7 +64,7 @@ A step of `base` is faster by a fifth than without, and not slower on a busy mac
 _SPINNING = "1" if tuple(map(int, __version__.split(".")[:2])) >= (1, 31) else "0"
 """Older versions cannot limit it and would spin for milliseconds."""
 _POOL_STEP = 64
-"""Slots by which the memory grows; most windows need one step."""
+"""The memory grows by this many slots; most windows need one step."""
 _LEAST_ROWS = 2
 """A single token is run as two rows, of which the second is ignored.
 

@@ -27,13 +27,13 @@ _BACK = 8 * _CHUNK
 _ON, _OFF = 0.5, 0.35
 """Probability from which there is speech, and below which it has ended (silero-vad's own)."""
 _LINGER, _LASTED = 10, 6
-"""Chunks (320 ms) for which speech goes on below that if it has lasted for so many: within speech
-the first detector knows better where a pause begins. Without, utterances end in short pauses, and
-more of their words are wrong."""
+"""Speech that has lasted `_LASTED` chunks ends only after `_LINGER` chunks (320 ms) below that, as
+the first detector knows better where a pause in speech begins. Without this, utterances end in
+short pauses, and more of their words are wrong."""
 _LOW, _N_LOW = 0.2, 62
-"""After so many chunks (2 s) below this probability it forgets its state."""
+"""The state is reset after `_N_LOW` chunks (2 s) below this probability."""
 _LOWEST_HZ = 80
-"""What is lower is rumble, which made it deaf, too."""
+"""Rumble is lower; it made the detector miss speech, too."""
 
 
 class Silero:

@@ -1,4 +1,4 @@
-"""Hugging Face's folder for a Whisper model, as transformers writes it and the hub has it.
+"""Hugging Face's folder for a Whisper model, as transformers writes it and the hub stores it.
 
 The tokenizer's merges are not read: in Whisper's vocabularies their order is that of the ids.
 Names of parameters and fields: transformers ``modeling_whisper.py``, ``configuration_whisper.py``.

@@ -1,4 +1,4 @@
-"""MLX's folder for a Whisper model, as mlx-whisper downloads it and mlx-community has it.
+"""MLX's folder for a Whisper model, as mlx-whisper downloads it and mlx-community stores it.
 
 ``config.json`` has OpenAI's dimensions. The parameters are OpenAI's, except that convolutions have
 their axes in another order, layers of an MLP are ``mlp1`` and ``mlp2``, and the encoder's positions

@@ -37,7 +37,7 @@ from streamd.system.disk import flush, locked, megabytes
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 _MAX_FILES = 20_000
 _TIMEOUT_S = 10
-"""For so long the hub may say nothing."""
+"""How long the hub may send nothing."""
 _PAUSES_S = (1, 2, 4)
 """Pauses between tries in which no byte came; then the download fails."""
 

@@ -34,7 +34,7 @@ _decoder = msgspec.json.Decoder(_Message)
 
 
 class OpenAIRealtime:
-    """A final is an item; without turn detection, all that is said before a commit is one.
+    """A final is an item; without turn detection, all speech before a commit is one.
 
     Deltas only append: they are the words that do not change any more. A client whose first
     ``session.update`` names a model, but no session, speaks `VllmRealtime`.

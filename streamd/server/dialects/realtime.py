@@ -137,7 +137,7 @@ class RealtimeInput:
         return self._input.turn_detection is not None
 
     def session(self, name: str) -> dict[str, object]:
-        """Return the session as its client is told of it."""
+        """Return the session as its client gets it."""
         kind = {"type": "transcription", "object": "realtime.transcription_session"}
         return {**kind, "id": f"sess_{name}", "audio": {"input": self._settings}}
 

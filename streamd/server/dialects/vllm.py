@@ -17,7 +17,7 @@ _RATE_HZ = 16_000
 
 
 class VllmRealtime:
-    """All that is said until the commit that is ``final`` is one text, whose deltas only append."""
+    """All speech until the commit that is ``final`` is one text, whose deltas only append."""
 
     def __init__(self) -> None:
         self._stream = ByteStream("pcm_s16le", start_for(_RATE_HZ))
@@ -57,7 +57,7 @@ class VllmRealtime:
         yield self.error(error.code, str(error))
 
     def error(self, code: str, message: str) -> Tell:
-        """Return an error as vLLM has it: a text, where OpenAI's is an object."""
+        """Return an error in vLLM's form: a text, where OpenAI's is an object."""
         return tell("error", error=message, code=code)
 
     def _grow(self, texts: list[str]) -> Iterator[Tell]:

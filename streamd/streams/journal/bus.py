@@ -653,7 +653,7 @@ class Bus:
         """Forget a session that nobody needs; look for lines that were not relayed."""
         journal = channel.journal
         if journal is not None and not journal.is_joined:
-            journal.close()  # the client for which it was looked up could not have it
+            journal.close()  # the client that asked for it did not get it
         if channel.is_idle:
             del self._channels[session]
             if journal is not None:

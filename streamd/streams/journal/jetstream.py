@@ -71,7 +71,7 @@ class StoredMessage(NamedTuple):
 class JetStream:
     """A connection that never gives up; `node` names it.
 
-    `run` connects it. Messages are kept for `days` (0: forever), by so many servers as `replicas`.
+    `run` connects it. Messages are kept for `days` (0: forever) by `replicas` servers.
     """
 
     def __init__(self, url: str, *, days: int, replicas: int) -> None:
@@ -182,7 +182,7 @@ class JetStream:
                 await self._nats.publish(subject, data)
 
     async def listen(self, subject: str, heard: Callable[[bytes], Awaitable[None]]) -> Subscription:
-        """Have `heard` called with each message that is told; unsubscribe when done."""
+        """Call `heard` with each message published there; unsubscribe when done."""
 
         async def call(message: Msg) -> None:
             await heard(message.data)
