@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from streamd.cli import main
 from streamd.cli.models import with_model
@@ -42,6 +44,14 @@ def serving(folder, monkeypatch, tmp_path):
         monkeypatch.setenv("STREAMD_STORE", str(tmp_path / "imported"))
         monkeypatch.delenv("STREAMD_MODEL")
         yield serving
+
+
+@pytest.fixture(scope="session")
+def quiet(tmp_path_factory) -> str:
+    """A file without speech, where only the choice of the model matters."""
+    path = tmp_path_factory.mktemp("quiet") / "quiet.flac"
+    soundfile.write(path, np.zeros(3200), 16_000)
+    return str(path)
 
 
 def run(*args: str) -> subprocess.CompletedProcess:
@@ -431,8 +441,8 @@ def test_a_model_that_lacks_the_language_is_not_downloaded(words, asked, serving
     assert find("small.en", places()) is None
 
 
-def test_no_model_at_all_is_the_bundled_one_and_says_so(serving):
-    done = run("transcribe", str(SOUND))
+def test_no_model_at_all_is_the_bundled_one_and_says_so(serving, quiet):
+    done = run("transcribe", quiet)
     assert done.returncode == 0
     hint = "many words will be wrong; streamd models get base.en downloads a better model"
     using = "streamd: warning: using tiny.en, which ships with streamd"
@@ -493,39 +503,39 @@ def test_who_is_quiet_is_not_asked(serving):
 QUESTION = "no suitable model is here yet. Download base.en (293 MB) from "
 
 
-def test_a_first_model_is_offered_and_used_from_then_on(serving):
-    code, shown = at_terminal("\n", "transcribe", str(SOUND))
+def test_a_first_model_is_offered_and_used_from_then_on(serving, quiet):
+    code, shown = at_terminal("\n", "transcribe", quiet)
     assert QUESTION in shown
     assert code == 0
-    code, shown = at_terminal("", "transcribe", str(SOUND))
+    code, shown = at_terminal("", "transcribe", quiet)
     assert "using base.en, the best model here; --model names another" in shown
     assert code == 0
 
 
 @pytest.mark.parametrize("words", ["-l de", "-l auto", "-tr"])
-def test_what_is_offered_knows_the_language(words, serving):
+def test_what_is_offered_knows_the_language(words, serving, quiet):
     serving.repos["openai/whisper-base"] = serving.repos["some/tiny"]
     assert main(["models", "get", "base.en", "-q"]) == 0
-    _, shown = at_terminal("\n", "transcribe", *words.split(), str(SOUND))
+    _, shown = at_terminal("\n", "transcribe", *words.split(), quiet)
     assert "no suitable model is here yet. Download base (293 MB) from " in shown
     assert load_model("base").name == "base"
 
 
-def test_a_first_model_is_offered_only_once(serving):
-    code, shown = at_terminal("n\n", "transcribe", str(SOUND))
+def test_a_first_model_is_offered_only_once(serving, quiet):
+    code, shown = at_terminal("n\n", "transcribe", quiet)
     assert QUESTION in shown
     assert "using tiny.en, which ships with streamd" in shown
     assert code == 0
-    code, shown = at_terminal("", "transcribe", str(SOUND))
+    code, shown = at_terminal("", "transcribe", quiet)
     assert QUESTION not in shown
     assert "using tiny.en, which ships with streamd" in shown
     assert code == 0
     assert not serving.seen
 
 
-def test_a_first_model_is_not_offered_offline(serving, monkeypatch):
+def test_a_first_model_is_not_offered_offline(serving, quiet, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert QUESTION not in at_terminal("", "transcribe", str(SOUND))[1]
+    assert QUESTION not in at_terminal("", "transcribe", quiet)[1]
 
 
 # -- what a download looks like ------------------------------------------------------------------
