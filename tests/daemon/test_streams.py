@@ -40,11 +40,11 @@ class Stalling(ScriptedRecognizer):
 
 
 def new_streams(
-    room: int = 500, max_ingest: int = 8, deadline_s: float = 0.0, **options: int
+    max_backlog: int = 500, max_ingest: int = 8, deadline_s: float = 0.0, **options: int
 ) -> Streams:
     return Streams(
         lambda _: scripted_session(SessionOptions(**options)),
-        max_backlog=room,
+        max_backlog=max_backlog,
         max_ingest=max_ingest,
         deadline_s=deadline_s,
     )
@@ -407,7 +407,7 @@ async def test_an_ended_session_can_still_be_heard_for_a_while(serving):
     assert streams.names() == [name for name in names if name != "s4"] + ["s4"]
 
 
-async def test_room_does_not_wait_for_a_session_that_must_hear_more(serving):
+async def test_waiting_for_space_does_not_wait_for_a_session_that_must_hear_more(serving):
     """With --step 0 nothing is due before the speaker pauses, however long that takes."""
     streams = new_streams(max_backlog=100, step=0)
     stream = streams.add("live")
@@ -420,7 +420,7 @@ async def test_room_does_not_wait_for_a_session_that_must_hear_more(serving):
     assert len(await finals(stream)) == 1
 
 
-async def test_room_waits_for_the_engine(serving):
+async def test_waiting_for_space_waits_for_the_engine(serving):
     streams = new_streams(max_backlog=100)
     stream = streams.add("live")
     stream.feed(scripted_audio([True] * 200))
