@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from streamd.options import EndpointOptions, ModelOptions
+from streamd.options import EndpointOptions, EndpointRule, ModelOptions
 from streamd.types import Word, ms_from_frames
 
 PROTOCOL = "streamd.v1"
@@ -60,6 +60,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     task: str = _MODEL.task
     prompt: str = _MODEL.prompt
     hotwords: str = _MODEL.hotwords
+    endpoint: EndpointRule = _ENDPOINT.rule
     endpoint_ms: int = ms_from_frames(_ENDPOINT.plain)
 
 
@@ -182,6 +183,27 @@ class Vad(Event, frozen=True, kw_only=True, tag="vad"):
     t_ms: int
 
 
+class TurnState(StrEnum):
+    """What somebody does who speaks (`Turn.state`)."""
+
+    PAUSED = "paused"  # and may be done
+    RESUMED = "resumed"  # they were not
+    ENDED = "ended"  # the silence was long enough
+
+
+class Turn(Event, frozen=True, kw_only=True, tag="turn"):
+    """Somebody pauses, goes on or is done; only in sessions whose utterances do not end by silence.
+
+    In segment `seg`, at `t_ms`: where the silence began, the speech went on, or the segment ended.
+    `prob` is how probable it was in the last pause that they are done, 0..1.
+    """
+
+    seg: int
+    state: str
+    t_ms: int
+    prob: float
+
+
 class Lag(Event, frozen=True, kw_only=True, tag="lag"):
     """The engine lags by `lag_ms` of audio; nothing is lost, steps are merged."""
 
@@ -261,7 +283,19 @@ class Stats(Event, frozen=True, kw_only=True, tag="stats"):
 
 
 SessionEvent = (
-    Partial | Final | Vad | Lag | Gap | Missed | Fault | Flushed | Started | Ack | Stats | Eos
+    Partial
+    | Final
+    | Vad
+    | Turn
+    | Lag
+    | Gap
+    | Missed
+    | Fault
+    | Flushed
+    | Started
+    | Ack
+    | Stats
+    | Eos
 )
 """Everything that a subscriber may receive after ``hello``."""
 

@@ -96,6 +96,8 @@ class Window:
     recognizer's own. `initial_prompt` is text before the prompt, `hotwords` are words and names to
     expect; text that is too long loses its beginning, but hotwords stay. `given_words` are the
     words of `before` and `prefix`, if the marks and capitals of all words are to be decided anew.
+    Somebody who has spoken since frame `turn_start` may be done at the window's end; None: nobody
+    asks.
     """
 
     start: int
@@ -113,6 +115,7 @@ class Window:
     initial_prompt: str = ""
     hotwords: str = ""
     given_words: tuple[Word, ...] | None = None
+    turn_start: int | None = None
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
@@ -137,7 +140,8 @@ class Hypothesis:
     prefix. `language` has the probability `language_prob`, which is 1 unless it was detected.
     `suspect` says why a guard distrusts the result, or is None: suspect words are never agreed
     upon, and unless the window is `last` they are not shown. `given_words` are the window's, with
-    the marks and capitals that are right now.
+    the marks and capitals that are right now. `turn_prob` is how probable it
+    is that the speaker is done; None if the window did not ask, or nothing can tell.
     """
 
     words: tuple[Word, ...] = ()
@@ -149,6 +153,7 @@ class Hypothesis:
     temperature: float = 0.0
     suspect: Suspect | None = None
     given_words: tuple[Word, ...] = ()
+    turn_prob: float | None = None
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
     @property

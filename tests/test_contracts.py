@@ -292,6 +292,12 @@ def test_the_wheel_has_the_voice_detector_with_its_licence(wheel: zipfile.ZipFil
     assert shipped == "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49"
 
 
+def test_the_wheel_has_the_model_of_turns_with_its_licence(wheel: zipfile.ZipFile) -> None:
+    assert "Daily" in wheel.read("streamd/_smart-turn/LICENSE").decode()
+    shipped = hashlib.sha256(wheel.read("streamd/_smart-turn/smart-turn-v3.2.onnx")).hexdigest()
+    assert f"SHA-256 `{shipped}`" in wheel.read("streamd/_smart-turn/README.md").decode()
+
+
 def test_the_wheel_alone_loads_the_bundled_model(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     load = "import streamd; from streamd.models.store import load_model; load_model('tiny.en')"

@@ -12,6 +12,7 @@ import msgspec
 
 from streamd.config import OPTIONS, Config
 from streamd.engines.silero import Silero
+from streamd.engines.smart_turn import smart_turn
 from streamd.errors import ConfigError
 from streamd.events import Choices
 from streamd.models.model import Model
@@ -43,6 +44,7 @@ def default_choices(config: Config) -> Choices:
         task=o.task,
         prompt=o.prompt,
         hotwords=o.hotwords,
+        endpoint=config.endpoint.rule,
         endpoint_ms=ms_from_frames(config.endpoint.plain),
     )
 
@@ -65,7 +67,10 @@ def session_factory(config: Config) -> Callable[[Choices], Session]:
             prompt=choices.prompt,
             hotwords=choices.hotwords,
         )
-        segmenter = Segmenter(replace(endpoint, plain=plain))
+        # Who is content with a shorter pause does not want a longer one behind a sentence.
+        sentence = min(endpoint.sentence, plain)
+        ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
+        segmenter = Segmenter(ends)
         return Session(gate(config), segmenter, _policy(config), options)
 
     return make
@@ -162,7 +167,7 @@ def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[An
     """
     _check_windows(config, model)
     options = replace(decoding_options(config, model), language=None)
-    return Recognizer(runs, tokenizer(config, model), options)
+    return Recognizer(runs, tokenizer(config, model), options, end_of_turn=smart_turn)
 
 
 def _check_windows(config: Config, model: Model) -> None:

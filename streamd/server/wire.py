@@ -82,6 +82,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     task: str = ""
     prompt: str = ""
     hotwords: str = ""
+    endpoint: str = ""
     endpoint_ms: int = 0
     rate: int
     limits: Limits
@@ -117,6 +118,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     task: str | None = None
     prompt: str | None = None
     hotwords: str | None = None
+    endpoint: str | None = None
     endpoint_ms: int | None = None
     words: bool | None = None
 
@@ -147,6 +149,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="u
     language: str | None = None
     prompt: str | None = None
     hotwords: str | None = None
+    endpoint: str | None = None
     endpoint_ms: int | None = None
 
     @property

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streamd.events import Gap, GapReason, SessionEvent
+from streamd.events import Gap, GapReason, SessionEvent, Turn, TurnState
 from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy
 from streamd.session.evidence import believable, is_probable
@@ -250,6 +250,7 @@ class Session:
             initial_prompt=self._options.prompt,
             hotwords=self._options.hotwords,
             given_words=segment.given_words if last else None,
+            turn_start=segment.utterance.start if self._asks_turn(segment) else None,
             encoded=self._encoded,
         )
         return self._out
@@ -387,7 +388,10 @@ class Session:
             # translations none is probable, since there are many ways to translate.
             is_text = is_probable(hypothesis) or self._options.task == "translate"
             words = segment.words if is_text else ()
-            events += self._segmenter.answer(segment.utterance, words)
+            if words and segment.utterance.state is State.ASKED:
+                segment.turn_prob = hypothesis.turn_prob
+                events += self._turn(segment, TurnState.PAUSED, end - self._segmenter.options.trailing_silence)
+            events += self._segmenter.answer(segment.utterance, words, segment.turn_prob)
         return [*events, *self._release()]
 
     def _release(self) -> list[SessionEvent]:
@@ -407,7 +411,20 @@ class Session:
         # of another pause if the hypothesis came so late that one followed.
         pause, gap = end - self._segmenter.options.trailing_silence, segment.utterance.gap
         resumed = gap[1] if gap is not None and gap[0] == pause else end
-        return self._revise(segment, end, hypothesis, silence=resumed - pause)
+        events = self._turn(segment, TurnState.RESUMED, resumed)
+        segment.turn_prob = None
+        return [*events, *self._revise(segment, end, hypothesis, silence=resumed - pause)]
+
+    def _asks_turn(self, segment: Segment) -> bool:
+        is_smart = self._segmenter.options.is_smart
+        return is_smart and segment.utterance.state is State.ASKED
+
+    def _turn(self, segment: Segment, state: TurnState, at: int) -> list[SessionEvent]:
+        """What is told of a turn, if anything can tell how probable its end is."""
+        if (prob := segment.turn_prob) is None:
+            return []
+        t_ms = ms_from_frames(at)
+        return [Turn(seg=self._seg, state=state, t_ms=t_ms, prob=round(prob, 3))]
 
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Commit everything; publish the final, or retract the partials if there is no text."""
@@ -432,8 +449,9 @@ class Session:
             retraction = segment.show(self._seg, end, self.now)
             self._rev = segment.rev  # the next utterance reuses this one's number
             return retraction
+        ended = self._turn(segment, TurnState.ENDED, end)
         self._seg, self._rev = self._seg + 1, 0
-        return [*events, final]
+        return [*events, final, *ended]
 
     def _sentences(self, segment: Segment) -> list[SessionEvent]:
         """Publish the sentences that are complete while the utterance goes on.

@@ -108,6 +108,8 @@ class Segment:
     """The last hypothesis about any window of the utterance."""
     was_probable: bool = False
     """Whether any hypothesis about it was (`streamd.session.evidence`)."""
+    turn_prob: float | None = None
+    """How probable it is that the speaker is done, in a pause of which that was told."""
     stage: Stage = Stage.READING
     _prepared: tuple[int, Hypothesis] | None = None
     _shown: tuple[str, int] = ("", 0)

@@ -29,11 +29,22 @@ DANGLING = 0.5
 """The probability below which a last word may be the start of another one."""
 
 
-def ending_pause(words: Sequence[Word], options: EndpointOptions) -> int:
-    """Frames of silence that end an utterance with these words."""
+def ending_pause(
+    words: Sequence[Word], options: EndpointOptions, turn_prob: float | None = None
+) -> int:
+    """Frames of silence that end an utterance with these words.
+
+    `turn_prob`: how probable it is that the speaker is done; None if only the words tell.
+    """
     text = text_of(words)
     if not text:
         return options.empty
+    if turn_prob is not None and turn_prob < options.turn_prob:
+        return max(_ending_pause(words, text, options), options.going_on)
+    return _ending_pause(words, text, options)
+
+
+def _ending_pause(words: Sequence[Word], text: str, options: EndpointOptions) -> int:
     if ends_sentence(text):
         return options.sentence
     unfinished = text.endswith(tuple(COMMAS)) or words[-1].prob < DANGLING
@@ -80,11 +91,16 @@ class Segmenter:
         self._track.append((silence, level, late))
         return self._advance()
 
-    def answer(self, utterance: Utterance, words: Sequence[Word]) -> list[Vad]:
-        """Take the text of the utterance up to its pause; ignored if none is needed."""
+    def answer(
+        self, utterance: Utterance, words: Sequence[Word], turn_prob: float | None = None
+    ) -> list[Vad]:
+        """Take the text of the utterance up to its pause; ignored if none is needed.
+
+        `turn_prob`: see `ending_pause`.
+        """
         if utterance.state is not State.ASKED:
             return []
-        utterance.answer(ending_pause(words, self.options))
+        utterance.answer(ending_pause(words, self.options, turn_prob))
         return self._advance()
 
     def flush(self, *, doubtful: bool = False) -> list[Vad]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, Partial, SessionEvent, Vad
+from streamd.events import Final, Gap, Partial, SessionEvent, Turn, Vad
 
 
 class Timeline:
@@ -40,7 +40,7 @@ class Timeline:
         return [self._moved(event) for event in events] if self._at_ms else list(events)
 
     def _moved(self, event: SessionEvent) -> SessionEvent:
-        if isinstance(event, Vad | Gap):
+        if isinstance(event, Vad | Turn | Gap):
             return replace(event, t_ms=self.true_ms(event.t_ms))
         if not isinstance(event, Partial | Final):
             return event

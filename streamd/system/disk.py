@@ -36,6 +36,7 @@ _ABANDONED_S = 3600
 
 _IN_CHECKOUT = {
     "tiny.en": "models/tiny.en",
+    "smart-turn": "models/smart-turn",
     "golden": "tests/golden",
     "speech": "tests/speech",
     "web": "clients/web",

@@ -6,13 +6,14 @@ may come in any order.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, cast
 
 import numpy as np
 
 from streamd.options import DecodingOptions
-from streamd.types import Encoded, Hypothesis, Suspect, Window, Word, ms_from_frames
+from streamd.types import FRAME, Encoded, Hypothesis, Samples, Suspect, Window, Word, ms_from_frames
 from streamd.whisper.decode import (
     Context,
     Decoded,
@@ -44,6 +45,10 @@ _ENGLISH, _OTHERS = 6.5, 13.0
 """Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
 
 
+EndOfTurn = Callable[[Samples], float]
+"""Tells how probable it is that somebody is done, from all that they have said, (n,)."""
+
+
 @dataclass(slots=True)
 class Counters:
     """What a recognizer did so far.
@@ -67,8 +72,11 @@ class Recognizer(Generic[FeaturesT]):
         engine: Engine[FeaturesT],
         tokenizer: Tokenizer,
         options: DecodingOptions | None = None,
+        *,
+        end_of_turn: EndOfTurn | None = None,
     ) -> None:
         options = options or DecodingOptions()
+        self._end_of_turn = end_of_turn
         self.counters = Counters()
         self._engine = engine
         self._tokenizer = tokenizer
@@ -103,7 +111,18 @@ class Recognizer(Generic[FeaturesT]):
         hypothesis = self._punctuated(window, view, self._hypothesis(window, view, decoded))
         states = _States(view.features, decoded.cached)
         encoded = Encoded(window.start, window.end, states)
-        return replace(hypothesis, language_prob=view.language_prob, encoded=encoded)
+        return replace(
+            hypothesis,
+            language_prob=view.language_prob,
+            turn_prob=self._turn_prob(window, hypothesis),
+            encoded=encoded,
+        )
+
+    def _turn_prob(self, window: Window, hypothesis: Hypothesis) -> float | None:
+        if self._end_of_turn is None or window.turn_start is None or not hypothesis.words:
+            return None
+        since = max(window.turn_start, window.start) - window.start
+        return self._end_of_turn(window.samples[since * FRAME :])
 
     def _view(self, window: Window) -> "_View[FeaturesT]":
         mel = self._mels.log_mel(window.samples, start=window.start)

@@ -64,6 +64,14 @@ def test_patience_follows_the_text(text, frames):
     assert ending_pause(words(text), EndpointOptions()) == frames
 
 
+@pytest.mark.parametrize(
+    ("text", "prob", "frames"),
+    [("it was the best.", 0.5, 20), ("it was the best.", 0.49, 75), ("bread and", 0.9, 50)],
+)
+def test_patience_follows_the_sound_of_the_voice(text, prob, frames):
+    assert ending_pause(words(text), EndpointOptions(rule="smart"), prob) == frames
+
+
 def test_a_doubtful_last_word_is_given_more_time():
     assert ending_pause(words("turn on the light", prob=0.3), EndpointOptions()) == 50
 
