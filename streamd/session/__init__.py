@@ -390,7 +390,9 @@ class Session:
             words = segment.words if is_text else ()
             if words and segment.utterance.state is State.ASKED:
                 segment.turn_prob = hypothesis.turn_prob
-                events += self._turn(segment, TurnState.PAUSED, end - self._segmenter.options.trailing_silence)
+                events += self._turn(
+                    segment, TurnState.PAUSED, end - self._segmenter.options.trailing_silence
+                )
             events += self._segmenter.answer(segment.utterance, words, segment.turn_prob)
         return [*events, *self._release()]
 

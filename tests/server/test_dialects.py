@@ -23,6 +23,7 @@ from streamd.events import (
     Started,
     Stats,
     TimedWord,
+    Turn,
     Vad,
 )
 from streamd.server.dialects import DIALECTS, Close, Dialect, introduced
@@ -237,6 +238,25 @@ def test_assemblyai_in_full():
         Stop(),
         {"type": "Termination", "audio_duration_seconds": 1, "session_duration_seconds": 1},
     ]
+
+
+def test_assemblyai_is_told_how_sure_it_is_that_a_turn_has_ended():
+    acts = converse(
+        AssemblyAI(f"{WS}&end_of_turn_confidence_threshold=0.4"),
+        bytes(2),
+        partial("And so"),
+        Turn(seg=0, state="paused", t_ms=1000, prob=0.3),
+        partial("And so", n_final=2),
+        Turn(seg=0, state="resumed", t_ms=1500, prob=0.3),
+        partial("And so my"),
+        Turn(seg=0, state="paused", t_ms=2000, prob=0.9),
+        final("And so my."),
+        Turn(seg=0, state="ended", t_ms=2200, prob=0.9),
+        partial("No.", 3000),
+    )
+    assert acts[1] == Start(rate=8000, endpoint="smart")
+    turns = [act for act in acts if isinstance(act, dict) and act["type"] == "Turn"]
+    assert [each["end_of_turn_confidence"] for each in turns] == [0.0, 0.3, 0.0, 0.9, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -503,7 +523,10 @@ values = st.recursive(
     max_leaves=5,
 )
 types = st.sampled_from(
-    ["Finalize", "KeepAlive", "CloseStream", "Configure", "Terminate", "ForceEndpoint", "?"]
+    [
+        *("Finalize", "KeepAlive", "CloseStream", "Configure", "Terminate", "ForceEndpoint"),
+        *("ForceEndTurn", "?"),
+    ]
 )
 messages = st.one_of(
     st.binary(max_size=20),
@@ -525,6 +548,13 @@ events = st.one_of(
     st.builds(partial, st.text(max_size=20), times),
     st.builds(final, st.text(max_size=20), times),
     st.builds(Vad, speech=st.booleans(), t_ms=times),
+    st.builds(
+        Turn,
+        seg=st.just(0),
+        state=st.sampled_from(["paused", "resumed", "ended", "?"]),
+        t_ms=times,
+        prob=st.floats(0, 1),
+    ),
     st.builds(Fault, code=st.text(max_size=5), message=st.text(max_size=5), fatal=st.booleans()),
     st.builds(Flushed, id=st.text(max_size=5), seq=times),
     st.sampled_from(

@@ -6,7 +6,7 @@ from base64 import b64encode
 import pytest
 
 from streamd.errors import WireError
-from streamd.events import Fault, Flushed, Vad
+from streamd.events import Fault, Flushed, Turn, Vad
 from streamd.server.dialects import Close
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
 from streamd.server.wire import Flush, Start, Update
@@ -253,6 +253,70 @@ def test_a_session_with_audio_changes_but_for_its_format():
     assert {each["type"] for each in (updated, again, back)} == {"session.updated"}
     assert undone == Update(language="auto", prompt="", hotwords="")
     assert wrong["error"]["message"] == "the format cannot be changed once there is audio"
+
+
+SEMANTIC = update(turn_detection={"type": "semantic_vad", "eagerness": "high"})
+
+
+def turn(state: str, prob: float, t_ms: int = 1000) -> Turn:
+    return Turn(seg=0, state=state, t_ms=t_ms, prob=prob)
+
+
+def test_a_semantic_end_is_one_that_sounds_like_it():
+    acts = told(
+        SEMANTIC,
+        append(),
+        Vad(speech=True, t_ms=0),
+        partial("and so", n_final=2),
+        turn("paused", 0.1),
+        turn("resumed", 0.1),
+        turn("paused", 0.2, 1500),
+        Vad(speech=False, t_ms=1700),
+        final("and so my"),
+        Vad(speech=True, t_ms=2500),
+        turn("paused", 0.6, 3000),
+        Vad(speech=False, t_ms=3200),
+        final("friends.", 2500, seg=1),
+    )
+    usage = {"type": "duration", "seconds": 3}
+    assert acts[1] == Start(rate=24_000, endpoint="smart", endpoint_ms=200)
+    assert short(acts[3:]) == [
+        ("speech_started", "item_talk_1"),
+        ("delta", "item_talk_1", "and so"),
+        ("delta", "item_talk_1", " my"),
+        ("speech_stopped", "item_talk_1"),
+        ("committed", "item_talk_1", None),
+        ("delta", "item_talk_1", " friends."),
+        ("completed", "item_talk_1", "and so my friends.", ENGLISH, usage),
+    ]
+
+
+@pytest.mark.parametrize(("eagerness", "seconds"), [("low", 8), ("medium", 4), ("high", 2)])
+def test_a_semantic_end_comes_after_silence_too_sooner_or_later(eagerness, seconds):
+    steps = [Vad(speech=True, t_ms=0), turn("paused", 0.1), final("and so")]
+    steps += [Vad(speech=False, t_ms=1000), *[append()] * seconds]
+    patient = update(turn_detection={"type": "semantic_vad", "eagerness": eagerness})
+    acts = told(patient, append(), *steps)  # the text ends at 1.0 s
+    assert [kind for kind, *_ in short(acts[3:]) if isinstance(kind, str)][-1] == "completed"
+    early = told(patient, append(), *steps[:-1])
+    assert not any("completed" in act["type"] for act in early if isinstance(act, dict))
+
+
+def test_an_eager_client_need_not_wait_for_the_session():
+    acts = told(SEMANTIC, append(), Vad(speech=True, t_ms=0), turn("paused", 0.4), append())
+    assert Flush(id="turn") in acts
+
+
+def test_a_commit_ends_a_turn_however_it_sounds():
+    *_, done = told(
+        SEMANTIC,
+        append(),
+        Vad(speech=True, t_ms=0),
+        final("and"),
+        COMMIT,
+        Flushed(id="1000", seq=1),
+    )
+    assert (done["type"].rpartition(".")[2], done["transcript"]) == ("completed", "and")
 
 
 def test_vllms_clients_begin_with_a_commit_of_nothing():

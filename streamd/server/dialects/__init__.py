@@ -14,6 +14,7 @@ from streamd.errors import WireError
 from streamd.server.dialects.assemblyai import AssemblyAI
 from streamd.server.dialects.deepgram import Deepgram
 from streamd.server.dialects.dialect import Close, Dialect, Tell
+from streamd.server.dialects.flux import Flux
 from streamd.server.dialects.native import Native
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
 from streamd.server.dialects.vosk import Vosk
@@ -29,6 +30,7 @@ DIALECTS: Mapping[str, type[Dialect]] = MappingProxyType(
         STREAM_PATH: Native,
         "/v1/realtime": OpenAIRealtime,
         "/v1/listen": Deepgram,
+        "/v2/listen": Flux,
         "/v3/ws": AssemblyAI,
         ROOT_PATH: Vosk,
     }

@@ -6,9 +6,11 @@ from typing import Final as Constant
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from streamd.errors import WireError
-from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, Vad
+from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, TurnState, Vad
+from streamd.events import Turn as TurnEvent
 from streamd.server.dialects.dialect import ByteStream, Close, Tell, both, start_for, tell, type_of
 from streamd.server.wire import Command, Flush, Hello, Query, Stop, decoded
 
@@ -27,6 +29,7 @@ class _Streaming(Query, frozen=True, kw_only=True):
     prompt: str | None = None
     keyterms_prompt: str = "[]"
     min_turn_silence: int | None = None
+    end_of_turn_confidence_threshold: float = 0.0
 
 
 _texts_decoder = msgspec.json.Decoder(list[str])
@@ -42,6 +45,7 @@ class AssemblyAI:
         self._text = query
         self._n_turns = 0
         self._sentences: list[Final] = []  # of the turn, that are final
+        self._turn_prob: float | None = None  # in the last pause
 
     def request(self) -> Query:
         asked = both(self._text, _Streaming)
@@ -52,6 +56,8 @@ class AssemblyAI:
             terms=_texts(asked.keyterms_prompt),
             pause_ms=asked.min_turn_silence,
         )
+        if asked.end_of_turn_confidence_threshold > 0:
+            start = replace(start, endpoint="smart")
         self._audio = ByteStream(asked.encoding, start)
         return asked
 
@@ -78,6 +84,8 @@ class AssemblyAI:
         match event:
             case Vad(speech=True):
                 yield tell("SpeechStarted", timestamp=event.t_ms)
+            case TurnEvent():
+                self._turn_prob = event.prob if event.state == TurnState.PAUSED else None
             case Partial():
                 yield self._turn(event.text[: event.stable], event.words, ends=False)
             case Final():
@@ -103,7 +111,7 @@ class AssemblyAI:
             turn_order=self._n_turns,
             turn_is_formatted=ends,
             end_of_turn=ends,
-            end_of_turn_confidence=float(ends),
+            end_of_turn_confidence=float(ends) if self._turn_prob is None else self._turn_prob,
             transcript=" ".join([*(final.text for final in before), transcript]).rstrip(),
             words=[*(_word(word) for final in before for word in final.words), *map(_word, words)],
         )

@@ -140,7 +140,7 @@ def changes(before: Start, after: Start) -> Update:
 
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType(
-    {"language": "auto", "prompt": "", "hotwords": ""}
+    {"language": "auto", "prompt": "", "hotwords": "", "endpoint": "silence"}
 )
 """What stands for a choice that is taken back; there is nothing for a pause."""
 
@@ -152,15 +152,15 @@ class GrowingText:
     """
 
     def __init__(self) -> None:
-        self._sent = ""
+        self.sent = ""
 
     def more(self, text: str) -> str:
         """Return what `text` adds; nothing if its words do not continue what was sent."""
-        at = _end_of(self._sent, text)
+        at = _end_of(self.sent, text)
         if at is None:
             return ""
         added = text[at:]
-        self._sent += added
+        self.sent += added
         return added
 
 

@@ -7,13 +7,23 @@ from typing import Any, Literal
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Fault, Final, Flushed, Partial, SessionEvent, Vad
+from streamd.events import (
+    Fault,
+    Final,
+    Flushed,
+    Partial,
+    SessionEvent,
+    Turn,
+    TurnState,
+    Vad,
+)
 from streamd.server.dialects.dialect import ByteStream, Close, Tell, both
 from streamd.server.dialects.realtime import Items, RealtimeInput
 from streamd.server.dialects.vllm import VllmRealtime
 from streamd.server.wire import Command, Flush, Hello, Query, decoded
 
-_CLEAR = "clear"
+_CLEAR, _TURN = "clear", "turn"
+"""The ids of flushes that are no commits."""
 _LEAST_COMMIT_MS = 100
 
 
@@ -50,8 +60,10 @@ class OpenAIRealtime:
         self._name, self._items = "", Items("")
         self._speaks_since_ms: int | None = None
         self._texts: list[str] = []  # of the item, that are final
-        self._since_ms: int | None = None  # when the first of them began
         self._languages: dict[str, None] = {}  # of these texts
+        self._start_ms = self._end_ms = 0  # of the item
+        self._turn_prob = 0.0  # in the last pause
+        self._paused_ms: int | None = None  # since when, while the turn may go on
 
     def request(self) -> Query:
         return both(self._text, _Asked)
@@ -96,6 +108,7 @@ class OpenAIRealtime:
                 audio = b64decode(asked.audio, validate=True)
                 self._stream = self._stream or self._input.stream()
                 yield from self._stream.take(audio)
+                yield from self._end_if_over(self._stream.heard_ms)
             case "input_audio_buffer.commit" if heard_ms - self._committed_ms < _LEAST_COMMIT_MS:
                 code = "input_audio_buffer_commit_empty"
                 yield self._items.error(code, "there is less than 100 ms of audio", asked.event_id)
@@ -113,12 +126,17 @@ class OpenAIRealtime:
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         if self._vllm:
             yield from self._vllm.say(event)
-            return
+        elif not (self._is_cleared and isinstance(event, Partial | Final)):
+            yield from self._tell_of(event)
+
+    def _tell_of(self, event: SessionEvent) -> Iterator[Tell]:
         match event:
             case Vad() if self._input.ends_turns:
                 yield from self._voice(event)
-            case Partial() | Final() if self._is_cleared:
-                pass
+            case Turn(state=TurnState.PAUSED):
+                self._turn_prob, self._paused_ms = event.prob, event.t_ms
+            case Turn(state=TurnState.RESUMED):
+                self._turn_prob, self._paused_ms = 0.0, None
             case Partial():
                 texts = " ".join([*self._texts, event.text[: event.stable]]).rstrip()
                 if self._input.ends_turns:
@@ -126,35 +144,69 @@ class OpenAIRealtime:
                 yield from self._items.grow(texts)
             case Final():
                 yield from self._keep(event)
-            case Flushed(id="clear"):
-                self._texts, self._languages, self._is_cleared = [], {}, False
-                self._items.drop()
-            case Flushed(id=duration_ms) if not self._input.ends_turns:
-                yield from self._complete(int(duration_ms or 0))
+            case Flushed():
+                yield from self._answer(event.id)
             case Fault():
                 yield self._items.error(event.code, event.message, of_server=True)
 
+    def _answer(self, flush: str) -> Iterator[Tell]:
+        if flush == _CLEAR:
+            self._texts, self._languages, self._is_cleared = [], {}, False
+            self._items.drop()
+        elif not self._input.ends_turns:
+            yield from self._complete(int(flush or 0))
+        elif self._texts:
+            yield from self._end()
+
     def _voice(self, vad: Vad) -> Iterator[Tell]:
         self._speaks_since_ms = vad.t_ms if vad.speech else None
-        yield from self._items.begin(vad.t_ms) if vad.speech else self._items.stop(vad.t_ms)
+        if vad.speech:
+            self._turn_prob, self._paused_ms = 0.0, None
+            yield from self._items.begin(vad.t_ms)
+        elif not (self._input.eagerness and self._items.has_text):
+            yield from self._items.stop(vad.t_ms)
+
+    def _end_if_over(self, now_ms: int) -> Iterator[Command | Tell]:
+        """End a turn that sounds as if it were over, or after which it was quiet for long."""
+        eagerness = self._input.eagerness
+        if eagerness is None or self._paused_ms is None:
+            return
+        if self._turn_prob < eagerness.prob and now_ms - self._paused_ms < eagerness.longest_ms:
+            return
+        self._paused_ms = None
+        if self._speaks_since_ms is None:
+            yield from self._end()
+        else:  # the session has more patience
+            yield Flush(id=_TURN)
 
     def _keep(self, final: Final) -> Iterator[Tell]:
+        if not self._texts:
+            self._start_ms = final.start_ms
         self._texts.append(final.text)
+        self._end_ms = final.end_ms
         self._languages |= dict.fromkeys([final.language] if final.language else [])
         if self._input.ends_turns:
             yield from self._items.begin(final.start_ms, has_text=True)
-        self._since_ms = final.start_ms if self._since_ms is None else self._since_ms
-        if final.continues or not self._input.ends_turns:
+        eagerness = self._input.eagerness
+        goes_on = eagerness is not None and self._turn_prob < eagerness.prob
+        if final.continues:
             yield from self._items.grow(" ".join(self._texts))
-            return
-        yield from self._items.stop(final.end_ms)
-        yield from self._complete(final.end_ms - self._since_ms)
-        if self._speaks_since_ms is not None and self._speaks_since_ms >= final.end_ms:
+        elif goes_on or not self._input.ends_turns:
+            self._paused_ms = final.end_ms
+            yield from self._items.grow(" ".join(self._texts))
+        else:
+            yield from self._end()
+
+    def _end(self) -> Iterator[Tell]:
+        self._turn_prob, self._paused_ms, end_ms = 0.0, None, self._end_ms
+        yield from self._items.stop(end_ms)
+        yield from self._complete(end_ms - self._start_ms)
+        if self._speaks_since_ms is not None and self._speaks_since_ms >= end_ms:
             yield from self._items.begin(self._speaks_since_ms)  # the text was late
 
     def _complete(self, duration_ms: int) -> Iterator[Tell]:
         text, languages = " ".join(self._texts), [*self._languages]
-        self._texts, self._languages, self._since_ms = [], {}, None
+        self._texts, self._languages = [], {}
         yield from self._items.complete(text, duration_ms, languages)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:

@@ -1,10 +1,12 @@
 """OpenAI's Realtime API: the items of a transcription, and what the session makes of its audio."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from streamd.server.dialects.dialect import (
     ByteStream,
@@ -41,6 +43,11 @@ class Items:
         kind = "server_error" if of_server else "invalid_request_error"
         error = {"type": kind, "code": code, "message": message, "param": None, "event_id": cause}
         return self.tell("error", error=error)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the item has words."""
+        return bool(self._text.sent)
 
     def begin(self, start_ms: int, *, has_text: bool = False) -> Iterator[Tell]:
         """Somebody speaks, maybe again: what was heard before may have been a cough.
@@ -110,7 +117,32 @@ class _Transcription(msgspec.Struct):
 
 
 class _Turns(msgspec.Struct):
+    type: str = "server_vad"
     silence_duration_ms: int | None = None
+    eagerness: Literal["low", "medium", "high", "auto"] = "auto"
+
+    @property
+    def is_semantic(self) -> bool:
+        return self.type == "semantic_vad"
+
+
+class Eagerness(NamedTuple):
+    """The probability that ends a turn, and the silence that does so at a lower one."""
+
+    prob: float
+    longest_ms: int
+
+
+_EAGERNESS: Final[Mapping[str, Eagerness]] = MappingProxyType(
+    {
+        "low": Eagerness(0.7, 8_000),
+        "medium": Eagerness(0.5, 4_000),
+        "auto": Eagerness(0.5, 4_000),
+        "high": Eagerness(0.3, 2_000),
+    }
+)
+"""The silences are OpenAI's."""
+_SEMANTIC_PAUSE_MS = 200
 
 
 class _Input(msgspec.Struct):
@@ -135,6 +167,12 @@ class RealtimeInput:
     def ends_turns(self) -> bool:
         """Whether silence ends an item; otherwise the client's commits do."""
         return self._input.turn_detection is not None
+
+    @property
+    def eagerness(self) -> Eagerness | None:
+        """When a turn ends by how it sounds; None: silence alone ends it."""
+        turns = self._input.turn_detection
+        return _EAGERNESS[turns.eagerness] if turns and turns.is_semantic else None
 
     def session(self, name: str) -> dict[str, object]:
         """Return the session as its client gets it."""
@@ -166,10 +204,13 @@ class RealtimeInput:
     def _start(self) -> Start:
         form, chosen = self._input.format, self._input.transcription or _Transcription()
         turns = self._input.turn_detection
-        return start_for(
+        pause_ms = turns.silence_duration_ms if turns else None
+        is_semantic = turns is not None and turns.is_semantic
+        start = start_for(
             form.rate or (24_000 if form.type == "audio/pcm" else 8_000),
             tags=chosen.languages or [chosen.language],
             prompt=chosen.prompt,
             terms=chosen.keywords or (),
-            pause_ms=turns.silence_duration_ms if turns else None,
+            pause_ms=_SEMANTIC_PAUSE_MS if is_semantic else pause_ms,
         )
+        return replace(start, endpoint="smart") if is_semantic else start
