@@ -109,15 +109,16 @@ def told_natively(server: Address, samples: np.ndarray, rate_hz: int = 16_000) -
     return " ".join(finals)
 
 
-def assert_same_words(text: str, native: str) -> str:
-    """At most 8 % of the words differ; return how many, for the table.
+def assert_same_words(text: str, native: str, *, share: float = 0.08) -> str:
+    """At most this share of the words differs; return how many, for the table.
 
     Sound that comes as fast as it can is cut into windows by when the engine is free, and tiny.en
-    writes "my fellow Americans" in some of them, "am I fellow Americans" in others: 3 of 38.
+    writes "my fellow Americans" in some of them, "am I fellow Americans" in others: 3 of 38. Agents
+    ask for short pauses, and so there are more utterances: they may have 20 %.
     """
     reference = spoken(native)
     n_differ = n_edits(reference, spoken(text))
-    assert n_differ <= 0.08 * len(reference), text
+    assert n_differ <= share * len(reference), text
     return f"{n_differ} of {len(reference)} words differ"
 
 

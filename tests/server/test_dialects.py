@@ -135,6 +135,28 @@ def test_deepgram_says_what_a_finalize_brought():
     assert answers == [results(final("Turn on."), from_finalize=True)]
 
 
+def test_deepgram_names_the_last_final_that_a_finalize_brought():
+    """An engine that is behind brings several, and agents take the named one for the end."""
+    _, *answers = converse(
+        Deepgram(f"{LISTEN}&interim_results=true"),
+        '{"type":"Finalize"}',
+        final("Turn on."),
+        partial("Turn on.", 2000, seg=1),
+        final("Turn on.", 2000, seg=1),
+        final("Turn on.", 4000, seg=2),
+        Flushed(id="", seq=3),
+        final("Turn on.", 6000, seg=3),
+    )
+    named = [(each["start"], each["is_final"], each["from_finalize"]) for each in answers]
+    assert named == [
+        (0, True, False),
+        (2, False, False),
+        (2, True, False),
+        (4, True, True),
+        (6, True, False),
+    ]
+
+
 def test_deepgram_ends_no_utterance_in_a_short_pause():
     acts = converse(
         Deepgram(f"{LISTEN}&utterance_end_ms=1000"),

@@ -36,6 +36,8 @@ class Deepgram:
     def __init__(self, query: str) -> None:
         self._text = query
         self._last_word_end_ms: int | None = None  # until its `UtteranceEnd`
+        self._is_finalizing = False
+        self._held: Final | None = None  # the answer to a `Finalize`, if no other final follows
 
     def request(self) -> Query:
         asked = self._asked = both(self._text, _Listening)
@@ -65,7 +67,7 @@ class Deepgram:
             return
         match type_of(message):
             case "Finalize":
-                self._results.is_finalizing = True
+                self._is_finalizing = True
                 yield Flush()
             case "CloseStream":
                 yield Stop()
@@ -82,18 +84,31 @@ class Deepgram:
                 if self._asked.vad_events:
                     yield tell("SpeechStarted", channel=[0], timestamp=t_ms / 1000)
             case Partial():
+                yield from self._release()
                 yield self._results.of(event)
             case Final():
-                yield self._results.of(event)
-                self._last_word_end_ms = event.words[-1].end_ms if event.words else None
-                if not event.continues:
-                    yield from self._utterance_end(self._audio.heard_ms)
-            case Flushed() if self._results.is_finalizing:  # some clients wait for an answer
-                yield self._results.empty(self._audio.heard_ms)
+                yield from self._release()
+                self._held = event
+                if not self._is_finalizing:
+                    yield from self._release()
+            case Flushed() if self._is_finalizing:
+                self._is_finalizing = False
+                if self._held is None:  # some clients wait for an answer
+                    yield self._results.empty(self._audio.heard_ms)
+                yield from self._release(from_finalize=True)
             case Fault():
                 yield tell("Error", variant=event.code, description=event.message)
             case Eos():
+                yield from self._release()
                 yield self._results.metadata(self._audio.heard_ms, self._asked.channels)
+
+    def _release(self, *, from_finalize: bool = False) -> Iterator[Tell]:
+        final, self._held = self._held, None
+        if final is not None:
+            yield self._results.of(final, from_finalize=from_finalize)
+            self._last_word_end_ms = final.words[-1].end_ms if final.words else None
+            if not final.continues:
+                yield from self._utterance_end(self._audio.heard_ms)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         """Send an ``Error``, and close with Deepgram's code if it is for what cannot be decoded."""

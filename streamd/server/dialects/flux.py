@@ -204,7 +204,7 @@ class Flux:
             yield from self._begin(event.start_ms)
         said = self._said or _Said()
         said.take(event)
-        if isinstance(event, Partial):
+        if isinstance(event, Partial) or event.continues:
             yield self._turn("Update")
             return
         self._silent_ms, self._paused_ms = event.end_ms, None

@@ -16,15 +16,11 @@ class Results:
 
     def __init__(self, hello: Hello, *, ends_speech: bool) -> None:
         self._hello, self._ends_speech = hello, ends_speech
-        self.is_finalizing = False
-        """Whether a ``Finalize`` waits for a final."""
 
-    def of(self, event: Partial | Final) -> Tell:
-        """Return an interim result, or a final one, which answers a ``Finalize``."""
+    def of(self, event: Partial | Final, *, from_finalize: bool = False) -> Tell:
+        """Return an interim result, or a final one, which may answer a ``Finalize``."""
         is_final = isinstance(event, Final)
         ends_speech = isinstance(event, Final) and not event.continues
-        from_finalize = is_final and self.is_finalizing
-        self.is_finalizing &= not is_final
         probs = [word.prob for word in event.words]
         best: dict[str, object] = {
             "transcript": event.text,
@@ -49,8 +45,9 @@ class Results:
         )
 
     def empty(self, now_ms: int) -> Tell:
-        """Return a final result of no speech."""
-        return self.of(Final(seg=0, start_ms=now_ms, end_ms=now_ms, text="", language=""))
+        """Return the answer to a ``Finalize`` that brought no speech."""
+        nothing = Final(seg=0, start_ms=now_ms, end_ms=now_ms, text="", language="")
+        return self.of(nothing, from_finalize=True)
 
     def metadata(self, duration_ms: int, channels: int) -> Tell:
         """Return the last message of a request."""
