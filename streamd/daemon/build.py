@@ -12,7 +12,7 @@ import msgspec
 
 from streamd.config import OPTIONS, Config
 from streamd.engines.silero import Silero
-from streamd.engines.smart_turn import smart_turn
+from streamd.engines.smart_turn import has_smart_turn, smart_turn
 from streamd.errors import ConfigError
 from streamd.events import Choices
 from streamd.models.model import Model
@@ -57,6 +57,8 @@ def new_session(config: Config) -> Session:
 def session_factory(config: Config) -> Callable[[Choices], Session]:
     """Return what makes a session; raises `ConfigError` for options that contradict each other."""
     endpoint = _endpoint_options(config)
+    if endpoint.is_smart and not has_smart_turn():
+        raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
 
     def make(choices: Choices) -> Session:
         plain = frames_from_ms(choices.endpoint_ms)
@@ -167,7 +169,8 @@ def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[An
     """
     _check_windows(config, model)
     options = replace(decoding_options(config, model), language=None)
-    return Recognizer(runs, tokenizer(config, model), options, end_of_turn=smart_turn)
+    ends = smart_turn if has_smart_turn() else None
+    return Recognizer(runs, tokenizer(config, model), options, end_of_turn=ends)
 
 
 def _check_windows(config: Config, model: Model) -> None:

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 from onnxruntime import InferenceSession, SessionOptions
 
+from streamd.errors import StreamdError
 from streamd.system.disk import asset
 from streamd.types import SAMPLE_RATE, Samples
 from streamd.whisper.mel import log_mel
@@ -33,6 +34,14 @@ def smart_turn(speech: Samples) -> float:
     normal = (heard - heard.mean()) / np.sqrt(heard.var() + 1e-7)
     ((prob,),) = _model().run(None, {"input_features": log_mel(normal.astype(np.float32))[None]})[0]
     return float(prob)
+
+
+def has_smart_turn() -> bool:
+    """Whether the weights are here; without them nothing but silence ends an utterance."""
+    try:
+        return bool(asset("smart-turn"))
+    except StreamdError:
+        return False
 
 
 @cache

@@ -271,3 +271,10 @@ def test_memory_stays_flat_in_speech_without_an_end():
     assert n_windows > 100
     # What is held of an utterance grows until it is cut, so the smallest sizes are compared.
     assert min(sizes[32:]) - min(sizes[:32]) < 200_000
+
+
+def test_without_its_weights_smart_is_an_error_of_the_option_and_no_choice_of_clients(monkeypatch):
+    monkeypatch.setattr(build, "has_smart_turn", lambda: False)
+    with pytest.raises(ConfigError, match="--endpoint smart: this installation lacks"):
+        build.session_factory(load({"endpoint": "smart"}, {}))
+    build.session_factory(load({}, {}))(Choices(endpoint="smart"))

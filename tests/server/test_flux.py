@@ -105,16 +105,24 @@ def test_without_an_eager_threshold_only_the_end_is_told():
     assert [event for event, *_ in acts] == ["StartOfTurn", "Update"]
 
 
-def test_a_turn_ends_after_a_long_silence_however_it_sounds():
+@pytest.mark.parametrize(
+    ("ends", "seconds", "confidence", "trigger"),
+    [
+        ("eot_threshold=0.9", 2, 0.95, "model"),
+        ("eot_threshold=0.96", 6, 0.95, "timeout"),
+        ("eot_threshold=0.96&eot_timeout_ms=2000", 3, 0.95, "timeout"),
+    ],
+)
+def test_a_turn_ends_after_a_long_silence_however_it_sounds(ends, seconds, confidence, trigger):
     acts = told(
-        f"{LISTEN}&eot_timeout_ms=1000",
+        f"{LISTEN}&{ends}",
         Vad(speech=True, t_ms=0),
         final("and so"),
         Vad(speech=False, t_ms=1000),
-        bytes(32_000 * 2 - 2),
+        bytes(32_000 * seconds - 2),
         bytes(2),
     )
-    assert acts[-1] == ("EndOfTurn", 0, "and so", 0.0, "timeout")
+    assert acts[-1] == ("EndOfTurn", 0, "and so", confidence, trigger)
     assert [act for act in acts if isinstance(act, tuple)][:-1] == [
         ("StartOfTurn", 0, "", 0.0),
         ("Update", 0, "and so", 0.0),

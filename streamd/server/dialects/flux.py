@@ -33,6 +33,8 @@ from streamd.server.wire import Command, Flush, Hello, Query, Start, Stop, decod
 
 _SHORTEST_PAUSE_MS = 200
 """How much silence the model hears before it judges; if it is sure, that ends the turn."""
+_SURE, _SURE_MS = 0.95, 1_000
+"""The share of pauses of so many milliseconds that end a turn (benchmarks/turns.py: 97 %)."""
 _UNHEARD_MS = 1_000
 """How long after a voice its words may come, before it is taken for a cough."""
 
@@ -231,19 +233,28 @@ class Flux:
         """End a pause that is over by the client's thresholds; the session has its own."""
         if self._paused_ms is None:
             return
-        is_sure = self._confidence >= self._ends.eot_threshold
-        if is_sure or now_ms - self._paused_ms >= self._ends.eot_timeout_ms:
-            self._trigger, self._paused_ms = "model" if is_sure else "timeout", None
+        if trigger := self._trigger_of(now_ms - self._paused_ms):
+            self._trigger, self._paused_ms = trigger, None
             yield Flush()
 
     def _end_if_silent(self, now_ms: int) -> Iterator[Tell]:
         if self._said is None or self._is_voice:
             return
-        longest_ms = self._ends.eot_timeout_ms
-        if not self._said.text:
-            longest_ms = min(longest_ms, _UNHEARD_MS)
-        if now_ms - self._silent_ms >= longest_ms:
-            yield from self._end("timeout")
+        silent_ms = now_ms - self._silent_ms
+        if self._said.text:
+            trigger = self._trigger_of(silent_ms)
+        else:
+            trigger = "timeout" if silent_ms >= _UNHEARD_MS else ""
+        if trigger:
+            yield from self._end(trigger)
+
+    def _trigger_of(self, silent_ms: int) -> str:
+        """What ends a turn after so much silence; empty if nothing does."""
+        if silent_ms >= _SURE_MS:
+            self._confidence = max(self._confidence, _SURE)
+        if self._confidence >= self._ends.eot_threshold:
+            return "model"
+        return "timeout" if silent_ms >= self._ends.eot_timeout_ms else ""
 
     def _end(self, trigger: str) -> Iterator[Tell]:
         yield self._turn("EndOfTurn", trigger=trigger)
