@@ -4,6 +4,7 @@ Each event is a frozen struct whose tag is the ``type`` field of the JSON text f
 milliseconds since the stream began.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
@@ -62,6 +63,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     hotwords: str = _MODEL.hotwords
     endpoint: EndpointRule = _ENDPOINT.rule
     endpoint_ms: int = ms_from_frames(_ENDPOINT.plain)
+    speakers: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -87,13 +89,31 @@ class _InSeconds:
 
 
 class TimedWord(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
-    """One word on the wire: `text` without leading blank, `prob` 0..1, `final`: never changes."""
+    """One word on the wire: `text` without leading blank, `prob` 0..1, `final`: never changes.
+
+    `speaker` is the number of who says it, from 1, if speakers are told apart and this one is
+    known; a later `SpeakerTurns` may correct it.
+    """
 
     text: str
     start_ms: int
     end_ms: int
     prob: float
     final: bool
+    speaker: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Said:
+    """Who says the words of a caption."""
+
+    __slots__ = ()
+    words: tuple[TimedWord, ...]
+
+    @property
+    def speaker(self) -> int | None:
+        """The number of who says most of the words, from 1; None if that is not known."""
+        counts = Counter(word.speaker for word in self.words if word.speaker)
+        return counts.most_common(1)[0][0] if counts else None
 
 
 def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
@@ -110,7 +130,7 @@ def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
     )
 
 
-class Partial(Event, _InSeconds, frozen=True, kw_only=True, tag="partial"):
+class Partial(Event, _InSeconds, _Said, frozen=True, kw_only=True, tag="partial"):
     """The text of segment `seg` so far; replaces the segment's earlier partials.
 
     The words in the first `stable` characters of `text` are committed: they never change. The marks
@@ -154,7 +174,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     compression_ratio: float
 
 
-class Final(Event, _InSeconds, frozen=True, kw_only=True, tag="final"):
+class Final(Event, _InSeconds, _Said, frozen=True, kw_only=True, tag="final"):
     """Segment `seg` is complete; this text is never changed, doubled or withdrawn.
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
@@ -174,6 +194,25 @@ class Final(Event, _InSeconds, frozen=True, kw_only=True, tag="final"):
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     details: Details | msgspec.UnsetType = msgspec.UNSET
+
+
+class SpeakerTurn(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
+    """A stretch of time in which `speaker` talks."""
+
+    start_ms: int
+    end_ms: int
+    speaker: int
+
+
+class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
+    """Who talks from `start_ms` to `end_ms`; replaces what earlier events said of that time.
+
+    `turns` are in order of their beginnings, and overlap where people talk at the same time.
+    """
+
+    start_ms: int
+    end_ms: int
+    turns: tuple[SpeakerTurn, ...]
 
 
 class Vad(Event, frozen=True, kw_only=True, tag="vad"):
@@ -285,6 +324,7 @@ class Stats(Event, frozen=True, kw_only=True, tag="stats"):
 SessionEvent = (
     Partial
     | Final
+    | SpeakerTurns
     | Vad
     | Turn
     | Lag

@@ -167,6 +167,7 @@ class SessionOptions:
     task: Annotated[str, DERIVED] = ""
     prompt: Annotated[str, DERIVED] = ""
     hotwords: Annotated[str, DERIVED] = ""
+    speakers: Annotated[bool, DERIVED] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +498,7 @@ class ModelOptions:
         Hint, Option("text that the model is given as context", flags=("--initial-prompt",))
     ] = ""
     hotwords: Annotated[Hint, Option("words and names to expect", common=True)] = ""
+    speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
     threads: Annotated[
         Threads, Option("threads per transcription; 0: up to two", flags=("-t",), common=True)
     ] = 0

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
+
+from streamd.speakers import HeardVoices, HearingRequest
 
 SAMPLE_RATE = 16_000
 """Hertz, of all audio after the framer."""
@@ -63,7 +66,8 @@ class ResumeState:
     It is fed the audio from `start_ms` of the session on, so that its voice gate can adapt. All
     places are frames after it: the last final ended at `until`. Its last window began at `anchor`
     and had these `words`, which the decoder gets again before an utterance that follows at once;
-    `prompt` are the tokens before them.
+    `prompt` are the tokens before them. `voiceprints` are those of its speakers
+    (`streamd.speakers.Roster`), if they are told apart.
     """
 
     start_ms: int = 0
@@ -72,6 +76,7 @@ class ResumeState:
     anchor: int = 0
     prompt: tuple[int, ...] = ()
     language: str = ""
+    voiceprints: tuple[bytes, ...] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +102,7 @@ class Window:
     expect; text that is too long loses its beginning, but hotwords stay. `given_words` are the
     words of `before` and `prefix`, if the marks and capitals of all words are to be decided anew.
     Somebody who has spoken since frame `turn_start` may be done at the window's end; None: nobody
-    asks.
+    asks. `hear` asks who speaks in a part of it.
     """
 
     start: int
@@ -116,6 +121,7 @@ class Window:
     hotwords: str = ""
     given_words: tuple[Word, ...] | None = None
     turn_start: int | None = None
+    hear: HearingRequest | None = None
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
@@ -141,7 +147,8 @@ class Hypothesis:
     `suspect` says why a guard distrusts the result, or is None: suspect words are never agreed
     upon, and unless the window is `last` they are not shown. `given_words` are the window's, with
     the marks and capitals that are right now. `turn_prob` is how probable it
-    is that the speaker is done; None if the window did not ask, or nothing can tell.
+    is that the speaker is done; None if the window did not ask, or nothing can tell. `heard`
+    answers the window's `hear`.
     """
 
     words: tuple[Word, ...] = ()
@@ -154,6 +161,7 @@ class Hypothesis:
     suspect: Suspect | None = None
     given_words: tuple[Word, ...] = ()
     turn_prob: float | None = None
+    heard: HeardVoices | None = field(default=None, compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
     @property

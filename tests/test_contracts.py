@@ -298,6 +298,19 @@ def test_the_wheel_has_the_model_of_turns_with_its_licence(wheel: zipfile.ZipFil
     assert f"SHA-256 `{shipped}`" in wheel.read("streamd/_smart-turn/README.md").decode()
 
 
+def test_the_wheel_has_the_models_of_speakers_as_the_script_made_them(
+    wheel: zipfile.ZipFile,
+) -> None:
+    folder = ROOT / "models" / "community-1"
+    card, script = (folder / "README.md").read_text(), (folder / "make.py").read_text()
+    for name in ("segmentation.onnx", "embedding.onnx"):
+        made = hashlib.sha256(wheel.read(f"streamd/_community-1/{name}")).hexdigest()
+        assert made in card, name
+        assert made in script, name
+    assert "pyannoteAI" in wheel.read("streamd/_community-1/LICENSE").decode()
+    assert sum(path.stat().st_size for path in tracked("models/community-1")) <= 9_000_000
+
+
 def test_the_wheel_alone_loads_the_bundled_model(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     load = "import streamd; from streamd.models.store import load_model; load_model('tiny.en')"

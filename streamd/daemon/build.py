@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from streamd.config import OPTIONS, Config
 from streamd.engines.silero import Silero
@@ -46,6 +47,7 @@ def default_choices(config: Config) -> Choices:
         hotwords=o.hotwords,
         endpoint=config.endpoint.rule,
         endpoint_ms=ms_from_frames(config.endpoint.plain),
+        speakers=o.speakers or UNSET,
     )
 
 
@@ -68,6 +70,7 @@ def session_factory(config: Config) -> Callable[[Choices], Session]:
             task=choices.task,
             prompt=choices.prompt,
             hotwords=choices.hotwords,
+            speakers=choices.speakers is True,
         )
         # Who is content with a shorter pause does not want a longer one behind a sentence.
         sentence = min(endpoint.sentence, plain)

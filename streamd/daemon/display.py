@@ -15,7 +15,7 @@ from streamd.options import OutputOptions, without_password
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
-from streamd.sinks.text import Look, clean, confidence_ramp, stamper
+from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink
 from streamd.sources.ffmpeg import is_url
 
@@ -45,6 +45,7 @@ def open_display(
         ramp=ramp if config.cues.confidence else (),
         mark_low=output.mark_low,
         stamp=stamper(output.timestamps, started or datetime.now(UTC)),
+        speakers=SPEAKERS if ramp else (),
     )
     if terminal:
         return TerminalSink(stream, look)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.engines.prepared import open_engine
+from streamd.engines.voices import Listener
 from streamd.errors import ConfigError, ModelError
 from streamd.models.model import Model
 from streamd.streams import Chooser
 from streamd.whisper.engine import Engine
-from streamd.whisper.recognizer import Recognizer
 
 if TYPE_CHECKING:
     from streamd.engines.coreml.package import BuiltModel
@@ -80,13 +80,14 @@ def open_model(
     return opened.model, engine
 
 
-Recognizers = tuple[list[Recognizer[Any]], Chooser]
+Recognizers = tuple[list[Listener], Chooser]
 """A recognizer for each worker, and what checks the choices of sessions."""
 
 
 def recognizers(config: Config, model: Model, engine: Engine[Any]) -> Recognizers:
     """Return recognizers on one engine. Raises `ConfigError`."""
-    workers = [build.recognizer(config, model, engine) for _ in range(build.workers(config))]
+    each = range(build.workers(config))
+    workers = [Listener(build.recognizer(config, model, engine)) for _ in each]
     return workers, build.chooser(config, model)
 
 

@@ -84,6 +84,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     hotwords: str = ""
     endpoint: str = ""
     endpoint_ms: int = 0
+    speakers: bool | msgspec.UnsetType = msgspec.UNSET
     rate: int
     limits: Limits
     started: datetime | None = None
@@ -120,6 +121,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     hotwords: str | None = None
     endpoint: str | None = None
     endpoint_ms: int | None = None
+    speakers: bool | None = None
     words: bool | None = None
 
     @property

@@ -37,6 +37,7 @@ from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import with_numbers
 from streamd.session.timeline import Timeline
 from streamd.session.utterance import State, Trigger
+from streamd.session.who import WhoSpeaks
 from streamd.types import (
     FRAME,
     FRAME_MS,
@@ -99,6 +100,7 @@ class Session:
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._encoded: Encoded | None = None
+        self._who = WhoSpeaks()
         self._transcribed = 0  # the end of the last accepted window
 
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
@@ -111,6 +113,7 @@ class Session:
         self._previous, self._seg = state, seg
         self._segmenter.skip(frames_from_ms(finalised_ms - state.start_ms))
         self._language.known = state.language
+        self._who.resume(state.voiceprints)
         self._prompt.remember(state.prompt, language=state.language, temperature=0.0)
 
     def adopt(self, other: "Session") -> None:
@@ -126,7 +129,11 @@ class Session:
         """What another session needs to continue with the audio that is not finalised here."""
         start = max(self._finalised - SHORT_PAUSE - REACH, self._unbroken_since)
         if start > self._finalised:
-            return ResumeState(start_ms=self.finalised_ms, language=self._previous.language)
+            return ResumeState(
+                start_ms=self.finalised_ms,
+                language=self._previous.language,
+                voiceprints=self._who.voiceprints,
+            )
         return replace(
             self._previous,
             start_ms=self._timeline.true_ms(ms_from_frames(start)),
@@ -136,6 +143,7 @@ class Session:
                 replace(word, start=word.start - start, end=word.end - start)
                 for word in self._previous.words
             ),
+            voiceprints=self._who.voiceprints,
         )
 
     @property
@@ -252,6 +260,9 @@ class Session:
             given_words=segment.given_words if last else None,
             turn_start=segment.utterance.start if self._asks_turn(segment) else None,
             encoded=self._encoded,
+            hear=self._who.request((segment.anchor, end), segment.utterance.start, last=last)
+            if self._options.speakers
+            else None,
         )
         return self._out
 
@@ -267,6 +278,7 @@ class Session:
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
         self._language.learn(hypothesis, window.end - segment.utterance.start)
         utterance, events = segment.utterance, []
+        turns = self._who.hear(hypothesis.heard)
         if self._left_out(segment, window):
             self._restart(segment, hypothesis, last=window.last)
         elif not window.last:
@@ -276,13 +288,13 @@ class Session:
             events = self._finalise(segment, window.end, hypothesis)
         else:
             events = self._prepare(segment, window.end, hypothesis)
-        return self._after(events)
+        return self._after(turns + events)
 
     def _after(self, events: list[SessionEvent]) -> list[SessionEvent]:
         """What follows from any change: audio may have been lost, or need no more reading."""
         events += self._pass_over()
         self._forget()
-        return self._timeline.correct(events)
+        return self._timeline.correct(self._who.name(events))
 
     def _current(self) -> Segment | None:
         """The segment of the oldest utterance that is not final yet."""

@@ -7,10 +7,23 @@ be transcribed, so frames stand for a few seconds only, and times jump over the 
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, Partial, SessionEvent, Turn, Vad
+from streamd.events import (
+    Final,
+    Gap,
+    Partial,
+    SessionEvent,
+    SpeakerTurn,
+    SpeakerTurns,
+    TimedWord,
+    Turn,
+    Vad,
+)
+
+TimedT = TypeVar("TimedT", Partial, Final, SpeakerTurn, SpeakerTurns, TimedWord, Partial | Final)
 
 
 class Timeline:
@@ -42,16 +55,12 @@ class Timeline:
     def _moved(self, event: SessionEvent) -> SessionEvent:
         if isinstance(event, Vad | Turn | Gap):
             return replace(event, t_ms=self.true_ms(event.t_ms))
+        if isinstance(event, SpeakerTurns):
+            return replace(self._within(event), turns=tuple(map(self._within, event.turns)))
         if not isinstance(event, Partial | Final):
             return event
-        return replace(
-            event,
-            start_ms=self.true_ms(event.start_ms),
-            end_ms=self.true_ms(event.end_ms),
-            words=tuple(
-                replace(
-                    word, start_ms=self.true_ms(word.start_ms), end_ms=self.true_ms(word.end_ms)
-                )
-                for word in event.words
-            ),
-        )
+        return replace(self._within(event), words=tuple(map(self._within, event.words)))
+
+    def _within(self, timed: TimedT) -> TimedT:
+        start_ms, end_ms = self.true_ms(timed.start_ms), self.true_ms(timed.end_ms)
+        return replace(timed, start_ms=start_ms, end_ms=end_ms)

@@ -4,11 +4,12 @@ A sink receives the events in the order of the stream, writes at once and flushe
 as its stream blocks, and may not be called from two threads at a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from streamd.events import Event, Final, Gap
+from streamd.sinks.text import by_speaker
 
 
 class Format(Protocol):
@@ -24,7 +25,13 @@ class Format(Protocol):
         """Return the text that `event` adds; empty if there is none."""
         if isinstance(event, Gap):
             return self._gap(event)
-        return self._final(event) if isinstance(event, Final) and event.text else ""
+        if not isinstance(event, Final) or not event.text:
+            return ""
+        return "".join(self._final(part) for part in self._parts(event))
+
+    def _parts(self, final: Final) -> Sequence[Final]:
+        """Return what is written as a final each: the parts of a final that one speaker says."""
+        return by_speaker(final)
 
     def _final(self, final: Final) -> str:
         return ""

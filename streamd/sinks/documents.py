@@ -6,11 +6,11 @@ are docs/json.schema.json and docs/json-full.schema.json.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamd.events import Details, Final, Gap
 from streamd.sinks import Format
@@ -20,6 +20,7 @@ from streamd.whisper.tokenizer import SPACELESS
 
 Prob = Annotated[float, Meta(ge=0.0, le=1.0)]
 Ms = Annotated[int, Meta(ge=0)]
+Speaker = Annotated[int, Meta(ge=1)] | UnsetType
 Seconds = Annotated[float, Meta(ge=0.0)]
 
 
@@ -30,6 +31,7 @@ class JsonWord(Struct, frozen=True, kw_only=True):
     start: Seconds
     end: Seconds
     probability: Prob
+    speaker: Speaker = UNSET
 
 
 class JsonSegment(Struct, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class JsonSegment(Struct, frozen=True, kw_only=True):
     compression_ratio: float
     no_speech_prob: Prob
     words: tuple[JsonWord, ...]
+    speaker: Speaker = UNSET
 
 
 class Timestamps(Struct, frozen=True, kw_only=True):
@@ -94,6 +97,7 @@ class JsonFullSegment(Struct, frozen=True, kw_only=True):
     compression_ratio: float
     no_speech_prob: Prob
     words: tuple[JsonWord, ...]
+    speaker: Speaker = UNSET
 
 
 class JsonGap(Struct, frozen=True, kw_only=True):
@@ -135,6 +139,9 @@ class Json(Format):
         lost = _json(gaps)
         return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}}}\n'
 
+    def _parts(self, final: Final) -> Sequence[Final]:
+        return (final,)
+
     def _final(self, final: Final) -> str:
         segment = _segment(final, len(self._texts), full=self._full)
         before = ",\n" if self._texts else "\n"
@@ -169,6 +176,7 @@ def _segment(final: Final, number: int, *, full: bool) -> JsonSegment | JsonFull
         "compression_ratio": details.compression_ratio,
         "no_speech_prob": final.no_speech_prob,
         "words": tuple(_words(final)),
+        "speaker": final.speaker or UNSET,
     }
     if full:
         facts |= _span(final.start_ms, final.end_ms)
@@ -192,7 +200,9 @@ def _words(final: Final) -> Iterator[JsonWord]:
         in_place = lead * (i == 0) + text[starts[i] : ends[i]] if i < len(ends) else ""
         start, end = word.start_ms / 1000, word.end_ms / 1000
         shown = in_place or lead + clean(word.text)
-        yield JsonWord(word=shown, start=start, end=end, probability=word.prob)
+        yield JsonWord(
+            word=shown, start=start, end=end, probability=word.prob, speaker=word.speaker
+        )
 
 
 def _tokens(final: Final, details: Details) -> Iterator[JsonFullToken]:

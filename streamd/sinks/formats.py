@@ -25,8 +25,10 @@ from streamd.sinks.text import (
     clean,
     clock,
     gap_notice,
+    named,
     paint,
     rank,
+    speaker_name,
     timestamp,
 )
 
@@ -38,7 +40,7 @@ class Text(Format):
         self._look = look or Look()
 
     def _final(self, final: Final) -> str:
-        return paint(caption(final, self._look)) + "\n"
+        return paint([*named(final.speaker, self._look), *caption(final, self._look)]) + "\n"
 
     def _gap(self, gap: Gap) -> str:
         return gap_notice(gap) + "\n"
@@ -97,6 +99,7 @@ class Html(Format):
     """
 
     header = Template(_HEAD).substitute(rules=_RULES, scale=_SCALE)
+    _speaker: int | None = None
 
     def _final(self, final: Final) -> str:
         shown, at = "", 0
@@ -105,6 +108,9 @@ class Html(Format):
             shown += f"{_html(final.text[at:start])}{mark}{_html(final.text[start:end])}</span>"
             at = end
         shown += _html(final.text[at:])
+        name = speaker_name(final.speaker) if final.speaker != self._speaker else ""
+        self._speaker = final.speaker
+        shown = f"<b>{name}:</b> {shown}" if name else shown
         time = f'<time datetime="PT{final.start_ms / 1000}S">{clock(final.start_ms)}</time>'
         return f'<p>{time}<bdi lang="{escape(final.language)}" dir="auto">{shown}</bdi></p>\n'
 
@@ -152,12 +158,18 @@ class Srt(_Timed):
     """
 
     _n_cues = 0
+    _speaker: int | None = None
 
     def _final(self, final: Final) -> str:
         text = ""
         for times, *lines in self._blocks(final, ","):
             self._n_cues += 1
             shown = [_ARROW.sub("->", line) for line in lines]
+            if final.speaker != self._speaker:
+                self._speaker = final.speaker
+                shown[0] = (
+                    f"{speaker_name(final.speaker)}: {shown[0]}" if final.speaker else shown[0]
+                )
             text += "\n".join((str(self._n_cues), times, *shown)) + "\n\n"
         return text
 
@@ -178,7 +190,9 @@ class Vtt(_Timed):
         self.header = f"WEBVTT\n\n{style}"
 
     def _final(self, final: Final) -> str:
-        return "".join("\n".join(lines) + "\n\n" for lines in self._blocks(final, "."))
+        voice = f"<v {speaker_name(final.speaker)}>" if final.speaker else ""
+        blocks = ((times, voice + first, *more) for times, first, *more in self._blocks(final, "."))
+        return "".join("\n".join(lines) + "\n\n" for lines in blocks)
 
     def _gap(self, gap: Gap) -> str:
         return f"NOTE {timestamp(gap.t_ms, '.')} {escape(gap_notice(gap), quote=False)}\n\n"

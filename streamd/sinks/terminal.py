@@ -21,9 +21,11 @@ from streamd.sinks.text import (
     Span,
     after_rows,
     blank_between,
+    by_speaker,
     caption,
     clean,
     gap_notice,
+    named,
     paint,
     wrapped,
 )
@@ -134,6 +136,7 @@ class TerminalSink:
         self._paragraphs: list[_Paragraph] = []
         self._open = False  # whether the last paragraph may go on
         self._end_ms = 0
+        self._speaker: int | None = None  # of the last paragraph
 
     def write(self, event: Event) -> None:
         """Show `event` at once."""
@@ -146,8 +149,8 @@ class TerminalSink:
             if self._partial is not None and self._partial.seg <= event.seg:
                 self._partial = None
             self._behind_s = 0
-            if event.text:
-                self._append(event)
+            for part in by_speaker(event) if event.text else ():
+                self._append(part)
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Gap):
@@ -163,11 +166,13 @@ class TerminalSink:
             self._paragraphs.append(_Paragraph(self._size()[0]))
         self._paragraphs[-1].add(self._more(final))
         self._open, self._end_ms = True, final.end_ms
+        self._speaker = final.speaker or self._speaker
 
     def _continues(self, event: Partial | Final) -> bool:
         """Whether a caption belongs to the paragraph of the last final; a stamp begins a line."""
         is_soon = event.start_ms - self._end_ms < PARAGRAPH_PAUSE_MS
-        return self._open and is_soon and not self._look.stamp(event.start_ms)
+        same = event.speaker in (None, self._speaker)
+        return self._open and is_soon and same and not self._look.stamp(event.start_ms)
 
     def _last_row(self) -> list[Span]:
         """Return the last row of the finals, if it may go on."""
@@ -177,7 +182,7 @@ class TerminalSink:
         """Return a caption, with what stands between it and the paragraph that it continues."""
         spans = caption(event, self._look)
         if not self._continues(event) or not self._last_row():
-            return spans
+            return [*named(event.speaker, self._look), *spans]
         return [Span(blank_between(self._last_row()[-1].text, event.text)), *spans]
 
     def _draw(self, notice: str = "", *, anew: bool = False) -> None:
@@ -213,9 +218,13 @@ class TerminalSink:
         rows: list[list[Span]] = []
         spans, partial = self._last_row(), self._partial
         if partial is not None and partial.text:
-            if not self._continues(partial):
+            first, *others = by_speaker(partial)
+            if not self._continues(first):
                 rows, spans = wrapped(spans, columns), []
-            spans = [*spans, *self._more(partial)]
+            spans = [*spans, *self._more(first)]
+            for part in others:
+                rows += wrapped(spans, columns)
+                spans = [*named(part.speaker, self._look), *caption(part, self._look)]
         elif self._meter and not self._behind_s:
             rows, spans = wrapped(spans, columns), [Span(self._meter, FAINT)]
         if self._behind_s:

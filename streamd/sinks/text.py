@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
+from msgspec import UNSET
+from msgspec.structs import replace
 from wcwidth import iter_graphemes, wcswidth, wcwidth
 
 from streamd.events import Final, Gap, GapReason, Partial, TimedWord
@@ -82,6 +84,48 @@ def aligned(text: str, words: Sequence[TimedWord]) -> Iterator[tuple[int, int, T
             return
         at = start + len(word.text)
         yield start, at, word
+
+
+CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
+
+
+def by_speaker(event: CaptionT) -> list[CaptionT]:
+    """Return a caption in parts of one speaker each, or as it is if nothing is known of them.
+
+    A word of nobody belongs to the speaker before it.
+    """
+    placed = list(aligned(event.text, event.words))
+    cuts: list[tuple[int, int]] = []  # where in the words and in the text another one begins
+    speaker = next((word.speaker for word in event.words if word.speaker), UNSET)
+    for i, (start, _, word) in enumerate(placed):
+        if word.speaker and word.speaker != speaker:
+            cuts.append((i, start))
+            speaker = word.speaker
+    if not cuts:
+        return [event]
+    edges = [(0, 0), *cuts, (len(event.words), len(event.text))]
+    return [_part(event, *first, *after) for first, after in pairwise(edges)]
+
+
+def _part(event: CaptionT, first: int, start: int, after: int, end: int) -> CaptionT:
+    words, text = event.words[first:after], event.text[start:end].strip()
+    start_ms = words[0].start_ms if first else event.start_ms
+    end_ms = words[-1].end_ms if after < len(event.words) else max(event.end_ms, start_ms)
+    if isinstance(event, Partial):
+        stable = min(max(0, event.stable - start), len(text))
+        return replace(
+            event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, stable=stable
+        )
+    return replace(event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, details=UNSET)
+
+
+SPEAKERS = ("38;5;214", "38;5;74", "38;5;36", "38;5;227", "38;5;166", "38;5;175", "38;5;68", "37")
+"""SGR colours of speakers, which colour-blind people can tell apart (Okabe and Ito's palette)."""
+
+
+def speaker_name(speaker: int | None) -> str:
+    """Return what a speaker is called, or nothing where it is not known who speaks."""
+    return f"Speaker {speaker}" if speaker else ""
 
 
 RAINBOW = (
@@ -186,11 +230,13 @@ class Look:
 
     `ramp` has SGR colours from lowest to highest confidence, or none. Words less probable than
     `mark_low` are put into brackets. `stamp` makes the text before a caption from its start in ms.
+    `speakers` has the SGR colours of speakers' names, or none.
     """
 
     ramp: tuple[str, ...] = ()
     mark_low: float = 0.0
     stamp: Callable[[int], str] = lambda t_ms: ""
+    speakers: tuple[str, ...] = ()
 
 
 def confidence_ramp(
@@ -245,6 +291,14 @@ _GAPS: Mapping[str, str] = {
 def gap_notice(gap: Gap) -> str:
     """Return the note that readers of a transcript see for a gap."""
     return f"[{gap.duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(gap.why) or clean(gap.why)}]"
+
+
+def named(speaker: int | None, look: Look) -> list[Span]:
+    """Return the name before what a speaker says; nothing where it is not known who speaks."""
+    if not speaker:
+        return []
+    sgr = look.speakers[(speaker - 1) % len(look.speakers)] if look.speakers else ""
+    return [Span(f"{speaker_name(speaker)}:", sgr), Span(" ")]
 
 
 def caption(event: Partial | Final, look: Look) -> list[Span]:

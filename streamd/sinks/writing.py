@@ -62,7 +62,8 @@ class SentenceSink(CaptionSink):
 def _goes_on(begun: Final, final: Final) -> bool:
     is_soon = final.start_ms - begun.end_ms < PARAGRAPH_PAUSE_MS
     is_short = final.end_ms - begun.start_ms <= _MAX_MS
-    return bool(begun.words and final.words) and is_soon and is_short
+    same = begun.speaker == final.speaker
+    return bool(begun.words and final.words) and is_soon and is_short and same
 
 
 def _joined(begun: Final, final: Final) -> Final:

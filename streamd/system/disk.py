@@ -37,6 +37,7 @@ _ABANDONED_S = 3600
 _IN_CHECKOUT = {
     "tiny.en": "models/tiny.en",
     "smart-turn": "models/smart-turn",
+    "community-1": "models/community-1",
     "golden": "tests/golden",
     "speech": "tests/speech",
     "web": "clients/web",

@@ -1,0 +1,128 @@
+"""Make this folder's files: ``python models/community-1/make.py FOLDER``.
+
+FOLDER has ``segmentation.ort`` and ``embedding.ort`` of pyannote.ai's speaker-diarization-
+community-1, as they lie in the wheel moonshine-voice 0.1.0 (``SOURCE``): ONNX Runtime's own format,
+with weights as uint8. They become ONNX graphs with the same nodes and weights, bit for bit; only
+the length of the audio, which the segmentation had fixed at 10 s, becomes free. The script needs
+streamd's environment, and onnx.
+"""
+
+import hashlib
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import helper
+from onnxruntime.tools.ort_format_model.ort_flatbuffers_py.fbs.AttributeType import AttributeType
+from onnxruntime.tools.ort_format_model.ort_flatbuffers_py.fbs.InferenceSession import (
+    InferenceSession,
+)
+from onnxruntime.tools.ort_format_model.ort_flatbuffers_py.fbs.TensorTypeAndShape import (
+    TensorTypeAndShape,
+)
+
+HERE = Path(__file__).parent
+SOURCE = "moonshine_voice/libmoonshine.so"
+"""The file of moonshine_voice-0.1.0-py3-none-manylinux_2_34_x86_64.whl that holds the models; if
+FOLDER is that wheel itself, they are cut out of it. None of its code is run."""
+PARTS = {  # name: offset in that file, bytes, SHA-256, SHA-256 of what this script writes
+    "segmentation": (
+        10869184,
+        1594080,
+        "9715e3996ef181252aa1cc0c9398060f42b2c984c2fb65e3604262555e2efb1a",
+        "830359551289c7a66db107948d14268ba972d725a94e3cbcf780d225f5ffbb24",
+    ),
+    "embedding": (
+        12463296,
+        6975920,
+        "6e4af7d49562e6e7042672e444d6394935cb2c23c3a7dd4919da45922b91735b",
+        "29bbaab1f4873a4cf983eb1cf11c5d1f768c34c4eecf93b45659fefd509a27cb",
+    ),
+}
+LENGTHS = {"waveforms": 2, "segmentation": 1}
+"""Which dimension of an input or output becomes free."""
+
+
+def main() -> None:
+    """Read the models, check that they are the published ones, write the graphs."""
+    source = Path(sys.argv[1])
+    for name, (offset, size, digest, made) in PARTS.items():
+        if source.is_dir():
+            data = (source / f"{name}.ort").read_bytes()
+        else:
+            data = zipfile.ZipFile(source).read(SOURCE)[offset : offset + size]
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise SystemExit(f"{source}: its {name} is not that of moonshine-voice 0.1.0")
+        graph = _graph(InferenceSession.GetRootAs(bytearray(data), 0).Model().Graph(), name)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.checker.check_model(model)
+        target = HERE / f"{name}.onnx"
+        target.write_bytes(model.SerializeToString(deterministic=True))
+        written = hashlib.sha256(target.read_bytes()).hexdigest()
+        print(f"{target}: {target.stat().st_size} bytes, SHA-256 {written}")
+        if written != made:
+            raise SystemExit(f"{target} is not what it was: SHA-256 {made} expected")
+
+
+def _graph(source: Any, name: str) -> onnx.GraphProto:  # noqa: ANN401 - flatbuffers has no types
+    nodes = [_node(source.Nodes(i)) for i in range(source.NodesLength())]
+    inputs = [_value(source, source.Inputs(i)) for i in range(source.InputsLength())]
+    outputs = [_value(source, source.Outputs(i)) for i in range(source.OutputsLength())]
+    weights = [_tensor(source.Initializers(i)) for i in range(source.InitializersLength())]
+    return helper.make_graph(nodes, name, inputs, outputs, weights)
+
+
+def _node(source: Any) -> onnx.NodeProto:  # noqa: ANN401
+    inputs = [source.Inputs(i).decode() for i in range(source.InputsLength())]
+    outputs = [source.Outputs(i).decode() for i in range(source.OutputsLength())]
+    node = helper.make_node(source.OpType().decode(), inputs, outputs)
+    node.attribute.extend(
+        _attribute(source.Attributes(i)) for i in range(source.AttributesLength())
+    )
+    return node
+
+
+def _attribute(source: Any) -> onnx.AttributeProto:  # noqa: ANN401
+    name, kind = source.Name().decode(), source.Type()
+    read = {
+        AttributeType.FLOAT: source.F,
+        AttributeType.INT: source.I,
+        AttributeType.STRING: source.S,
+        AttributeType.TENSOR: lambda: _tensor(source.T()),
+        AttributeType.GRAPH: lambda: _graph(source.G(), name),
+        AttributeType.FLOATS: lambda: [source.Floats(i) for i in range(source.FloatsLength())],
+        AttributeType.INTS: lambda: [source.Ints(i) for i in range(source.IntsLength())],
+        AttributeType.STRINGS: lambda: [source.Strings(i) for i in range(source.StringsLength())],
+    }[kind]
+    return helper.make_attribute(name, read())
+
+
+def _tensor(source: Any) -> onnx.TensorProto:  # noqa: ANN401
+    data = source.RawDataAsNumpy().tobytes() if source.RawDataLength() else b""
+    shape = [source.Dims(i) for i in range(source.DimsLength())]
+    return onnx.TensorProto(
+        name=(source.Name() or b"").decode(), dims=shape, data_type=source.DataType(), raw_data=data
+    )
+
+
+def _value(graph: Any, name: bytes) -> onnx.ValueInfoProto:  # noqa: ANN401
+    args = (graph.NodeArgs(i) for i in range(graph.NodeArgsLength()))
+    kind = next(arg for arg in args if arg.Name() == name).Type()
+    text = name.decode()
+    if kind is None:
+        return onnx.ValueInfoProto(name=text)
+    tensor = TensorTypeAndShape()
+    tensor.Init(kind.Value().Bytes, kind.Value().Pos)
+    shape: list[str | int] | None = None
+    if (source := tensor.Shape()) is not None:
+        dims = [source.Dim(i).Value() for i in range(source.DimLength())]
+        shape = [dim.DimParam().decode() if dim.DimParam() else dim.DimValue() for dim in dims]
+        if text in LENGTHS:
+            shape[LENGTHS[text]] = "samples" if text == "waveforms" else "frames"
+    return helper.make_tensor_value_info(text, tensor.ElemType(), shape)
+
+
+if __name__ == "__main__":
+    main()

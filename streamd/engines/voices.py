@@ -1,0 +1,116 @@
+"""Who speaks in a piece of audio: the models of community-1 (models/community-1) on ONNX Runtime.
+
+The segmentation (pyannote.audio, arXiv 2104.04045) says in which steps of 16.875 ms each of three
+local speakers talks. The embedding is WeSpeaker's ResNet34 (arXiv 2210.17016), which hears Kaldi's
+filter banks. Both are loaded when the first voice comes, and all streams share them.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import InferenceSession, SessionOptions
+
+from streamd.speakers import Activity, Embedding, HeardVoices, HearingRequest, samples, stretches
+from streamd.system.disk import asset
+from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Samples, Window
+
+_STEP, _CENTRE = 270, 495
+"""Samples from one step of the segmentation to the next, and up to the middle of the first."""
+_SHORTEST = SAMPLE_RATE // 2
+"""Samples that it hears at least; fewer are followed by silence."""
+_WIDTH, _HOP, _N_FFT, _N_MELS, _LOWEST_HZ = 400, 160, 512, 80, 20
+"""Kaldi's filter banks."""
+
+
+class _Windows(Protocol):
+    def recognize(self, window: Window) -> Hypothesis:
+        """Transcribe the window."""
+
+
+class Listener:
+    """A recognizer that also says who speaks, in windows that ask for it."""
+
+    def __init__(self, recognizer: _Windows) -> None:
+        self._recognizer = recognizer
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Transcribe the window, and hear what its `hear` asks for."""
+        hypothesis = self._recognizer.recognize(window)
+        if window.hear is None:
+            return hypothesis
+        first, after = (FRAME * (at - window.start) for at in (window.hear.start, window.hear.end))
+        return replace(hypothesis, heard=hear(window.samples[first:after], window.hear))
+
+
+def hear(audio: Samples, request: HearingRequest) -> HeardVoices:
+    """Hear the audio of a request's frames."""
+    activity = segment(audio)
+    levels = 10 * np.log10((audio.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
+    found = stretches(activity, request)
+    for i, place in enumerate(samples(activity, levels, request, found)):
+        if place is not None:
+            first, after = place
+            talks = activity[first:after]
+            alone = talks[:, found[i].local] & (talks.sum(1) == 1)
+            voice = embed(audio[FRAME * first : FRAME * after], alone)
+            found[i] = replace(found[i], embedding=voice, n=after - first)
+    return HeardVoices(request, tuple(found))
+
+
+def segment(audio: Samples) -> Activity:
+    """Return who of three local speakers talks in each frame: (n, 3)."""
+    padded = np.pad(audio, (0, max(0, _SHORTEST - len(audio))))
+    (steps,) = _model("segmentation").run(None, {"waveforms": padded[None, None]})
+    middles = (np.arange(len(audio) // FRAME) + 0.5) * FRAME
+    nearest = np.rint((middles - _CENTRE) / _STEP).astype(int).clip(0, steps.shape[1] - 1)
+    activity: Activity = steps[0, nearest] > 0.5
+    return activity
+
+
+def embed(audio: Samples, alone: NDArray[np.bool_]) -> Embedding:
+    """Return the voice of the frames in which its speaker is `alone` (n,)."""
+    banks = filter_banks(audio)
+    weights = np.repeat(alone, FRAME // _HOP)[: len(banks)].astype(np.float32)
+    (voice,) = _model("embedding").run(None, {"fbank": banks[None], "weights": weights[None]})[0]
+    embedding: Embedding = voice / np.linalg.norm(voice)
+    return embedding
+
+
+def filter_banks(audio: Samples) -> NDArray[np.float32]:
+    """Return Kaldi's log filter banks, (n, 80), less their mean over time.
+
+    They are those of its ``compute-fbank-feats`` for 16-bit samples, with a Hamming window and
+    without dither.
+    """
+    parts = np.lib.stride_tricks.sliding_window_view(audio, _WIDTH)[::_HOP].astype(np.float64)
+    parts = 32768 * (parts - parts.mean(1, keepdims=True))
+    parts = parts - 0.97 * np.concatenate([parts[:, :1], parts[:, :-1]], axis=1)
+    power = np.abs(np.fft.rfft(parts * np.hamming(_WIDTH), _N_FFT))[:, :-1] ** 2
+    banks = np.log(np.maximum(power @ _mels(), np.finfo(np.float32).eps))
+    centred: NDArray[np.float32] = (banks - banks.mean(0)).astype(np.float32)
+    return centred
+
+
+@cache
+def _mels() -> NDArray[np.float64]:
+    def mel(hz: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 1127 * np.log1p(hz / 700)
+
+    lowest, highest = mel(np.array([_LOWEST_HZ, SAMPLE_RATE / 2]))
+    edges = np.linspace(lowest, highest, _N_MELS + 2)
+    at = mel(np.arange(_N_FFT // 2) * SAMPLE_RATE / _N_FFT)[:, None]
+    rising, falling = (at - edges[:-2]) / np.diff(edges)[:-1], (edges[2:] - at) / np.diff(edges)[1:]
+    mels: NDArray[np.float64] = np.maximum(0, np.minimum(rising, falling))
+    return mels
+
+
+@cache
+def _model(name: str) -> InferenceSession:
+    options = SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what fails is raised, not printed
+    path = asset("community-1") / f"{name}.onnx"
+    return InferenceSession(path, options, providers=["CPUExecutionProvider"])
