@@ -103,6 +103,12 @@ class TimedWord(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
     speaker: int | msgspec.UnsetType = msgspec.UNSET
 
 
+def speaker_of(words: Sequence[TimedWord]) -> int | None:
+    """Return who says most of the words; None if that is not known."""
+    counts = Counter(word.speaker for word in words if word.speaker)
+    return counts.most_common(1)[0][0] if counts else None
+
+
 class _Said:
     """Who says the words of a caption."""
 
@@ -112,8 +118,7 @@ class _Said:
     @property
     def speaker(self) -> int | None:
         """The number of who says most of the words, from 1; None if that is not known."""
-        counts = Counter(word.speaker for word in self.words if word.speaker)
-        return counts.most_common(1)[0][0] if counts else None
+        return speaker_of(self.words)
 
 
 def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:

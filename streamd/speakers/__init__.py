@@ -64,7 +64,7 @@ class HearingRequest:
     """Audio to be heard: frames `start` to `end`, of which those from `new` on are new.
 
     `known` are the places of the voices before, by their numbers; `spare` is how many frames may be
-    embedded.
+    embedded, at most `sample` of each stretch.
     """
 
     start: int
@@ -72,6 +72,7 @@ class HearingRequest:
     end: int
     spare: int
     known: Mapping[int, Places]
+    sample: int = SAMPLE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +153,7 @@ def samples(
     spare = request.spare
     for i in sorted(range(len(found)), key=lambda i: (found[i].voice > 0, found[i].places)):
         stretch = found[i]
-        n = min(SAMPLE, spare - KEPT_SPARE * (stretch.voice > 0), len(activity))
+        n = min(request.sample, spare - KEPT_SPARE * (stretch.voice > 0), len(activity))
         if stretch.same or n < LEAST_SAMPLE:
             continue
         usable = np.zeros(len(activity), np.bool_)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from websockets.exceptions import InvalidStatus
 
 from streamd.errors import WireError
@@ -307,6 +308,26 @@ def test_assemblyai_has_one_turn_for_the_sentences_of_an_utterance():
         turn("Turn on. Now!", (*first.words, *words("Now!", 2000)), 0, ends=True),
         turn("Off.", words("Off.", 0), 1, ends=True),
     ]
+
+
+def by(speaker: int, event):
+    """The caption, said by one speaker."""
+    return replace(event, words=tuple(replace(word, speaker=speaker) for word in event.words))
+
+
+def test_assemblyai_labels_speakers_if_it_is_asked():
+    first, second = by(1, final("Turn on.", 500, continues=True)), by(3, final("Off.", 2000))
+    told = converse(AssemblyAI(f"{WS}&speaker_labels=true"), bytes(320), first, second)
+    assert told[0].speakers if isinstance(told[0], Start) else told[1].speakers
+    assert [each["speaker_label"] for each in told[3:]] == ["A", "A"]
+    assert [word["speaker"] for word in told[4]["words"]] == ["A", "A", "C"]
+
+
+def test_deepgram_counts_speakers_from_0_if_it_is_asked():
+    told = converse(Deepgram(f"{LISTEN}&diarize=true"), bytes(320), by(2, final("Turn on.", 500)))
+    assert told[0] == Start(rate=8000, speakers=True)
+    said = told[-1]["channel"]["alternatives"][0]["words"]
+    assert [word["speaker"] for word in said] == [1, 1]
 
 
 def test_deepgram_ends_speech_with_the_last_sentence_of_an_utterance():

@@ -9,7 +9,17 @@ import msgspec
 from msgspec.structs import replace
 
 from streamd.errors import WireError
-from streamd.events import Eos, Fault, Final, Partial, SessionEvent, TimedWord, TurnState, Vad
+from streamd.events import (
+    Eos,
+    Fault,
+    Final,
+    Partial,
+    SessionEvent,
+    TimedWord,
+    TurnState,
+    Vad,
+    speaker_of,
+)
 from streamd.events import Turn as TurnEvent
 from streamd.server.dialects.dialect import ByteStream, Close, Tell, both, start_for, tell, type_of
 from streamd.server.wire import Command, Flush, Hello, Query, Stop, decoded
@@ -30,6 +40,7 @@ class _Streaming(Query, frozen=True, kw_only=True):
     keyterms_prompt: str = "[]"
     min_turn_silence: int | None = None
     end_of_turn_confidence_threshold: float = 0.0
+    speaker_labels: bool = False
 
 
 _texts_decoder = msgspec.json.Decoder(list[str])
@@ -58,6 +69,8 @@ class AssemblyAI:
         )
         if asked.end_of_turn_confidence_threshold > 0:
             start = replace(start, endpoint="smart")
+        if asked.speaker_labels:
+            start = replace(start, speakers=True)
         self._audio = ByteStream(asked.encoding, start)
         return asked
 
@@ -106,6 +119,8 @@ class AssemblyAI:
 
     def _turn(self, transcript: str, words: tuple[TimedWord, ...], *, ends: bool) -> Tell:
         before = self._sentences
+        every = (*(word for final in before for word in final.words), *words)
+        who = {"speaker_label": _label(most)} if (most := speaker_of(every)) else {}
         return tell(
             "Turn",
             turn_order=self._n_turns,
@@ -113,7 +128,8 @@ class AssemblyAI:
             end_of_turn=ends,
             end_of_turn_confidence=float(ends) if self._turn_prob is None else self._turn_prob,
             transcript=" ".join([*(final.text for final in before), transcript]).rstrip(),
-            words=[*(_word(word) for final in before for word in final.words), *map(_word, words)],
+            words=[_word(word) for word in every],
+            **who,
         )
 
 
@@ -123,4 +139,11 @@ def _texts(encoded: str) -> list[str]:
 
 def _word(word: TimedWord) -> Mapping[str, object]:
     times = {"start": word.start_ms, "end": word.end_ms}
-    return {"text": word.text, "confidence": word.prob, "word_is_final": word.final, **times}
+    who = {"speaker": _label(word.speaker)} if word.final and word.speaker else {}
+    facts = {"text": word.text, "confidence": word.prob, "word_is_final": word.final}
+    return {**facts, **times, **who}
+
+
+def _label(speaker: int) -> str:
+    """Return the letter of a speaker; there are at most 16 (`streamd.speakers`)."""
+    return chr(ord("A") + speaker - 1)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Flushed, Partial, SessionEvent, Vad
@@ -23,6 +24,8 @@ class _Listening(Query, frozen=True, kw_only=True):
     vad_events: bool = False
     endpointing: int | bool = True
     utterance_end_ms: int | bool = False
+    diarize: bool = False
+    diarize_model: str = ""  # asks for it, too
     multichannel: Literal["false"] = "false"
     callback: Literal[""] = ""
 
@@ -51,6 +54,8 @@ class Deepgram:
             terms=[*asked.keyterm, *(word.partition(":")[0] for word in asked.keywords)],
             pause_ms=None if isinstance(asked.endpointing, bool) else asked.endpointing,
         )
+        if asked.diarize or asked.diarize_model:
+            start = replace(start, speakers=True)
         self._audio = ByteStream(asked.encoding, start)
         return asked
 

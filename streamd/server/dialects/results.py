@@ -59,4 +59,5 @@ class Results:
 def _word(word: TimedWord) -> Mapping[str, object]:
     bare = word.text.strip(string.punctuation).lower() or word.text
     texts = {"word": bare, "punctuated_word": word.text}
-    return {**texts, "confidence": word.prob, "start": word.start, "end": word.end}
+    facts = {**texts, "confidence": word.prob, "start": word.start, "end": word.end}
+    return facts | {"speaker": word.speaker - 1} if word.speaker else facts  # counts from 0

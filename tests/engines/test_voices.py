@@ -1,0 +1,87 @@
+"""The models that tell speakers apart, on real voices."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from streamd.engines.voices import Listener, embed, filter_banks, hear, segment
+from streamd.speakers import HearingRequest
+from streamd.types import FRAME, Hypothesis, Window
+from tests.support.recorded import samples
+
+JFK, READER, KATHLEEN = samples("jfk"), samples("two_cities"), samples()
+
+
+def piece(sound, start, n=75):
+    """n frames from frame `start` on."""
+    return sound[FRAME * start : FRAME * (start + n)]
+
+
+def test_speech_is_found_where_it_is():
+    silence = np.zeros(50 * FRAME, np.float32)
+    activity = segment(np.concatenate([silence, piece(READER, 50, 150), silence]))
+    assert activity.shape == (250, 3)
+    talks = activity.any(1)
+    assert not talks[:45].any()
+    assert talks[60:190].mean() > 0.8
+    assert not talks[215:].any()
+
+
+@pytest.mark.parametrize("n_frames", [1, 5, 24, 25, 26])
+def test_short_audio_is_heard_too(n_frames):
+    assert segment(piece(READER, 100, n_frames)).shape == (n_frames, 3)
+
+
+def test_a_voice_is_more_like_itself_than_like_others():
+    pieces = [piece(sound, start) for sound in (JFK, READER, KATHLEEN) for start in (30, 120)]
+    voices = np.stack([embed(each, np.ones(75, np.bool_)) for each in pieces])
+    assert np.allclose(np.linalg.norm(voices, axis=1), 1, atol=1e-5)
+    likeness = voices @ voices.T
+    same = [likeness[i, i + 1] for i in (0, 2, 4)]
+    others = [likeness[i, j] for i in range(6) for j in range(6) if i // 2 != j // 2]
+    assert min(same) > max(others)
+
+
+def test_a_change_of_speaker_within_a_request_is_found():
+    sound = np.concatenate([piece(READER, 50, 150), piece(JFK, 30, 150)])
+    heard = hear(sound, HearingRequest(0, 0, 300, 300, {}))
+    who = {stretch.local: stretch for stretch in heard.stretches}
+    assert len(who) == 2
+    first, second = sorted(who.values(), key=lambda each: each.places)
+    assert abs(second.places[0][0] - 150) < 25
+    assert float(first.embedding @ second.embedding) < 0.3
+
+
+def test_filter_banks_are_kaldis():
+    # of compute-fbank-feats for a tone of 1 kHz: the band around it is the loudest
+    tone = 0.1 * np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000).astype(np.float32)
+    noise = 0.001 * np.random.default_rng(0).standard_normal(16_000).astype(np.float32)
+    banks = filter_banks(np.concatenate([noise, tone + noise]))
+    assert banks.shape == (198, 80)
+    assert np.allclose(banks.mean(0), 0, atol=1e-4)
+    # 1127 ln(1 + 1000/700) lies 28.2 of the 81 steps from 20 Hz to 8 kHz
+    assert int((banks[150] - banks[20]).argmax()) in (27, 28)
+
+
+def test_only_windows_that_ask_are_listened_to():
+    class Fake:
+        def recognize(self, window):
+            return Hypothesis(language="en")
+
+    sound = piece(READER, 50, 100)
+    asked = HearingRequest(110, 110, 200, 300, {})
+    listener = Listener(Fake())
+    assert listener.recognize(Window(100, 200, sound)).heard is None
+    heard = listener.recognize(Window(100, 200, sound, hear=asked)).heard
+    assert heard.request is asked
+    assert all(110 <= a < b <= 200 for each in heard.stretches for a, b in each.places)
+
+
+def test_nothing_is_loaded_before_it_is_needed():
+    check = (
+        "import streamd.daemon, streamd.engines.voices as v; print(v._model.cache_info().misses)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
