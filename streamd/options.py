@@ -431,6 +431,9 @@ class LongformOptions:
     """openai-whisper begins every window with it; SYSTRAN/faster-whisper the first, as here."""
     hotwords: Annotated[str, DERIVED] = ""
     """Words to expect, put before the prompt of every window without a prefix (faster-whisper)."""
+    num_speakers: Annotated[
+        int, Meta(ge=0, le=64), Option("how many people speak, with --speakers; 0: unknown")
+    ] = 0
     word_timestamps: Annotated[bool, Option("do not compute word times", common=True)] = True
     """The next window begins after the last of the words. openai-whisper has this off."""
     prepend_punctuations: str = PREPENDED

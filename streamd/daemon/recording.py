@@ -4,21 +4,25 @@ Other modules use it for ``streamd transcribe``, for what clients send, and for 
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from streamd.config import Config
 from streamd.daemon import build
+from streamd.engines.voices import RecordedVoices
 from streamd.events import Details, Final, Gap, TimedWord, Token
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Lost, Source
+from streamd.speakers import REMEMBERED, Turn, speaker_at
 from streamd.streams import Streams
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.whisper.engine import Engine
@@ -35,13 +39,17 @@ log = logging.getLogger(__name__)
 class AudioFile:
     """One file while it is read: its log-mel and where speech is in it.
 
-    Without `speech` that does not matter; `report` gets each gap.
+    Without `speech` that does not matter; `report` gets each gap. `voices` hears who speaks.
     """
 
     def __init__(
-        self, mel: RecordingMel, speech: SpeechClips | None, report: Callable[[Gap], object]
+        self,
+        mel: RecordingMel,
+        speech: SpeechClips | None,
+        report: Callable[[Gap], object],
+        voices: RecordedVoices | None = None,
     ) -> None:
-        self.mel, self.speech = mel, speech
+        self.mel, self.speech, self.voices = mel, speech, voices
         self.n_padding = 0  # samples at the end of the last frame that are no audio
         self._report = report
         self._n_frames = 0
@@ -66,6 +74,8 @@ class AudioFile:
         self.mel.append(item.reshape(-1))
         if self.speech is not None:
             self.speech.feed(item)
+        if self.voices is not None:
+            self.voices.feed(item)
 
     @property
     def duration_ms(self) -> int:
@@ -110,7 +120,8 @@ class FileTranscriber:
                 config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
             )
             speech = SpeechClips(build.gate(config), Segmenter(endpoint))
-        return AudioFile(RecordingMel(self._n_mels), speech, report)
+        voices = RecordedVoices() if config.decoding.speakers else None
+        return AudioFile(RecordingMel(self._n_mels), speech, report, voices)
 
     def transcribe(self, file: AudioFile) -> Iterator[FinishedWindow]:
         """Transcribe a file that was read to its end, window by window; raises `EngineError`."""
@@ -128,8 +139,12 @@ class FileTranscriber:
             if self._detects:
                 log.info("the language seems to be %s; if it is not, use --language", language)
             seg = count(1)
+            turns = file.voices.turns(self._config.longform.num_speakers) if file.voices else []
             for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
-                finals = tuple(self._final(segment, next(seg)) for segment in window.segments)
+                finals = tuple(
+                    _with_speakers(self._final(segment, next(seg)), turns)
+                    for segment in window.segments
+                )
                 yield FinishedWindow(finals, window.reached_ms)
 
     def _final(self, segment: TimedSegment, seg: int) -> Final:
@@ -173,6 +188,24 @@ class FileTranscriber:
             return self._tokenizer.decode([token])
         # as openai-whisper writes timestamps
         return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
+
+
+def _with_speakers(final: Final, turns: Sequence[Turn]) -> Final:
+    """Return the final with who says each word, by turns in order of their beginnings."""
+    if not turns:
+        return final
+    first = bisect_left(turns, frames_from_ms(final.start_ms) - REMEMBERED, key=_begin)
+    near = turns[first : bisect_left(turns, frames_from_ms(final.end_ms) + REMEMBERED, key=_begin)]
+
+    def named(word: TimedWord) -> TimedWord:
+        place = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
+        return msgspec.structs.replace(word, speaker=speaker_at(near, *place) or msgspec.UNSET)
+
+    return msgspec.structs.replace(final, words=tuple(map(named, final.words)))
+
+
+def _begin(turn: Turn) -> int:
+    return turn.start
 
 
 async def finals_between(

@@ -69,6 +69,7 @@ def check(config: Config) -> None:
         for flag, wanted in (
             ("--hallucination-silence-threshold-ms", longform.hallucination_silence_ms),
             ("--highlight-words", config.cues.highlight),
+            ("--speakers", config.decoding.speakers),
         ):
             if wanted:
                 raise ConfigError(f"{flag} needs word timestamps: drop --no-word-timestamps")

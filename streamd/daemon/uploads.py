@@ -14,6 +14,7 @@ from streamd.errors import SourceError, WireError
 from streamd.events import EndReason, Eos, Final
 from streamd.models.model import Model
 from streamd.server import Recording, Wanted
+from streamd.sinks.text import by_speaker
 from streamd.sources.file import FileSource
 from streamd.streams import Streams
 from streamd.whisper.engine import Engine
@@ -56,9 +57,14 @@ class Uploads:
             language=choices.language,
             task=wanted.task,
             prompt=choices.prompt,
+            speakers=wanted.speakers or config.decoding.speakers,
             temperature=config.decoding.temperature if temperature is None else temperature,
         )
         return FileTranscriber(replace(config, decoding=decoding), model, engine)
+
+    def by_speaker(self, final: Final) -> Sequence[Final]:
+        """Return a final in parts of one speaker each."""
+        return by_speaker(final)
 
     def written(self, finals: Sequence[Final], form: str) -> str:
         """Return a transcript in a format of files."""

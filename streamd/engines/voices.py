@@ -13,9 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession, SessionOptions
 
-from streamd.speakers import Activity, Embedding, HeardVoices, HearingRequest, samples, stretches
+from streamd.speakers import (
+    Activity,
+    Embedding,
+    HeardVoices,
+    HearingRequest,
+    Turn,
+    samples,
+    stretches,
+)
+from streamd.speakers.clustering import STEP, VoiceRecording
 from streamd.system.disk import asset
-from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Samples, Window
+from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window
 
 _STEP, _CENTRE = 270, 495
 """Samples from one step of the segmentation to the next, and up to the middle of the first."""
@@ -43,6 +52,34 @@ class Listener:
             return hypothesis
         first, after = (FRAME * (at - window.start) for at in (window.hear.start, window.hear.end))
         return replace(hypothesis, heard=hear(window.samples[first:after], window.hear))
+
+
+class RecordedVoices:
+    """Hears who speaks in a whole recording while it is read."""
+
+    def __init__(self) -> None:
+        self._recording = VoiceRecording()
+        self._audio: list[Samples] = []  # from where the next request begins, at the latest
+        self._begin = self._end = 0
+
+    def feed(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        self._audio.append(frames.reshape(-1))
+        self._end += len(frames)
+        while self._end - self._recording.heard >= STEP:
+            self._hear(self._recording.heard + STEP)
+
+    def turns(self, n_speakers: int = 0) -> list[Turn]:
+        """End the recording, and return its turns; see `VoiceRecording.turns`."""
+        if self._end > self._recording.heard:
+            self._hear(self._end)
+        return self._recording.turns(n_speakers)
+
+    def _hear(self, end: int) -> None:
+        request = self._recording.request(end)
+        audio = np.concatenate(self._audio)[FRAME * (request.start - self._begin) :]
+        self._audio, self._begin = [audio], request.start
+        self._recording.hear(hear(audio[: FRAME * (end - request.start)], request))
 
 
 def hear(audio: Samples, request: HearingRequest) -> HeardVoices:

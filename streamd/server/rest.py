@@ -39,6 +39,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     language: str | None = None
     prompt: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    speakers: bool = False  # if false, as the server is configured
 
     @property
     def chosen(self) -> Mapping[str, object]:
@@ -65,6 +66,9 @@ class Recordings(Protocol):
         wanted, `WireError` with `too_large` if it is too long.
         """
 
+    def by_speaker(self, final: Final) -> Sequence[Final]:
+        """Return a final in parts of one speaker each."""
+
     def written(self, finals: Sequence[Final], form: str) -> str:
         """Return a transcript in a format of files: ``json``, ``srt`` or ``vtt``."""
 
@@ -72,7 +76,7 @@ class Recordings(Protocol):
 class _FormFields(Wanted, frozen=True, kw_only=True):
     """What a form asks for; other fields are ignored, and so is the model's name."""
 
-    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] = "json"
     stream: bool = False
     timestamp_granularities: tuple[Literal["word", "segment"], ...] = ("segment",)
 
@@ -125,6 +129,8 @@ class Rest:
     async def _transcribe(self, task: Task, form: "_Form", exchange: Exchange) -> None:
         asked = form.asked(task)
         wanted = msgspec.convert(asked, Wanted, from_attributes=True)
+        if asked.response_format == "diarized_json":
+            wanted = msgspec.structs.replace(wanted, speakers=True)
         recording = await self._recordings.read(form.path, form.name, wanted)
         if asked.stream:
             headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
@@ -140,6 +146,8 @@ class Rest:
                 answer = in_json(HTTPStatus.OK, document)
             case "verbose_json":
                 answer = in_json(HTTPStatus.OK, self._verbose(asked, recording, finals))
+            case "diarized_json":
+                answer = in_json(HTTPStatus.OK, self._diarized(asked, recording, finals))
             case "text":
                 answer = _in_text(self._text(finals) + "\n")
             case form_of_file:
@@ -186,6 +194,29 @@ class Rest:
                 for each in words
             ]
         return verbose
+
+    def _diarized(
+        self, asked: _FormFields, recording: Recording, finals: Sequence[Final]
+    ) -> dict[str, Any]:
+        parts = [part for final in finals for part in self._recordings.by_speaker(final)]
+        segments = [
+            {
+                "type": "transcript.text.segment",
+                "id": f"seg_{i:03}",
+                "start": part.start,
+                "end": part.end,
+                "speaker": chr(ord("A") + (part.speaker or 1) - 1),
+                "text": part.text,
+            }
+            for i, part in enumerate(parts)
+        ]
+        return {
+            "task": asked.task,
+            "duration": recording.duration_ms / 1000,
+            "text": self._text(finals),
+            "segments": segments,
+            "usage": _usage(recording),
+        }
 
 
 class _Form:

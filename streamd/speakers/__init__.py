@@ -172,6 +172,18 @@ def _moved(places: Places, by: int) -> Places:
     return tuple((start + by, end + by) for start, end in places)
 
 
+def speaker_at(turns: Iterable[Turn], start: int, end: int) -> int:
+    """Return who talks most in these frames, or next to them; 0 if there are no turns near."""
+    inside: dict[int, int] = {}
+    nearest = (REMEMBERED, 0)
+    for turn in turns:
+        shared = min(end, turn.end) - max(start, turn.start)
+        if shared > 0:
+            inside[turn.speaker] = inside.get(turn.speaker, 0) + shared
+        nearest = min(nearest, (-shared, turn.speaker))
+    return max(inside, key=lambda each: inside[each]) if inside else nearest[1]
+
+
 @dataclass(slots=True)
 class _Voice:
     places: Places
@@ -242,14 +254,7 @@ class Roster:
 
     def speaker(self, start: int, end: int) -> int:
         """Return who talks most in these frames, or next to them; 0 if nobody is known."""
-        inside: dict[int, int] = {}
-        nearest = (REMEMBERED, 0)
-        for turn in self.turns:
-            shared = min(end, turn.end) - max(start, turn.start)
-            if shared > 0:
-                inside[turn.speaker] = inside.get(turn.speaker, 0) + shared
-            nearest = min(nearest, (-shared, turn.speaker))
-        return max(inside, key=lambda each: inside[each]) if inside else nearest[1]
+        return speaker_at(self.turns, start, end)
 
     def changes(self, start: int, end: int) -> list[int]:
         """Return the frames between `start` and `end` at which another speaker begins."""
