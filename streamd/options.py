@@ -166,7 +166,8 @@ class SessionOptions:
     """The code of the spoken language; empty: it is detected."""
     task: Annotated[str, DERIVED] = ""
     prompt: Annotated[str, DERIVED] = ""
-    hotwords: Annotated[str, DERIVED] = ""
+    vocabulary: Annotated[str, DERIVED] = ""
+    """Phrases to expect, one a line."""
     speakers: Annotated[bool, DERIVED] = False
 
 
@@ -429,8 +430,8 @@ class LongformOptions:
     ] = False
     prefix: Annotated[str, Option("text that the first window continues; it is not written")] = ""
     """openai-whisper begins every window with it; SYSTRAN/faster-whisper the first, as here."""
-    hotwords: Annotated[str, DERIVED] = ""
-    """Words to expect, put before the prompt of every window without a prefix (faster-whisper)."""
+    vocabulary: Annotated[str, DERIVED] = ""
+    """Phrases to expect, one a line."""
     num_speakers: Annotated[
         int, Meta(ge=0, le=64), Option("how many people speak, with --speakers; 0: unknown")
     ] = 0
@@ -500,7 +501,12 @@ class ModelOptions:
     prompt: Annotated[
         Hint, Option("text that the model is given as context", flags=("--initial-prompt",))
     ] = ""
-    hotwords: Annotated[Hint, Option("words and names to expect", common=True)] = ""
+    hotwords: Annotated[Hint, Option("words and names to expect: Ada, JetStream", common=True)] = ""
+    vocabulary: Annotated[
+        str, "FILE", Option("file with words and names to expect, one phrase a line", common=True)
+    ] = ""
+    """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
+    is one."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
     threads: Annotated[
         Threads, Option("threads per transcription; 0: up to two", flags=("-t",), common=True)

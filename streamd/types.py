@@ -98,9 +98,9 @@ class Window:
     verified. A `last` window ends the utterance (if the silence lasts): all of its words will be
     committed, so it is decoded with full checks. `language` is the code of the last one, or empty;
     with `detect` it may have changed. `task` is "transcribe" or "translate", or empty for the
-    recognizer's own. `initial_prompt` is text before the prompt, `hotwords` are words and names to
-    expect; text that is too long loses its beginning, but hotwords stay. `given_words` are the
-    words of `before` and `prefix`, if the marks and capitals of all words are to be decided anew.
+    recognizer's own. `initial_prompt` is text before the prompt; text that is too long loses its
+    beginning. `vocabulary` are phrases to expect, one a line. `given_words` are the words of
+    `before` and `prefix`, if the marks and capitals of all words are to be decided anew.
     Somebody who has spoken since frame `turn_start` may be done at the window's end; None: nobody
     asks. `hear` asks who speaks in a part of it.
     """
@@ -118,7 +118,7 @@ class Window:
     detect: bool = True
     task: str = ""
     initial_prompt: str = ""
-    hotwords: str = ""
+    vocabulary: str = ""
     given_words: tuple[Word, ...] | None = None
     turn_start: int | None = None
     hear: HearingRequest | None = None

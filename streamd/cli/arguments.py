@@ -214,7 +214,7 @@ _CPP = {
     "-fth --freq-thold": "no option: webrtc's voice detector needs none; see --vad",
     "--file": "the file alone, without an option",
     "--grammar --grammar-rule --grammar-penalty": (
-        "no option: --hotwords tells the model which words to expect"
+        "no option: --vocabulary names a file with words to expect"
     ),
     "-ls --log-score -ojf --output-json-full": "--output-format json-full",
     "-lpt --logprob-thold": (

@@ -77,10 +77,18 @@ def device_table(devices: "Sequence[Device]") -> Iterator[str]:
 
 
 def _models(config: Config, word: str, *_: str) -> None:
+    _refuse("models", word)
+
+
+def _vocabulary(config: Config, word: str, *_: str) -> None:
+    _refuse("vocabulary", word)
+
+
+def _refuse(group: str, word: str) -> None:
     """Refuse a word that names no command of the group."""
-    group = (name.split() for name in (command.name for command in COMMANDS) if " " in name)
-    hint = suggestion(word, [part for _, part in group])
-    raise ConfigError(f"models {word}: no such command{hint}")
+    names = (command.name.partition(" ") for command in COMMANDS)
+    hint = suggestion(word, [part for first, _, part in names if first == group and part])
+    raise ConfigError(f"{group} {word}: no such command{hint}")
 
 
 def _models_check(config: Config, name: str) -> Iterator[str]:
@@ -209,6 +217,20 @@ COMMANDS = (
         target="streamd.cli.models:remove",
         operand="NAME",
         takes=_LOG,
+    ),
+    Command(
+        "vocabulary",
+        "check a file of words and names to expect",
+        target="streamd.cli.commands:_vocabulary",
+        operand="check ...",
+    ),
+    Command(
+        "vocabulary check",
+        "show what a file's phrases become, and which of them are risky",
+        target="streamd.cli.phrase_check:report",
+        operand="FILE",
+        takes=("language", "model", *_LOG),
+        needs_model=True,
     ),
 )
 """The first one runs if none is named."""

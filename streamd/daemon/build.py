@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from streamd.config import OPTIONS, Config
+from streamd.daemon import phrases
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import has_smart_turn, smart_turn
 from streamd.errors import ConfigError
@@ -61,6 +62,7 @@ def session_factory(config: Config) -> Callable[[Choices], Session]:
     endpoint = _endpoint_options(config)
     if endpoint.is_smart and not has_smart_turn():
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
+    known = phrases.read(config.decoding.vocabulary)
 
     def make(choices: Choices) -> Session:
         plain = frames_from_ms(choices.endpoint_ms)
@@ -69,7 +71,7 @@ def session_factory(config: Config) -> Callable[[Choices], Session]:
             language="" if choices.language == "auto" else choices.language,
             task=choices.task,
             prompt=choices.prompt,
-            hotwords=choices.hotwords,
+            vocabulary=phrases.joined(known, choices.hotwords),
             speakers=choices.speakers is True,
         )
         # Who is content with a shorter pause does not want a longer one behind a sentence.

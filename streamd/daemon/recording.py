@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from streamd.config import Config
-from streamd.daemon import build
+from streamd.daemon import build, phrases
 from streamd.engines.voices import RecordedVoices
 from streamd.events import Details, Final, Gap, TimedWord, Token
 from streamd.models.model import Model
@@ -105,7 +105,9 @@ class FileTranscriber:
         longform = replace(
             config.longform,
             initial_prompt=config.decoding.prompt,
-            hotwords=config.decoding.hotwords,
+            vocabulary=phrases.joined(
+                phrases.read(config.decoding.vocabulary), config.decoding.hotwords
+            ),
         )
         self._new_transcriber = partial(Transcriber, engine, self._tokenizer, decoding, longform)
 

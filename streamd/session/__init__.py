@@ -256,7 +256,7 @@ class Session:
             and self._language.detect(end - segment.utterance.start),
             task=self._options.task,
             initial_prompt=self._options.prompt,
-            hotwords=self._options.hotwords,
+            vocabulary=self._options.vocabulary,
             given_words=segment.given_words if last else None,
             turn_start=segment.utterance.start if self._asks_turn(segment) else None,
             encoded=self._encoded,

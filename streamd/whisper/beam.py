@@ -5,12 +5,14 @@ All beams take one pass per token. Source: openai/whisper ``decoding.py`` (`Beam
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from streamd.options import DecodingOptions
 from streamd.whisper.paths import Cache, Path, Prefill, log_softmax, log_sum, token_prob
 from streamd.whisper.rules import Row, Rules
+from streamd.whisper.vocabulary import Expected
 
 
 def beam_search(
@@ -20,6 +22,7 @@ def beam_search(
     rules: Rules,
     options: DecodingOptions,
     max_tokens: int,
+    expected: Expected | None = None,
 ) -> list[Path]:
     """Follow the most probable hypotheses until enough of them have ended.
 
@@ -35,15 +38,15 @@ def beam_search(
             candidate
             for path, row in zip(beams, rows, strict=True)
             # One of them may be end-of-text, and beam_size of them must go on.
-            for candidate in _continuations(path, row, rules=rules, n=beam_size + 1)
+            for candidate in _continuations(path, row, rules, expected, n=beam_size + 1)
         ]
-        candidates.sort(key=lambda path: path.sum_logprob, reverse=True)
+        candidates.sort(key=lambda path: path.score, reverse=True)
         beams, ended = _best_open(candidates, beam_size)
         finished += ended if options.whole_beams else ended[: enough - len(finished)]
         # Where one token is nearly certain, the runners-up are improbable ends: openai-whisper
         # counts five of them as enough, and may leave the rest of a sentence out.
-        most = max((path.sum_logprob for path in finished), default=-np.inf)
-        ahead = options.whole_beams and beams and beams[0].sum_logprob > most
+        most = max((path.score for path in finished), default=-np.inf)
+        ahead = options.whole_beams and beams and beams[0].score > most
         if (len(finished) >= enough and not ahead) or not beams or n_sampled == max_tokens:
             break
         cache.keep(beams)
@@ -61,30 +64,34 @@ def best(paths: Sequence[Path], length_penalty: float | None) -> Path:
     def score(path: Path) -> float:
         n_tokens = max(1, len(path.tokens))
         if length_penalty is None:
-            return path.sum_logprob / n_tokens
-        return path.sum_logprob / float(((5 + n_tokens) / 6) ** length_penalty)
+            return path.score / n_tokens
+        return path.score / float(((5 + n_tokens) / 6) ** length_penalty)
 
     return max(paths, key=score)
 
 
-def _continuations(path: Path, row: Row, *, rules: Rules, n: int) -> list[Path]:
-    """The path with each of its `n` most probable next tokens, the most probable first."""
+def _continuations(
+    path: Path, row: Row, rules: Rules, expected: Expected | None, *, n: int
+) -> list[Path]:
+    """The path with each of its `n` best next tokens, the best first."""
     logprobs = log_softmax(rules(row, path.tokens))
+    scores = expected.boosted(logprobs, path.tokens) if expected else logprobs
     text = row[: rules.eot]
     total = log_sum(text)
     # Sorted before the stable sort, so that of equal tokens the first wins, as in torch.topk.
-    top = np.sort(np.argpartition(-logprobs, n)[:n])
-    top = top[np.argsort(-logprobs[top], kind="stable")]
+    top = np.sort(np.argpartition(-scores, n)[:n])
+    top = top[np.argsort(-scores[top], kind="stable")]
     continued = []
     for token in top.tolist():
         logprob = float(logprobs[token])
         if logprob == -np.inf:
             break
+        bonus = path.bonus + float(scores[token]) - logprob
         if token == rules.eot:
-            continued.append(path.end(logprob))
+            continued.append(replace(path.end(logprob), bonus=bonus))
         else:
             prob = token_prob(text, total, token, logprob)
-            continued.append(path.append(token, logprob, prob))
+            continued.append(replace(path.append(token, logprob, prob), bonus=bonus))
     return continued
 
 

@@ -14,11 +14,12 @@ from streamd.options import DecodingOptions
 from streamd.types import evidence
 from streamd.whisper.beam import beam_search, best
 from streamd.whisper.engine import Decoder
-from streamd.whisper.greedy import Draft, Sampler, greedy, sample
+from streamd.whisper.greedy import N_AHEAD, Draft, Sampler, greedy, sample
 from streamd.whisper.guards import compression_ratio, find_loop
 from streamd.whisper.paths import Cache, CachedTokens, Path, Prefill, log_softmax, log_sum
 from streamd.whisper.rules import Rules
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Expected, Vocabulary
 
 
 def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
@@ -60,10 +61,9 @@ class Context:
 
     `prompt` is the text before the window, `before` the text of its audio before the utterance,
     `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
-    decoding. `hotwords`, words to expect, precede the prompt and shorten it. At most `max_tokens`
-    are sampled. What follows `before` has a word, after a mark or at once, unless there is a
-    prefix. `n_frames` of the window hold audio; `cached` are given tokens of an earlier window that
-    began at the same frame.
+    decoding. At most `max_tokens` are sampled. What follows `before` has a word, after a mark or at
+    once, unless there is a prefix. `n_frames` of the window hold audio; `cached` are given tokens
+    of an earlier window that began at the same frame. `vocabulary` are phrases to expect.
     """
 
     max_tokens: int
@@ -71,10 +71,10 @@ class Context:
     prefix: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     language: str = "en"
-    hotwords: tuple[int, ...] = ()
     before: tuple[int, ...] = ()
     n_frames: int = 0
     cached: CachedTokens | None = None
+    vocabulary: Vocabulary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,11 @@ class Decoded:
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:
     """How many cache slots `decode` may need at any temperature."""
     width = max(options.beam_size, options.best_of if max(options.temperatures) > 0 else 1)
-    given = (context.hotwords, context.prompt, context.before, context.prefix)
+    given = (context.prompt, context.before, context.prefix)
     n_given = min(n_text_ctx, sum(map(len, given)) + _N_START)
     n_spare = 1  # a token that is run again behind a cached prefix
+    if context.vocabulary:  # a phrase that is tried, with a guess of what follows
+        n_spare += context.vocabulary.longest + len(context.draft) + N_AHEAD
     return n_given + n_spare + width * min(n_text_ctx, context.max_tokens)
 
 
@@ -182,6 +184,8 @@ class _Search:
             continues=bool(context.before),
         )
         self._n_accepted = 0
+        given = (*context.before, *context.prefix)
+        self._expected = Expected(context.vocabulary, given) if context.vocabulary else None
 
     def run(self) -> Decoded:
         """Run the given tokens and the draft in one pass, search on from there."""
@@ -237,7 +241,12 @@ class _Search:
         options, rules, max_tokens = self._options, self._rules, self._max_tokens
         if self._sampler is not None:
             return sample(
-                self._cache, prefill, rules=rules, sampler=self._sampler, max_tokens=max_tokens
+                self._cache,
+                prefill,
+                rules=rules,
+                sampler=self._sampler,
+                max_tokens=max_tokens,
+                expected=self._expected,
             )
         if options.beam_size > 1:
             return beam_search(
@@ -246,15 +255,19 @@ class _Search:
                 rules=rules,
                 options=options,
                 max_tokens=max_tokens,
+                expected=self._expected,
             )
         (mark,) = self._tokenizer.encode(".")
-        path, self._n_accepted = greedy(
+        path = greedy(
             self._cache,
             prefill,
             rules=rules,
             draft=Draft(self._draft, options.stability, mark, max_tokens),
             stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
+            expected=self._expected,
         )
+        pairs = zip(path.tokens, self._draft, strict=False)
+        self._n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return [path]
 
     def _loop(self, path: Path) -> int | None:
@@ -281,11 +294,10 @@ def _given(
     given = (*start, *context.before, *context.prefix)
     n_sampled = min(context.max_tokens, n_text_ctx // 2 - _N_START)
     n_free = min(n_text_ctx // 2, n_text_ctx - len(given) - n_sampled) - 1
-    hotwords = context.hotwords[: max(0, n_free)]
-    prompt = context.prompt[-n_free + len(hotwords) :] if n_free > len(hotwords) else ()
-    if not (hotwords or prompt):
+    prompt = context.prompt[-n_free:] if n_free > 0 else ()
+    if not prompt:
         return (), given
-    return (tokenizer.startofprev, *hotwords, *prompt), given
+    return (tokenizer.startofprev, *prompt), given
 
 
 def _possible(draft: Sequence[int], tokenizer: Tokenizer, timestamps: bool) -> tuple[int, ...]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamd.whisper.paths import Cache, Path, Prefill, log_sum, token_prob
-from streamd.whisper.rules import Row, Rules
+from streamd.whisper.rules import REFUSED, Row, Rules
+from streamd.whisper.vocabulary import Expected
 
-_N_AHEAD = 3
+N_AHEAD = 3
 """Tokens that are guessed: a pass of four takes hardly longer than one of one."""
 
 
@@ -50,43 +51,157 @@ class Draft:
         guess = self.tokens[nearest + 1 :]
         if not guess and last != self.mark:
             guess = (self.mark,)
-        return guess[: min(_N_AHEAD, self.longest - len(tokens) - 1)]
+        return guess[: min(N_AHEAD, self.longest - len(tokens) - 1)]
 
 
 def greedy(
-    cache: Cache, prefill: Prefill, *, draft: Draft, rules: Rules, stop: Callable[[Path], bool]
-) -> tuple[Path, int]:
+    cache: Cache,
+    prefill: Prefill,
+    *,
+    draft: Draft,
+    rules: Rules,
+    stop: Callable[[Path], bool],
+    expected: Expected | None = None,
+) -> Path:
     """Take the most probable token until the end of text, or until `stop` says so of the path.
 
     `prefill` are the given tokens and the draft, with the logits (1 + len(draft), n_vocab) after
-    the last given token and after each one of the draft. Returns the path, and how many tokens of
-    the draft it kept.
+    the last given token and after each one of the draft. Where an expected phrase is nearly as
+    probable as what the model prefers, it is tried to its end.
     """
-    (run, logits), guess, stability = prefill, draft.tokens, draft.stability
-    n_run = len(run.slots) - len(guess)
-    path, right, accepted = run.cut(n_run), 0, None
+    ahead = _Ahead(prefill, draft.tokens, draft.stability)
+    path, trial = ahead.path, None
     while True:
-        guessed = guess[right] if right < len(guess) else None
-        path = _pick(path, logits[right], rules=rules, guessed=guessed, stability=stability)
-        is_right = not path.ended and path.tokens[-1] == guessed
-        right += is_right
+        allowed = rules(ahead.row, path.tokens)
+        token = ahead.choose(allowed)
+        if expected:
+            trial = trial or _Trial(expected, path, ahead)
+            chosen = trial.choose(allowed, path, int(allowed.argmax()) if trial.is_open else token)
+            if chosen is None or (trial.is_open and len(path.tokens) + 1 >= draft.longest):
+                path, ahead = trial.give_up()
+                continue
+            token, trial = chosen, trial if trial.is_open else None
+        path = _take(path, ahead.row, allowed, token, rules=rules)
         if path.ended or stop(path):
-            return path, right if accepted is None else accepted
-        if is_right:
+            return path
+        if ahead.guessed == token:
             # It was run already: take its slot, row and frame.
-            kept = run.cut(n_run + right)
-            path = replace(path, slots=kept.slots, rows=kept.rows, frames=kept.frames)
+            ahead = replace(ahead, n_right=ahead.n_right + 1)
+            run = ahead.path
+            path = replace(path, slots=run.slots, rows=run.rows, frames=run.frames)
             continue
-        accepted = right if accepted is None else accepted
-        cache.keep([path])
-        guess, stability = draft.after(path.tokens), 0.0
-        run, logits = cache.try_out(path, guess)
-        n_run, right = len(run.slots) - len(guess), 0
-        path = run.cut(n_run)
+        cache.keep([path] if trial is None else [path, trial.ahead.run.path])
+        guess = (trial.must_follow() if trial else ()) or draft.after(path.tokens)
+        guess = guess[: draft.longest - len(path.tokens) - 1]
+        ahead = _Ahead(cache.try_out(path, guess), guess)
+        path = ahead.path
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Tokens that were run with a guess of what follows them, of which `n_right` are right.
+
+    The logits of `run` (1 + len(guess), n_vocab) are those after the last sampled or given token,
+    and after each one of the guess. For `stability` see `Draft`.
+    """
+
+    run: Prefill
+    guess: Sequence[int]
+    stability: float = 0.0
+    n_right: int = 0
+
+    @property
+    def row(self) -> Row:
+        """The logits after what is right."""
+        row: Row = self.run.logits[self.n_right]
+        return row
+
+    @property
+    def path(self) -> Path:
+        """The path up to what is right."""
+        run = self.run.path
+        return run.cut(len(run.slots) - len(self.guess) + self.n_right)
+
+    @property
+    def guessed(self) -> int | None:
+        """The next token of the guess."""
+        return self.guess[self.n_right] if self.n_right < len(self.guess) else None
+
+    def choose(self, allowed: Row) -> int:
+        """The most probable token, or the guessed one if it is nearly as probable."""
+        token, guessed = int(allowed.argmax()), self.guessed
+        if guessed is not None and self.stability > 0.0:
+            difference = float(allowed[token] - allowed[guessed])
+            if np.exp(-difference) >= 1.0 - self.stability:
+                return guessed
+        return token
+
+
+_MOST_TRIES = 3
+"""Phrases, told apart by their first tokens, that are tried in one place."""
+
+
+class _Trial:
+    """A phrase that is tried where the model prefers something else.
+
+    `path` and `ahead` are from before it, and are what counts again if it breaks off. The phrase
+    may be less probable than what the model prefers, token by token, by what it is worth in all.
+    """
+
+    def __init__(self, expected: Expected, path: Path, ahead: _Ahead) -> None:
+        self.ahead, self.is_open = ahead, False
+        self._expected, self._path = expected, path
+        self._tried: list[int] = []
+        self._node, self._cost = 0, 0.0
+
+    def choose(self, allowed: Row, path: Path, preferred: int) -> int | None:
+        """The next token, with a phrase or without; None if the phrase breaks off."""
+        if not self.is_open:
+            return self._begin(allowed, path, preferred)
+        vocabulary = self._expected.vocabulary
+        token, worth = vocabulary.best_next(allowed, self._node)
+        if token >= 0 and self._cost + float(allowed[preferred] - allowed[token]) <= worth:
+            self._cost += float(allowed[preferred] - allowed[token])
+            (self._node,) = vocabulary.then((self._node,), token)[:1]
+            return token
+        if vocabulary.is_whole(self._node) and not vocabulary.goes_on(preferred):
+            self.is_open = False
+            return preferred
+        return None
+
+    def _begin(self, allowed: Row, path: Path, preferred: int) -> int:
+        if len(self._tried) == _MOST_TRIES:
+            return preferred
+        nodes = self._expected.open(path.tokens)
+        boosted = self._expected.vocabulary.boosted(allowed, nodes)
+        boosted[self._tried] = REFUSED
+        token = int(boosted.argmax())
+        following = self._expected.vocabulary.then(nodes, token)
+        if boosted[token] <= boosted[preferred] or not following:
+            return preferred
+        self._tried.append(token)
+        self._node, self._cost = following[0], float(allowed[preferred] - allowed[token])
+        self.is_open = True
+        return token
+
+    def give_up(self) -> tuple[Path, _Ahead]:
+        """Go back to where the phrase began."""
+        self.is_open = False
+        return self._path, self.ahead
+
+    def must_follow(self) -> tuple[int, ...]:
+        """The tokens without which the phrase breaks off."""
+        return self._expected.vocabulary.only_next(self._node, N_AHEAD)
 
 
 def sample(
-    cache: Cache, prefill: Prefill, *, rules: Rules, sampler: Sampler, max_tokens: int
+    cache: Cache,
+    prefill: Prefill,
+    *,
+    rules: Rules,
+    sampler: Sampler,
+    max_tokens: int,
+    expected: Expected | None = None,
 ) -> list[Path]:
     """Draw independent transcripts; `prefill.logits` are (1, n_vocab)."""
     alive = dict.fromkeys(range(sampler.n_paths), prefill.path)
@@ -99,7 +214,8 @@ def sample(
         drawn: dict[int, Path] = {}
         for (i, path), row in zip(alive.items(), rows, strict=True):
             allowed = rules(row, path.tokens)
-            token = draw(allowed / np.float32(sampler.temperature), float(uniform[i]))
+            scores = expected.boosted(allowed, path.tokens) if expected else allowed
+            token = draw(scores / np.float32(sampler.temperature), float(uniform[i]))
             drawn[i] = _take(path, row, allowed, token, rules=rules)
         alive = {i: p for i, p in drawn.items() if not p.ended and len(p.tokens) < max_tokens}
         done += [path for i, path in drawn.items() if i not in alive]
@@ -116,16 +232,6 @@ def draw(logits: Row, uniform: float) -> int:
     # Rounding must not reach the end.
     at = min(uniform * shares[-1], np.nextafter(shares[-1], 0.0))
     return int(np.searchsorted(shares, at, side="right"))
-
-
-def _pick(path: Path, row: Row, *, rules: Rules, guessed: int | None, stability: float) -> Path:
-    allowed = rules(row, path.tokens)
-    token = int(allowed.argmax())
-    if guessed is not None and stability > 0.0:
-        difference = float(allowed[token] - allowed[guessed])
-        if np.exp(-difference) >= 1.0 - stability:
-            token = guessed
-    return _take(path, row, allowed, token, rules=rules)
 
 
 def _take(path: Path, row: Row, allowed: Row, token: int, *, rules: Rules) -> Path:

@@ -25,6 +25,7 @@ class Path:
     attends to most) cover every token that was run: the given ones, and `tokens` except perhaps the
     last. A row belongs to the choice of the *next* token. `logprobs` are under the rules; if the
     path `ended`, they have one more entry, for end-of-text. `probs` are those of `token_prob`.
+    `bonus` is what its phrases are worth (`streamd.whisper.vocabulary`).
     """
 
     slots: tuple[int, ...] = ()
@@ -33,6 +34,7 @@ class Path:
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     probs: tuple[float, ...] = ()
+    bonus: float = 0.0
     ended: bool = False
 
     def append(self, token: int, logprob: float, prob: float) -> "Path":
@@ -58,6 +60,11 @@ class Path:
     def sum_logprob(self) -> float:
         """Log probability of all that was sampled."""
         return float(sum(self.logprobs))
+
+    @property
+    def score(self) -> float:
+        """The log probability, and what the phrases are worth."""
+        return self.sum_logprob + self.bonus
 
 
 _UNSEEN = -1e4

@@ -29,6 +29,7 @@ from streamd.whisper.mel import MelCache
 from streamd.whisper.paths import CachedTokens
 from streamd.whisper.punctuation import punctuated
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Vocabularies
 from streamd.whisper.words import find_words, n_attended, spread_words, tighten
 
 _SPARE_TOKENS = 8
@@ -86,6 +87,7 @@ class Recognizer(Generic[FeaturesT]):
         )
         self._quick = replace(options, beam_size=1, temperatures=(0.0,))
         self._thorough = replace(options, stability=0.0, whole_beams=True)
+        self._vocabularies = Vocabularies(tokenizer)
         self._mels = MelCache(engine.dims.n_mels)
 
     def recognize(self, window: Window) -> Hypothesis:
@@ -145,7 +147,6 @@ class Recognizer(Generic[FeaturesT]):
         before, prefix = _forced(window, n_text_ctx)
         context = Context(
             max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
-            hotwords=tokenizer.encode_prompt(window.hotwords),
             prompt=(*tokenizer.encode_prompt(window.initial_prompt), *window.prompt),
             before=before,
             prefix=prefix,
@@ -153,6 +154,7 @@ class Recognizer(Generic[FeaturesT]):
             language=language,
             n_frames=window.end - window.start,
             cached=cached.tokens if cached else None,
+            vocabulary=self._vocabularies.of(window.vocabulary),
         )
         return _View(features, tokenizer, context, language_prob)
 

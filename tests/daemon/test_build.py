@@ -153,7 +153,7 @@ def test_a_client_chooses_for_its_session_only():
     assert chosen == Choices(language="fr", prompt="before", endpoint_ms=320, hotwords="Zoë")
     assert choose(chosen, {"language": "auto"}).language == "auto"
     windows = [said(build.session_factory(config)(choices)) for choices in (default, chosen)]
-    assert [(w.language, w.detect, w.initial_prompt, w.hotwords) for w in windows] == [
+    assert [(w.language, w.detect, w.initial_prompt, w.vocabulary) for w in windows] == [
         ("", True, "before", ""),
         ("fr", False, "before", "Zoë"),
     ]

@@ -44,6 +44,7 @@ from streamd.whisper.longform.segments import (
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.prompt import Prompt
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Vocabularies
 from streamd.whisper.words import align
 
 LEAST_SILENT_REST = 100
@@ -80,7 +81,7 @@ class Transcriber(Generic[FeaturesT]):
         )
         self._options = options = options or LongformOptions()
         n_most = engine.dims.n_text_ctx // 2 - 1
-        self._hotwords = tokenizer.encode_prompt(options.hotwords)
+        self._vocabulary = Vocabularies(tokenizer).of(options.vocabulary)
         self._prefix = tokenizer.encode_prompt(options.prefix)[:n_most]
         self._prompt = Prompt(
             n_most,
@@ -191,7 +192,7 @@ class Transcriber(Generic[FeaturesT]):
             prompt=self._prompt.tokens,
             prefix=self._prefix,
             language=self._language,
-            hotwords=() if self._prefix else self._hotwords,
+            vocabulary=self._vocabulary,
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
 

@@ -1,0 +1,177 @@
+"""Expected phrases in the search: they win where the sound allows it, and nothing else changes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.options import DecodingOptions
+from streamd.whisper.decode import Context, Decoded, decode, slots_needed
+from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Phrase, Vocabularies, Vocabulary, forms, parse
+from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, hashed, vocabulary
+
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,), loops=None)
+BEAMS = replace(GREEDY, beam_size=4)
+
+
+def phrases(*texts: str, weight: float = 1.0) -> Vocabulary:
+    return Vocabulary(TOKENIZER, [Phrase(text, weight) for text in texts])
+
+
+def run(predict, context: Context, options: DecodingOptions = GREEDY, **how) -> Decoded:
+    n_slots = slots_needed(context, options=options, n_text_ctx=448)
+    decoder = ContextDecoder(predict, n_slots)
+    return decode(decoder, TOKENIZER, options=options, context=context, **how)
+
+
+def outcome(decoded: Decoded) -> tuple:
+    rows = [row.tolist() for row in decoded.alignment]
+    return (decoded.tokens, decoded.token_probs, decoded.avg_logprob, decoded.ended, rows)
+
+
+def heard(*ways: tuple[str, float]):
+    """Predictions of a sound that may be read in these ways, each this improbable, in nats.
+
+    What a way costs is paid where it parts from the others.
+    """
+
+    def cost(beginning: bytes) -> float:
+        costs = [c for text, c in ways if f"{text}\0".encode().startswith(beginning)]
+        return min(costs, default=60.0)
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        said = bytes(token for token in context[2:] if token < 256)
+        logits = np.full(N_VOCAB, -60.0)
+        for letter in range(1, 256):
+            logits[letter] = cost(said) - cost(said + bytes([letter]))
+        logits[EOT] = cost(said) - cost(said + b"\0")
+        return logits, np.zeros((1, 400))
+
+    return predict
+
+
+def said(predict, vocabulary: Vocabulary | None, options: DecodingOptions = GREEDY) -> str:
+    context = Context(30, vocabulary=vocabulary)
+    return TOKENIZER.decode(run(predict, context, options).tokens)
+
+
+searches = pytest.mark.parametrize("options", [GREEDY, BEAMS], ids=["greedy", "beams"])
+
+
+@searches
+def test_a_phrase_wins_where_it_is_nearly_as_probable(options):
+    predict = heard((" the jet stream", 0.0), (" the JetStream", 1.5))
+    assert said(predict, None, options) == " the jet stream"
+    assert said(predict, phrases("JetStream"), options) == " the JetStream"
+
+
+@searches
+def test_no_phrase_appears_that_the_sound_does_not_allow(options):
+    predict = heard((" a jet", 0.0), (" a Jed", 50.0))
+    assert said(predict, phrases("Jed"), options) == " a jet"
+
+
+@searches
+def test_what_a_phrase_was_worth_is_taken_back_where_it_breaks_off(options):
+    # " Bot" is nearly as probable as " bow", but what follows is not "ín".
+    predict = heard((" a bow tie", 0.0), (" a Bottie", 1.0), (" a Botin", 58.0))
+    assert said(predict, phrases("Botin"), options) == " a bow tie"
+
+
+@searches
+def test_a_word_that_only_begins_like_a_phrase_gains_nothing(options):
+    predict = heard((" adopt", 0.0), (" Adapt", 1.0))
+    assert said(predict, phrases("Ada"), options) == " adopt"
+
+
+def test_a_second_phrase_is_tried_if_the_first_breaks_off():
+    predict = heard((" tea", 0.0), (" Bow", 2.5), (" Key", 1.0), (" Bo", 59.0))
+    assert said(predict, phrases("Bow", "Kemble")) == " Bow"
+
+
+def test_the_phrase_may_have_begun_in_the_committed_text():
+    predict = heard((" Jet stream", 0.0), (" JetStream", 5.0))
+    begun = tuple(b" Jet")
+    for found, listed in ((" stream", None), ("Stream", phrases("JetStream"))):
+        for context in (Context(30, prefix=begun), Context(30, before=begun)):
+            decoded = run(predict, replace(context, vocabulary=listed))
+            assert TOKENIZER.decode(decoded.tokens) == found
+
+
+def test_its_confidence_is_the_models_own():
+    predict = heard((" jet", 0.0), (" Jed", 3.0))
+    decoded = run(predict, Context(30, vocabulary=phrases("Jed")))
+    assert TOKENIZER.decode(decoded.tokens) == " Jed"
+    assert decoded.token_probs[1] == pytest.approx(np.exp(-3) / (1 + np.exp(-3)), rel=1e-3)
+
+
+texts = st.lists(st.integers(1, 255), max_size=6)
+how = st.sampled_from([{}, {"beam_size": 3}, {"temperature": 0.7}])
+
+
+@given(st.integers(0, 10**6), texts, texts, how, st.sampled_from([0.0, 5.0]))
+def test_phrases_without_worth_change_nothing(seed, prefix, draft, how, eot_bias):
+    predict = hashed(seed, eot_bias=eot_bias)
+    options = replace(GREEDY, best_of=3, beam_size=how.get("beam_size", 1))
+    context = Context(12, prefix=tuple(prefix), draft=tuple(draft))
+    worthless = replace(context, vocabulary=phrases("abc", "b", weight=0.0))
+
+    def found(context: Context) -> tuple:
+        if "temperature" not in how:
+            return outcome(run(predict, context, options))
+        sampling = replace(options, temperatures=(0.7,))
+        rng = np.random.default_rng(1)
+        return outcome(run(predict, context, sampling, temperature=0.7, rng=rng))
+
+    assert found(worthless) == found(context)
+    assert Vocabularies(TOKENIZER).of("") is None
+
+
+@given(st.data(), st.integers(0, 10**6), texts)
+def test_a_draft_changes_nothing_beside_phrases(data, seed, prefix):
+    predict, letters = hashed(seed, eot_bias=3.0), st.text("abcde", min_size=1, max_size=3)
+    listed = phrases(*data.draw(st.lists(letters, min_size=1, max_size=20)), weight=2.0)
+    context = Context(15, prefix=tuple(prefix), vocabulary=listed)
+    plain = run(predict, context)
+    rest = data.draw(texts)
+    draft = (*plain.tokens[: data.draw(st.integers(0, len(plain.tokens)))], *rest)
+    assert outcome(run(predict, replace(context, draft=draft))) == outcome(plain)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "written"),
+    [
+        ("JetStream", [" JetStream", " JetStreams"]),
+        ("quay", [" quay", " Quay", " quays", " Quays"]),
+        ("Emily", [" Emily", " Emilies"]),
+        ("box", [" box", " Box"]),  # too short for a plural
+        ("Dr.  Nguyen-Smith", [" Dr. Nguyen-Smith", " Dr. Nguyen-Smiths"]),
+        ("K8s", [" K8s"]),
+        ("東京", [" 東京", "東京"]),
+    ],
+)
+def test_how_a_phrase_may_be_written(phrase, written):
+    assert forms(phrase) == written
+
+
+def test_a_list_has_a_phrase_a_line():
+    text = "# names\nAna Botín\n\n  JetStream : 1.5\nRatio 4:3\nlate:99\n"
+    assert parse(text) == [
+        Phrase("Ana Botín"),
+        Phrase("JetStream", 1.5),
+        Phrase("Ratio 4", 3.0),
+        Phrase("late:99"),
+    ]
+
+
+def test_lists_stay_compiled():
+    lists = Vocabularies(TOKENIZER)
+    first = lists.of("Ada")
+    assert lists.of("Ada") is first
+    for n in range(8):
+        lists.of(f"Ada {n}")
+    assert lists.of("Ada") is not first
