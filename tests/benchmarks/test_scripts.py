@@ -305,3 +305,25 @@ def test_what_nats_costs():
     table, told = run("cluster.py", "--seconds", "2", "--speakers", "1")
     assert "on NATS, another node" in table
     assert [row["process"] for row in told["cost"]["on NATS"]][-1] == "NATS"
+
+
+def test_when_turns_end_and_how_soon_it_is_told(tmp_path):
+    text = json.loads((ROOT / "tests/golden/clips.json").read_text())["lamp"]
+    seconds = soundfile.info(ROOT / "tests/golden/lamp.flac").duration
+    words = [(word, 0.3, seconds - 0.2) for word in text.split()]
+    clip = {"id": "lamp", "path": str(ROOT / "tests/golden/lamp.flac"), "lang": "en"}
+    row = json.dumps({**clip, "text": text, "words": words})
+    (tmp_path / "manifest.jsonl").write_text(row)
+    table, told = run(
+        *("turns.py", "ends", "--data", tmp_path, "--sounds", "clips", "--out", tmp_path / "out")
+    )
+    assert told["ends"]["clips"]["turns"] == 1
+    by_rule = {(row["rule"], row["setting"]): row for row in told["ends"]["clips"]["rules"]}
+    assert by_rule["silence alone", "1500 ms"]["median_ms"] == 1500
+    assert by_rule["silence alone", "1500 ms"]["early"] == 0
+    assert by_rule["silence alone", "1500 ms"]["unheard"] == 0
+    assert "| smart-turn alone | 0.5 |" in table
+    table, told = run("turns.py", "times", "--data", tmp_path, "--streams", "1")
+    (answer,) = [row for row in told["times"] if row["what"] == "answer"]
+    assert answer["n"] == 1
+    assert 0 < answer["ms"][0] < 10_000

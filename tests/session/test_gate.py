@@ -126,3 +126,15 @@ def test_a_second_detector_opens_the_gate_later_and_says_by_how_much():
 def test_a_second_detector_counts_only_where_the_first_hears_something():
     gate = Gate(lambda _: False, confirm=lambda *_: True)
     assert 0 not in silences(gate, np.ones(100 * FRAME, np.float32))
+
+
+def test_a_click_is_no_voice():
+    """Bursts of 5 to 50 ms, as of a mouse, a key or a door; agents would fall silent."""
+    rng = np.random.default_rng(1)
+    sound = rng.normal(0, 1e-3, 10 * SAMPLE_RATE)
+    for n in range(10):
+        length = 80 * (n + 1)
+        sound[n * SAMPLE_RATE :][:length] += rng.normal(0, 0.3, length)
+    gate = Gate(WebRtcVad(1), confirm=Silero())
+    frames = sound.astype(np.float32).reshape(-1, FRAME)
+    assert [n for n, frame in enumerate(frames) if gate.update(frame) == 0] == []
