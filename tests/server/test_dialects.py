@@ -41,6 +41,7 @@ from streamd.server.wire import (
     Role,
     Start,
     Stop,
+    Update,
     close_code,
 )
 from tests.support.dialects import check, converse, final, partial, refused, words
@@ -241,7 +242,7 @@ def test_assemblyai_in_full():
         final("Turn on.", 500),
         Flushed(id="", seq=1),
         partial("No.", 2000),
-        '{"type":"UpdateConfiguration","format_turns":true}',
+        '{"type":"Junk"}',
         '{"type":"Terminate"}',
         Eos(seq=1, reason="stop"),
     ) == [
@@ -256,11 +257,29 @@ def test_assemblyai_in_full():
         {
             "type": "Warning",
             "warning_code": 3006,
-            "warning": "'UpdateConfiguration' is not supported",
+            "warning": "'Junk' is not supported",
         },
         Stop(),
         {"type": "Termination", "audio_duration_seconds": 1, "session_duration_seconds": 1},
     ]
+
+
+def test_assemblyais_clients_may_change_their_options():
+    *_, change, undo = converse(
+        AssemblyAI(WS),
+        bytes(2),
+        '{"type":"UpdateConfiguration","keyterms_prompt":["Ada"],"min_turn_silence":100}',
+        '{"type":"UpdateConfiguration","format_turns":true}',
+        '{"type":"UpdateConfiguration","keyterms_prompt":[],"prompt":"Bees."}',
+    )
+    assert change == Update(hotwords="Ada", endpoint_ms=200)
+    assert undo == Update(hotwords="", prompt="Bees.")
+    _, start, _ = converse(
+        AssemblyAI(WS),
+        '{"type":"UpdateConfiguration","end_of_turn_confidence_threshold":0.4}',
+        bytes(2),
+    )
+    assert start == Start(rate=8000, endpoint="smart")
 
 
 def test_assemblyai_is_told_how_sure_it_is_that_a_turn_has_ended():

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Annotated, Literal
 from typing import Final as Constant
-from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +21,16 @@ from streamd.events import (
     speaker_of,
 )
 from streamd.events import Turn as TurnEvent
-from streamd.server.dialects.dialect import ByteStream, Close, Tell, both, start_for, tell, type_of
+from streamd.server.dialects.dialect import (
+    ByteStream,
+    Close,
+    Tell,
+    both,
+    changes,
+    start_for,
+    tell,
+    type_of,
+)
 from streamd.server.wire import Command, Flush, Hello, Query, Stop, decoded
 
 _CLOSE_CODES: Constant[Mapping[str, int]] = MappingProxyType(
@@ -43,6 +52,16 @@ class _Streaming(Query, frozen=True, kw_only=True):
     speaker_labels: bool = False
 
 
+class _Configuration(msgspec.Struct):
+    """What may change while there is audio; None: it stays as it is."""
+
+    prompt: str | None = None
+    keyterms_prompt: list[str] | None = None
+    min_turn_silence: Annotated[int, msgspec.Meta(ge=0, le=30_000)] | None = None
+    end_of_turn_confidence_threshold: float | None = None
+
+
+_configuration_decoder = msgspec.json.Decoder(_Configuration)
 _texts_decoder = msgspec.json.Decoder(list[str])
 
 
@@ -71,6 +90,7 @@ class AssemblyAI:
             start = replace(start, endpoint="smart")
         if asked.speaker_labels:
             start = replace(start, speakers=True)
+        self._encoding, self._start = asked.encoding, start
         self._audio = ByteStream(asked.encoding, start)
         return asked
 
@@ -88,10 +108,29 @@ class AssemblyAI:
                 yield Stop()
             case "ForceEndpoint":
                 yield Flush()
+            case "UpdateConfiguration":
+                yield from self._configure(decoded(message, _configuration_decoder, "options"))
             case "KeepAlive":
                 pass
-            case other:  # such as UpdateConfiguration
+            case other:
                 yield tell("Warning", warning_code=_INVALID, warning=f"{other!r} is not supported")
+
+    def _configure(self, wanted: _Configuration) -> Iterator[Command]:
+        before, smart = self._start, wanted.end_of_turn_confidence_threshold
+        terms, pause_ms = wanted.keyterms_prompt, wanted.min_turn_silence
+        given = start_for(before.rate, terms=terms or (), pause_ms=pause_ms)
+        self._start = replace(
+            before,
+            prompt=before.prompt if wanted.prompt is None else wanted.prompt or None,
+            hotwords=before.hotwords if terms is None else given.hotwords,
+            endpoint_ms=before.endpoint_ms if pause_ms is None else given.endpoint_ms,
+            endpoint=before.endpoint if smart is None else "smart" if smart > 0 else None,
+        )
+        update = changes(before, self._start)
+        if not self._audio.has_begun:
+            self._audio = ByteStream(self._encoding, self._start)
+        elif update.chosen:
+            yield update
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         match event:
