@@ -16,7 +16,7 @@ from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd import __version__
 from streamd.config import Config
-from streamd.daemon import build, serving
+from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.opening import Recognizers, open_model, recognizers
@@ -58,6 +58,7 @@ async def run(config: Config) -> int:
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
         streams.choices = build.default_choices(config)
+        streams.learn = partial(phrases.add, path=phrases.own_file())
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")

@@ -7,14 +7,15 @@ while so that the client can reconnect and resume.
 import asyncio
 import secrets
 from collections import deque
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from streamd.errors import WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.options import ServerLimits
-from streamd.server.wire import Command, Flush, Query, Role, Start, Stop, Update
+from streamd.server.wire import Command, Correct, Flush, Query, Role, Start, Stop, Update
 from streamd.sources.framing import Framer, PcmDecoder
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
@@ -122,7 +123,9 @@ class Ingest:
             elif isinstance(command, Start):
                 answer = await self._begin(command)
             elif isinstance(command, Update):
-                answer = await self._update(command)
+                answer = await self._update(self.session.update(command.chosen))
+            elif isinstance(command, Correct):
+                answer = await self._update(self._correct(command))
         if isinstance(command, Flush):
             await self.session.flush()
             return Flushed(id=command.id, seq=self.session.hub.seq)
@@ -190,13 +193,20 @@ class Ingest:
             audio.n_received += n_lost
         return None if start.samples is None else Started(samples=audio.n_received)
 
-    async def _update(self, update: Update) -> Fault | None:
+    async def _update(self, updating: Coroutine[Any, Any, None]) -> Fault | None:
         """A choice that is not allowed leaves the session as it is: it has been heard for long."""
         try:
-            await self.session.update(update.chosen)
+            await updating
         except WireError as error:
             return Fault(code=error.code, message=str(error))
         return None
+
+    async def _correct(self, correct: Correct) -> None:
+        phrase, known = correct.text.strip(), self.session.hub.choices.hotwords
+        if phrase not in known.split("\n"):
+            await self.session.update({"hotwords": f"{phrase}\n{known}".rstrip()})
+        if correct.keep:
+            await self.session.learn(phrase)
 
     async def _feed(self, pcm: bytes) -> Fault | None:
         audio = self._audio

@@ -160,7 +160,20 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="u
         return _chosen(self)
 
 
-Command = Start | Flush | Stop | Update
+class Correct(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="correct"):
+    """Expect a word or name from now on, as `text` spells it: it was misheard.
+
+    With `keep` it is added to the list in the user's folder, too, for all later sessions. Finals
+    that were sent do not change.
+    """
+
+    text: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^,\n\r]*\w[^,\n\r]*$")
+    ]
+    keep: bool = False
+
+
+Command = Start | Flush | Stop | Update | Correct
 
 _command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 T = TypeVar("T")

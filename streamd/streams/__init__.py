@@ -94,8 +94,16 @@ class Streams:
     ) -> None:
         self.metrics = metrics or Metrics(version="", model="")
         self._context = StreamContext(
-            new_session, self.metrics, max_backlog, self._wake, self._output_failed, self._choose
+            new_session,
+            self.metrics,
+            max_backlog,
+            self._wake,
+            self._output_failed,
+            self._choose,
+            self._learn,
         )
+        self.learn: Callable[[str], None] | None = None
+        """Keeps a phrase for later sessions; raises `ConfigError`."""
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self._max_ingest, self._deadline_s = max_ingest, deadline_s
         self._storage = storage or SessionStorage()
@@ -457,6 +465,14 @@ class Streams:
         await self._loaded.wait()  # only the model knows its languages
         try:
             return self._chooser(before, chosen)
+        except ConfigError as error:
+            raise WireError("bad_option", str(error)) from None
+
+    async def _learn(self, phrase: str) -> None:
+        if self.learn is None:
+            raise WireError("bad_option", "keep: this server has no list of phrases")
+        try:
+            await asyncio.to_thread(self.learn, phrase)
         except ConfigError as error:
             raise WireError("bad_option", str(error)) from None
 

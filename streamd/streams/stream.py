@@ -41,8 +41,8 @@ class StreamContext:
     """What all streams of the process share.
 
     They call `wake` when a window is due, and `failed` when a journal cannot be written. `choose`
-    checks what a client chooses; raises `WireError`. `max_backlog` frames may wait for the engine
-    before a source has to wait, too.
+    checks what a client chooses, `learn` keeps a phrase; both raise `WireError`. `max_backlog`
+    frames may wait for the engine before a source has to wait, too.
     """
 
     new_session: Callable[[Choices], Session]
@@ -51,6 +51,7 @@ class StreamContext:
     wake: Callable[[], None]
     failed: Callable[[StreamdError], None]
     choose: Callable[[Choices, Mapping[str, object]], Awaitable[Choices]]
+    learn: Callable[[str], Awaitable[None]]
 
 
 class Stream:
@@ -151,6 +152,10 @@ class Stream:
         self.session.adopt(self._context.new_session(choices))
         if (journal := self.hub.journal) is not None:
             self._store_feeder(journal, replace(journal.fed, choices=choices))
+
+    async def learn(self, phrase: str) -> None:
+        """Keep a phrase for later sessions. Raises `WireError` with `bad_option` if that fails."""
+        await self._context.learn(phrase)
 
     def _store_feeder(self, journal: Journal, fed: Fed) -> None:
         try:

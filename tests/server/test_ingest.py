@@ -4,9 +4,13 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from streamd.config import load
+from streamd.daemon import build
+from streamd.errors import ConfigError, WireError
 from streamd.server.ingest import Ingest
 from streamd.server.wire import Start, Stop
 from streamd.sources.framing import Framer
+from streamd.streams import Streams
 from streamd.streams.hub import Hub
 from tests.support.loop import turn
 from tests.support.serving import CountingIngest, CountingStreams, DeafClient, client, serving
@@ -431,3 +435,32 @@ async def test_what_was_chosen_can_be_changed_while_there_is_audio():
             400,
         )
         assert (choices.language, eos["reason"]) == ("en", "stop")
+
+
+async def test_a_correction_becomes_a_phrase_of_the_session_and_perhaps_of_the_machine():
+    async with feeding("role=both&session=talk") as (streams, _, speaker):
+        await speaker.get()
+        await speaker.say({"type": "start", "hotwords": "Apis"})
+        await speaker.say(s16(1))
+        await speaker.say({"type": "correct", "text": "Zoë"})
+        await speaker.say({"type": "correct", "text": " Ana Botín ", "keep": True})
+        await speaker.say({"type": "correct", "text": "Zoë", "keep": True})
+        session = streams.ingests["talk"]
+        await speaker.say({"type": "correct", "text": "so, there"})  # two phrases
+        *_, fault = await speaker.until("error")
+        assert (fault["code"], fault["fatal"]) == ("bad_message", True)
+        assert session.hub.choices.hotwords == "Ana Botín\nZoë\nApis"
+        assert session.learned == ["Ana Botín", "Zoë"]
+
+
+async def test_a_correction_that_cannot_be_kept_is_told():
+    def refuse(phrase: str) -> None:
+        raise ConfigError("vocabulary.txt: cannot write it: No space left on device")
+
+    streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
+    stream = streams.open("talk")
+    for learn, why in ((None, "no list"), (refuse, "No space left")):
+        streams.learn = learn
+        with pytest.raises(WireError, match=why) as error:
+            await stream.learn("Zoë")
+        assert error.value.code == "bad_option"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from streamd.errors import WireError
 from streamd.events import Final, Partial, SessionEvent, TimedWord, encode
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.wire import Flush, Hello, Limits, Start, Stop, Update, close_code
+from streamd.server.wire import Correct, Flush, Hello, Limits, Start, Stop, Update, close_code
 
 HELLO = Hello(
     proto="streamd.v1",
@@ -100,7 +100,7 @@ def check(dialect: Dialect, steps: Iterable[str | bytes | SessionEvent]) -> int:
                         has_audio = True
                         assert len(act) % (start.encoding.n_bytes * start.channels) == 0
                     case _:
-                        assert isinstance(act, Flush | Stop | Update)
+                        assert isinstance(act, Flush | Stop | Update | Correct)
             n_taken += 1
         assert n_starts <= 1
     except WireError as error:

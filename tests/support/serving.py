@@ -44,6 +44,7 @@ class CountingIngest:
         self.waiting_for_room = asyncio.Event()
         self.asked_to_flush = asyncio.Event()
         self.finished = ""
+        self.learned: list[str] = []
         self._done = 0
         self._seg = 0
 
@@ -67,6 +68,10 @@ class CountingIngest:
 
     async def update(self, chosen: Mapping[str, object]) -> None:
         await self.choose(chosen, secret="")
+
+    async def learn(self, phrase: str) -> None:
+        await self.choose({"hotwords": phrase} if phrase == "refused" else {}, secret="")
+        self.learned.append(phrase)
 
     def feed(self, frames: Frames) -> None:
         if self.is_over:
