@@ -28,16 +28,17 @@ def punctuated(
     language: str,
     tokenizer: Tokenizer,
     new_decoder: Callable[[int], Decoder],
+    spelled: frozenset[str] = frozenset(),
 ) -> list[Word]:
     """The same words with the marks and capitals that are most probable.
 
     `words` are all that is said in the window. `new_decoder` makes a decoder with so many slots for
-    its features. The words stay as they are in languages that are written without blanks, and where
-    they do not fit into the text context.
+    its features. Words that are `spelled` so keep their capitals. All stay as they are in languages
+    that are written without blanks, and where they do not fit into the text context.
     """
     if not words or tokenizer.written(language) in SPACELESS:
         return list(words)
-    places = [_place(word, tokenizer) for word in words]
+    places = [_place(word, tokenizer, spelled) for word in words]
     start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
     n_most = len(start) + sum(place.n_most for place in places)
     decoder = new_decoder(n_most)
@@ -66,12 +67,13 @@ class _Place:
         return max(map(len, self.forms)) + max(map(len, self.marks))
 
 
-def _place(word: Word, tokenizer: Tokenizer) -> _Place:
+def _place(word: Word, tokenizer: Tokenizer, spelled: frozenset[str]) -> _Place:
     n = len(word.tokens) - word.n_mark
     bare, mark = (word.text[:-1], word.text[-1]) if word.n_mark else (word.text, "")
     forms, marks = {word.tokens[:n]: bare}, {word.tokens[n:]: mark}
     first = next((i for i, letter in enumerate(bare) if letter.isalpha()), len(bare))
-    if bare[first + 1 :] == bare[first + 1 :].lower():  # not "iPhone"
+    is_plain = bare[first + 1 :] == bare[first + 1 :].lower()  # not "iPhone"
+    if is_plain and bare[first:] not in spelled:
         other = bare[:first] + bare[first : first + 1].swapcase() + bare[first + 1 :]
         forms.setdefault(tuple(tokenizer.encode(other)), other)
     if word.n_mark or bare[-1:].isalnum():

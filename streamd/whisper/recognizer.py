@@ -213,11 +213,13 @@ class Recognizer(Generic[FeaturesT]):
         """The hypothesis with the marks and capitals of what is known of the whole text."""
         if window.given_words is None or view.tokenizer.translates:
             return hypothesis
+        vocabulary = view.context.vocabulary
         words = punctuated(
             with_marks((*window.given_words, *hypothesis.words)),
             language=view.context.language,
             tokenizer=view.tokenizer,
             new_decoder=lambda n_slots: self._engine.decoder(view.features, n_slots),
+            spelled=vocabulary.spelled if vocabulary else frozenset(),
         )
         n_given = len(window.given_words)
         new = tuple(words[n_given:])

@@ -65,6 +65,9 @@ class Vocabulary:
                     worth[after] = max(worth[after], phrase.weight * (START + STEP * n))
                     node = after
                 whole[node] = max(whole[node], worth[node])
+        words = (word for phrase in phrases for word in phrase.text.split())
+        self.spelled = frozenset(word for word in words if word[0].isupper())
+        """Words that are listed with a capital."""
         self.longest = max(depths)
         """Tokens of the longest phrase."""
         self._worth = np.array(worth, np.float32)

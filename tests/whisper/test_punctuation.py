@@ -41,14 +41,16 @@ def words_of(text: str) -> list[Word]:
     return words
 
 
-def run(words, predict, *, tokenizer=TOKENIZER, language="en", decoders=None):
+def run(words, predict, *, tokenizer=TOKENIZER, language="en", decoders=None, spelled=frozenset()):
     def new_decoder(n_slots: int) -> ContextDecoder:
         decoder = ContextDecoder(predict, n_slots, N_ALL)
         if decoders is not None:
             decoders.append(decoder)
         return decoder
 
-    return punctuated(words, language=language, tokenizer=tokenizer, new_decoder=new_decoder)
+    return punctuated(
+        words, language=language, tokenizer=tokenizer, new_decoder=new_decoder, spelled=spelled
+    )
 
 
 def one_by_one(words, predict) -> str:
@@ -126,6 +128,13 @@ def test_what_is_no_small_word_keeps_its_capitals():
     word = Word(" aB", 0, 9, 0.9, tuple(TOKENIZER.encode(" aB")))
     (found,) = run([word], preferring(" A"))
     assert bare_of(found) == " aB"
+
+
+def test_what_is_listed_keeps_its_capital():
+    words = words_of("A b")
+    assert [bare_of(word) for word in run(words, preferring(" a b"))] == [" a", " b"]
+    kept = run(words, preferring(" a b"), spelled=frozenset({"A"}))
+    assert [bare_of(word) for word in kept] == [" A", " b"]
 
 
 def test_a_word_that_breaks_off_keeps_its_dots():
