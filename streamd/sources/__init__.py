@@ -42,7 +42,7 @@ class FrameStream:
         self._framer, self._next_block, self._name = framer, next_block, name
         self._ended = False
         self._failure: SourceError | None = None
-        self._found_invalid = self._found_loud = False
+        self._found_invalid = self._found_loud = self._found_cancelled = False
 
     @property
     def n_padding(self) -> int:
@@ -82,6 +82,10 @@ class FrameStream:
             fix = "write it again with samples between -1 and 1"
             clipped = f"{peak:.3g} times full scale, which are clipped"
             _log.warning("%s has samples of %s: %s", self._name, clipped, fix)
+        if not self._found_cancelled and self._framer.cancels:
+            self._found_cancelled = True
+            fix = "give one of them (ffmpeg -i IN -af 'pan=mono|c0=c0' OUT.wav)"
+            _log.warning("the channels of %s cancel each other out: %s", self._name, fix)
 
 
 class Source(Protocol):

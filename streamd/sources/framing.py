@@ -66,6 +66,11 @@ _SCALES = {
 }
 """By kind and bytes of a sample: the value of silence, and its distance to full scale."""
 
+_LOUD = 160.0
+"""Sum of samples of one channel, as of 1 s at -40 dBFS, before it can be told that it is lost."""
+_CANCELLED = 0.03
+"""Share of a channel's sound in the average (-30 dB) below which it is lost."""
+
 
 class Framer:
     """Cuts one stream of audio into frames; no sample is lost or doubled on the way.
@@ -93,6 +98,7 @@ class Framer:
             )
         self._rest: Samples = np.empty(0, np.float32)
         self.n_invalid = 0
+        self._loud, self._heard = 0.0, 0.0  # sums over the channels, and over their average
         self.peak = 1.0  # the highest level of a sample so far, if beyond full scale
         self.n_padding = 0  # how many zeros were added to the last frame, known after `flush`
 
@@ -132,7 +138,17 @@ class Framer:
         total = columns[:, 0].astype(np.float64)
         for column in columns.T[1:]:
             total += column
-        return ((total / self._channels - rest) / full_scale).astype(np.float32)
+        mixed: Samples = ((total / self._channels - rest) / full_scale).astype(np.float32)
+        if self._channels > 1:
+            first = np.abs(columns[:, 0].astype(np.float64) - rest)
+            self._loud += float(first.sum()) / full_scale
+            self._heard += float(np.abs(mixed).sum())
+        return mixed
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the channels are loud, and their average is not: they are in opposite phase."""
+        return self._loud > _LOUD and self._heard < _CANCELLED * self._loud
 
     def _cut(self, samples: Samples, *, last: bool) -> Frames:
         if self._resampler is not None:

@@ -293,3 +293,14 @@ async def test_samples_that_cannot_be_a_recording_s_are_told_once(tmp_path, capl
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == bool(says)
     assert all(line.startswith(f"{path} {says}") for line in told)
+
+
+@pytest.mark.parametrize(("right", "is_told"), [(-1.0, True), (-0.9, False), (0.0, False)])
+async def test_channels_that_cancel_each_other_out_are_told_once(tmp_path, caplog, right, is_told):
+    path = tmp_path / "phase.wav"
+    left = 0.2 * np.sin(np.arange(3 * SAMPLE_RATE) / 10)
+    soundfile.write(path, np.stack([left, right * left], axis=1), SAMPLE_RATE)
+    await consume(FileSource(path))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == is_told
+    assert all(line.startswith(f"the channels of {path} cancel each other out") for line in told)
