@@ -46,6 +46,8 @@ LEAST_SHARE = 0.3
 """Share of its known frames that a local speaker has to share with a voice to continue it."""
 MOST = 16
 """Speakers that are told apart; a further one gets the number of the most similar."""
+VOICEPRINT_BYTES = 256
+"""Of what another session needs to know a speaker."""
 REMEMBERED = 3_000
 """Frames (a minute) for which it is known who has talked when, and numbers may be revised."""
 

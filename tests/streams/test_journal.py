@@ -182,6 +182,7 @@ def test_an_event_that_only_a_newer_version_knows_is_passed_over(tmp_path, n_beh
         {"settled_ms": 100, "past": {"start_ms": 20, "until": 1, "anchor": 10**6}},
         {"settled_ms": 100, "past": {"start_ms": 20, "until": 5, "anchor": 0}},
         {"settled_ms": 100, "past": {"start_ms": -20, "until": 1, "anchor": 0}},
+        {"settled_ms": 100, "past": {"start_ms": 20, "voiceprints": ["AAAA"]}},
         {"event": {"type": "fed", "choices": {"task": "evil"}}},
         {"event": {"type": "fed", "choices": {"language": "../x"}}},
         {"event": {"type": "fed", "choices": {"endpoint_ms": -20}}},

@@ -15,6 +15,7 @@ import msgspec
 from streamd.errors import StreamdError
 from streamd.events import Choices, Eos, Final, Gap, SessionEvent
 from streamd.options import EndpointOptions, ModelOptions
+from streamd.speakers import VOICEPRINT_BYTES
 from streamd.types import ResumeState, frames_from_ms
 
 
@@ -103,6 +104,8 @@ def contradiction(fed: Fed, state: ResumeState | None, finalised_ms: int) -> str
         n_finalised = frames_from_ms(finalised_ms - state.start_ms)
         if state.start_ms < 0 or max(state.anchor, state.until) > n_finalised:
             return "its resume state is not of finalised audio"
+        if any(len(voiceprint) != VOICEPRINT_BYTES for voiceprint in state.voiceprints or ()):
+            return f"a voiceprint that is not of {VOICEPRINT_BYTES} bytes"
     choices = fed.choices or Choices()
     wanted = {"language": choices.language, "task": choices.task}
     hints = {"prompt": choices.prompt, "hotwords": choices.hotwords}
