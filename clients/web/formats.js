@@ -1,6 +1,7 @@
-// The transcript as files, as `-o` writes them. Pure: lists of finals in, text out.
+// The transcript as files, as `-o` writes them: lists of finals in, text out.
 
 import { clean, cues } from "./cues.js";
+import { nameOf, parts } from "./speakers.js";
 
 const time = (ms, point) => {
   const two = (n) => String(n).padStart(2, "0");
@@ -20,10 +21,13 @@ const forSrt = (text) =>
 const block = ({ start_ms, end_ms, lines }, point, escaped) =>
   `${time(start_ms, point)} --> ${time(end_ms, point)}\n${lines.map(escaped).join("\n")}\n\n`;
 
+const line = ({ text }, { from, to, speaker }) =>
+  `${speaker === undefined ? "" : `${clean(nameOf(speaker))}: `}${clean(text.slice(from, to)).trim()}\n`;
+
 export const FORMATS = {
   txt: {
     mime: "text/plain",
-    text: (finals) => finals.map((final) => `${clean(final.text)}\n`).join(""),
+    text: (finals) => finals.flatMap((final) => parts(final).map((part) => line(final, part))).join(""),
   },
   srt: {
     mime: "application/x-subrip",

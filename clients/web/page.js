@@ -7,6 +7,7 @@ import { ask, storeToken, unreachable, Listening } from "./connection.js";
 import { FORMATS } from "./formats.js";
 import { Microphone } from "./microphone.js";
 import { showInvitation } from "./share.js";
+import { namesOf } from "./speakers.js";
 import { label, Transcript } from "./transcript.js";
 import * as view from "./view.js";
 
@@ -42,6 +43,7 @@ async function show(name, { isOwn = false } = {}) {
   shown.isOwn = kept.isOwn;
   transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
   view.clear();
+  namesOf(name);
   for (const item of kept.items) view.append(item);
   nShown = kept.items.length;
   listen();

@@ -116,7 +116,7 @@ function later(event, ms) {
 }
 
 /**
- * Returns the place of each word in a text: [{from, to, prob, final}], in order.
+ * Returns the place of each word in a text: [{from, to, prob, final, speaker}], in order.
  *
  * Words come without the blanks between them (and some languages have none), so each is expected
  * after the previous one. The list ends at the first that is not there; what it has is right.
@@ -128,7 +128,7 @@ export function placed(text, words) {
     const from = text.indexOf(word.text, at);
     if (from < 0 || text.slice(at, from).trim() !== "") break;
     at = from + word.text.length;
-    places.push({ from, to: at, prob: word.prob, final: word.final });
+    places.push({ from, to: at, prob: word.prob, final: word.final, speaker: word.speaker });
   }
   return places;
 }

@@ -2,6 +2,7 @@
 // as HTML.
 
 import { SENTENCE_END } from "./cues.js";
+import { nameTag, parts } from "./speakers.js";
 import { clock, isUnspaced, placed } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
@@ -52,21 +53,25 @@ const scroll = $("scroll");
 const log = $("log");
 let following = true;
 let last = null; // the newest final, if a paragraph with it is still open
+let speaker; // of that paragraph
 
 /** Whether an event continues the paragraph of the newest final. */
 function continues(event) {
   if (last === null || event.start_ms - last.end_ms >= PAUSE_MS) return false;
+  if (![undefined, speaker].includes(parts(event)[0].speaker)) return false;
   return log.lastElementChild.textContent.length < LONG || !SENTENCE_END.test(last.text);
 }
 
 const blank = (event) => (isUnspaced(last.text.at(-1)) || isUnspaced(event.text[0] ?? "") ? "" : " ");
 
-function paragraph(final) {
+function paragraph(final, who) {
   const made = element("p", "final");
   made.dir = "auto";
   const time = element("time", "", clock(final.start_ms));
   time.ariaHidden = "true"; // a screen reader should not read the time before each sentence
   made.append(time);
+  if (who !== undefined) made.append(nameTag(who), " ");
+  speaker = who;
   return made;
 }
 
@@ -75,12 +80,15 @@ export function append(item) {
   $("hint").hidden = true;
   if (item.type === "final") {
     const goesOn = continues(item);
-    if (goesOn) log.lastElementChild.append(blank(item));
-    else log.append(paragraph(item));
-    const text = element("span", "text");
-    text.lang = item.language;
-    text.append(...marked(item, 0, item.text.length));
-    log.lastElementChild.append(text);
+    for (const [i, part] of parts(item).entries()) {
+      if (i === 0 && goesOn) log.lastElementChild.append(blank(item));
+      else log.append(paragraph(item, part.speaker));
+      speaker = part.speaker ?? speaker;
+      const text = element("span", "text");
+      text.lang = item.language;
+      text.append(...marked(item, part.from, part.to));
+      log.lastElementChild.append(text);
+    }
     last = item;
   } else {
     log.append(note(item));
@@ -98,15 +106,21 @@ export function showPartial(partial) {
   log.classList.toggle("open", goesOn); // the partial stands in the line of the last final
   if (partial === null) return;
   $("hint").hidden = true;
-  const stable = element("span", "stable");
-  stable.append(...marked(partial, 0, partial.stable));
   if (goesOn) line.append(blank(partial));
-  line.append(stable, ...marked(partial, partial.stable, partial.text.length));
+  for (const [i, part] of parts(partial).entries()) {
+    if (i > 0) line.append(element("br", ""));
+    if (part.speaker !== undefined && (i > 0 || !goesOn)) line.append(nameTag(part.speaker, "span"), " ");
+    const end = Math.max(part.from, Math.min(part.to, partial.stable));
+    const stable = element("span", "stable");
+    stable.append(...marked(partial, part.from, end));
+    line.append(stable, ...marked(partial, end, part.to));
+  }
 }
 
 export function clear(hint = "Waiting for speech.") {
   log.replaceChildren();
   last = null;
+  speaker = undefined;
   showPartial(null);
   $("hint").textContent = hint;
   $("hint").hidden = false;

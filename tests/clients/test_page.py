@@ -18,6 +18,7 @@ import srt
 import webvtt
 import zxingcpp
 from axe_playwright_python.async_playwright import Axe
+from msgspec.structs import replace
 from playwright.async_api import Page, expect
 from websockets.asyncio.client import connect
 
@@ -652,3 +653,53 @@ async def speaking(port: str) -> AsyncIterator[None]:
         while json.loads(await connection.recv())["type"] != "flushed":
             pass
         yield
+
+
+def by(speaker: int, event):
+    return replace(event, words=tuple(replace(word, speaker=speaker) for word in event.words))
+
+
+async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
+    streams = CountingStreams()
+    for n, (speaker, text) in enumerate(
+        [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (1, "Oh.")]
+    ):
+        streams.live.publish(by(speaker, final(text, 1000 * n, seg=n)))
+    both = final("No. Yes.", 4000, seg=4)
+    first, second = both.words
+    said = (replace(first, speaker=1), replace(second, speaker=2))
+    streams.live.publish(replace(both, words=said))
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .final")).to_have_text(
+            [
+                "0:00Speaker 1 Who is there?",
+                "0:01Speaker 2 Me. Only me.",
+                "0:03Speaker 1 Oh. No. ",
+                "0:04Speaker 2 Yes.",
+            ]
+        )
+        streams.live.publish(
+            by(
+                1,
+                Partial(
+                    seg=5, rev=1, start_ms=5000, end_ms=5500, text="So", stable=2, words=said[:1]
+                ),
+            )
+        )
+        await page.get_by_role("button", name="Speaker 2").first.click()
+        await page.locator("#name").fill("Ana <b>")
+        await page.locator("#keep-name").check()
+        await page.get_by_role("button", name="Save").last.click()
+        await expect(page.locator("#log .who")).to_have_text(
+            ["Speaker 1", "Ana <b>", "Speaker 1", "Ana <b>"]
+        )
+        await page.reload()
+        await expect(page.locator("#log .who")).to_have_text(
+            ["Speaker 1", "Ana <b>", "Speaker 1", "Ana <b>"]
+        )
+        for theme in ("dark", "light"):
+            assert (await Axe().run(page)).response["violations"] == [], theme
+            await page.screenshot(path=f"/tmp/who-{theme}.png")
+            await page.locator("#theme").evaluate("button => button.click()")
+        assert wrong == []

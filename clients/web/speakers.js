@@ -1,0 +1,62 @@
+// Who says what: captions in parts of one speaker each, and the names that readers give speakers.
+
+import { stored, store } from "./appearance.js";
+import { placed } from "./transcript.js";
+
+const $ = (id) => document.getElementById(id);
+const COLOURS = 7; // in style.css
+let session = "";
+let names = {}; // of the session's speakers, by number
+
+/** Returns the parts of a caption that one speaker says: [{from, to, speaker}], in order. */
+export function parts({ text, words }) {
+  const found = [{ from: 0, to: text.length, speaker: undefined }];
+  for (const { from, speaker } of placed(text, words ?? [])) {
+    const last = found.at(-1);
+    if (speaker === undefined || speaker === last.speaker) continue;
+    if (last.speaker === undefined) last.speaker = speaker;
+    else {
+      last.to = from;
+      found.push({ from, to: text.length, speaker });
+    }
+  }
+  return found;
+}
+
+export const nameOf = (speaker) => names[speaker] ?? `Speaker ${speaker}`;
+
+/** Show the speakers of a session under the names that this browser keeps of it. */
+export function namesOf(newSession) {
+  session = newSession;
+  names = JSON.parse(stored(`names.${session}`, "{}"));
+}
+
+/** An element with a speaker's name; a click on it asks for another. */
+export function nameTag(speaker, tag = "button") {
+  const made = document.createElement(tag);
+  made.className = `who who${speaker % COLOURS}`;
+  made.dataset.speaker = speaker;
+  made.textContent = nameOf(speaker);
+  if (tag === "button") {
+    made.title = "Give this speaker a name";
+    made.onclick = () => ask(speaker);
+  }
+  return made;
+}
+
+function ask(speaker) {
+  $("name").value = names[speaker] ?? "";
+  $("name").placeholder = `Speaker ${speaker}`;
+  $("keep-name").checked = localStorage.getItem(`streamd.names.${session}`) !== null;
+  $("naming").onclose = () => {
+    if ($("naming").returnValue !== "save") return;
+    const name = $("name").value.trim();
+    if (name) names[speaker] = name;
+    else delete names[speaker];
+    if ($("keep-name").checked) store(`names.${session}`, JSON.stringify(names));
+    else localStorage.removeItem(`streamd.names.${session}`);
+    for (const shown of document.querySelectorAll(`.who[data-speaker="${speaker}"]`)) shown.textContent = nameOf(speaker);
+  };
+  $("naming").returnValue = "";
+  $("naming").showModal();
+}
