@@ -58,6 +58,9 @@ class Captioner:
         the best model on this machine. Nothing is downloaded: ``streamd models get NAME`` does.
     language
         A code such as ``"de"``, or ``"auto"`` to detect it; empty: the default of ``--language``.
+    speakers
+        Whether to tell speakers apart: captions, segments and words then have a `speaker`, a
+        number from 1, or None where it is not known.
     options
         Any option of docs/options.md by its long name without dashes, such as
         ``{"step": 250, "hotwords": "Kubernetes"}``, or a setting, such as
@@ -74,9 +77,15 @@ class Captioner:
     """
 
     def __init__(
-        self, model: str = "", *, language: str = "", options: Mapping[str, object] | None = None
+        self,
+        model: str = "",
+        *,
+        language: str = "",
+        speakers: bool = False,
+        options: Mapping[str, object] | None = None,
     ) -> None:
-        named = {name: text for name, text in (("model", model), ("language", language)) if text}
+        given = {"model": model, "language": language, "speakers": speakers}
+        named = {name: value for name, value in given.items() if value}
         self._config = of_options({**(options or {}), **named})
         self._new_session = build.session_factory(self._config)
         self._sessions: dict[CaptionSession, asyncio.Task[None]] = {}
@@ -347,6 +356,7 @@ class Transcript:
 
     `segments` are in order and do not overlap; each has `text`, `start` and `end` in seconds (and
     `start_ms`, `end_ms`), `language`, and `words` with `text`, `start`, `end` and `prob`, 0 to 1.
+    With `speakers`, segments and words also have a `speaker`.
     `duration_ms` is the length of the recording.
     """
 
@@ -387,13 +397,14 @@ def transcribe(
     model: str = "",
     *,
     language: str = "",
+    speakers: bool = False,
     options: Mapping[str, object] | None = None,
 ) -> Transcript:
     """Transcribe one recording: see `Captioner` and `Captioner.transcribe`.
 
     The model is opened for this call; use a `Captioner` for several recordings.
     """
-    with Captioner(model, language=language, options=options) as captioner:
+    with Captioner(model, language=language, speakers=speakers, options=options) as captioner:
         return captioner.transcribe(audio)
 
 

@@ -7,11 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final, TimedWord
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
+from streamd.sinks.text import by_speaker
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 PATH = "/v1/audio/transcriptions"
@@ -56,6 +58,9 @@ class Echo:
             )  # fmt: skip
             if self.late_failure:
                 raise self.late_failure
+
+    def by_speaker(self, final: Final) -> Sequence[Final]:
+        return by_speaker(final)
 
     def written(self, finals: Sequence[Final], form: str) -> str:
         if form != "json":
@@ -158,6 +163,31 @@ async def test_segments_and_words_with_times(granularities, has_words, has_segme
         else None
     )
     assert got.get("segments") == ([{"text": " one"}, {"text": " two"}] if has_segments else None)
+
+
+class Talk(Echo):
+    """Two people say its lines in turn."""
+
+    async def finals(self) -> AsyncIterator[Final]:
+        async for each in super().finals():
+            words = tuple(replace(word, speaker=each.seg % 2 + 1) for word in each.words)
+            yield replace(each, words=words)
+
+
+async def test_who_says_what_as_openai_writes_it():
+    talk = Talk()
+    async with serving(CountingStreams(), recordings=talk) as server:
+        _, _, body = await post(server.port, form(("response_format", "diarized_json")))
+    got = json.loads(body)
+    assert talk.asked[0][1].speakers
+    assert (got["task"], got["duration"], got["text"]) == ("transcribe", 1.5, "one two")
+    assert [(each["speaker"], each["text"]) for each in got["segments"]] == [
+        ("A", "one"),
+        ("B", "two"),
+    ]
+    first = got["segments"][0]
+    assert first["type"] == "transcript.text.segment"
+    assert (first["id"], first["start"], first["end"]) == ("seg_000", 0, 0.5)
 
 
 async def test_the_text_as_server_sent_events():

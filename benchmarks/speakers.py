@@ -1,0 +1,268 @@
+"""How well speakers are told apart, live and in whole recordings.
+
+    python benchmarks/speakers.py [-m MODEL] [--snr DB] SOUND.flac...
+    python benchmarks/speakers.py [-m MODEL] [--snr DB] --lines LINES.jsonl [--seed N] [--count N]
+
+A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
+``speaker`` and ``ref_words``). Of LINES, single lines with ``path``, ``speaker``, ``speech`` (its
+bounds in s), ``game`` and ``text``, dialogues of 2, 4 and 8 speakers of one game are built, of 90
+s, with pauses of 0 to 1 s; one turn in five begins 0.2 to 1 s before the end of the one before.
+``--snr`` adds white noise. The package meeteval has to be installed (the group ``speakers``).
+
+DER: wrong, missed and invented speaker time, without a collar and with overlap, in % of the
+speakers' time, by the last word of the events ``speakers``; `said`: that of the words of finals, as
+they were published, mostly without overlap. cpWER: by the same words. delay: from the first word of
+a turn until an event names its speaker rightly, in the time of the audio (computing comes on top).
+CPU: of the models that tell speakers apart, for a second of sound. Prints a line of JSON for each.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import msgspec
+import numpy as np
+import soundfile
+from meeteval.wer.wer.cp import cp_word_error_rate
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from whisper_normalizer.english import EnglishTextNormalizer
+
+from streamd.engines.voices import hear
+from streamd.speakers import Roster
+from streamd.system.processor import machine
+from streamd.types import FRAME, SAMPLE_RATE
+
+STREAMD = Path(sys.executable).with_name("streamd")
+STEP_S = 0.01
+"""Resolution of the error rate."""
+normal = EnglishTextNormalizer()
+
+
+class Talk(NamedTuple):
+    """Who talks from `start` to `end`, in seconds."""
+
+    start: float
+    end: float
+    speaker: str
+
+
+class Dialogue(NamedTuple):
+    """A sound with what is known of it: its talk, and what each speaker says."""
+
+    name: str
+    sound: NDArray[np.float32]
+    talk: list[Talk]
+    texts: dict[str, str]
+
+
+def read(path: Path) -> Dialogue:
+    """Read a sound, its RTTM and its texts."""
+    sound, _ = soundfile.read(path, dtype="float32")
+    fields = [line.split() for line in path.with_suffix(".rttm").read_text().splitlines()]
+    talk = [Talk(float(f[3]), float(f[3]) + float(f[4]), f[7]) for f in fields]
+    texts: dict[str, str] = {}
+    for segment in json.loads(path.with_suffix(".json").read_text())["segments"]:
+        speaker = segment["speaker"]
+        texts[speaker] = f"{texts.get(speaker, '')} {segment['ref_words']}"
+    return Dialogue(path.stem, sound, talk, texts)
+
+
+def built(lines: Path, n_speakers: int, seed: int) -> Dialogue:
+    """Build a dialogue of 90 s."""
+    rng = np.random.default_rng(seed)
+    every = [json.loads(line) for line in lines.read_text().splitlines()]
+    game = rng.choice(sorted({line["game"] for line in every}))
+    by_speaker: dict[str, list[dict[str, Any]]] = {}
+    for line in every:
+        if line["game"] == game:
+            by_speaker.setdefault(line["speaker"], []).append(line)
+    enough = sorted(name for name, said in by_speaker.items() if len(said) >= 80 // n_speakers)
+    chosen = [str(name) for name in rng.permutation(enough)[:n_speakers]]
+    sound, end, talk = np.zeros(100 * SAMPLE_RATE, np.float32), 0.5, []
+    texts: dict[str, str] = {}
+    left = {name: list(rng.permutation(len(by_speaker[name]))) for name in chosen}
+    last = ""
+    while end < 90:
+        name = str(rng.choice([each for each in chosen if each != last]))
+        line = by_speaker[name][left[name].pop()]
+        samples = decoded(lines.parent / line["path"])
+        first, after = (round(SAMPLE_RATE * at) for at in line["speech"])
+        part = samples[first:after]
+        overlaps = bool(talk) and rng.random() < 0.2
+        start = end + (-rng.uniform(0.2, 1) if overlaps else rng.uniform(0, 1))
+        start = max(start, talk[-1].start + 0.2 if talk else 0)
+        at = round(SAMPLE_RATE * start)
+        sound[at : at + len(part)] += part[: len(sound) - at]
+        end = start + len(part) / SAMPLE_RATE
+        talk.append(Talk(start, end, name))
+        texts[name] = f"{texts.get(name, '')} {line['text']}"
+        last = name
+    name = f"built-{len(chosen)}-{seed}-{game}"
+    return Dialogue(name, sound[: round(SAMPLE_RATE * (end + 1))], talk, texts)
+
+
+def decoded(path: Path) -> NDArray[np.float32]:
+    """Decode a line to 16 kHz, mono."""
+    with av.open(str(path)) as file:
+        resampler = av.AudioResampler("flt", "mono", SAMPLE_RATE)
+        frames = [f for each in file.decode(audio=0) for f in resampler.resample(each)]
+        return np.concatenate([f.to_ndarray()[0] for f in (*frames, *resampler.resample(None))])
+
+
+def error_rate(truth: Sequence[Talk], found: Sequence[Talk]) -> tuple[float, dict[str, str]]:
+    """Return the DER in %, and which speaker that was found is which true one."""
+    n = round(max(talk.end for talk in (*truth, *found)) / STEP_S) + 1
+    true_names, names = (sorted({talk.speaker for talk in each}) for each in (truth, found))
+    true, said = _active(truth, true_names, n), _active(found, names, n)
+    shared = true.astype(np.int64) @ said.T.astype(np.int64)
+    rows, columns = linear_sum_assignment(-shared)
+    wrong = np.maximum(true.sum(0), said.sum(0)).sum() - shared[rows, columns].sum()
+    mapping = {names[j]: true_names[i] for i, j in zip(rows, columns, strict=True)}
+    return 100 * float(wrong) / float(true.sum()), mapping
+
+
+def _active(talk: Iterable[Talk], names: Sequence[str], n: int) -> NDArray[np.bool_]:
+    active = np.zeros((len(names), n), np.bool_)
+    for start, end, speaker in talk:
+        active[names.index(speaker), round(start / STEP_S) : round(end / STEP_S)] = True
+    return active
+
+
+def spoken(words: Iterable[dict[str, Any]]) -> tuple[list[Talk], dict[str, str]]:
+    """Return when the words of each speaker were said, and the text of each."""
+    talk: list[Talk] = []
+    texts: dict[str, str] = {}
+    for word in words:
+        who = str(word.get("speaker", 0))
+        talk.append(Talk(word["start_ms"] / 1000, word["end_ms"] / 1000, who))
+        texts[who] = f"{texts.get(who, '')} {word['text']}"
+    return talk, texts
+
+
+def cp_wer(truth: dict[str, str], found: dict[str, str]) -> float:
+    """Return the cpWER in %."""
+    reference, hypothesis = ({k: normal(v) for k, v in each.items()} for each in (truth, found))
+    return 100 * float(cp_word_error_rate(reference, hypothesis).error_rate)
+
+
+def turns_of(events: Iterable[dict[str, Any]]) -> list[Talk]:
+    """Return who talks when by the last word of the events."""
+    known: list[Talk] = []
+    for event in events:
+        start, end = event["start_ms"] / 1000, event["end_ms"] / 1000
+        kept = [Talk(t.start, min(t.end, start), t.speaker) for t in known if t.start < start]
+        kept += [Talk(max(t.start, end), t.end, t.speaker) for t in known if t.end > end]
+        turns = event["turns"]
+        new = [Talk(t["start_ms"] / 1000, t["end_ms"] / 1000, str(t["speaker"])) for t in turns]
+        known = kept + new
+    return known
+
+
+def delays(
+    truth: Sequence[Talk], events: Sequence[dict[str, Any]], mapping: dict[str, str]
+) -> Iterator[float]:
+    """Yield for each change of speaker how long it took, in s of audio; 99 if it was not found."""
+    last = ""
+    for talk in sorted(truth):
+        if talk.speaker != last and last:
+            yield min(
+                (
+                    event["end_ms"] / 1000 - talk.start
+                    for event in events
+                    for word in event["words"]
+                    if talk.start - 0.2 <= (word["start_ms"] + word["end_ms"]) / 2000 < talk.end
+                    and mapping.get(str(word.get("speaker"))) == talk.speaker
+                ),
+                default=99.0,
+            )
+        last = talk.speaker
+
+
+def cpu_ms(sound: NDArray[np.float32], events: Iterable[dict[str, Any]]) -> float:
+    """Return the CPU time of the models for a second of sound, with its utterances by `vad`."""
+    roster, spent, begin = Roster(), 0.0, 0
+    for event in events:
+        at = min(event["t_ms"] // 20, len(sound) // FRAME)
+        if event["speech"]:
+            begin = at
+            continue
+        for end in (*range(begin + 25, at, 25), at):
+            if request := roster.request(max(0, begin - 200), end, since=begin, last=end == at):
+                start_s = time.process_time()
+                found = hear(sound[FRAME * request.start : FRAME * request.end], request)
+                roster.hear(found)
+                spent += time.process_time() - start_s
+    return 1000 * spent / (len(sound) / SAMPLE_RATE)
+
+
+def measure(dialogue: Dialogue, model: str) -> dict[str, Any]:
+    """Caption and transcribe a dialogue, and compare."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, form = Path(folder, "sound.wav"), Path(folder, "offline.jsonl")
+        soundfile.write(path, dialogue.sound, SAMPLE_RATE)
+        options = ["-m", model, "-l", "en", "-q", "--speakers", str(path)]
+        live = [STREAMD, "--fast", "--no-server", "--jsonl", *options]
+        done = subprocess.run(live, capture_output=True, text=True, check=True)
+        offline = [STREAMD, "transcribe", "-o", str(form), *options]
+        subprocess.run(offline, capture_output=True, check=True)
+        finals = [json.loads(line) for line in form.read_text().splitlines()]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    of: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        of.setdefault(event["type"], []).append(event)
+    turns = turns_of(of["speakers"])
+    der, mapping = error_rate(dialogue.talk, turns)
+    said, texts = spoken(word for final in of["final"] for word in final["words"])
+    captions = [event for event in events if event["type"] in ("partial", "final")]
+    waits = sorted(delays(dialogue.talk, captions, mapping))
+    whole, whole_texts = spoken(word for final in finals for word in final["words"])
+    return {
+        "sound": dialogue.name,
+        "speakers": len(dialogue.texts),
+        "found": len({talk.speaker for talk in turns}),
+        "der_live": round(der, 1),
+        "der_said_live": round(error_rate(dialogue.talk, said)[0], 1),
+        "cpwer_live": round(cp_wer(dialogue.texts, texts), 1),
+        "delay_s": round(waits[len(waits) // 2], 2) if waits else None,
+        "der_said_offline": round(error_rate(dialogue.talk, whole)[0], 1),
+        "cpwer_offline": round(cp_wer(dialogue.texts, whole_texts), 1),
+        "found_offline": len({talk.speaker for talk in whole}),
+        "cpu_ms": round(cpu_ms(dialogue.sound, of["vad"]), 1),
+    }
+
+
+def main() -> None:
+    """Measure each dialogue."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sounds", nargs="*", type=Path)
+    parser.add_argument("-m", "--model", default="tiny.en")
+    parser.add_argument("--lines", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=2, help="dialogues of each size")
+    parser.add_argument("--snr", type=float)
+    args = parser.parse_args()
+    dialogues = [read(path) for path in args.sounds]
+    if args.lines:
+        seeds = range(args.seed, args.seed + args.count)
+        dialogues += [built(args.lines, n, seed) for n in (2, 4, 8) for seed in seeds]
+    facts = msgspec.to_builtins(machine())
+    print(json.dumps({"machine": facts, "model": args.model, "snr_db": args.snr}))
+    for dialogue in dialogues:
+        sound = dialogue.sound
+        if args.snr is not None:
+            power = float(np.square(sound[np.abs(sound) > 1e-3]).mean()) * 10 ** (-args.snr / 10)
+            noise = np.random.default_rng(0).standard_normal(len(sound)) * power**0.5
+            sound = (sound + noise).astype(np.float32)
+        print(json.dumps(measure(dialogue._replace(sound=sound), args.model)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
