@@ -97,12 +97,13 @@ class Window:
     these end at frame `prefix_end`. `draft` is the uncommitted part of the last hypothesis, to be
     verified. A `last` window ends the utterance (if the silence lasts): all of its words will be
     committed, so it is decoded with full checks. `language` is the code of the last one, or empty;
-    with `detect` it may have changed. `task` is "transcribe" or "translate", or empty for the
-    recognizer's own. `initial_prompt` is text before the prompt; text that is too long loses its
-    beginning. `vocabulary` are phrases to expect, one a line. `given_words` are the words of
-    `before` and `prefix`, if the marks and capitals of all words are to be decided anew.
-    Somebody who has spoken since frame `turn_start` may be done at the window's end; None: nobody
-    asks. `hear` asks who speaks in a part of it.
+    with `detect` the window is decoded in the language that is detected in its sound from frame
+    `detect_from` on; without, that is only reported, or not even that (None). `task` is
+    "transcribe" or "translate", or empty for the recognizer's own. `initial_prompt` is text before
+    the prompt; text that is too long loses its beginning. `vocabulary` are phrases to expect, one a
+    line. `given_words` are the words of `before` and `prefix`, if the marks and capitals of all
+    words are to be decided anew. Somebody who has spoken since frame `turn_start` may be done at
+    the window's end; None: nobody asks. `hear` asks who speaks in a part of it.
     """
 
     start: int
@@ -116,6 +117,7 @@ class Window:
     last: bool = False
     language: str = ""
     detect: bool = True
+    detect_from: int | None = 0
     task: str = ""
     initial_prompt: str = ""
     vocabulary: str = ""
@@ -143,18 +145,21 @@ class Hypothesis:
     """What the recognizer found in one window, after the window's `prefix`.
 
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
-    prefix. `language` has the probability `language_prob`, which is 1 unless it was detected.
-    `suspect` says why a guard distrusts the result, or is None: suspect words are never agreed
-    upon, and unless the window is `last` they are not shown. `given_words` are the window's, with
-    the marks and capitals that are right now. `turn_prob` is how probable it
-    is that the speaker is done; None if the window did not ask, or nothing can tell. `heard`
-    answers the window's `hear`.
+    prefix. `language` is the one in which it was decoded; `detected` is what was heard from
+    `detect_from` on, with its probability, which is None if the recognizer does not detect
+    languages, and that of the window's language. `suspect` says why a guard distrusts the result,
+    or is None: suspect words are never agreed upon, and unless the window is `last` they are not
+    shown. `given_words` are the window's, with the marks and capitals that are right now.
+    `turn_prob` is how probable it is that the speaker is done; None if the window did not ask, or
+    nothing can tell. `heard` answers the window's `hear`.
     """
 
     words: tuple[Word, ...] = ()
     tokens: tuple[int, ...] = ()
     language: str = "en"
-    language_prob: float = 1.0
+    detected: str = ""
+    detected_prob: float | None = None
+    previous_prob: float = 0.0
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     temperature: float = 0.0

@@ -22,6 +22,7 @@ What there is between two calls:
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy
 from streamd.session.evidence import believable, is_probable
 from streamd.session.gate import Gate, level_db
-from streamd.session.language import Language
+from streamd.session.language import Change, Language
 from streamd.session.ring import Ring
 from streamd.session.segment import Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
@@ -96,7 +97,7 @@ class Session:
         self._previous = ResumeState()  # in frames of this session
         self._unbroken_since = 0  # no jump in time after this frame
         self._prompt = Prompt(self._options.context_tokens)
-        self._language = Language(self._options.language_after)
+        self._language = Language(self._options.language_after, named=bool(self._options.language))
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._encoded: Encoded | None = None
@@ -240,6 +241,7 @@ class Session:
         self._remember(segment.fit(end), segment.latest)
         n_inside = len(segment.before) + len(segment.prefix)
         n_prompt = max(0, self._options.context_tokens - n_inside)
+        detect, detect_from = self._language.detect(end)
         segment.on(Move.SEND)
         self._out = Window(
             start=segment.anchor,
@@ -252,8 +254,8 @@ class Session:
             draft=segment.draft,
             last=last,
             language=self._options.language or self._language.known,
-            detect=not self._options.language
-            and self._language.detect(end - segment.utterance.start),
+            detect=detect,
+            detect_from=detect_from,
             task=self._options.task,
             initial_prompt=self._options.prompt,
             vocabulary=self._options.vocabulary,
@@ -276,10 +278,11 @@ class Session:
         self._transcribed = max(self._transcribed, window.end)
         segment.punctuate(hypothesis.given_words)
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
-        self._language.learn(hypothesis, window.end - segment.utterance.start)
         utterance, events = segment.utterance, []
         turns = self._who.hear(hypothesis.heard)
-        if self._left_out(segment, window):
+        if (change := self._language.learn(window, hypothesis)) is not None:
+            self._change(segment, window, change)
+        elif self._left_out(segment, window):
             self._restart(segment, hypothesis, last=window.last)
         elif not window.last:
             silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
@@ -289,6 +292,22 @@ class Session:
         else:
             events = self._prepare(segment, window.end, hypothesis)
         return self._after(turns + events)
+
+    def _change(self, segment: Segment, window: Window, change: Change) -> None:
+        """Go on in another language, whose first words nothing in the one before precedes.
+
+        What was read of it is forgotten: it was read in the other one.
+        """
+        segment.uncommitted = ()
+        self._policy.reset()
+        if change.between is None:
+            self._remember(segment.drop_context(), segment.latest)
+            self._prompt.forget()
+            return
+        first, last = change.between
+        first = max(first, segment.read_until, segment.utterance.start + LEAST_READ)
+        self._segmenter.split(segment.utterance, first, max(first, last))
+        self._language.change(change)
 
     def _after(self, events: list[SessionEvent]) -> list[SessionEvent]:
         """What follows from any change: audio may have been lost, or need no more reading."""
@@ -303,13 +322,16 @@ class Session:
             start = max(utterance.start, self._ring.start)
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
+            is_near = start - self._previous.until <= SHORT_PAUSE
+            self._language.begin(start, follows=is_near and self._previous.until > 0)
             if self._continues(start):
                 self._segment.continue_after(self._previous.words, self._previous.anchor)
             else:
                 self._remember(self._previous.words, Hypothesis(language=self._previous.language))
             if not self._options.keep_context or start - self._previous.until > LONG_SILENCE:
                 self._prompt.forget()
-            self._language.begin()
+            if self._language.known != self._previous.language:
+                self._prompt.forget()
         return self._segment
 
     def _continues(self, start: int) -> bool:
@@ -321,7 +343,8 @@ class Session:
         previous = self._previous
         is_near = start - previous.until <= SHORT_PAUSE and start - previous.anchor <= REACH
         is_stored = bool(previous.words) and previous.anchor >= self._ring.start
-        return is_stored and is_near and not self._segmenter.options.exact_cut
+        is_same = self._language.known in {"", previous.language}
+        return is_stored and is_near and is_same and not self._segmenter.options.exact_cut
 
     def _usable(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> Hypothesis:
         """The hypothesis without blanks, hallucinations, and words that are final already."""
@@ -375,6 +398,8 @@ class Session:
         n = 0
         if is_probable(hypothesis):
             n = self._policy.propose(words, now=end, silence=silence)
+            certain = self._language.certain(end)
+            n = min(n, sum(1 for _ in takewhile(lambda word: word.end <= certain, words)))
             if n == 0 and movable:
                 n = segment.overdue(words, end)
             self._policy.committed(n)

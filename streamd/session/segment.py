@@ -283,16 +283,18 @@ class Segment:
         self.commit(words, len(words))
         return self.leave(len(self.in_window), max(self.utterance.start, self.read_until))
 
+    def drop_context(self) -> list[Word]:
+        """Let the next window begin with the utterance. Returns the words of the context."""
+        n_context = len(self.context.words) if self.context else 0
+        return self.leave(n_context, self.utterance.start)
+
     def fit(self, end: int) -> list[Word]:
         """Let the context leave a window up to `end` that would be longer than 30 s with it.
 
         Whisper cannot take more, and the utterance by itself is not longer
         (`EndpointOptions.longest`). Returns the words that leave.
         """
-        if end - self.anchor <= N_AUDIO_CTX:
-            return []
-        n_context = len(self.context.words) if self.context else 0
-        return self.leave(n_context, self.utterance.start)
+        return self.drop_context() if end - self.anchor > N_AUDIO_CTX else []
 
     def skip(self, frame: int) -> list[Word]:
         """Commit the words of lost audio before a frame; return those that leave the window."""

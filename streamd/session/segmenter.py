@@ -9,6 +9,7 @@ called, and then catches up. The states of an utterance are those of `streamd.se
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from streamd.events import Vad
 from streamd.options import EndpointOptions
@@ -110,6 +111,23 @@ class Segmenter:
         """
         self._flush_at, self._doubtful = self.end, doubtful
         return self._advance()
+
+    def split(self, utterance: Utterance, first: int, last: int) -> None:
+        """End the utterance between two frames, where it is quietest; the rest is another one.
+
+        The rest is in the state in which the whole was.
+        """
+        if utterance.pause is not None:
+            last = max(first, min(last, utterance.pause))
+        at = self.quietest(first, last, near=first)
+        rest = replace(utterance, start=at)
+        utterance.pause = None
+        if utterance.state is not State.ENDED:
+            utterance.close(at)
+        utterance.end = at
+        self.utterances.insert(self.utterances.index(utterance) + 1, rest)
+        if self._open is utterance:
+            self._open = rest
 
     def forget(self, before: int) -> None:
         """Drop the track before a frame; utterances that begin earlier cannot be cut there."""

@@ -254,7 +254,11 @@ class Stream:
             return
         self._publish(self.session.accept(window, hypothesis))
         # Of a language that the recognizer was given, the probability is 1.
-        if not self._language_published and self.session.language and hypothesis.language_prob < 1:
+        if (
+            not self._language_published
+            and self.session.language
+            and hypothesis.detected_prob is not None
+        ):
             self._language_published = True
             log.info(HEARD, self.hub.session, self.session.language)
         self._notify()

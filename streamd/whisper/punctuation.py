@@ -19,6 +19,10 @@ from streamd.whisper.rules import Row
 from streamd.whisper.tokenizer import SPACELESS, Tokenizer
 
 _MARKS = (",", ".", "?", "!")
+_KEPT = 1.0
+"""By how much (nats) another mark must be more probable than the one that is there. It keeps 24
+instead of 21 of 49 commas of read speech, and fewer marks change that were shown; of 195 ends of
+sentences in conversation it finds 163 instead of 172."""
 _Tokens = tuple[int, ...]
 
 
@@ -113,10 +117,11 @@ def _choose(
 
 def _best(options: Sequence[Sequence[_Tokens]], at: int, row: Row, eot: int) -> _Tokens:
     """The most probable of the options by the first token of each; no token: what comes next."""
+    is_mark, written = at % 2 == 1, options[at][0]
 
     def score(tokens: _Tokens) -> float:
         if tokens:
-            return float(row[tokens[0]])
+            return float(row[tokens[0]]) + (_KEPT if is_mark and tokens == written else 0.0)
         following = options[at + 1] if at + 1 < len(options) else [(eot,)]
         return max(float(row[each[0]]) for each in following)
 

@@ -25,7 +25,7 @@ from streamd.whisper.decode import (
 )
 from streamd.whisper.engine import Engine, FeaturesT
 from streamd.whisper.marks import with_marks
-from streamd.whisper.mel import MelCache
+from streamd.whisper.mel import MelCache, log_mel
 from streamd.whisper.paths import CachedTokens
 from streamd.whisper.punctuation import punctuated
 from streamd.whisper.tokenizer import Tokenizer
@@ -115,7 +115,9 @@ class Recognizer(Generic[FeaturesT]):
         encoded = Encoded(window.start, window.end, states)
         return replace(
             hypothesis,
-            language_prob=view.language_prob,
+            detected=view.detected.language,
+            detected_prob=view.detected.prob,
+            previous_prob=view.detected.previous_prob,
             turn_prob=self._turn_prob(window, hypothesis),
             encoded=encoded,
         )
@@ -137,7 +139,9 @@ class Recognizer(Generic[FeaturesT]):
             n_reused=n_reused,
         )
         tokenizer = self._tokenizer.with_task(window.task)
-        language, language_prob = self._language(window, features)
+        detected = self._detected(window, features)
+        is_given = not window.detect and window.language in tokenizer.languages
+        language = window.language if is_given and tokenizer.multilingual else detected.language
         options, n_text_ctx = self._quick, self._engine.dims.n_text_ctx
         rate = options.tokens_per_second
         if rate == 0:
@@ -156,22 +160,30 @@ class Recognizer(Generic[FeaturesT]):
             cached=cached.tokens if cached else None,
             vocabulary=self._vocabularies.of(window.vocabulary),
         )
-        return _View(features, tokenizer, context, language_prob)
+        return _View(features, tokenizer, context, detected)
 
-    def _language(self, window: Window, features: FeaturesT) -> tuple[str, float]:
-        """The window's language, and its probability, which is 1 unless it is detected."""
+    def _detected(self, window: Window, features: FeaturesT) -> "_Detected":
+        """What language is spoken from `Window.detect_from` on.
+
+        It is that of the sound alone: in the window's states, the voice before it counts as well.
+        """
         tokenizer, options = self._tokenizer, self._quick
         if not tokenizer.multilingual:
-            return tokenizer.language, 1.0
+            return _Detected(tokenizer.language)
         # A session may be older than the model, which may lack its language.
         before = window.language if window.language in tokenizer.languages else ""
-        if before and not window.detect:
-            return before, 1.0
+        if before and window.detect_from is None:
+            return _Detected(before)
         if options.language is not None:
-            return options.language, 1.0
+            return _Detected(options.language)
+        first = max(window.start, window.detect_from or 0)
+        if first > window.start:
+            samples = window.samples[(first - window.start) * FRAME :]
+            mel = log_mel(samples, self._engine.dims.n_mels)
+            features = self._engine.encode(mel, audio_ctx=options.audio_ctx)
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
         language = spoken(probs, before, options)
-        return language, probs[language]
+        return _Detected(language, probs[language], probs.get(before, 0.0))
 
     def _decode(
         self,
@@ -296,7 +308,16 @@ class _View(Generic[FeaturesT]):
     features: FeaturesT
     tokenizer: Tokenizer
     context: Context
-    language_prob: float
+    detected: "_Detected"
+
+
+@dataclass(frozen=True, slots=True)
+class _Detected:
+    """A language and its probability, None unless it was detected; that of the one before."""
+
+    language: str
+    prob: float | None = None
+    previous_prob: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

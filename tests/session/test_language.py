@@ -1,15 +1,16 @@
 """The language of a stream: held within an utterance, and beyond it until another is clear."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.options import DecodingOptions, SessionOptions
-from streamd.session.language import Language
+from streamd.session.language import SURE, Change, Language
 from streamd.types import Hypothesis, Suspect, Window
 from streamd.whisper.decode import spoken
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
@@ -39,14 +40,24 @@ class Polyglot(ScriptedRecognizer):
         super().__init__()
 
     def recognize(self, window: Window) -> Hypothesis:
-        language = window.language
-        if window.detect:
+        detected, prob, before = window.language, None, 0.0
+        if window.detect_from is not None:
             probs = self.probs[len(self.asked) % len(self.probs)]
-            language = spoken(probs, window.language, OPTIONS)
+            detected = spoken(probs, window.language, OPTIONS)
+            prob = probs[detected]
+            before = probs.get(window.language, 0.0)
         self.asked.append(window)
+        language = detected if window.detect else window.language
         plain = super().recognize(window)
-        self.heard.append(Hypothesis(words=plain.words, tokens=plain.tokens, language=language))
-        return self.heard[-1]
+        found = replace(
+            plain,
+            language=language,
+            detected=detected,
+            detected_prob=prob,
+            previous_prob=before,
+        )
+        self.heard.append(found)
+        return found
 
 
 def listen(speech: list[bool], recognizer: Polyglot, **options) -> list[Final]:
@@ -74,11 +85,16 @@ def test_once_decided_it_does_not_change_within_an_utterance(n_words, probs):
     for _, group in groupby(numbered, lambda pair: utterance_of(pair[0], n_words)):
         pairs = list(group)
         start = pairs[0][0].start
-        late = [h.language for w, h in pairs if w.end - start >= 100]
+        decided = next((i for i, (w, h) in enumerate(pairs) if is_sure(w, h, start)), len(pairs))
+        late = [h.language for _, h in pairs[decided:]]
         assert len(set(late)) <= 1
-        early = [h.language for w, h in pairs if w.end - start < 100]
+        early = [h.language for w, h in pairs[:decided] if w.end - start < 100]
         assert not before or set(early) <= {before}
         before = late[-1] if late else before
+
+
+def is_sure(window: Window, hypothesis: Hypothesis, start: int) -> bool:
+    return window.end - start >= 100 and (hypothesis.detected_prob or 0.0) >= SURE
 
 
 def utterance_of(window: Window, n_words: list[int]) -> int:
@@ -132,24 +148,95 @@ def scripted_audio_from(first: int, speech: list[bool]):
     return scripted_audio([False] * first + speech)[first:]
 
 
+def told(language: Language, end: int, code: str, prob: float = 0.85, **known) -> Change | None:
+    """Ask for a window up to `end`, and learn the language if it is asked for."""
+    detect, detect_from = language.detect(end)
+    window = Window(0, end, np.zeros(0, np.float32), detect=detect, detect_from=detect_from)
+    known = {"previous_prob": 0.1, **known}
+    heard = Hypothesis(language=code, detected=code, detected_prob=prob, **known)
+    return language.learn(window, heard)
+
+
 def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
     recognizer = Polyglot([{"de": 0.9, "en": 0.1}])
     finals = listen(utterances(15), recognizer)
     assert [final.language for final in finals] == ["de"]
     language = Language(after=100)
-    language.learn(Hypothesis(language="de"), 120)
-    language.begin()
-    assert (language.known, language.detect(80), language.detect(100)) == ("de", False, True)
-    language.learn(Hypothesis(language="en"), 80)
+    told(language, 120, "de")
+    language.begin(300)
+    assert language.known == "de"
+    assert language.detect(380) == (False, None)
+    assert language.detect(400) == (True, 300)
+    told(language, 380, "en")
     assert language.known == "de"
 
 
 def test_a_language_that_is_not_probable_is_asked_for_again():
     language = Language(after=100)
-    language.learn(Hypothesis(language="ml", language_prob=0.3), 120)
-    assert (language.known, language.detect(140)) == ("", True)
-    language.learn(Hypothesis(language="es", language_prob=0.9), 140)
-    assert (language.known, language.detect(160)) == ("es", False)
+    told(language, 120, "ml", 0.3)
+    assert (language.known, language.detect(140)) == ("", (True, 0))
+    told(language, 140, "es")
+    assert (language.known, language.detect(160)) == ("es", (False, None))
+
+
+def test_after_a_long_pause_the_first_seconds_decide():
+    language = Language(after=100)
+    assert told(language, 100, "ja") is None
+    language.begin(500)
+    assert told(language, 575, "en") is None
+    assert language.certain(575) == 500, "nothing is committed until then"
+    assert told(language, 600, "en", 0.6) == Change("en")
+    assert language.known == "en"
+
+
+def test_another_language_twice_in_a_row_begins_within_the_utterance():
+    language = Language(after=100)
+    told(language, 100, "ja")
+    assert language.certain(100) == 50
+    assert told(language, 150, "ja") is None
+    assert language.certain(175) == 100
+    assert told(language, 200, "ja") is None
+    assert told(language, 250, "en") is None
+    assert told(language, 275, "en") is None, "not asked for so soon"
+    assert told(language, 300, "en") == Change("en", (150, 230))
+    assert language.known == "ja", "so the rest of the utterance is read"
+    language.change(Change("en"))
+    language.begin(190)
+    assert (language.known, language.detect(230)) == ("en", (False, None))
+
+
+def test_one_that_excludes_the_language_before_needs_no_second_time():
+    language = Language(after=100)
+    told(language, 100, "ja")
+    told(language, 150, "ja")
+    told(language, 200, "ja")
+    assert told(language, 250, "en", 0.95, previous_prob=0.01) is None
+    language.begin(300, follows=True)
+    assert told(language, 400, "en", 0.95, previous_prob=0.001) == Change("en"), "all of it"
+    assert language.known == "en"
+
+
+@pytest.mark.parametrize("heard", [("en", "ja"), ("en", "ko"), ("ja", "en")])
+def test_once_is_not_enough(heard):
+    language = Language(after=100)
+    told(language, 100, "ja", previous_prob=0.1)
+    for n, code in enumerate(heard):
+        assert told(language, 150 + 50 * n, code, previous_prob=0.1) is None
+
+
+def test_nor_is_what_is_hardly_probable():
+    language = Language(after=100)
+    told(language, 100, "ja")
+    for n in range(4):
+        assert told(language, 150 + 50 * n, "en", 0.7) is None
+
+
+def test_a_language_that_nobody_detects_is_certain():
+    language = Language(after=100)
+    assert language.certain(60) == 0
+    language.learn(Window(0, 60, np.zeros(0, np.float32)), Hypothesis())
+    assert (language.certain(60), language.detect(100)) == (60, (False, None))
+    assert Language(after=100, named=True).certain(60) == 60
 
 
 def test_before_anything_is_known_every_window_listens():
@@ -167,11 +254,10 @@ def test_before_anything_is_known_every_window_listens():
 @pytest.mark.parametrize("suspect", [Suspect.LOOP, Suspect.NO_SPEECH])
 def test_what_is_suspect_decides_nothing(suspect):
     language = Language(after=100)
-    language.learn(Hypothesis(language="de", suspect=suspect), 200)
-    assert language.detect(200)
-    language.learn(Hypothesis(language="fr"), 225)
-    language.learn(Hypothesis(language="de"), 250)
-    assert (language.known, language.detect(275)) == ("fr", False)
+    told(language, 200, "de", suspect=suspect)
+    assert language.detect(200) == (True, 0)
+    told(language, 225, "fr")
+    assert language.known == "fr"
 
 
 def test_words_are_not_lost_to_the_language():
@@ -179,3 +265,50 @@ def test_words_are_not_lost_to_the_language():
     finals = listen(speech, Polyglot([{"de": 0.6, "en": 0.4}]), language_after=50)
     said = " ".join(final.text for final in finals).split()
     assert len(said) == 17
+
+
+class Bilingual(ScriptedRecognizer):
+    """Hears one language up to a frame, and another from there on."""
+
+    def __init__(self, switch: int) -> None:
+        super().__init__()
+        self._switch = switch
+        self.languages: dict[int, set[str]] = {}
+        """In which languages each word was read."""
+
+    def recognize(self, window: Window) -> Hypothesis:
+        detected, prob = "", None
+        if window.detect_from is not None:
+            middle = (max(window.detect_from, window.start) + window.end) // 2
+            detected, prob = "ja" if middle < self._switch else "en", 0.95
+        language = detected if window.detect else window.language
+        plain = super().recognize(window)
+        return replace(plain, language=language, detected=detected, detected_prob=prob)
+
+
+def language_of_words(switch: int, speech: list[bool]) -> dict[int, str]:
+    session, recognizer = scripted_session(), Bilingual(switch)
+    events = []
+    for frame in scripted_audio(speech):
+        events += session.feed(frame[None]) + drain(session, recognizer, [])
+    events += session.flush() + drain(session, recognizer, [])
+    assert session.idle
+    return {
+        int(word.text[1:]): event.language
+        for event in events
+        if isinstance(event, Final)
+        for word in event.words
+    }
+
+
+@given(st.integers(8, 60), st.integers(8, 60), st.integers(0, 100))
+def test_both_languages_are_read_whatever_the_pause_between_them(n_before, n_after, pause):
+    speech = [True] * (n_before * WORD) + [False] * pause + [True] * (n_after * WORD)
+    switch = n_before * WORD + pause
+    found = language_of_words(switch, [*speech, *[False] * 100])
+    middles = range(WORD // 2, len(speech), WORD)
+    assert list(found) == [n for n, middle in enumerate(middles) if speech[middle]], "all words"
+    # Where the change is found is exact to within a second.
+    for n, language in found.items():
+        if abs(n * WORD - switch) > 60 and n_after * WORD > 250 and n_before * WORD > 150:
+            assert language == ("ja" if n * WORD < switch else "en")

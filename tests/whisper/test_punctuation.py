@@ -68,7 +68,8 @@ def one_by_one(words, predict) -> str:
         none = max(map(logit, following)) if following else predict(tuple(context))[0][EOT_OF_ALL]
         first = [word.text[-1]] if word.n_mark else [""]
         options = list(dict.fromkeys([*first, "", *MARKS]))
-        mark = max(options, key=lambda mark: logit(mark) if mark else none)
+        kept = dict.fromkeys(first, 1.0)  # another mark must be clearly more probable
+        mark = max(options, key=lambda mark: logit(mark) + kept.get(mark, 0.0) if mark else none)
         context += TOKENIZER.encode(mark)
         text += form + mark
     return text
