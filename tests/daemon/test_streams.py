@@ -71,17 +71,19 @@ async def serving():
 
 
 class Hearing(ScriptedRecognizer):
-    """Hears a language with the probability `prob`; 1: it was told."""
+    """Hears a language with the probability `prob`; None: it was told."""
 
-    def __init__(self, prob: float) -> None:
+    def __init__(self, prob: float | None) -> None:
         super().__init__()
         self._prob = prob
 
     def recognize(self, window: Window) -> Hypothesis:
-        return replace(super().recognize(window), language="de", language_prob=self._prob)
+        return replace(
+            super().recognize(window), language="de", detected="de", detected_prob=self._prob
+        )
 
 
-@pytest.mark.parametrize(("prob", "n_lines"), [(0.9, 1), (1.0, 0)])
+@pytest.mark.parametrize(("prob", "n_lines"), [(0.9, 1), (None, 0)])
 async def test_the_language_that_was_heard_first_is_told_once(prob, n_lines, serving, caplog):
     streams = new_streams()
     serving(streams, Hearing(prob))

@@ -129,7 +129,9 @@ lies = st.builds(
 abouts = st.builds(
     Hypothesis,
     language=st.sampled_from(["en", "de", ""]),
-    language_prob=probs,
+    detected=st.sampled_from(["en", "de", ""]),
+    detected_prob=probs | st.none(),
+    previous_prob=probs,
     avg_logprob=st.sampled_from([-0.2, 0.0, -0.9, -1.1, -3.0]),
     no_speech_prob=st.sampled_from([0.0, 0.2, 0.4, 1.0]),
     temperature=st.sampled_from([0.0, 0.4, 1.0]),

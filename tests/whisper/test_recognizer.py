@@ -316,8 +316,8 @@ def told(engine: ScriptedEngine) -> set[tuple[int, ...]]:
 def test_a_language_that_is_known_is_not_asked_for():
     engine = ScriptedEngine(speaks(de=0.9))
     ours = Recognizer(engine, MULTILINGUAL, PLAIN)
-    found = ours.recognize(window(language="fr", detect=False))
-    assert (found.language, found.language_prob) == ("fr", 1.0)
+    found = ours.recognize(window(language="fr", detect=False, detect_from=None))
+    assert (found.language, found.detected_prob) == ("fr", None)
     assert len(engine.decoders) == 1
     french = 258 + MULTILINGUAL.languages.index("fr")
     assert told(engine) == {(257, french, MULTILINGUAL.transcribe, 362)}
@@ -337,15 +337,15 @@ def test_another_language_must_be_clear(probs, before, language):
     engine = ScriptedEngine(speaks(**probs))
     found = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window(language=before))
     assert found.language == language
-    assert found.language_prob == pytest.approx(probs[language], abs=1e-3)
+    assert found.detected_prob == pytest.approx(probs[language], abs=1e-3)
 
 
 def test_the_language_of_the_options_needs_no_hearing():
     engine = ScriptedEngine(speaks(de=0.9))
     ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language="fr"))
     found = ours.recognize(window(language="en"))
-    assert (found.language, found.language_prob) == ("fr", 1.0)
-    found = ours.recognize(window(language="en", detect=False))
+    assert (found.language, found.detected_prob) == ("fr", None)
+    found = ours.recognize(window(language="en", detect=False, detect_from=None))
     assert found.language == "en", "the window's is certain, and its own"
 
 
@@ -368,7 +368,8 @@ def test_a_translation_follows_no_order_of_the_sound(last):
     frames = [150, 150, 20, 20, 20, 180, 383, 383, 383, 383, 383, 383, 383, 383, 383, 10]
     said = script(b" ab cdef gh ijk", frames, prob=0.14)
     engine = ScriptedEngine(said)
-    given = {"language": "de", "detect": False, "task": "translate", "last": last}
+    given = {"language": "de", "detect": False, "detect_from": None, "task": "translate"}
+    given["last"] = last
     ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, beam_size=1))
     found = ours.recognize(window(150, **given))
     assert (text_of(found.words), found.suspect) == ("ab cdef gh ijk", None)
@@ -383,7 +384,7 @@ def test_a_translation_follows_no_order_of_the_sound(last):
 
 def test_words_of_a_translation_begin_after_those_that_are_committed():
     ours = Recognizer(ScriptedEngine(script(b" gh", prefix=b" ab")), MULTILINGUAL, PLAIN)
-    given = {"language": "de", "detect": False, "task": "translate"}
+    given = {"language": "de", "detect": False, "detect_from": None, "task": "translate"}
     found = ours.recognize(window(150, prefix=tuple(b" ab"), prefix_end=1100, **given))
     assert [(word.text, word.start, word.end) for word in found.words] == [(" gh", 1100, 1150)]
 
