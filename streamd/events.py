@@ -248,6 +248,13 @@ class Turn(Event, frozen=True, kw_only=True, tag="turn"):
     prob: float
 
 
+class Unclear(Event, _InSeconds, frozen=True, kw_only=True, tag="unclear"):
+    """There was a voice from `start_ms` to `end_ms`, but no words were found in it."""
+
+    start_ms: int
+    end_ms: int
+
+
 class Lag(Event, frozen=True, kw_only=True, tag="lag"):
     """The engine lags by `lag_ms` of audio; nothing is lost, steps are merged."""
 
@@ -332,6 +339,7 @@ SessionEvent = (
     | SpeakerTurns
     | Vad
     | Turn
+    | Unclear
     | Lag
     | Gap
     | Missed

@@ -26,7 +26,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from streamd.events import Gap, GapReason, SessionEvent, Turn, TurnState
+from streamd.events import Gap, GapReason, SessionEvent, Turn, TurnState, Unclear
 from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy
 from streamd.session.evidence import believable, is_probable
@@ -51,6 +51,7 @@ from streamd.types import (
     Word,
     frames_from_ms,
     ms_from_frames,
+    text_of,
 )
 from streamd.whisper.prompt import Prompt
 
@@ -58,6 +59,10 @@ LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early.
 Without, no word of 1,170 changes; the answer that needs it is in ``tests/session/test_context.py``.
 """
+UNREAD = 50
+"""Voiced frames (1 s) of an utterance that are not passed over in silence if no word was found in
+them: they are read once more without the words before them, and if there is still none, that is
+published (`Unclear`)."""
 LEAST_READ = 25
 """Frames that a last window must have read to be followed by a window for the rest: half a second,
 so there are at most as many windows as for partials, whatever the recognizer answers."""
@@ -355,6 +360,8 @@ class Session:
             until = min(until, segment.context.words[-1].end)
         words = [word for word in _inside(window, hypothesis.words) if word.text.strip()]
         words = [word for word in words if word.start + word.end >= 2 * until]
+        if not segment.committed and not any(c.isalnum() for c in text_of(words)):
+            words = []  # marks are no text
         hypothesis = replace(hypothesis, words=with_numbers(words), encoded=None)
         hypothesis = believable(hypothesis, self._segmenter.voiced_share)
         # Loops are always probable.
@@ -372,13 +379,18 @@ class Session:
         new = segment.latest.words
         if new and not window.last:
             return False  # the next window may have the rest
+        if window.last and segment.context and not (new or segment.committed):
+            return self._voiced(segment.utterance.start, window.end) >= UNREAD
         if segment.latest.temperature > 0:
             return False  # it did not end early: there is nothing probable in the audio
         words = new or segment.in_window
         heard = max(words[-1].end, segment.utterance.start) if words else window.start
-        voiced = self._segmenter.voiced_share(heard, window.end) * (window.end - heard)
         least = LEAST_READ if new else 1
-        return heard - window.start >= least and voiced >= LEFT_OUT
+        return heard - window.start >= least and self._voiced(heard, window.end) >= LEFT_OUT
+
+    def _voiced(self, start: int, end: int) -> float:
+        """Frames of voice from `start` to `end`."""
+        return self._segmenter.voiced_share(start, end) * (end - start)
 
     def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
         """Transcribe the rest on its own, the last window of an utterance before its final."""
@@ -485,9 +497,13 @@ class Session:
             self._previous = replace(self._previous, words=words, anchor=segment.anchor)
         final = segment.final(self._seg, end, hypothesis)
         if final is None:
-            retraction = segment.show(self._seg, end, self.now)
+            events = segment.show(self._seg, end, self.now)
             self._rev = segment.rev  # the next utterance reuses this one's number
-            return retraction
+            start = segment.utterance.start
+            if self._voiced(start, end) >= UNREAD:
+                unread = {"start_ms": ms_from_frames(start), "end_ms": ms_from_frames(end)}
+                events.append(Unclear(**unread))
+            return events
         ended = self._turn(segment, TurnState.ENDED, end)
         self._seg, self._rev = self._seg + 1, 0
         return [*events, final, *ended]

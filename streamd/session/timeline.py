@@ -20,10 +20,13 @@ from streamd.events import (
     SpeakerTurns,
     TimedWord,
     Turn,
+    Unclear,
     Vad,
 )
 
-TimedT = TypeVar("TimedT", Partial, Final, SpeakerTurn, SpeakerTurns, TimedWord, Partial | Final)
+TimedT = TypeVar(
+    "TimedT", Partial, Final, SpeakerTurn, SpeakerTurns, TimedWord, Unclear, Partial | Final
+)
 
 
 class Timeline:
@@ -57,6 +60,8 @@ class Timeline:
             return replace(event, t_ms=self.true_ms(event.t_ms))
         if isinstance(event, SpeakerTurns):
             return replace(self._within(event), turns=tuple(map(self._within, event.turns)))
+        if isinstance(event, Unclear):
+            return self._within(event)
         if not isinstance(event, Partial | Final):
             return event
         return replace(self._within(event), words=tuple(map(self._within, event.words)))

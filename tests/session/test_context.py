@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from streamd.events import Event, Final
+from streamd.events import Event, Final, Unclear
 from streamd.options import EndpointOptions, SessionOptions
 from streamd.session.commit import LocalAgreement, Sliding
-from streamd.types import Encoded, Hypothesis, Suspect, Window
+from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 
@@ -208,3 +208,35 @@ def test_what_was_computed_for_a_window_is_given_back_with_the_next_one():
     assert len(longer) > 100
     assert windows[0].encoded is None
     assert next(w for w in windows if w.start > 333 * WORD).encoded is None, "not kept in silence"
+
+
+@pytest.mark.parametrize("mark", ["", "。"])
+def test_what_is_not_read_behind_other_words_is_read_on_its_own(mark):
+    """A final of one full stop stood for a sentence in another language."""
+    honest = ScriptedRecognizer()
+
+    def reads_only_without_context(window: Window) -> Hypothesis:
+        if not window.before:
+            return honest.recognize(window)
+        words = (Word(mark, window.prefix_end, window.end, 0.9, (0,)),) if mark else ()
+        return Hypothesis(words=words, temperature=0.4)
+
+    texts, windows = listen(spoken((10, SHORT), (5, LONG)), reads_only_without_context)
+    assert [len(text.split()) for text in texts] == [10, 5]
+    assert any(window.before for window in windows)
+
+
+def test_a_voice_without_words_is_told():
+    session = scripted_session()
+    events: list[Event] = []
+    for frame in scripted_audio([False] * 50 + [True] * 100 + [False] * 200 + [True] * 40):
+        events += session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            events += session.accept(window, Hypothesis())
+    events += session.flush()
+    while (window := session.next_window()) is not None:
+        events += session.accept(window, Hypothesis())
+    (unclear,) = [event for event in events if isinstance(event, Unclear)]
+    assert 500 <= unclear.start_ms <= 1000
+    assert 3000 <= unclear.end_ms <= 3400
+    assert not any(isinstance(event, Final) for event in events)
