@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from streamd.whisper.rules import Row
 from streamd.whisper.tokenizer import Tokenizer
 
-START, STEP = 2.0, 2.0
-"""What the first token of a phrase is worth, and each one after it, in nats."""
+START, STEP = 2.0, 1.0
+"""What the first token of a phrase is worth, and each one after it, in nats. With more, words
+appear that nobody said (benchmarks/RESULTS.md, "Expected words")."""
 _LEAST_PLURAL = 4
 """Letters of a phrase that has a plural."""
 _N_KEPT = 8

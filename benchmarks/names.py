@@ -1,0 +1,158 @@
+"""How well expected words are heard: recall, false alarms and all wrong words over lists.
+
+    python benchmarks/names.py MANIFEST... [-m tiny.en] [--runs offline live] [--half judge]
+        [--lists 0 10 100 1000 5000] [--strength 1] [--prompt] [--per-speaker 12] [--out DIR]
+
+A MANIFEST has a line of JSON per clip: path, text, speaker, and perhaps lang. Of each speaker the
+first clips count that have a rare word: one of at least four letters that is not among the 8,000
+commonest of wordfreq, whatever the model makes of it. Speakers are halved by a checksum of their
+names: settings are chosen on the half "design", and only "judge" says how good they are. A list of
+N phrases has the rare words of these clips, then those of all other clips, then rare words of
+wordfreq, every other one with a capital. --strength is the weight of each; --prompt gives as much
+of the list as fits as a prompt instead. Prints a table and, last, a line of JSON. Needs wordfreq.
+"""
+
+import argparse
+import json
+import re
+import sys
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import scores
+from runs import Run, Trace
+from sounds import Sound
+from streamd.cli.bench import normalizers
+from streamd.whisper.vocabulary import forms
+from tables import table
+
+_COMMON, _RARE = 8_000, (15_000, 60_000)
+_PROMPT = 3_900
+"""Characters; streamd takes 4,000, and the model 223 tokens of them."""
+_normalized, _ = normalizers()
+
+
+class Clip(NamedTuple):
+    """A sound, who speaks, and its rare words as they are written."""
+
+    sound: Sound
+    speaker: str
+    rare: tuple[str, ...]
+
+
+def clips(manifests: Iterable[Path], common: set[str]) -> list[Clip]:
+    """All English clips that have a rare word."""
+    found = []
+    for manifest in manifests:
+        for line in manifest.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            rare = tuple(sorted(set(_rare(row["text"], common))))
+            if rare and row.get("lang", "en") == "en":
+                name = row["path"].replace("/", "_")
+                sound = Sound(name, manifest.parent / row["path"], reference=row["text"])
+                found.append(Clip(sound, f"{manifest.parent.name}:{row['speaker']}", rare))
+    return found
+
+
+def _rare(text: str, common: set[str]) -> Iterable[str]:
+    for word in re.findall(r"[^\W\d_][\w'-]+", text):
+        low = word.lower().replace("'s", "")
+        shouted = word.isupper()  # a text in capitals says nothing of how the word is written
+        if len(low) > 3 and not shouted and common.isdisjoint((low, low.rstrip("s"))):
+            yield word.replace("'s", "")
+
+
+def chosen(every: Sequence[Clip], half: str, per_speaker: int) -> list[Clip]:
+    """The first clips of each speaker of a half."""
+    of_speaker: dict[str, list[Clip]] = defaultdict(list)
+    for clip in every:
+        if zlib.crc32(clip.speaker.encode()) % 2 == (half == "judge"):
+            of_speaker[clip.speaker].append(clip)
+    return [clip for each in of_speaker.values() for clip in each[:per_speaker]]
+
+
+def phrases(spoken: Sequence[Clip], every: Sequence[Clip], others: Sequence[str]) -> list[str]:
+    """Rare words: of the clips, of all clips, of the language."""
+    own = dict.fromkeys(word for clip in spoken for word in clip.rare)
+    elsewhere = dict.fromkeys(word for clip in every for word in clip.rare)
+    foreign = (word.capitalize() if n % 2 else word for n, word in enumerate(others))
+    return [*(own | elsewhere | dict.fromkeys(foreign))]
+
+
+def score(spoken: Sequence[Clip], traces: Sequence[Trace], listed: Sequence[str]) -> dict[str, Any]:
+    """A row of the table; recall is of all rare words of the clips, listed or not."""
+    wanted = {_normalized(word) for clip in spoken for word in clip.rare}
+    known = {_normalized(form) for phrase in listed for form in forms(phrase)}
+    n_said = n_right = n_false = 0
+    for clip, trace in zip(spoken, traces, strict=True):
+        said = Counter(_normalized(clip.sound.reference).split())
+        read = Counter(_normalized(trace.text).split())
+        n_said += sum(said[word] for word in wanted)
+        n_right += sum(min(said[word], read[word]) for word in wanted)
+        n_false += sum(max(0, n - said[word]) for word, n in read.items() if word in known)
+    errors = scores.run_errors(list(zip((c.sound for c in spoken), traces, strict=True)))
+    return {
+        "listed": len(listed),
+        "rare right %": f"{100 * n_right / n_said:.1f}",
+        "of": n_said,
+        "false alarms /1000": f"{1000 * n_false / errors.words:.2f}",
+        "WER %": f"{errors.rate:.2f}",
+        "CPU s": f"{sum(trace.cpu_ms for trace in traces) / 1000:.1f}",
+    }
+
+
+def main() -> None:
+    """Do the runs that are missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST")
+    parser.add_argument("-m", "--model", default="tiny.en", help="as streamd's")
+    parser.add_argument("--runs", nargs="+", default=["offline", "live"])
+    parser.add_argument("--half", choices=["design", "judge"], default="judge")
+    parser.add_argument("--lists", type=int, nargs="+", default=[0, 10, 100, 1_000, 5_000])
+    parser.add_argument("--strength", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--prompt", action="store_true", help="the list as a prompt")
+    parser.add_argument("--per-speaker", type=int, default=12)
+    parser.add_argument("--out", type=Path, default=Path("build/names"), help="keeps the runs")
+    args = parser.parse_args()
+    try:
+        from wordfreq import top_n_list
+    except ImportError:
+        sys.exit("names.py needs wordfreq: pip install wordfreq")
+    words = top_n_list("en", _RARE[1])
+    every = clips(args.manifests, set(words[:_COMMON]))
+    spoken = chosen(every, args.half, args.per_speaker)
+    others = [word for word in words[_RARE[0] :] if word.isalpha() and len(word) > 4][::8]
+    ranked = phrases(spoken, every, others)
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for kind in args.runs:
+        for n in args.lists:
+            for strength in args.strength if n and not args.prompt else [0.0]:
+                listed = ranked[:n]
+                name = f"{kind}-{args.half}-{n}-{'prompt' if args.prompt else strength:}"
+                option = _option(args.out, listed, strength, as_prompt=args.prompt)
+                run = Run(f"{name}:{option}", args.model, args.out)
+                traces = list(run.traces([clip.sound for clip in spoken]))
+                rows.append({"run": name} | score(spoken, traces, listed))
+                print(rows[-1], file=sys.stderr, flush=True)
+    print(f"## {Path(args.model).name}: {len(spoken)} clips of {args.half}\n")
+    print(table([*rows[0]], [tuple(row.values()) for row in rows]))
+    print(json.dumps({"model": Path(args.model).name, "rows": rows}))
+
+
+def _option(out: Path, listed: Sequence[str], strength: float, *, as_prompt: bool) -> str:
+    if not listed:
+        return ""
+    if as_prompt:
+        text = ", ".join(listed)[:_PROMPT].rpartition(",")[0] or listed[0]
+        return f"prompt={text};carry-initial-prompt=true"
+    path = (out / f"{len(listed)}-{strength}.txt").resolve()
+    path.write_text("".join(f"{phrase}:{strength}\n" for phrase in listed), encoding="utf-8")
+    return f"vocabulary={path}"
+
+
+if __name__ == "__main__":
+    main()
