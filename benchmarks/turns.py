@@ -109,7 +109,7 @@ class Listener:
             "set": [*patient, f"endpoint.going_on_ms={_PATIENT}"],
         }
         self._config = load(given, {})
-        opened = open_model(self._config, settled=True)
+        opened = open_model(self._config, wait_for_core_ml=True)
         self._recognizer = build.recognizer(self._config, *opened)
 
     def pauses(self, talk: Talk) -> list[Pause]:
@@ -149,7 +149,7 @@ def rules() -> dict[str, list[tuple[str, Rule]]]:
     """The rules with their thresholds, those of a curve in order."""
     times = (200, 300, 400, 500, 600, 800, 1000, 1500)
     probs = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    at_least = EndpointOptions().tail
+    at_least = EndpointOptions().trailing_silence
     return {
         "silence alone": [(f"{t} ms", _constant(t)) for t in times],
         "punctuation alone": [(f"{t} ms", _punctuation(t, at_least)) for t in times],

@@ -114,7 +114,9 @@ def assert_same_words(text: str, native: str, *, share: float = 0.08) -> str:
 
     Sound that comes as fast as it can is cut into windows by when the engine is free, and tiny.en
     writes "my fellow Americans" in some of them, "am I fellow Americans" in others: 3 of 38. Agents
-    ask for short pauses, and so there are more utterances: they may have 20 %.
+    ask for short pauses, so there are more utterances, and each first word is a guess on a busy
+    machine ("How to Fis 1800. A later side" for "Out of his 1800, he laid aside"): they may have
+    30 %.
     """
     reference = spoken(native)
     n_differ = n_edits(reference, spoken(text))

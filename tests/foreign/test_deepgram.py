@@ -98,6 +98,32 @@ def test_telephone_audio(server, speech, came_back):
     )
 
 
+def test_flux(server, speech, native, came_back):
+    client = DeepgramClient(api_key=server.token, environment=environment(server))
+    options = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"}
+    got = []
+    with client.listen.v2.connect(**options) as connection:
+        connection.on(EventType.MESSAGE, got.append)
+        thread = threading.Thread(target=connection.start_listening, daemon=True)
+        thread.start()
+        connection.send_media(speech[:-32_000].tobytes())
+        connection.send_configure({"type": "Configure", "thresholds": {"eot_threshold": 0.6}})
+        connection.send_force_end_turn()
+        connection.send_close_stream()
+        thread.join(60)
+    kinds = Counter(getattr(message, "event", message.type) for message in got)
+    ended = [message for message in got if getattr(message, "event", "") == "EndOfTurn"]
+    same = assert_same_words(" ".join(turn.transcript for turn in ended), native, share=0.3)
+    assert got[0].type == "Connected"
+    assert [message.sequence_id for message in got] == list(range(len(got)))
+    assert {turn.trigger for turn in ended} <= {"model", "manual"}
+    assert [turn.turn_index for turn in ended] == list(range(len(ended)))
+    assert all(turn.languages == ["en"] for turn in ended)
+    assert kinds["ConfigureSuccess"] == 1
+    told = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+    came_back("deepgram-sdk", "listen.v2.connect (Flux)", f"{told}; {same}")
+
+
 async def test_the_asynchronous_client(server, speech, native, came_back):
     client = AsyncDeepgramClient(api_key=server.token, environment=environment(server))
     async with client.listen.v1.connect(**OPTIONS) as connection:
