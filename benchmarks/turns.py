@@ -40,7 +40,7 @@ import sounds
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.events import Partial, SessionEvent, Turn, TurnState
+from streamd.events import Partial, SessionEvent, TurnEvent, TurnState
 from streamd.options import EndpointOptions
 from streamd.session.segmenter import ending_pause
 from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, Word, frames_from_ms
@@ -128,10 +128,10 @@ class Listener:
                 events += session.accept(window, self._recognizer.recognize(window))
             for event in events:
                 words = _words(event, words)
-                if isinstance(event, Turn) and event.state == TurnState.PAUSED:
+                if isinstance(event, TurnEvent) and event.state == TurnState.PAUSED:
                     began_ms = event.t_ms
                     found.append(Pause(frames=0, prob=event.prob, words=words))
-                elif isinstance(event, Turn) and event.state == TurnState.RESUMED:
+                elif isinstance(event, TurnEvent) and event.state == TurnState.RESUMED:
                     length = (event.t_ms - began_ms) // FRAME_MS
                     found[-1] = msgspec.structs.replace(found[-1], frames=length)
         return found

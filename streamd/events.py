@@ -228,14 +228,14 @@ class Vad(Event, frozen=True, kw_only=True, tag="vad"):
 
 
 class TurnState(StrEnum):
-    """What somebody does who speaks (`Turn.state`)."""
+    """What somebody does who speaks (`TurnEvent.state`)."""
 
     PAUSED = "paused"  # and may be done
     RESUMED = "resumed"  # they were not
     ENDED = "ended"  # the silence was long enough
 
 
-class Turn(Event, frozen=True, kw_only=True, tag="turn"):
+class TurnEvent(Event, frozen=True, kw_only=True, tag="turn"):
     """Somebody pauses, goes on or is done; only in sessions whose utterances do not end by silence.
 
     In segment `seg`, at `t_ms`: where the silence began, the speech went on, or the segment ended.
@@ -338,7 +338,7 @@ SessionEvent = (
     | Final
     | SpeakerTurns
     | Vad
-    | Turn
+    | TurnEvent
     | Unclear
     | Lag
     | Gap

@@ -26,7 +26,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from streamd.events import Gap, GapReason, SessionEvent, Turn, TurnState, Unclear
+from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, Unclear
 from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy
 from streamd.session.evidence import believable, is_probable
@@ -475,7 +475,7 @@ class Session:
         if (prob := segment.turn_prob) is None:
             return []
         t_ms = ms_from_frames(at)
-        return [Turn(seg=self._seg, state=state, t_ms=t_ms, prob=round(prob, 3))]
+        return [TurnEvent(seg=self._seg, state=state, t_ms=t_ms, prob=round(prob, 3))]
 
     def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Commit everything; publish the final, or retract the partials if there is no text."""

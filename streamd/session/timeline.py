@@ -19,7 +19,7 @@ from streamd.events import (
     SpeakerTurn,
     SpeakerTurns,
     TimedWord,
-    Turn,
+    TurnEvent,
     Unclear,
     Vad,
 )
@@ -56,7 +56,7 @@ class Timeline:
         return [self._moved(event) for event in events] if self._at_ms else list(events)
 
     def _moved(self, event: SessionEvent) -> SessionEvent:
-        if isinstance(event, Vad | Turn | Gap):
+        if isinstance(event, Vad | TurnEvent | Gap):
             return replace(event, t_ms=self.true_ms(event.t_ms))
         if isinstance(event, SpeakerTurns):
             return replace(self._within(event), turns=tuple(map(self._within, event.turns)))

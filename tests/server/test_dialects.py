@@ -24,7 +24,7 @@ from streamd.events import (
     Started,
     Stats,
     TimedWord,
-    Turn,
+    TurnEvent,
     Vad,
 )
 from streamd.server.dialects import DIALECTS, Close, Dialect, introduced
@@ -287,13 +287,13 @@ def test_assemblyai_is_told_how_sure_it_is_that_a_turn_has_ended():
         AssemblyAI(f"{WS}&end_of_turn_confidence_threshold=0.4"),
         bytes(2),
         partial("And so"),
-        Turn(seg=0, state="paused", t_ms=1000, prob=0.3),
+        TurnEvent(seg=0, state="paused", t_ms=1000, prob=0.3),
         partial("And so", n_final=2),
-        Turn(seg=0, state="resumed", t_ms=1500, prob=0.3),
+        TurnEvent(seg=0, state="resumed", t_ms=1500, prob=0.3),
         partial("And so my"),
-        Turn(seg=0, state="paused", t_ms=2000, prob=0.9),
+        TurnEvent(seg=0, state="paused", t_ms=2000, prob=0.9),
         final("And so my."),
-        Turn(seg=0, state="ended", t_ms=2200, prob=0.9),
+        TurnEvent(seg=0, state="ended", t_ms=2200, prob=0.9),
         partial("No.", 3000),
     )
     assert acts[1] == Start(rate=8000, endpoint="smart")
@@ -611,7 +611,7 @@ events = st.one_of(
     st.builds(final, st.text(max_size=20), times),
     st.builds(Vad, speech=st.booleans(), t_ms=times),
     st.builds(
-        Turn,
+        TurnEvent,
         seg=st.just(0),
         state=st.sampled_from(["paused", "resumed", "ended", "?"]),
         t_ms=times,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from streamd.errors import WireError
-from streamd.events import Eos, Fault, Flushed, Turn, TurnState, Vad
+from streamd.events import Eos, Fault, Flushed, TurnEvent, TurnState, Vad
 from streamd.server.dialects.flux import Flux
 from streamd.server.wire import Flush, Start, Stop, Update
 from tests.support.dialects import converse, final, partial, refused
@@ -15,11 +15,11 @@ EAGER = f"{LISTEN}&eager_eot_threshold=0.4"
 TENTH = bytes(3200)
 
 
-def paused(prob: float, t_ms: int = 1000) -> Turn:
-    return Turn(seg=0, state=TurnState.PAUSED, t_ms=t_ms, prob=prob)
+def paused(prob: float, t_ms: int = 1000) -> TurnEvent:
+    return TurnEvent(seg=0, state=TurnState.PAUSED, t_ms=t_ms, prob=prob)
 
 
-RESUMED = Turn(seg=0, state=TurnState.RESUMED, t_ms=1500, prob=0.5)
+RESUMED = TurnEvent(seg=0, state=TurnState.RESUMED, t_ms=1500, prob=0.5)
 
 
 def told(query: str, *steps: object) -> list[object]:

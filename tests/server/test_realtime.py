@@ -6,7 +6,7 @@ from base64 import b64encode
 import pytest
 
 from streamd.errors import WireError
-from streamd.events import Fault, Flushed, Turn, Vad
+from streamd.events import Fault, Flushed, TurnEvent, Vad
 from streamd.server.dialects import Close
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
 from streamd.server.wire import Flush, Start, Update
@@ -258,8 +258,8 @@ def test_a_session_with_audio_changes_but_for_its_format():
 SEMANTIC = update(turn_detection={"type": "semantic_vad", "eagerness": "high"})
 
 
-def turn(state: str, prob: float, t_ms: int = 1000) -> Turn:
-    return Turn(seg=0, state=state, t_ms=t_ms, prob=prob)
+def turn(state: str, prob: float, t_ms: int = 1000) -> TurnEvent:
+    return TurnEvent(seg=0, state=state, t_ms=t_ms, prob=prob)
 
 
 def test_a_semantic_end_is_one_that_sounds_like_it():

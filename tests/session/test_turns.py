@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamd.events import Event, Final, Partial, Turn, TurnState
+from streamd.events import Event, Final, Partial, TurnEvent, TurnState
 from streamd.options import EndpointOptions, EndpointRule
 from streamd.types import Hypothesis, Window, ms_from_frames
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
@@ -53,7 +53,7 @@ def listen(recognizer: ScriptedRecognizer, rule: EndpointRule, delay: int = 0) -
 
 
 def turns(events: list[Event]) -> list[tuple[str, int, float]]:
-    return [(each.state, each.t_ms, each.prob) for each in events if isinstance(each, Turn)]
+    return [(each.state, each.t_ms, each.prob) for each in events if isinstance(each, TurnEvent)]
 
 
 def finals(events: list[Event]) -> list[str]:
@@ -72,7 +72,7 @@ def test_who_does_not_sound_done_may_pause_for_longer():
     ]
     assert len(finals(events)) == 1
     assert recognizer.asked == [(0, 5 * WORD + 10), (0, 10 * WORD + 50)]
-    paused = next(n for n, each in enumerate(events) if isinstance(each, Turn))
+    paused = next(n for n, each in enumerate(events) if isinstance(each, TurnEvent))
     shown = [each.text for each in events[:paused] if isinstance(each, Partial)]
     assert shown[-1] == "w0 w1 w2 w3 w4", "a listener has all words when it hears of the pause"
 

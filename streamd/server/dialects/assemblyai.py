@@ -16,11 +16,11 @@ from streamd.events import (
     Partial,
     SessionEvent,
     TimedWord,
+    TurnEvent,
     TurnState,
     Vad,
     speaker_of,
 )
-from streamd.events import Turn as TurnEvent
 from streamd.server.dialects.dialect import (
     ByteStream,
     Close,

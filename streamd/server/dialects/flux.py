@@ -15,7 +15,7 @@ from streamd.events import (
     Partial,
     SessionEvent,
     TimedWord,
-    Turn,
+    TurnEvent,
     TurnState,
     Vad,
 )
@@ -73,7 +73,7 @@ class _Configure(msgspec.Struct, frozen=True, kw_only=True):
 _configure_decoder = msgspec.json.Decoder(_Configure)
 
 
-class _Said:
+class _TurnSoFar:
     """The words of a turn: those of its finals, and those of the partial after them."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Flux:
         self._text = query
         self._request_id = ""
         self._n_told = self._n_turns = 0
-        self._said: _Said | None = None  # in the turn that has begun
+        self._said: _TurnSoFar | None = None  # in the turn that has begun
         self._is_eager = False  # an end was told that may be withdrawn
         self._is_voice = False
         self._confidence = 0.0  # of the last pause
@@ -171,9 +171,9 @@ class Flux:
                 yield from self._voice(event)
             case Partial() | Final():
                 yield from self._take(event)
-            case Turn(state=TurnState.PAUSED):
+            case TurnEvent(state=TurnState.PAUSED):
                 yield from self._pause(event)
-            case Turn(state=TurnState.RESUMED):
+            case TurnEvent(state=TurnState.RESUMED):
                 yield from self._resume()
             case Flushed() if self._said:
                 yield from self._end(self._trigger)
@@ -195,7 +195,7 @@ class Flux:
             self._silent_ms = vad.t_ms
 
     def _begin(self, start_ms: int) -> Iterator[Tell]:
-        self._said, self._confidence = _Said(), 0.0
+        self._said, self._confidence = _TurnSoFar(), 0.0
         self._said.start_ms = self._said.end_ms = start_ms
         yield self._turn("StartOfTurn")
 
@@ -204,7 +204,7 @@ class Flux:
             if not event.text:
                 return
             yield from self._begin(event.start_ms)
-        said = self._said or _Said()
+        said = self._said or _TurnSoFar()
         said.take(event)
         if isinstance(event, Partial) or event.continues:
             yield self._turn("Update")
@@ -215,7 +215,7 @@ class Flux:
         else:
             yield self._turn("Update")
 
-    def _pause(self, turn: Turn) -> Iterator[Tell]:
+    def _pause(self, turn: TurnEvent) -> Iterator[Tell]:
         self._confidence, self._paused_ms = turn.prob, turn.t_ms
         eager = self._ends.eager_eot_threshold
         is_sure = turn.prob >= self._ends.eot_threshold  # the end itself follows
@@ -262,7 +262,7 @@ class Flux:
         self._n_turns += 1
 
     def _turn(self, event: str, **fields: object) -> Tell:
-        said = self._said or _Said()
+        said = self._said or _TurnSoFar()
         if said.language:
             fields["languages"] = [said.language]
         return self._tell(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Fault, Final, Missed, Partial, SessionEvent, Turn, Vad
+from streamd.events import Fault, Final, Missed, Partial, SessionEvent, TurnEvent, Vad
 from streamd.server.dialects.dialect import Close, Tell
 from streamd.server.wire import (
     Command,
@@ -17,7 +17,7 @@ from streamd.server.wire import (
     parse_query,
 )
 
-_SPOKEN = (Partial, Final, Vad, Turn, Missed)
+_SPOKEN = (Partial, Final, Vad, TurnEvent, Missed)
 """What a client does not get that only feeds a session."""
 
 

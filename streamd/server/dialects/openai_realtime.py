@@ -13,7 +13,7 @@ from streamd.events import (
     Flushed,
     Partial,
     SessionEvent,
-    Turn,
+    TurnEvent,
     TurnState,
     Vad,
 )
@@ -133,9 +133,9 @@ class OpenAIRealtime:
         match event:
             case Vad() if self._input.ends_turns:
                 yield from self._voice(event)
-            case Turn(state=TurnState.PAUSED):
+            case TurnEvent(state=TurnState.PAUSED):
                 self._turn_prob, self._paused_ms = event.prob, event.t_ms
-            case Turn(state=TurnState.RESUMED):
+            case TurnEvent(state=TurnState.RESUMED):
                 self._turn_prob, self._paused_ms = 0.0, None
             case Partial():
                 texts = " ".join([*self._texts, event.text[: event.stable]]).rstrip()
