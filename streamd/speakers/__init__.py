@@ -5,8 +5,8 @@ piece of audio talks (segmentation), and describe a voice by a vector (embedding
 each stretch of speech the number of a speaker, from 1, by comparing its voice with those it knows.
 
 An embedding costs ten times as much as the segmentation of the same audio. So they are rationed:
-each stretch gets one, of the frames in which its speaker is alone and loudest, and those that
-continue a voice, by the segmentation, only if there is time left.
+each stretch gets one, of the frames in which its speaker is alone and loudest, until the share that
+may be embedded is used up; those that continue a voice, by the segmentation, come last.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,14 +34,13 @@ GAP = 15
 for one."""
 SAMPLE, LEAST_SAMPLE = 60, 15
 """Frames of a stretch that are embedded, and fewer that tell nothing."""
-SHARE, MOST_SPARE, KEPT_SPARE = 0.2, 300, 60
-"""Frames that may be embedded for each new one, on average; how many may be saved up; and how many
-are kept for voices that do not continue one."""
+SHARE, MOST_SPARE = 0.3, 300
+"""Frames that may be embedded for each new one, on average, and how many may be saved up."""
 SAME, SAME_SHORT, SHORT = 0.25, 0.1, 40
 """Cosine from which a voice is that of a known speaker, and if fewer frames than SHORT were
 embedded: they found no new speaker."""
-CARRIED = 0.1
-"""What is added to it for the speaker whom the segmentation says."""
+CHECKED = 75
+"""Frames of a stretch from which its voice is embedded although it continues one."""
 LEAST_SHARE = 0.3
 """Share of its known frames that a local speaker has to share with a voice to continue it."""
 MOST = 16
@@ -91,6 +90,11 @@ class VoiceStretch:
     same: bool
     embedding: Embedding | None = None
     n: int = 0
+
+    @property
+    def length(self) -> int:
+        """Frames of speech."""
+        return sum(end - start for start, end in self.places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,8 +159,8 @@ def samples(
     spare = request.spare
     for i in sorted(range(len(found)), key=lambda i: (found[i].voice > 0, found[i].places)):
         stretch = found[i]
-        n = min(request.sample, spare - KEPT_SPARE * (stretch.voice > 0), len(activity))
-        if stretch.same or n < LEAST_SAMPLE:
+        n = min(request.sample, spare, len(activity))
+        if n < LEAST_SAMPLE or (stretch.same and stretch.length < CHECKED):
             continue
         usable = np.zeros(len(activity), np.bool_)
         for start, end in _moved(stretch.places, -request.start):
@@ -242,11 +246,11 @@ class Roster:
         newest: dict[int, int] = {}
         for stretch in sorted(heard.stretches, key=lambda stretch: stretch.places):
             voice = self._voices.get(stretch.voice)
-            if voice is not None and stretch.same:
-                voice.places += stretch.places
-                continue
             before = self._voices.get(newest.get(stretch.local, stretch.voice))
             speaker = self._name(stretch, before.speaker if before else 0)
+            if voice is not None and stretch.same and voice.speaker == speaker:
+                voice.places += stretch.places
+                continue
             self._n_voices += 1
             newest[stretch.local] = self._n_voices
             self._voices[self._n_voices] = _Voice(stretch.places, speaker)
@@ -269,7 +273,7 @@ class Roster:
             others = [speaker for speaker in self._recent[:-1] if speaker in self._centres]
             return carried or (others or self._recent or [1])[-1]
         likely = {
-            speaker: float(stretch.embedding @ _normal(centre)) + CARRIED * (speaker == carried)
+            speaker: float(stretch.embedding @ _normal(centre))
             for speaker, centre in self._centres.items()
         }
         best = max(likely, key=lambda each: likely[each], default=0)

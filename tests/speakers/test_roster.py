@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.speakers import (
+    CHECKED,
     EVERY,
     FIRST,
     MOST,
@@ -73,10 +74,18 @@ def test_a_voice_goes_on_from_one_request_to_the_next():
     roster, activity = Roster(), talk(200, b=(5, 200))
     hear(roster, activity[:100], [0, 0, 0], last=False)
     # the next time, the model may count the same voice as another local speaker
-    request = hear(roster, talk(200, c=(5, 200)), [0, 0, 7])
+    request = hear(roster, talk(200, c=(5, 200)), [0, 0, 0])
     assert request.start < request.new == 100
     assert {turn.speaker for turn in roster.turns} == {1}
     assert len(roster.voiceprints) == 1
+
+
+@pytest.mark.parametrize(("n", "speakers"), [(CHECKED - 1, {1}), (CHECKED, {1, 2})])
+def test_what_the_segmentation_takes_for_one_voice_is_checked_if_it_is_long(n, speakers):
+    roster, activity = Roster(), talk(100 + n, a=(5, 100 + n))
+    hear(roster, activity[:100], [0], last=False)
+    hear(roster, activity, [1])
+    assert {turn.speaker for turn in roster.turns} == speakers
 
 
 def test_a_known_speaker_is_named_where_no_voice_could_be_embedded():
