@@ -33,7 +33,7 @@ class VoiceRecording:
         self.heard = heard.request.end
         newest: dict[int, int] = {}
         for stretch in sorted(heard.stretches, key=lambda stretch: stretch.places):
-            if stretch.same:
+            if stretch.same and stretch.embedding is None:
                 places, embedding, before = self._voices[stretch.voice - 1]
                 voice = places + stretch.places, embedding, before
                 self._voices[stretch.voice - 1] = voice

@@ -73,6 +73,18 @@ def test_turns_are_whole_where_the_audio_was_heard_in_steps():
     assert (covered == activity.any(1)).all()
 
 
+def test_a_voice_that_the_segmentation_takes_for_the_one_before_is_told_apart():
+    activity = np.zeros((2 * STEP, 3), np.bool_)
+    activity[50 : 2 * STEP - 20, 0] = True
+    first, second = voices(0, 1)
+    recording = VoiceRecording()
+    hear(recording, activity, lambda frame: first if frame < STEP else second)
+    assert [(turn.start, turn.end, turn.speaker) for turn in recording.turns()] == [
+        (50, STEP, 1),
+        (STEP, 2 * STEP - 20, 2),
+    ]
+
+
 def test_silence_has_no_turns():
     recording = VoiceRecording()
     hear(recording, np.zeros((STEP + 7, 3), np.bool_), lambda frame: None)
