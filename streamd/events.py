@@ -109,7 +109,7 @@ def speaker_of(words: Sequence[TimedWord]) -> int | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-class _Said:
+class _BySpeaker:
     """Who says the words of a caption."""
 
     __slots__ = ()
@@ -135,7 +135,7 @@ def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
     )
 
 
-class Partial(Event, _InSeconds, _Said, frozen=True, kw_only=True, tag="partial"):
+class Partial(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="partial"):
     """The text of segment `seg` so far; replaces the segment's earlier partials.
 
     The words in the first `stable` characters of `text` are committed: they never change. The marks
@@ -179,7 +179,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     compression_ratio: float
 
 
-class Final(Event, _InSeconds, _Said, frozen=True, kw_only=True, tag="final"):
+class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final"):
     """Segment `seg` is complete; this text is never changed, doubled or withdrawn.
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).

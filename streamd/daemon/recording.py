@@ -22,7 +22,7 @@ from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Lost, Source
-from streamd.speakers import REMEMBERED, Turn, speaker_at
+from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
 from streamd.streams import Streams
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
 from streamd.whisper.engine import Engine
@@ -192,7 +192,7 @@ class FileTranscriber:
         return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
 
 
-def _with_speakers(final: Final, turns: Sequence[Turn]) -> Final:
+def _with_speakers(final: Final, turns: Sequence[SpokenTurn]) -> Final:
     """Return the final with who says each word, by turns in order of their beginnings."""
     if not turns:
         return final
@@ -206,7 +206,7 @@ def _with_speakers(final: Final, turns: Sequence[Turn]) -> Final:
     return msgspec.structs.replace(final, words=tuple(map(named, final.words)))
 
 
-def _begin(turn: Turn) -> int:
+def _begin(turn: SpokenTurn) -> int:
     return turn.start
 
 

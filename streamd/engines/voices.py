@@ -18,7 +18,7 @@ from streamd.speakers import (
     Embedding,
     HeardVoices,
     HearingRequest,
-    Turn,
+    SpokenTurn,
     samples,
     stretches,
 )
@@ -69,7 +69,7 @@ class RecordedVoices:
         while self._end - self._recording.heard >= STEP:
             self._hear(self._recording.heard + STEP)
 
-    def turns(self, n_speakers: int = 0) -> list[Turn]:
+    def turns(self, n_speakers: int = 0) -> list[SpokenTurn]:
         """End the recording, and return its turns; see `VoiceRecording.turns`."""
         if self._end > self._recording.heard:
             self._hear(self._end)

@@ -52,7 +52,7 @@ REMEMBERED = 3_000
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SpokenTurn:
     """Frames `start` to `end`, in which `speaker` talks; turns overlap where people do."""
 
     start: int
@@ -178,7 +178,7 @@ def _moved(places: Places, by: int) -> Places:
     return tuple((start + by, end + by) for start, end in places)
 
 
-def speaker_at(turns: Iterable[Turn], start: int, end: int) -> int:
+def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:
     """Return who talks most in these frames, or next to them; 0 if there are no turns near."""
     inside: dict[int, int] = {}
     nearest = (REMEMBERED, 0)
@@ -219,9 +219,9 @@ class Roster:
         return tuple(_as_bytes(self._centres[speaker]) for speaker in order)
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[SpokenTurn]:
         """Who talked when in the last minute, in order."""
-        every = (Turn(*place, v.speaker) for v in self._voices.values() for place in v.places)
+        every = (SpokenTurn(*place, v.speaker) for v in self._voices.values() for place in v.places)
         return sorted(every, key=lambda turn: (turn.start, turn.end, turn.speaker))
 
     def request(self, start: int, end: int, *, since: int, last: bool) -> HearingRequest | None:

@@ -3,7 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.speakers import LEAST_SAMPLE, Embedding, HeardVoices, HearingRequest, Places, Turn
+from streamd.speakers import (
+    LEAST_SAMPLE,
+    Embedding,
+    HeardVoices,
+    HearingRequest,
+    Places,
+    SpokenTurn,
+)
 
 STEP, CONTEXT = 400, 100
 """Frames that are heard at a time (8 s), and those before them that are heard again: together the
@@ -43,7 +50,7 @@ class VoiceRecording:
             self._voices.append((stretch.places, clear, before))
             newest[stretch.local] = len(self._voices)
 
-    def turns(self, n_speakers: int = 0) -> list[Turn]:
+    def turns(self, n_speakers: int = 0) -> list[SpokenTurn]:
         """Return who talks when, in order; `n_speakers`: how many they are, if that is known."""
         clear = [voice for _, voice, _ in self._voices if voice is not None]
         labels = iter(clustered(np.stack(clear), n_speakers) if clear else ())
@@ -56,7 +63,7 @@ class VoiceRecording:
             else:
                 speakers.append(speakers[before - 1] if before else (speakers or [1])[-1])
         every = (
-            Turn(*place, speaker)
+            SpokenTurn(*place, speaker)
             for (places, *_), speaker in zip(self._voices, speakers, strict=True)
             for place in places
         )

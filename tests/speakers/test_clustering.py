@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamd.speakers import HeardVoices, Turn, VoiceStretch, samples, stretches
+from streamd.speakers import HeardVoices, SpokenTurn, VoiceStretch, samples, stretches
 from streamd.speakers.clustering import CONTEXT, STEP, VoiceRecording, clustered
 
 RNG = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def test_turns_are_whole_where_the_audio_was_heard_in_steps():
     assert {(turn.speaker, turn.start < STEP + 225) for turn in turns} == {(1, True), (2, False)}
     covered = np.zeros(len(activity), np.bool_)
     for turn in turns:
-        assert isinstance(turn, Turn)
+        assert isinstance(turn, SpokenTurn)
         assert not covered[turn.start : turn.end].any()
         covered[turn.start : turn.end] = True
     assert (covered == activity.any(1)).all()

@@ -18,7 +18,7 @@ from streamd.speakers import (
     SHARE,
     HeardVoices,
     Roster,
-    Turn,
+    SpokenTurn,
     VoiceStretch,
     runs,
     samples,
@@ -65,7 +65,7 @@ def test_speakers_are_numbered_as_they_come_and_known_again():
 def test_a_change_within_an_utterance_and_talk_at_once_are_turns_of_their_own():
     roster = Roster()
     hear(roster, talk(200, a=(10, 110), b=(100, 190)), [0, 1])
-    assert roster.turns == [Turn(10, 110, 1), Turn(100, 190, 2)]
+    assert roster.turns == [SpokenTurn(10, 110, 1), SpokenTurn(100, 190, 2)]
     assert roster.changes(0, 200) == [100]
     assert [roster.speaker(20, 40), roster.speaker(150, 160), roster.speaker(195, 200)] == [1, 2, 2]
 
