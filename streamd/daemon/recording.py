@@ -24,9 +24,9 @@ from streamd.session.segmenter import Segmenter
 from streamd.sources import Lost, Source
 from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
 from streamd.streams import Streams
-from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Frames, frames_from_ms
+from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine
-from streamd.whisper.longform import Transcriber
+from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import TimedSegment, clips_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
 
@@ -133,7 +133,7 @@ class FileTranscriber:
         if speech is None:
             clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)
         else:
-            clips = speech.clips(mel.n_columns, longest=2 * N_AUDIO_CTX)
+            clips = speech.clips(mel.n_columns, longest=LONGEST_WINDOW)
             voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
             transcriber = self._new_transcriber()
@@ -143,6 +143,9 @@ class FileTranscriber:
             seg = count(1)
             turns = file.voices.turns(self._config.longform.num_speakers) if file.voices else []
             for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
+                if (unheard := window.unheard) is not None:
+                    from_ms, to_ms = ms_of(unheard.seek), ms_of(unheard.end)
+                    log.warning("no words in the speech from %d to %d ms", from_ms, to_ms)
                 finals = tuple(
                     _with_speakers(self._final(segment, next(seg)), turns)
                     for segment in window.segments

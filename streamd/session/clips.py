@@ -44,7 +44,8 @@ class SpeechClips:
         """The clips of speech; the recording ends here.
 
         Clips with a short pause between them are merged, up to `longest` columns: fewer windows,
-        and more context for each (as in m-bain/whisperX).
+        and more context for each (as in m-bain/whisperX). One that was cut because it was too long
+        goes on in the next: where its windows end is seen by their text.
         """
         self._segmenter.flush(doubtful=self._gate.doubtful)
         clips: list[Clip] = []
@@ -52,8 +53,15 @@ class SpeechClips:
             if utterance.pause == utterance.start:
                 continue  # the silent rest of an utterance that was cut
             start, end = (COLUMNS_PER_FRAME * at for at in (utterance.start, utterance.end or 0))
-            if clips and start - clips[-1].end <= MERGED_PAUSE and end - clips[-1].start <= longest:
+            if clips and self._belongs(start, end, clips[-1], longest):
                 start = clips.pop().start
             silent_end = utterance.pause is not None or end >= n_columns
             clips.append(Clip(start, min(end, n_columns), silent_end))
         return [clip for clip in clips if clip.start < clip.end]
+
+    @staticmethod
+    def _belongs(start: int, end: int, before: Clip, longest: int) -> bool:
+        """Whether an utterance goes on with the clip before it."""
+        if not before.silent_end and start <= before.end:
+            return True  # it was cut because it was too long
+        return start - before.end <= MERGED_PAUSE and end - before.start <= longest

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamd.options import DecodingOptions
+from streamd.whisper.engine import Search
 from streamd.whisper.paths import Cache, Path, Prefill, log_softmax, log_sum, token_prob
 from streamd.whisper.rules import Row, Rules
 from streamd.whisper.vocabulary import Expected
@@ -23,7 +24,7 @@ def beam_search(
     options: DecodingOptions,
     max_tokens: int,
     expected: Expected | None = None,
-) -> list[Path]:
+) -> Search[list[Path]]:
     """Follow the most probable hypotheses until enough of them have ended.
 
     `prefill.logits` are (1, n_vocab). Returns the finished hypotheses and, if they are fewer than
@@ -50,7 +51,7 @@ def beam_search(
         if (len(finished) >= enough and not ahead) or not beams or n_sampled == max_tokens:
             break
         cache.keep(beams)
-        beams, rows = cache.extend(beams)
+        beams, rows = yield from cache.extend(beams)
     missing = max(0, beam_size - len(finished))
     return finished + beams[:missing]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streamd.options import DecodingOptions
 from streamd.types import evidence
 from streamd.whisper.beam import beam_search, best
-from streamd.whisper.engine import Decoder
+from streamd.whisper.engine import Decoder, Search, alone
 from streamd.whisper.greedy import N_AHEAD, Draft, Sampler, greedy, sample
 from streamd.whisper.guards import compression_ratio, find_loop
 from streamd.whisper.paths import Cache, CachedTokens, Path, Prefill, log_softmax, log_sum
@@ -27,7 +27,7 @@ def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
 
     One pass over start-of-transcript. `decoder` is new and may be used again.
     """
-    _, logits = Cache(decoder).prefill((tokenizer.sot,), (0,))
+    _, logits = alone(Cache(decoder).prefill((tokenizer.sot,), (0,)))
     first = tokenizer.sot + 1
     probs = np.exp(log_softmax(logits[0, first : first + len(tokenizer.languages)]))
     order = np.argsort(-probs, kind="stable").tolist()
@@ -63,7 +63,9 @@ class Context:
     `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
     decoding. At most `max_tokens` are sampled. What follows `before` has a word, after a mark or at
     once, unless there is a prefix. `n_frames` of the window hold audio; `cached` are given tokens
-    of an earlier window that began at the same frame. `vocabulary` are phrases to expect.
+    of an earlier window that began at the same frame. `vocabulary` are phrases to expect. Without a
+    draft, the end of a sentence is guessed after each token unless `guesses` is off, which is for
+    passes that many windows share.
     """
 
     max_tokens: int
@@ -75,6 +77,7 @@ class Context:
     n_frames: int = 0
     cached: CachedTokens | None = None
     vocabulary: Vocabulary | None = None
+    guesses: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +140,11 @@ def decode(
     context: Context,
     temperature: float = 0.0,
     rng: np.random.Generator | None = None,
-) -> Decoded:
+) -> Search[Decoded]:
     """Decode one window once, at one temperature.
 
-    `decoder` is a new one with at least `slots_needed` slots. At temperature 0 the search is greedy
+    Returns a search, to be run `alone` or together with others. `decoder` is a new one with at
+    least `slots_needed` slots. At temperature 0 the search is greedy
     with the draft, or a beam search if ``options.beam_size`` exceeds 1; above, it takes the best of
     ``options.best_of`` samples drawn from `rng`. Raises `ValueError` if the prefix fills the text
     context, or if there is no `rng` to sample with.
@@ -150,10 +154,10 @@ def decode(
         if rng is None:
             raise ValueError("sampling needs a random generator")
         sampler = Sampler(temperature, options.best_of, rng)
-    return _Search(decoder, tokenizer, options, context, sampler).run()
+    return _WindowSearch(decoder, tokenizer, options, context, sampler).run()
 
 
-class _Search:
+class _WindowSearch:
     def __init__(
         self,
         decoder: Decoder,
@@ -187,10 +191,11 @@ class _Search:
         given = (*context.before, *context.prefix)
         self._expected = Expected(context.vocabulary, given) if context.vocabulary else None
 
-    def run(self) -> Decoded:
+    def run(self) -> Search[Decoded]:
         """Run the given tokens and the draft in one pass, search on from there."""
-        run, logits = self._prefill()
-        path = best(self._paths(Prefill(run, logits[1:])), self._options.length_penalty)
+        given, logits = yield from self._prefill()
+        paths = yield from self._paths(Prefill(given, logits[1:]))
+        path = best(paths, self._options.length_penalty)
         n_tokens, tokenizer = len(path.tokens), self._tokenizer
         # The last token of a path that did not end was never run.
         n_run = self._n_given + n_tokens - (not path.ended)
@@ -209,10 +214,10 @@ class _Search:
             frames=path.frames[len(self._prompt) : n_run],
             ended=path.ended,
             loop=self._loop(path),
-            cached=self._reusable(run),
+            cached=self._reusable(given),
         )
 
-    def _prefill(self) -> Prefill:
+    def _prefill(self) -> Search[Prefill]:
         """Run the given tokens and the draft, except what is cached.
 
         The row of start-of-transcript, which is the first, says whether there is speech. The search
@@ -224,10 +229,10 @@ class _Search:
         if cached and n >= n_prompt + _MIN_CACHED:
             want = [row - n for row in wanted]
             cached = cached.cut(n, self._context.n_frames)
-            found = self._cache.resume(cached, tokens[n:], want=want, again=n_prompt)
+            found = yield from self._cache.resume(cached, tokens[n:], want=want, again=n_prompt)
             if found is not None:
                 return found
-        return self._cache.prefill(tokens, (n_prompt, *wanted))
+        return (yield from self._cache.prefill(tokens, (n_prompt, *wanted)))
 
     def _reusable(self, run: Path) -> CachedTokens:
         """The given tokens up to the first one of the text that attends to new sound."""
@@ -237,10 +242,10 @@ class _Search:
         rows = np.stack([row[:, : context.n_frames] for row in run.rows[:n]])
         return CachedTokens(self._decoder, given[:n], rows, run.frames[:n])
 
-    def _paths(self, prefill: Prefill) -> list[Path]:
+    def _paths(self, prefill: Prefill) -> Search[list[Path]]:
         options, rules, max_tokens = self._options, self._rules, self._max_tokens
         if self._sampler is not None:
-            return sample(
+            sampling = sample(
                 self._cache,
                 prefill,
                 rules=rules,
@@ -248,8 +253,9 @@ class _Search:
                 max_tokens=max_tokens,
                 expected=self._expected,
             )
+            return (yield from sampling)
         if options.beam_size > 1:
-            return beam_search(
+            beams = beam_search(
                 self._cache,
                 prefill,
                 rules=rules,
@@ -257,8 +263,9 @@ class _Search:
                 max_tokens=max_tokens,
                 expected=self._expected,
             )
-        (mark,) = self._tokenizer.encode(".")
-        path = greedy(
+            return (yield from beams)
+        (mark,) = self._tokenizer.encode(".") if self._context.guesses else (None,)
+        path = yield from greedy(
             self._cache,
             prefill,
             rules=rules,
@@ -327,7 +334,9 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
     return poor and not is_silence(decoded, options)
 
 
-def with_fallback(attempt: Callable[[float], Decoded], options: DecodingOptions) -> Decoded:
+def with_fallback(
+    attempt: Callable[[float], Search[Decoded]], options: DecodingOptions
+) -> Search[Decoded]:
     """Decode at one temperature after the other until the result passes the thresholds.
 
     `attempt` decodes at a temperature, with a new decoder each time. Source: openai/whisper
@@ -335,7 +344,7 @@ def with_fallback(attempt: Callable[[float], Decoded], options: DecodingOptions)
     """
     attempts = []
     for temperature in options.temperatures:
-        attempts.append(attempt(temperature))
+        attempts.append((yield from attempt(temperature)))
         if not needs_fallback(attempts[-1], options):
             return attempts[-1]
     if not options.best_attempt:

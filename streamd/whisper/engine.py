@@ -6,8 +6,8 @@ verified by a chain of queries, beam search is one query per beam on a shared tr
 one pass. No cache is copied or reordered, and all engines (`streamd.engines`) share the search.
 """
 
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ Logits = NDArray[np.float32]
 """(k, n_vocab)."""
 Alignment = NDArray[np.float32]
 """(k, n_heads, n_ctx): raw scaled query-key scores of the alignment heads, before the softmax."""
+
+
+Answer = tuple[Logits, Alignment]
+"""What a pass of the decoder gives."""
 
 
 class Decoder(Protocol):
@@ -59,6 +63,40 @@ class Decoder(Protocol):
         ...
 
 
+class Pass(NamedTuple):
+    """A pass that a search asks for: its decoder, and what `Decoder.step` is called with."""
+
+    decoder: Decoder
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    visible: NDArray[np.bool_]
+    want: NDArray[np.int64]
+
+
+ResultT = TypeVar("ResultT")
+Search = Generator[Pass, Answer, ResultT]
+"""A search asks for passes, gets their answers, and returns its result.
+
+So the passes of several searches, each of one window, can be run at once.
+"""
+
+
+Together = Callable[[Sequence[Pass]], list[Answer]]
+"""Runs passes of several searches at once, each with another decoder."""
+
+
+def alone(search: Search[ResultT]) -> ResultT:
+    """Run one search, pass after pass; return its result."""
+    try:
+        asked = next(search)
+        while True:
+            asked = search.send(answer(asked))
+    except StopIteration as done:
+        result: ResultT = done.value
+        return result
+
+
 FeaturesT = TypeVar("FeaturesT")
 
 
@@ -90,6 +128,31 @@ class Engine(Protocol, Generic[FeaturesT]):
     def decoder(self, features: FeaturesT, n_slots: int) -> Decoder:
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         ...
+
+
+@runtime_checkable
+class BatchEngine(Protocol[FeaturesT]):
+    """An `Engine` whose decoder is faster for several windows at once than one after the other."""
+
+    n_together: int
+
+    def together(self) -> Together:
+        """Give what runs passes of up to `n_together` of its decoders at once, from one thread."""
+        ...
+
+    def for_decoder(self, features: FeaturesT) -> FeaturesT:
+        """Copy what a decoder needs; the next window may take the memory, as its `previous`."""
+        ...
+
+
+def one_by_one(passes: Sequence[Pass]) -> list[Answer]:
+    """Run passes one after the other."""
+    return [answer(each) for each in passes]
+
+
+def answer(asked: Pass) -> Answer:
+    """Run one pass alone."""
+    return asked.decoder.step(asked.tokens, asked.positions, asked.slots, asked.visible, asked.want)
 
 
 def run_in_order(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streamd.whisper.engine import Search
 from streamd.whisper.paths import Cache, Path, Prefill, log_sum, token_prob
 from streamd.whisper.rules import REFUSED, Row, Rules
 from streamd.whisper.vocabulary import Expected
@@ -32,12 +33,12 @@ class Draft:
     """A guess of the whole transcript, and what to guess where it was wrong.
 
     Its tokens are kept if their probability is at least 1 - `stability` of the best one's. `mark`
-    is a full stop; at most `longest` tokens are sampled.
+    is a full stop, or None if it is not guessed; at most `longest` tokens are sampled.
     """
 
     tokens: Sequence[int]
     stability: float
-    mark: int
+    mark: int | None
     longest: int
 
     def after(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -49,7 +50,7 @@ class Draft:
         same = [at for at, token in enumerate(self.tokens) if token == last]
         nearest = min(same, key=lambda at: abs(at - n), default=len(self.tokens))
         guess = self.tokens[nearest + 1 :]
-        if not guess and last != self.mark:
+        if not guess and self.mark is not None and last != self.mark:
             guess = (self.mark,)
         return guess[: min(N_AHEAD, self.longest - len(tokens) - 1)]
 
@@ -62,7 +63,7 @@ def greedy(
     rules: Rules,
     stop: Callable[[Path], bool],
     expected: Expected | None = None,
-) -> Path:
+) -> Search[Path]:
     """Take the most probable token until the end of text, or until `stop` says so of the path.
 
     `prefill` are the given tokens and the draft, with the logits (1 + len(draft), n_vocab) after
@@ -93,7 +94,7 @@ def greedy(
         cache.keep([path] if trial is None else [path, trial.ahead.run.path])
         guess = (trial.must_follow() if trial else ()) or draft.after(path.tokens)
         guess = guess[: draft.longest - len(path.tokens) - 1]
-        ahead = _Ahead(cache.try_out(path, guess), guess)
+        ahead = _Ahead((yield from cache.try_out(path, guess)), guess)
         path = ahead.path
 
 
@@ -202,7 +203,7 @@ def sample(
     sampler: Sampler,
     max_tokens: int,
     expected: Expected | None = None,
-) -> list[Path]:
+) -> Search[list[Path]]:
     """Draw independent transcripts; `prefill.logits` are (1, n_vocab)."""
     alive = dict.fromkeys(range(sampler.n_paths), prefill.path)
     rows = np.repeat(prefill.logits, sampler.n_paths, axis=0)
@@ -221,7 +222,7 @@ def sample(
         done += [path for i, path in drawn.items() if i not in alive]
         if alive:
             cache.keep(alive.values())
-            extended, rows = cache.extend(list(alive.values()))
+            extended, rows = yield from cache.extend(list(alive.values()))
             alive = dict(zip(alive, extended, strict=True))
     return done
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from streamd.options import APPENDED, PREPENDED, LoopLimits
 from streamd.whisper.tokenizer import Tokenizer
 
-REPEATS_OF_MANY, LONGEST_PHRASE = 3, 8
+REPEATS_OF_MANY, LONGEST_PHRASE = 3, 20
 """Repeats from which a phrase is a loop, and the most words in a phrase (WhisperLiveKit)."""
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""

@@ -230,11 +230,11 @@ class RecordingMel:
         self.n_columns = max(0, self._n_samples - n_padding) // HOP
         self._push(np.zeros(REACH + _AFTER * HOP, np.float32))
 
-    def window(self, first: int, n_columns: int, *, width: int) -> Mel:
+    def window(self, first: int, n_columns: int, *, width: int, silent: bool = False) -> Mel:
         """Return `n_columns` from `first` on, normalised by the whole recording: (n_mels, width).
 
         As in openai/whisper, silence follows the end of the recording, and zeros follow the
-        `n_columns`.
+        `n_columns`, unless they are `silent`.
         """
         columns = np.full((self.n_mels, n_columns), SILENCE, np.float32)
         at = max(0, bisect_right(self._starts, first) - 1)
@@ -244,6 +244,8 @@ class RecordingMel:
                 break
             columns[:, begin - first : end - first] = part[:, begin - start : end - start]
         mel = np.zeros((self.n_mels, width), np.float32)
+        if silent:
+            mel += normalise(np.full((1, 1), SILENCE), self._peak)
         mel[:, :n_columns] = normalise(columns, self._peak)
         return mel
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.whisper.engine import Alignment, Decoder, Logits
+from streamd.whisper.engine import Alignment, Decoder, Logits, Pass, Search
 from streamd.whisper.rules import Row
 
 
@@ -109,13 +109,13 @@ class Cache:
         self._decoder = decoder
         self._free = np.ones(decoder.n_slots, np.bool_)
 
-    def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
+    def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Search[Prefill]:
         """Run given tokens in one pass; return the logits of the positions in `want`."""
         return self.follow(Path(), tokens, want)
 
     def resume(
         self, cached: CachedTokens, tokens: Sequence[int], *, want: Sequence[int], again: int
-    ) -> Prefill | None:
+    ) -> Search[Prefill | None]:
         """Run `tokens` behind cached ones; None if the decoder cannot.
 
         Returns the path with all of them, and the logits of the cached token at place `again`,
@@ -127,7 +127,7 @@ class Cache:
         self._free[:n] = False
         own, spare = self._take(len(tokens)), self._take(1)
         attended = [(*range(n), *own[: i + 1]) for i in range(len(own))]
-        logits, alignment = self._step(
+        logits, alignment = yield self._pass(
             [*tokens, cached.tokens[again]],
             [*own, *spare],
             [*attended, (*range(again), *spare)],
@@ -143,18 +143,18 @@ class Cache:
         )
         return Prefill(path, logits)
 
-    def try_out(self, path: Path, guess: Sequence[int]) -> Prefill:
+    def try_out(self, path: Path, guess: Sequence[int]) -> Search[Prefill]:
         """Run the path's last token, which was sampled but not run, and a guess of what follows.
 
         Returns the path with all of them run, and the logits (1 + len(guess), n_vocab) after each.
         """
         return self.follow(path, (path.tokens[-1], *guess), range(1 + len(guess)))
 
-    def follow(self, path: Path, tokens: Sequence[int], want: Sequence[int]) -> Prefill:
+    def follow(self, path: Path, tokens: Sequence[int], want: Sequence[int]) -> Search[Prefill]:
         """Run tokens behind a path; return the longer path, and the logits of those in `want`."""
         slots = self._take(len(tokens))
         attended = [(*path.slots, *slots[: i + 1]) for i in range(len(slots))]
-        logits, alignment = self._step(tokens, slots, attended, want)
+        logits, alignment = yield self._pass(tokens, slots, attended, want)
         frames = attended_frames(alignment)
         longer = replace(
             path,
@@ -164,7 +164,7 @@ class Cache:
         )
         return Prefill(longer, logits)
 
-    def extend(self, paths: Sequence[Path]) -> tuple[list[Path], Logits]:
+    def extend(self, paths: Sequence[Path]) -> Search[tuple[list[Path], Logits]]:
         """Run the last token of each path, which was sampled but not run, in one pass.
 
         Returns the longer paths, and the logits (n_paths, n_vocab) of what follows.
@@ -172,7 +172,7 @@ class Cache:
         slots = self._take(len(paths))
         attended = [(*path.slots, slot) for path, slot in zip(paths, slots, strict=True)]
         tokens = [path.tokens[-1] for path in paths]
-        logits, alignment = self._step(tokens, slots, attended, range(len(paths)))
+        logits, alignment = yield self._pass(tokens, slots, attended, range(len(paths)))
         extended = [
             replace(path, slots=visible, rows=(*path.rows, row), frames=(*path.frames, frame))
             for path, visible, row, frame in zip(
@@ -194,17 +194,18 @@ class Cache:
         self._free[slots] = False
         return slots
 
-    def _step(
+    def _pass(
         self,
         tokens: Sequence[int],
         slots: Sequence[int],
         attended: Sequence[tuple[int, ...]],
         want: Sequence[int],
-    ) -> tuple[Logits, Alignment]:
+    ) -> Pass:
         visible = np.zeros((len(tokens), self._decoder.n_slots), np.bool_)
         for row, columns in zip(visible, attended, strict=True):
             row[list(columns)] = True
-        return self._decoder.step(
+        return Pass(
+            self._decoder,
             np.asarray(tokens, np.int64),
             np.asarray([len(slots) - 1 for slots in attended], np.int64),
             np.asarray(slots, np.int64),

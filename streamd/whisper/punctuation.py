@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from streamd.types import Word
-from streamd.whisper.engine import Decoder
+from streamd.whisper.engine import Decoder, alone
 from streamd.whisper.paths import Cache, Path
 from streamd.whisper.rules import Row
 from streamd.whisper.tokenizer import SPACELESS, Tokenizer
@@ -97,7 +97,7 @@ def _choose(
     while at < len(chosen):
         guess = [token for tokens in chosen[at:] for token in tokens]
         n = len(pending)
-        run, logits = cache.follow(path, (*pending, *guess), range(n - 1, n + len(guess)))
+        run, logits = alone(cache.follow(path, (*pending, *guess), range(n - 1, n + len(guess))))
         n_right, pending = 0, ()
         is_right = True
         while at < len(chosen) and not pending:

@@ -23,7 +23,7 @@ from streamd.whisper.decode import (
     spoken,
     with_fallback,
 )
-from streamd.whisper.engine import Engine, FeaturesT
+from streamd.whisper.engine import Engine, FeaturesT, Search, alone
 from streamd.whisper.marks import with_marks
 from streamd.whisper.mel import MelCache, log_mel
 from streamd.whisper.paths import CachedTokens
@@ -105,11 +105,11 @@ class Recognizer(Generic[FeaturesT]):
             # There are many ways to translate, so none is probable, and no other try is better.
             options = replace(options, least_evidence=-math.inf)
 
-        def attempt(temperature: float) -> Decoded:
+        def attempt(temperature: float) -> Search[Decoded]:
             self.counters.fallbacks += temperature != options.temperatures[0]
             return self._decode(view, options, temperature, rng)
 
-        decoded = with_fallback(attempt, options)
+        decoded = alone(with_fallback(attempt, options))
         hypothesis = self._punctuated(window, view, self._hypothesis(window, view, decoded))
         states = _States(view.features, decoded.cached)
         encoded = Encoded(window.start, window.end, states)
@@ -191,10 +191,10 @@ class Recognizer(Generic[FeaturesT]):
         options: DecodingOptions,
         temperature: float,
         rng: np.random.Generator,
-    ) -> Decoded:
+    ) -> Search[Decoded]:
         n_text_ctx = self._engine.dims.n_text_ctx
         n_slots = slots_needed(view.context, options=options, n_text_ctx=n_text_ctx)
-        decoded = decode(
+        decoded = yield from decode(
             self._engine.decoder(view.features, n_slots),
             view.tokenizer,
             options=options,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamd.options import APPENDED, PREPENDED
 from streamd.types import FRAME, Samples, Word
 from streamd.whisper.decode import Decoded
-from streamd.whisper.engine import Alignment, Decoder
+from streamd.whisper.engine import Alignment, Decoder, Search
 from streamd.whisper.marks import is_mark
 from streamd.whisper.paths import Cache, log_sum, token_prob
 from streamd.whisper.tokenizer import Tokenizer
@@ -94,7 +94,7 @@ def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int
 
 def align(
     decoder: Decoder, tokenizer: Tokenizer, tokens: Sequence[int], *, language: str, n_frames: int
-) -> list[Word]:
+) -> Search[list[Word]]:
     """The words of the text `tokens`, with times in frames of the window.
 
     A pass of its own over the text and its end, as in openai/whisper ``find_alignment``.
@@ -104,7 +104,7 @@ def align(
         return []
     start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
     rows = range(len(start) - 1, len(start) + len(tokens))
-    run, logits = Cache(decoder).prefill((*start, *tokens, tokenizer.eot), rows[:-1])
+    run, logits = yield from Cache(decoder).prefill((*start, *tokens, tokenizer.eot), rows[:-1])
     texts = logits[:, : tokenizer.eot]
     probs = [
         token_prob(text, log_sum(text), token, 0.0)

@@ -57,13 +57,13 @@ def test_a_long_recording_of_joined_clips(tmp_path):
     ]
     (tmp_path / "clips.jsonl").write_text("\n".join(lines))
     table, told = run(
-        *("long_recordings.py", tmp_path / "clips.jsonl", "--model", "tiny.en", "--ct2", "none"),
-        *("--minutes", "0.25", "--only", "streamd int8", "--keep", tmp_path / "kept"),
+        *("recordings.py", tmp_path / "clips.jsonl", "--model", "tiny.en", "--ct2", "none"),
+        *("--minutes", "0.25", "--only", "streamd", "--keep", tmp_path / "kept"),
     )
-    (row,) = told["long_recordings"]
-    assert row["run"] == "streamd int8"
+    (row,) = told["recordings"]
+    assert row["run"] == "streamd"
     assert row["words"] > row["deleted"]
-    assert "| streamd int8 |" in table
+    assert "| streamd |" in table
     reference = (tmp_path / "kept/reference.txt").read_text()
     assert sorted(reference.split()) == sorted(" ".join(clips.values()).split())
 

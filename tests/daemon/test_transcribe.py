@@ -186,13 +186,13 @@ async def test_an_interrupt_ends_a_pipe_and_what_it_gave_is_written():
 
 @pytest.fixture
 async def hung():
-    """Starts the transcription of a file that hangs in a later window than the first."""
+    """Transcribes a file window by window, and hangs in a later one than the first."""
     processes = []
 
     async def start(sound: Path, where: str, *args: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-W", "error", "-c", HANGS, where, "1"),
-            *("transcribe", str(sound), "--precision", "int8", *args),
+            *("transcribe", str(sound), "--precision", "int8", "--vad", "off", *args),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

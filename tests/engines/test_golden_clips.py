@@ -10,8 +10,9 @@ from streamd.engines.prepared import open_in_memory
 from streamd.models.store import load_model
 from streamd.options import DecodingOptions
 from streamd.system.disk import asset
-from streamd.whisper.decode import Context, decode, slots_needed
+from streamd.whisper.decode import Context, slots_needed
 from streamd.whisper.tokenizer import Tokenizer
+from tests.support.decoders import decode
 
 
 def test_openai_whisper_reads_the_same_with_the_bundled_weights():

@@ -15,6 +15,7 @@ from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError
 from streamd.models.silence import SilenceStates, silence_shape
+from streamd.whisper.engine import Pass
 from streamd.whisper.mel import log_mel
 from tests.golden import load
 from tests.support.checkpoints import checkpoint
@@ -176,3 +177,32 @@ def test_messages_are_those_of_the_onnx_package(attributes, shape, names):
     opsets = [onnx.helper.make_opsetid(*each) for each in (("", 20), ("domain", 1))]
     theirs = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=proto.IR_VERSION)
     assert onnx.load_model_from_string(ours) == theirs
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
+    """Ragged passes of windows of other lengths, which come, go and use slots out of order."""
+    model, rng = load.model("random"), np.random.default_rng(0)
+    heads = model.alignment_heads
+    engine = build(model.dims, model.weights, alignment_heads=heads, precision=precision)
+    mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)
+    features = [engine.encode(mel[:, : 2 * n], audio_ctx=n) for n in (192, 40, 300)]
+    together = engine.together()
+    order = [np.array([0, 1, 2, 3]), np.array([4]), np.array([6, 5]), np.array([7])]
+    seen = np.zeros((8, 8), np.bool_)
+    for first, slots in ((0, order[0]), (4, order[1]), (5, order[2]), (7, order[3])):
+        seen[slots] = [[*[True] * first, *[False] * (8 - first)]] * len(slots)
+        seen[slots, slots] = True
+    alone, joint = ([engine.decoder(each, n_slots=8) for each in features] for _ in range(2))
+    for at in range(len(order) + 2):  # each begins a pass later than the one before
+        steps = [order[at - i] if 0 <= at - i < len(order) else None for i in range(3)]
+        asked = []
+        for i, slots in enumerate(steps):
+            if slots is not None:
+                tokens = rng.integers(0, 300, len(slots))
+                asked.append((i, (tokens, slots, slots, seen[slots], np.arange(len(slots)))))
+        answers = together([Pass(joint[i], *about) for i, about in asked])
+        for (i, about), found in zip(asked, answers, strict=True):
+            for ours, expected in zip(found, alone[i].step(*about), strict=True):
+                close = 1e-5 if precision == "float32" else 0.03  # a last bit may round otherwise
+                assert np.linalg.norm(ours - expected) <= close * np.linalg.norm(expected)

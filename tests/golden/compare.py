@@ -19,14 +19,14 @@ from streamd.models import ModelDimensions
 from streamd.models.catalog import usual_heads
 from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.whisper.decode import Context, Decoded, decode, detect_language, slots_needed
+from streamd.whisper.decode import Context, Decoded, detect_language, slots_needed
 from streamd.whisper.longform import TranscribedWindow, Transcriber
 from streamd.whisper.longform.segments import clips_at
 from streamd.whisper.mel import RecordingMel, log_mel
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.golden.shapes import SHAPES, shaped_weights
-from tests.support.decoders import CheckedEngine
+from tests.support.decoders import CheckedEngine, decode
 
 DOCUMENTS = {"golden": ("tiny.en", "random"), "shapes": tuple(SHAPES)}
 """The documents with single windows, and their models."""

@@ -5,10 +5,15 @@ slot that was freed too early, taken twice or hidden by mistake changes the tran
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from streamd.engines.reference import ReferenceDecoder, ReferenceEngine
+from streamd.options import DecodingOptions
+from streamd.whisper import decode as searches
+from streamd.whisper.decode import Decoded
+from streamd.whisper.engine import Search, alone
 
 N_TEXT = 256
 """Text tokens of `vocabulary`: the bytes."""
@@ -139,3 +144,18 @@ class CheckedDecoder(ReferenceDecoder):
     def adopt(self, before, n):
         self._written[:n] = True
         return super().adopt(before, n)
+
+
+def decode(*args: Any, **how: Any) -> Decoded:
+    """The result of a search that runs alone."""
+    return alone(searches.decode(*args, **how))
+
+
+def with_fallback(attempt: Callable[[float], Decoded], options: DecodingOptions) -> Decoded:
+    """The attempt that is taken, where each one is known at once."""
+
+    def search(temperature: float) -> Search[Decoded]:
+        return attempt(temperature)
+        yield  # a search that asks for no pass
+
+    return alone(searches.with_fallback(search, options))

@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 
 from streamd.options import DecodingOptions
-from streamd.whisper.decode import Context, Decoded, decode, is_silence, with_fallback
+from streamd.whisper.decode import Context, Decoded, is_silence
 from streamd.whisper.tokenizer import Tokenizer
-from tests.support.decoders import N_VOCAB, ContextDecoder, hashed, vocabulary
+from tests.support.decoders import (
+    N_VOCAB,
+    ContextDecoder,
+    decode,
+    hashed,
+    vocabulary,
+    with_fallback,
+)
 
 OPTIONS = DecodingOptions(least_evidence=-9.0)
 

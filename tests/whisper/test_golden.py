@@ -12,16 +12,16 @@ from streamd.options import DecodingOptions
 from streamd.whisper.decode import (
     Context,
     Decoded,
-    decode,
     slots_needed,
-    with_fallback,
 )
+from streamd.whisper.engine import alone
 from streamd.whisper.rules import Rules
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import align, find_words
 from tests.golden import load
 from tests.golden.compare import DOCUMENTS, N_SAMPLED, Subject, cases, subject
 from tests.golden.shapes import SHAPES
+from tests.support.decoders import decode, with_fallback
 
 MODELS = DOCUMENTS["golden"]
 
@@ -100,13 +100,9 @@ def check_language(model: Subject, case: dict[str, Any]) -> None:
 def check_word_times(model: Subject, case: dict[str, Any]) -> None:
     """A pass over the known text: openai-whisper's times, but for near ties."""
     tokenizer, decoder = model.tokenizer(), model.decoder(case, len(case["tokens"]) + 5)
-    words = align(
-        decoder,
-        tokenizer,
-        case["tokens"],
-        language=tokenizer.language,
-        n_frames=case["n_frames"],
-    )
+    language = tokenizer.language
+    found = align(decoder, tokenizer, case["tokens"], language=language, n_frames=case["n_frames"])
+    words = alone(found)
     assert [word.text for word in words] == [text for text, *_ in case["words"]]
     slack = {"abs": 1e-4} if model.is_reference else {"rel": 1e-3}
     assert [word.prob for word in words] == pytest.approx([p for *_, p in case["words"]], **slack)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from streamd.engines.onnx import OnnxEngine, build
 from streamd.options import DecodingOptions
 from streamd.whisper.beam import beam_search, best
-from streamd.whisper.decode import Context, Decoded, decode, slots_needed
-from streamd.whisper.engine import Decoder
+from streamd.whisper.decode import Context, Decoded, slots_needed
+from streamd.whisper.engine import Decoder, alone
 from streamd.whisper.greedy import Sampler, draw, sample
 from streamd.whisper.mel import log_mel
 from streamd.whisper.paths import Cache, Path, log_softmax
@@ -27,6 +27,7 @@ from tests.support.decoders import (
     SOT,
     CheckedEngine,
     ContextDecoder,
+    decode,
     hashed,
     scripted,
     vocabulary,
@@ -305,9 +306,10 @@ def test_a_beam_of_one_is_greedy(seed, prefix, eot_bias):
     greedy = run(predict, Context(12, prefix=tuple(prefix)))
     given_tokens = (SOT, NOTIMESTAMPS, *prefix)
     cache = Cache(ContextDecoder(predict, 40))
-    prefill = cache.prefill(given_tokens, [len(given_tokens) - 1])
+    prefill = alone(cache.prefill(given_tokens, [len(given_tokens) - 1]))
     rules = Rules(TOKENIZER, GREEDY)
-    (path,) = beam_search(cache, prefill, rules=rules, options=DecodingOptions(), max_tokens=12)
+    beams = beam_search(cache, prefill, rules=rules, options=DecodingOptions(), max_tokens=12)
+    (path,) = alone(beams)
     assert path.tokens == greedy.tokens
     assert path.ended == greedy.ended
     assert path.sum_logprob == pytest.approx(greedy.avg_logprob * (len(greedy.tokens) + 1))
@@ -379,17 +381,17 @@ def test_a_sample_s_luck_does_not_depend_on_how_long_the_others_are():
 
     def transcripts(numbers: np.ndarray) -> list[tuple[int, ...]]:
         cache = Cache(ContextDecoder(hashed(7, eot_bias=5.0), 200))
-        prefill = cache.prefill((SOT, NOTIMESTAMPS), [1])
+        prefill = alone(cache.prefill((SOT, NOTIMESTAMPS), [1]))
         sampler = Sampler(1.0, numbers.shape[1], Luck(numbers))
         rules = Rules(TOKENIZER, GREEDY)
-        paths = sample(cache, prefill, rules=rules, sampler=sampler, max_tokens=12)
+        paths = alone(sample(cache, prefill, rules=rules, sampler=sampler, max_tokens=12))
         return sorted(path.tokens for path in paths)
 
     numbers = np.random.default_rng(3).random((12, 5))
     together = transcripts(numbers)
     assert len({len(tokens) for tokens in together}) > 1
-    alone = [tokens for i in range(5) for tokens in transcripts(numbers[:, i : i + 1])]
-    assert sorted(alone) == together
+    one_by_one = [tokens for i in range(5) for tokens in transcripts(numbers[:, i : i + 1])]
+    assert sorted(one_by_one) == together
 
 
 def test_the_best_path_is_the_likeliest_for_its_length():
@@ -476,13 +478,13 @@ def test_cached_steps_are_full_forward_passes(engine, features, seed):
     rng = np.random.default_rng(seed)
     cache = Cache(engine.decoder(features, 40))
     context = rng.integers(0, 300, rng.integers(1, 9)).tolist()
-    path, _ = cache.prefill([*context, 7, 8, 9], [0])
+    path, _ = alone(cache.prefill([*context, 7, 8, 9], [0]))
     paths = [path.cut(len(context))] * 3  # a draft that was dropped, and three beams
     for _ in range(5):
         cache.keep(paths)
         chosen = rng.integers(0, len(paths), len(paths))
         paths = [paths[i].append(int(rng.integers(0, 300)), 0.0, 0.0) for i in chosen]
-        paths, rows = cache.extend(paths)
+        paths, rows = alone(cache.extend(paths))
         for path, row in zip(paths, rows, strict=True):
             logits, alignment = full_forward(engine.decoder(features, 40), [*context, *path.tokens])
             np.testing.assert_allclose(row, logits, rtol=1e-4, atol=1e-4)

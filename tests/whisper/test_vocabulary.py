@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.options import DecodingOptions
-from streamd.whisper.decode import Context, Decoded, decode, slots_needed
+from streamd.whisper.decode import Context, Decoded, slots_needed
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Phrase, Vocabularies, Vocabulary, forms, parse
-from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, hashed, vocabulary
+from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, decode, hashed, vocabulary
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,), loops=None)

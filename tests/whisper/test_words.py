@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from streamd.options import DecodingOptions
 from streamd.types import FRAME, Word
-from streamd.whisper.decode import Context, Decoded, decode
+from streamd.whisper.decode import Context, Decoded
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import (
     attention,
@@ -21,7 +21,7 @@ from streamd.whisper.words import (
     tighten,
     warp,
 )
-from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, scripted, vocabulary
+from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, decode, scripted, vocabulary
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 N_CTX = 200

@@ -11,8 +11,10 @@ what greedy search and draft verification need. Any other pass is written after 
 ever used, and then moved to its own slots.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -34,13 +36,14 @@ from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.types import Mel
-from streamd.whisper.engine import Decoder
+from streamd.whisper.engine import Answer, Decoder, Pass, Together
 
 """Precision of the linear layers' weights; in int8 their activations are rounded too."""
 
 _WEIGHTS = ".weights"
 _GRAPHS, _SILENCE = ("encoder.onnx", "decoder.onnx"), "silence.npz"
-FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), _SILENCE)
+_MANY = "decoder_many.onnx"
+FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), _MANY, _SILENCE)
 """The files that `save` writes."""
 
 _FAILURES = (
@@ -65,6 +68,8 @@ _SPINNING = "1" if tuple(map(int, __version__.split(".")[:2])) >= (1, 31) else "
 """Older versions cannot limit it and would spin for milliseconds."""
 _POOL_STEP = 64
 """The memory grows by this many slots; most windows need one step."""
+N_TOGETHER = 8
+"""Windows in one pass of the decoder for several."""
 _LEAST_ROWS = 2
 """A single token is run as two rows, of which the second is ignored.
 
@@ -99,14 +104,19 @@ class OnnxEngine:
         encoder: InferenceSession,
         decoder: InferenceSession,
         *,
+        many: Callable[[], InferenceSession],
         silence: Mapping[str, NDArray[np.float32]],
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
         """`silence` are its keys and values, (n_positions, width), without rows if there is none.
 
-        `arrays` are in use by the sessions, which do not keep a reference to them.
+        `many` opens the decoder for several windows. `arrays` are in use by the sessions, which do
+        not keep a reference to them.
         """
         self.dims = dims
+        self.n_together = N_TOGETHER
+        self._open_many = many
+        self._many: InferenceSession | None = None
         self._arrays = arrays
         self._encoder = encoder
         self._decoder = decoder
@@ -171,6 +181,17 @@ class OnnxEngine:
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         return OnnxDecoder(self._decoder, self.dims, features=features, n_slots=n_slots)
 
+    def for_decoder(self, features: OnnxFeatures) -> OnnxFeatures:
+        """Copy what a decoder needs, less than half of the memory."""
+        views = {n: view.copy() for n, view in features.views.items() if n.startswith("cross_")}
+        return replace(features, buffers={}, views=views)
+
+    def together(self) -> Together:
+        """Give what runs passes of several decoders at once."""
+        if self._many is None:  # live captions do without
+            self._many = self._open_many()
+        return _Together(self._many, self.dims)
+
 
 class OnnxDecoder:
     """A `Decoder` (streamd/whisper/engine.py) on ONNX Runtime."""
@@ -187,19 +208,16 @@ class OnnxDecoder:
         self.n_vocab = dims.n_vocab
         self.n_text_ctx = dims.n_text_ctx
         self.n_slots = n_slots
+        self.features = features
         self._session = session
-        self._io: IOBinding = session.io_binding()
-        d_head = dims.n_text_state // dims.n_text_head
-        for name, rows in features.views.items():
-            if name.startswith("cross_"):
-                heads = rows.reshape(-1, dims.n_text_head, d_head)
-                self._io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(heads))
-        self._io.bind_ortvalue_input("cross_bias", OrtValue.ortvalue_from_numpy(features.bias))
-        self._features = features
+        self._dims = dims
+        self._io: IOBinding | None = None
+        self._bound: NDArray[np.float32] | None = None
         self._n_heads = session.get_outputs()[1].shape[1]
         self._n_used = 0
+        d_head = dims.n_text_state // dims.n_text_head
         shape = (dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head)
-        self._pool: NDArray[np.float32] = np.zeros(shape, np.float32)
+        self.pool: NDArray[np.float32] = np.zeros(shape, np.float32)
 
     def step(
         self,
@@ -210,9 +228,29 @@ class OnnxDecoder:
         want: NDArray[np.int64],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Run k tokens in one pass. Raises `EngineError` if ONNX Runtime fails."""
+        rows = max(len(slots), _LEAST_ROWS)
+        place = self.place(slots, visible, rows)
+        if self._io is None:
+            self._io = self._session.io_binding()
+            self.bind_features(self._io)
+        if self._bound is not self.pool:
+            self.bind_pool(self._io)
+            self._bound = self.pool
+        inputs: dict[str, NDArray[Any]] = {
+            "tokens": np.resize(tokens, rows),
+            "positions": np.resize(positions, rows),
+            "want": np.ascontiguousarray(want, np.int64),
+            **place.inputs,
+        }
+        logits = np.empty((len(want), self.n_vocab), np.float32)
+        alignment = np.empty((rows, self._n_heads, len(self.features.bias)), np.float32)
+        _run(self._session, self._io, inputs, {"logits": logits, "alignment": alignment})
+        return logits, self.settle(place, alignment)
+
+    def place(self, slots: NDArray[np.int64], visible: NDArray[np.bool_], rows: int) -> "_Place":
+        """Find the place of a pass in the pool, which is larger then, and what it sees."""
         # The graph writes the pass at `first` and after: see the module's docstring.
         k, first = len(slots), int(slots[0])
-        rows = max(k, _LEAST_ROWS)
         n_used = max(self._n_used, int(slots.max()) + 1)
         in_place = bool((np.diff(slots) == 1).all()) and not visible[:, first + k :].any()
         if not in_place:
@@ -228,55 +266,169 @@ class OnnxDecoder:
         seen[:k, first : first + k] = visible[:, slots]
         # The row that is ignored must see something: a softmax over nothing would be NaN.
         seen[k:, first + k :] = True
-        # It also writes a slot, which may be in use: keep what is there.
-        overwritten = self._pool[..., first + k : first + rows, :].copy()
         inputs: dict[str, NDArray[Any]] = {
-            "tokens": np.resize(tokens, rows),
-            "positions": np.resize(positions, rows),
-            "want": np.ascontiguousarray(want, np.int64),
             "last": np.array([first + rows - 1], np.int32),
             "n_total": np.array([first + rows], np.int32),
             "mask": np.where(seen, np.float32(0), np.float32(-np.inf))[None, None],
         }
-        logits = np.empty((len(want), self.n_vocab), np.float32)
-        alignment = np.empty((rows, self._n_heads, len(self._features.bias)), np.float32)
-        for name, array in inputs.items():
-            self._io.bind_cpu_input(name, array)
-        for name, result in (("logits", logits), ("alignment", alignment)):
-            self._io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
-        try:
-            self._session.run_with_iobinding(self._io)
-        except _FAILURES as error:
-            raise _engine_error(error) from error
-        self._pool[..., first + k : first + rows, :] = overwritten
-        if not in_place:
-            self._pool[..., slots, :] = self._pool[..., first : first + k, :]
-        n_silence = self._features.n_silence
+        # It also writes a slot, which may be in use: keep what is there.
+        overwritten = self.pool[..., first + k : first + rows, :].copy()
+        return _Place(slots, first, rows, in_place, inputs, overwritten)
+
+    def settle(self, place: "_Place", alignment: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Move the keys and values of a pass to their slots; return its alignment."""
+        k, first = len(place.slots), place.first
+        self.pool[..., first + k : first + place.rows, :] = place.overwritten
+        if not place.in_place:
+            self.pool[..., place.slots, :] = self.pool[..., first : first + k, :]
+        n_silence = self.features.n_silence
         sound, silent = alignment[:k, :, n_silence:], alignment[:k, :, :n_silence]
-        return logits, np.concatenate([sound, silent], axis=-1)
+        return np.concatenate([sound, silent], axis=-1)
+
+    def bind_features(self, io: IOBinding, suffix: str = "") -> None:
+        """Bind the window's features to the inputs of a pass."""
+        for name, rows in self.features.views.items():
+            if name.startswith("cross_"):
+                heads = rows.reshape(rows.shape[1], self._dims.n_text_head, -1)
+                io.bind_ortvalue_input(name + suffix, OrtValue.ortvalue_from_numpy(heads))
+        bias = OrtValue.ortvalue_from_numpy(self.features.bias)
+        io.bind_ortvalue_input(f"cross_bias{suffix}", bias)
+
+    def bind_pool(self, io: IOBinding, suffix: str = "") -> None:
+        """Bind the pool, after each time that it grew."""
+        for layer, (keys, values) in enumerate(self.pool):
+            for kind, array in (("key", keys), ("value", values)):
+                name = f"{kind}_{layer}{suffix}"
+                shared = OrtValue.ortvalue_from_numpy(array)  # shares our memory
+                io.bind_ortvalue_input(name, shared)
+                io.bind_ortvalue_output(f"new_{name}", shared)
 
     def adopt(self, before: Decoder, n: int) -> bool:
         """Take the first `n` slots of another window's decoder."""
         if not isinstance(before, OnnxDecoder):
             return False
         self._grow(n)
-        self._pool[..., :n, :] = before._pool[..., :n, :]
+        self.pool[..., :n, :] = before.pool[..., :n, :]
         self._n_used = n
         return True
 
     def _grow(self, n_slots: int) -> None:
-        n_pool = self._pool.shape[-2]
+        n_pool = self.pool.shape[-2]
         if n_slots <= n_pool:
             return
-        *outer, _, d_head = self._pool.shape
+        *outer, _, d_head = self.pool.shape
         larger = np.zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.float32)
-        larger[..., :n_pool, :] = self._pool
-        self._pool = larger
-        for layer, (keys, values) in enumerate(self._pool):
-            for name, array in ((f"key_{layer}", keys), (f"value_{layer}", values)):
-                shared = OrtValue.ortvalue_from_numpy(array)  # shares our memory
-                self._io.bind_ortvalue_input(name, shared)
-                self._io.bind_ortvalue_output(f"new_{name}", shared)
+        larger[..., :n_pool, :] = self.pool
+        self.pool = larger
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a pass is in the pool: from slot `first` on, `rows` of them, the graph writes.
+
+    These are `slots` if it is `in_place`. `overwritten` is what was there behind the pass.
+    """
+
+    slots: NDArray[np.int64]
+    first: int
+    rows: int
+    in_place: bool
+    inputs: Mapping[str, NDArray[Any]]
+    overwritten: NDArray[np.float32]
+
+
+class _Together:
+    """Passes of several windows at once, on a decoder's graph for `N_TOGETHER` windows."""
+
+    def __init__(self, session: InferenceSession, dims: ModelDimensions) -> None:
+        self._session, self._n_vocab = session, dims.n_vocab
+        self._io = session.io_binding()
+        self._suffixes = [f".{at}" for at in range(N_TOGETHER)]
+        self._n_heads = session.get_outputs()[1].shape[1]
+        # The graph has rows of every window: where there is none, a token that nobody reads.
+        nothing = np.zeros((1, 1, dims.n_text_state), np.float32)
+        names = [
+            f"cross_{kind}_{at}" for kind in ("key", "value") for at in range(dims.n_text_layer)
+        ]
+        features = OnnxFeatures({}, dict.fromkeys(names, nothing), np.zeros(1, np.float32), 0)
+        self._idle = OnnxDecoder(session, dims, features=features, n_slots=1)
+        for suffix in self._suffixes:
+            self._idle.bind_features(self._io, suffix)
+        self._seats = [self._idle] * N_TOGETHER
+        self._pools: list[NDArray[np.float32] | None] = [None] * N_TOGETHER
+
+    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
+        """Run at most `N_TOGETHER` passes, each of another window, in one of the graph."""
+        asked = {id(each.decoder): each for each in passes}
+        self._seat([each.decoder for each in passes if isinstance(each.decoder, OnnxDecoder)])
+        one = Pass(self._idle, *_IDLE)
+        seated = [asked.get(id(decoder), one) for decoder in self._seats]
+        inputs: dict[str, NDArray[Any]] = {
+            "sizes": np.array([len(each.tokens) for each in seated], np.int64),
+            "tokens": np.concatenate([each.tokens for each in seated]),
+            "positions": np.concatenate([each.positions for each in seated]),
+        }
+        begins = np.cumsum([0, *inputs["sizes"]])
+        wants = [each.want + begin for each, begin in zip(seated, begins, strict=False)]
+        inputs["want"] = np.concatenate(wants)
+        results = {"logits": np.empty((len(inputs["want"]), self._n_vocab), np.float32)}
+        places = []
+        for at, (each, suffix) in enumerate(zip(seated, self._suffixes, strict=True)):
+            decoder, k = self._seats[at], len(each.tokens)
+            place = decoder.place(each.slots, each.visible, k)
+            if decoder.pool is not self._pools[at]:
+                decoder.bind_pool(self._io, suffix)
+                self._pools[at] = decoder.pool
+            places.append(place)
+            inputs |= {name + suffix: array for name, array in place.inputs.items()}
+            shape = (k, self._n_heads, len(decoder.features.bias))
+            results[f"alignment{suffix}"] = np.empty(shape, np.float32)
+        _run(self._session, self._io, inputs, results)
+        answers, ends = {}, np.cumsum([len(want) for want in wants])
+        for at, suffix in enumerate(self._suffixes):
+            decoder, end = self._seats[at], ends[at]
+            logits = results["logits"][end - len(wants[at]) : end]
+            alignment = decoder.settle(places[at], results[f"alignment{suffix}"])
+            answers[id(decoder)] = (logits, alignment)
+        return [answers[id(each.decoder)] for each in passes]
+
+    def _seat(self, decoders: Sequence[OnnxDecoder]) -> None:
+        """Bind the features of decoders that are new, in place of those that are done."""
+        known = {id(decoder) for decoder in self._seats}
+        new = [decoder for decoder in decoders if id(decoder) not in known]
+        present = {id(decoder) for decoder in decoders}
+        for at, (decoder, suffix) in enumerate(zip(self._seats, self._suffixes, strict=True)):
+            if id(decoder) in present:
+                continue
+            chosen = new.pop() if new else self._idle
+            if chosen is not decoder:
+                chosen.bind_features(self._io, suffix)
+                self._seats[at], self._pools[at] = chosen, None
+
+
+_IDLE = (
+    np.zeros(1, np.int64),
+    np.zeros(1, np.int64),
+    np.zeros(1, np.int64),
+    np.ones((1, 1), np.bool_),
+    np.zeros(0, np.int64),
+)
+
+
+def _run(
+    session: InferenceSession,
+    io: IOBinding,
+    inputs: Mapping[str, NDArray[Any]],
+    results: Mapping[str, NDArray[np.float32]],
+) -> None:
+    for name, array in inputs.items():
+        io.bind_cpu_input(name, array)
+    for name, result in results.items():
+        io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
+    try:
+        session.run_with_iobinding(io)
+    except _FAILURES as error:
+        raise _engine_error(error) from error
 
 
 def build(
@@ -296,7 +448,7 @@ def build(
     Runtime refuses the graphs.
     """
     # here because few starts need to write graphs
-    from streamd.engines.onnx.graphs import graphs, silence_rows
+    from streamd.engines.onnx.graphs import decoders, graphs, silence_rows
 
     sessions = []
     arrays: list[NDArray[Any]] = []
@@ -307,8 +459,16 @@ def build(
         sessions.append(_new_session(graph.model, threads, tensors=graph.tensors))
         arrays += graph.tensors.values()
     encoder, decoder = sessions
+
+    def many() -> InferenceSession:
+        made = decoders(
+            dims, weights, alignment_heads=alignment_heads, precision=precision, n=N_TOGETHER
+        )
+        arrays.extend(made.tensors.values())
+        return _new_session(made.model, threads, tensors=made.tensors)
+
     rows = silence_rows(dims, weights, silence)
-    return OnnxEngine(dims, encoder, decoder, silence=rows, arrays=arrays)
+    return OnnxEngine(dims, encoder, decoder, many=many, silence=rows, arrays=arrays)
 
 
 def save(
@@ -324,13 +484,21 @@ def save(
 
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
-    from streamd.engines.onnx.graphs import graphs, silence_rows  # here for the reason above
+    from streamd.engines.onnx.graphs import decoders, graphs, silence_rows  # for the reason above
 
-    made = graphs(
-        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
-    )
+    heads = alignment_heads
+    made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
+    many = decoders(dims, weights, alignment_heads=heads, precision=precision, n=N_TOGETHER)
+    # Its weights are those of the other decoder, in the same order: they share a file, whose pages
+    # are in memory once.
+    shared = folder / (_GRAPHS[1] + _WEIGHTS)
+    before = _digest(shared)
+    place = folder / _MANY
+    _new_session(many.model, threads=1, tensors=many.tensors, save=place, saved_weights=shared.name)
+    if _digest(shared) != before:
+        raise EngineError("the graphs of the decoder do not agree on their weights")
     with (folder / _SILENCE).open("wb") as file:
         # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
         np.savez(file, **silence_rows(dims, weights, silence))  # type: ignore[arg-type]
@@ -368,7 +536,8 @@ def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEng
     encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
     try:
         with np.load(folder / _SILENCE) as rows:
-            return OnnxEngine(dims, encoder, decoder, silence=dict(rows))
+            many = partial(_new_session, folder / _MANY, threads)
+            return OnnxEngine(dims, encoder, decoder, many=many, silence=dict(rows))
     except (OSError, ValueError, BadZipFile) as error:
         raise EngineError(f"{folder / _SILENCE} is damaged: {error}") from error
 
@@ -379,12 +548,13 @@ def _new_session(
     *,
     tensors: Mapping[str, NDArray[Any]] | None = None,
     save: Path | None = None,
+    saved_weights: str = "",
 ) -> InferenceSession:
     """Load a model: a file that was saved, or bytes with the weights in `tensors`.
 
     The caller keeps the arrays while the session lives. If `save` is given, the optimised graph is
-    written there, and its weights beside it. Raises `EngineError` if ONNX Runtime refuses the
-    model.
+    written there, and its weights beside it, in a file of their own or `saved_weights`. Raises
+    `EngineError` if ONNX Runtime refuses the model.
     """
     options = SessionOptions()
     options.intra_op_num_threads = threads
@@ -402,7 +572,8 @@ def _new_session(
     if save:
         options.optimized_model_filepath = str(save)
         saved = "session.optimized_model_external_initializers"
-        options.add_session_config_entry(f"{saved}_file_name", save.name + _WEIGHTS)
+        name = saved_weights or save.name + _WEIGHTS
+        options.add_session_config_entry(f"{saved}_file_name", name)
         options.add_session_config_entry(f"{saved}_min_size_in_bytes", "1024")
         # in the kernels' order, so that they can be used where they are mapped
         options.add_session_config_entry(
@@ -416,6 +587,11 @@ def _new_session(
         return InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except _FAILURES as error:
         raise _engine_error(error) from error
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _engine_error(error: Exception) -> EngineError:

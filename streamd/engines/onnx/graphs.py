@@ -8,6 +8,7 @@ are quantised.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -42,9 +43,21 @@ def graphs(
 ) -> Iterator[Graph]:
     """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
     yield encoder_graph(dims, weights, _ENCODER[precision], biased=silence is not None)
+    yield decoders(dims, weights, alignment_heads=alignment_heads, precision=precision, n=1)
+
+
+def decoders(
+    dims: ModelDimensions,
+    weights: Weights,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
+    precision: Precision,
+    n: int,
+) -> Graph:
+    """Build the decoder's graph for `n` windows at a time."""
     heads = sorted(alignment_heads)
     kind = Linear.ROWS if precision == "int8" else Linear.FLOAT32
-    yield decoder_graph(dims, weights, kind, alignment_heads=heads)
+    return decoder_graph(dims, weights, kind, alignment_heads=heads, n_windows=n)
 
 
 def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, biased: bool) -> Graph:
@@ -129,6 +142,7 @@ def decoder_graph(
     kind: Linear,
     *,
     alignment_heads: Sequence[tuple[int, int]],
+    n_windows: int = 1,
 ) -> Graph:
     """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
@@ -141,37 +155,90 @@ def decoder_graph(
     Outputs: ``logits`` (m, n_vocab); ``alignment`` (k, n_heads, n_ctx), heads in the order given,
     which must be sorted; ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the
     memory of the inputs ``key_<layer>``, ``value_<layer>``.
+
+    With several windows, each has its own cache and features, and all inputs and outputs but
+    ``tokens``, ``positions``, ``want`` and ``logits`` once, with a suffix (`suffixes`). The tokens
+    of the first one come first; ``sizes`` (n_windows,) int64 says how many each has, at least one.
+    Only attention tells them apart: every other weight is read once for all.
     """
     g = GraphBuilder(dims, weights, kind)
     tokens = g.input("tokens", ["k"], ElementType.INT64)
     positions = g.input("positions", ["k"], ElementType.INT64)
     want = g.input("want", ["m"], ElementType.INT64)
-    place = [
-        g.input("last", [1], ElementType.INT32),
-        g.input("n_total", [1], ElementType.INT32),
-        g.input("mask", [1, 1, "k", "n_total"]),
-    ]
-    cross_bias = g.input("cross_bias", ["n_ctx"])
-    n_heads = len(alignment_heads)
+    windows = _Windows(g, n_windows)
     g.output("logits", ["m", dims.n_vocab])
-    g.output("alignment", ["k", n_heads, "n_ctx"])
+    outputs = [
+        g.output(
+            f"alignment{window.suffix}",
+            [f"k{window.suffix}", len(alignment_heads), f"n_ctx{window.suffix}"],
+        )
+        for window in windows.each
+    ]
     embedded = g.op("Gather", [g.parameter("decoder.positional_embedding"), positions])
     x = g.add(_embed(g, tokens), embedded)
-    alignment = []
+    alignment: list[list[str]] = [[] for _ in range(n_windows)]
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
-        x = g.add(x, _attend_to_text(g, g.layer_norm(x, f"{block}.attn_ln"), layer, place))
+        x = g.add(x, _attend_to_text(g, g.layer_norm(x, f"{block}.attn_ln"), layer, windows))
         y = g.layer_norm(x, f"{block}.cross_attn_ln")
-        attended, scores = _attend_to_audio(g, y, layer, cross_bias)
+        attended, scores = _attend_to_audio(g, y, layer, windows)
         x = g.add(x, attended)
         x = g.add(x, g.feed_forward(x, block))
         heads = [head for its_layer, head in alignment_heads if its_layer == layer]
         if heads:
-            alignment.append(g.op("Gather", [scores, g.constant(heads)], {"axis": 0}))
+            for found, its_scores in zip(alignment, scores, strict=True):
+                found.append(g.op("Gather", [its_scores, g.constant(heads)], {"axis": 0}))
     wanted = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
     _project_to_logits(g, wanted)
-    g.transpose(g.op("Concat", alignment, {"axis": 0}), [1, 0, 2], to="alignment")
+    for name, found in zip(outputs, alignment, strict=True):
+        g.transpose(g.op("Concat", found, {"axis": 0}), [1, 0, 2], to=name)
     return g.graph()
+
+
+def suffixes(n_windows: int) -> list[str]:
+    """Return what the names of each window's inputs and outputs end in; for one: nothing."""
+    return [f".{at}" for at in range(n_windows)] if n_windows > 1 else [""]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The names of a window's inputs, but for keys and values."""
+
+    suffix: str
+    place: tuple[str, str, str]
+    cross_bias: str
+
+
+class _Windows:
+    """The windows of a decoder's graph, and how their rows are taken apart and put together."""
+
+    def __init__(self, g: GraphBuilder, n: int) -> None:
+        self._g = g
+        self._sizes = g.input("sizes", [n], ElementType.INT64) if n > 1 else ""
+        self.each = [
+            _Window(
+                suffix,
+                place=(
+                    g.input(f"last{suffix}", [1], ElementType.INT32),
+                    g.input(f"n_total{suffix}", [1], ElementType.INT32),
+                    g.input(f"mask{suffix}", [1, 1, f"k{suffix}", f"n_total{suffix}"]),
+                ),
+                cross_bias=g.input(f"cross_bias{suffix}", [f"n_ctx{suffix}"]),
+            )
+            for suffix in suffixes(n)
+        ]
+
+    def apart(self, rows: str) -> list[str]:
+        """Cut rows of all windows, the first axis, into those of each."""
+        if not self._sizes:
+            return [rows]
+        names = [f"{rows}{window.suffix}" for window in self.each]
+        self._g.op("Split", [rows, self._sizes], {"axis": 0}, to=names[0], more=names[1:])
+        return names
+
+    def together(self, rows: Sequence[str]) -> str:
+        """Put rows of the windows one after another."""
+        return self._g.op("Concat", rows, {"axis": 0}) if self._sizes else rows[0]
 
 
 def _convolutions(g: GraphBuilder, mel: str) -> str:
@@ -266,37 +333,50 @@ def _project_to_logits(g: GraphBuilder, x: str) -> None:
     g.op("Add", [product, common], to="logits")
 
 
-def _attend_to_text(g: GraphBuilder, x: str, layer: int, place: Sequence[str]) -> str:
+def _attend_to_text(g: GraphBuilder, x: str, layer: int, windows: _Windows) -> str:
     """Add self-attention over the cache, into which the pass's keys and values are written."""
     name = f"decoder.blocks.{layer}.attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
-    shape: Shape = [1, n_head, "n_pool", d_head]
-    cache = [g.input(f"{kind}_{layer}", shape) for kind in ("key", "value")]
-    written = [g.output(f"new_{kind}_{layer}", shape) for kind in ("key", "value")]
-    together = g.linear(x, f"{name}.query", f"{name}.key", f"{name}.value")
-    last, n_total, mask = place
-    # query, key and value come packed; the three empty inputs are rotary embeddings
-    inputs = [g.batch_of_one(together), "", "", *cache, last, n_total, "", "", "", mask]
     heads = {"num_heads": n_head, "kv_num_heads": n_head}
-    attended = g.op("GroupQueryAttention", inputs, heads, domain=CONTRIB, more=written)
-    return g.linear(g.op("Squeeze", [attended, g.constant([0])]), f"{name}.out")
+    together = g.linear(x, f"{name}.query", f"{name}.key", f"{name}.value")
+    attended = []
+    for rows, window in zip(windows.apart(together), windows.each, strict=True):
+        shape: Shape = [1, n_head, f"n_pool{window.suffix}", d_head]
+        names = [f"{kind}_{layer}{window.suffix}" for kind in ("key", "value")]
+        cache = [g.input(each, shape) for each in names]
+        written = [g.output(f"new_{each}", shape) for each in names]
+        last, n_total, mask = window.place
+        # query, key and value come packed; the three empty inputs are rotary embeddings
+        inputs = [g.batch_of_one(rows), "", "", *cache, last, n_total, "", "", "", mask]
+        found = g.op("GroupQueryAttention", inputs, heads, domain=CONTRIB, more=written)
+        attended.append(g.op("Squeeze", [found, g.constant([0])]))
+    return g.linear(windows.together(attended), f"{name}.out")
 
 
-def _attend_to_audio(g: GraphBuilder, x: str, layer: int, cross_bias: str) -> tuple[str, str]:
-    """Add cross-attention; returns its output and the scores (n_head, k, n_ctx) without bias."""
+def _attend_to_audio(
+    g: GraphBuilder, x: str, layer: int, windows: _Windows
+) -> tuple[str, list[str]]:
+    """Add cross-attention; returns its output and scores (n_head, k, n_ctx) without bias."""
     name = f"decoder.blocks.{layer}.cross_attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
-    key, value = (
-        g.input(f"cross_{kind}_{layer}", ["n_ctx", n_head, d_head]) for kind in ("key", "value")
-    )
     weight, bias = (g.weights[f"{name}.query.{leaf}"] for leaf in ("weight", "bias"))
     scale = np.float32(d_head**-0.5)
-    query = g.project(x, f"{name}.query", Projection(weight * scale, bias * scale))
-    query = g.reshape(query, [-1, n_head, d_head])
+    queries = g.project(x, f"{name}.query", Projection(weight * scale, bias * scale))
+    queries = g.reshape(queries, [-1, n_head, d_head])
     # the heads are the second axis of all but the scores, where they are the first
     both = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
-    scores = g.op("FusedMatMul", [query, key], both, domain=CONTRIB)
-    weights = g.op("Softmax", [g.add(scores, cross_bias)], {"axis": -1})
-    attended = g.op("FusedMatMul", [weights, value], {"transBatchB": 1}, domain=CONTRIB)
-    rows = g.reshape(g.transpose(attended, [1, 0, 2]), [-1, g.dims.n_text_state])
-    return g.linear(rows, f"{name}.out"), scores
+    attended, all_scores = [], []
+    for query, window in zip(windows.apart(queries), windows.each, strict=True):
+        key, value = (
+            g.input(
+                f"cross_{kind}_{layer}{window.suffix}", [f"n_ctx{window.suffix}", n_head, d_head]
+            )
+            for kind in ("key", "value")
+        )
+        scores = g.op("FusedMatMul", [query, key], both, domain=CONTRIB)
+        all_scores.append(scores)
+        weights = g.op("Softmax", [g.add(scores, window.cross_bias)], {"axis": -1})
+        found = g.op("FusedMatMul", [weights, value], {"transBatchB": 1}, domain=CONTRIB)
+        attended.append(g.transpose(found, [1, 0, 2]))
+    rows = g.reshape(windows.together(attended), [-1, g.dims.n_text_state])
+    return g.linear(rows, f"{name}.out"), all_scores

@@ -1,19 +1,22 @@
 """Transcribes whole recordings, window after window, as openai-whisper's `transcribe` does.
 
 With the same options, tokens, segments and word times are the same, unless the caller says where
-there is speech: then speech that a window's text leaves out is decoded again. Times are float
-seconds since the recording began, computed in openai-whisper's order: words often last exactly as
-long as one of its rules allows, and then its rounding decides. Columns are those of log-mel, 10 ms.
+there is speech. Then speech that a window's text leaves out is decoded again, and the clips do not
+depend on each other: the decoder runs several at once. Times are float seconds since the recording
+began, computed in openai-whisper's order: words often last exactly as long as one of its rules
+allows, and then its rounding decides. Columns are those of log-mel, 10 ms.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
 import numpy as np
 
 from streamd.options import DecodingOptions, LongformOptions
+from streamd.types import Mel
 from streamd.whisper.decode import (
     Context,
     Decoded,
@@ -24,8 +27,19 @@ from streamd.whisper.decode import (
     spoken,
     with_fallback,
 )
-from streamd.whisper.engine import Engine, FeaturesT
+from streamd.whisper.engine import (
+    Answer,
+    BatchEngine,
+    Engine,
+    FeaturesT,
+    Pass,
+    Search,
+    Together,
+    one_by_one,
+)
+from streamd.whisper.guards import find_repetition
 from streamd.whisper.longform.segments import (
+    COLUMNS_PER_FRAME,
     COLUMNS_PER_S,
     Clip,
     Split,
@@ -35,6 +49,7 @@ from streamd.whisper.longform.segments import (
     before_missed,
     column_at,
     end_of_words_s,
+    is_speech,
     missed_first,
     ms_of,
     split,
@@ -44,19 +59,32 @@ from streamd.whisper.longform.segments import (
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.prompt import Prompt
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.vocabulary import Vocabularies
+from streamd.whisper.vocabulary import Vocabularies, Vocabulary
 from streamd.whisper.words import align
 
 LEAST_SILENT_REST = 100
 """Columns (1 s): a shorter rest of a clip that ends in silence is not decoded."""
+LONGEST_WINDOW = 1_900
+"""Columns (19 s) of a window whose speech was detected: of more, an engine computes silence, too
+(streamd/models/silence.py), and the model misreads more (benchmarks/RESULTS.md)."""
+_LEAST_HALVED = 600
+"""Columns (6 s): a window of speech without a word is decoded again by halves if it is longer."""
+
+_SILENT = 2
+"""Columns of silence after the sound of a window: the engine goes on with the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranscribedWindow:
-    """The segments of one window, and up to where the recording is transcribed."""
+    """The segments of one window, and up to where the recording is transcribed.
+
+    In the columns `unheard`, which end there, is speech that has no words. Where several clips are
+    decoded at once, windows without segments come in between, for the caller to do something else.
+    """
 
     segments: tuple[TimedSegment, ...]
     reached_ms: int
+    unheard: Stretch | None = None
 
 
 class Transcriber(Generic[FeaturesT]):
@@ -79,19 +107,9 @@ class Transcriber(Generic[FeaturesT]):
             best_attempt=False,
             stop_margin=0.0,
         )
-        self._options = options = options or LongformOptions()
-        n_most = engine.dims.n_text_ctx // 2 - 1
-        self._vocabulary = Vocabularies(tokenizer).of(options.vocabulary)
-        self._prefix = tokenizer.encode_prompt(options.prefix)[:n_most]
-        self._prompt = Prompt(
-            n_most,
-            initial=tokenizer.encode_prompt(options.initial_prompt),
-            carry=options.carry_initial_prompt,
-        )
-        self._rng = np.random.default_rng(decoding.seed)
-        self._language = tokenizer.language
-        self._voiced: Voiced | None = None
-        self._last_speech_s = 0.0
+        self._options = options or LongformOptions()
+        self._vocabulary = Vocabularies(tokenizer).of(self._options.vocabulary)
+        self._latest: FeaturesT | None = None
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
         """The language after column `first`: that of the options, or the most probable one."""
@@ -115,41 +133,199 @@ class Transcriber(Generic[FeaturesT]):
         """Transcribe the clips of the finished recording, window by window as they are asked for.
 
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
-        word, the next window begins there, unlike in openai-whisper. Raises `EngineError`.
+        word, the next window begins there, and silence needs more than the model's word, unlike in
+        openai-whisper; and only text of the same clip is a prompt. Raises `EngineError`.
         """
-        self._language, self._voiced = language, voiced
-        n_full = 2 * self._engine.dims.n_audio_ctx
+        if voiced is None:
+            return _in_order([self._reader(mel, language).read(clips)], one_by_one, 1)
+        engine = self._engine
+        together: Together = one_by_one
+        n_together = 1
+        if isinstance(engine, BatchEngine):
+            together, n_together = engine.together(), engine.n_together
+        readers = (
+            self._reader(mel, language, voiced, at).read([clip]) for at, clip in enumerate(clips)
+        )
+        return _in_order(readers, together, n_together)
+
+    def _reader(
+        self, mel: RecordingMel, language: str, voiced: Voiced | None = None, at: int = 0
+    ) -> "_Reader[FeaturesT]":
+        """A reader of all clips, or of the one in this place."""
+        return _Reader(
+            self._engine,
+            self._tokenizer,
+            self._encode,
+            (
+                replace(self._decoding, best_attempt=voiced is not None),
+                _later(self._options) if at else self._options,
+            ),
+            source=_Source(mel, language, voiced, self._vocabulary),
+            rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
+        )
+
+    def _encode(self, mel: Mel, audio_ctx: int) -> FeaturesT:
+        engine = self._engine
+        if not isinstance(engine, BatchEngine):
+            return engine.encode(mel, audio_ctx=audio_ctx)
+        # Nothing of the window before is known, but its memory is taken.
+        self._latest = engine.encode(mel, audio_ctx=audio_ctx, previous=self._latest)
+        features: FeaturesT = engine.for_decoder(self._latest)
+        return features
+
+
+def _later(options: LongformOptions) -> LongformOptions:
+    """Options for clips after the first one, which alone has the prefix and the initial prompt."""
+    prompt = options.initial_prompt if options.carry_initial_prompt else ""
+    return replace(options, prefix="", initial_prompt=prompt)
+
+
+Reading = Generator[Pass | TranscribedWindow, Answer | None, None]
+"""Asks for passes of the decoder, and gives windows, for which it wants no answer."""
+
+
+def _in_order(
+    readings: Iterable[Reading], together: Together, n_most: int
+) -> Iterator[TranscribedWindow]:
+    """Run up to `n_most` readings at once; give their windows in the order of the readings."""
+    waiting, begun = iter(readings), deque[_Begun]()
+    reached_ms = 0
+    while True:
+        n_running = sum(not each.is_done for each in begun)
+        # One at a time: to go on from the start or from a window encodes the next one.
+        if n_running < n_most and (reading := next(waiting, None)) is not None:
+            begun.append(_Begun(reading))
+        elif not begun:
+            return
+        _go_on([each for each in begun if not each.is_done], together)
+        while begun:
+            for window in begun[0].take():
+                reached_ms = window.reached_ms
+                yield window
+            if not begun[0].is_done:
+                break
+            begun.popleft()
+        if n_most > 1:
+            yield TranscribedWindow((), reached_ms)
+
+
+def _go_on(readings: Sequence["_Begun"], together: Together) -> None:
+    """Run the passes that readings ask for; all go on to their next pass or window."""
+    passes = {each: each.asked for each in readings if each.asked is not None}
+    run = together if len(passes) > 1 else one_by_one
+    answers = dict(zip(passes, run(list(passes.values())), strict=True))
+    for each in readings:
+        each.go_on(answers.get(each))
+
+
+class _Begun:
+    """A reading: the pass that it `asked` for, unless it gave a window or is done."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._windows: list[TranscribedWindow] = []
+        self.asked: Pass | None = None
+        self.is_done = False
+
+    def go_on(self, answer: Answer | None) -> None:
+        """Give it the answer to its pass; it goes on to the next one, or to a window."""
+        self.asked = None
+        try:
+            said = self._reading.send(answer)
+        except StopIteration:
+            self.is_done = True
+            return
+        if isinstance(said, TranscribedWindow):
+            self._windows.append(said)
+        else:
+            self.asked = said
+
+    def take(self) -> list[TranscribedWindow]:
+        """Take the windows that it has given."""
+        windows, self._windows = self._windows, []
+        return windows
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A finished recording, its language, where there is speech, and phrases to expect."""
+
+    mel: RecordingMel
+    language: str
+    voiced: Voiced | None
+    vocabulary: Vocabulary | None
+
+
+class _Reader(Generic[FeaturesT]):
+    """Reads clips one after the other; what it has read is the prompt of what follows."""
+
+    def __init__(
+        self,
+        engine: Engine[FeaturesT],
+        tokenizer: Tokenizer,
+        encode: Callable[[Mel, int], FeaturesT],
+        options: tuple[DecodingOptions, LongformOptions],
+        *,
+        source: _Source,
+        rng: np.random.Generator,
+    ) -> None:
+        self._engine, self._tokenizer, self._encoded = engine, tokenizer, encode
+        (self._decoding, longform), self._rng = options, rng
+        self._options = longform
+        self._mel, self._language, self._voiced = source.mel, source.language, source.voiced
+        self._vocabulary = source.vocabulary
+        n_most = engine.dims.n_text_ctx // 2 - 1
+        self._prefix = tokenizer.encode_prompt(longform.prefix)[:n_most]
+        self._prompt = Prompt(
+            n_most,
+            initial=tokenizer.encode_prompt(longform.initial_prompt),
+            carry=longform.carry_initial_prompt,
+        )
+        self._last_speech_s = 0.0
+
+    def read(self, clips: Iterable[Clip]) -> Reading:
+        """Read the clips, window by window."""
+        n_full, n_columns = 2 * self._engine.dims.n_audio_ctx, self._mel.n_columns
+        if self._voiced is not None:
+            n_full = min(n_full, LONGEST_WINDOW)
         for clip in clips:
             seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
-            audible = clip.end if clip.silent_end else mel.n_columns
+            audible = clip.end if clip.silent_end else n_columns
             while seek == clip.start or clip.end - seek >= least_rest:
-                stretch = Stretch(seek, min(n_full, mel.n_columns - seek, clip.end - seek))
-                segments, following = self._window(mel, stretch, clip)
+                stretch = Stretch(seek, min(n_full, n_columns - seek, clip.end - seek))
+                segments, following = yield from self._window(stretch, clip)
+                silent = not segments and self._speaks(stretch)
                 # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
                 # The model may place text after the end of the audio.
                 within = (s.until(audible / COLUMNS_PER_S) for s in segments)
                 segments = [s for s in within if s.start_s < audible / COLUMNS_PER_S]
-                yield TranscribedWindow(tuple(segments), ms_of(min(seek, clip.end)))
+                reached_ms = ms_of(min(seek, clip.end))
+                yield TranscribedWindow(tuple(segments), reached_ms, stretch if silent else None)
 
-    def _window(
-        self, mel: RecordingMel, stretch: Stretch, clip: Clip
-    ) -> tuple[list[TimedSegment], int]:
+    def _speaks(self, stretch: Stretch) -> bool:
+        """Whether the voice detector finds speech there, if there is one."""
+        if self._voiced is None:
+            return False
+        first, end = stretch.seek // COLUMNS_PER_FRAME, stretch.end // COLUMNS_PER_FRAME
+        return is_speech(self._voiced[first:end])
+
+    def _window(self, stretch: Stretch, clip: Clip) -> Search[tuple[list[TimedSegment], int]]:
         """The segments of one window of a clip, and the column where the next one begins."""
-        # All of the context is computed, so that the result is openai-whisper's.
-        audio_ctx = self._decoding.audio_ctx
-        width = max(2 * (audio_ctx or self._engine.dims.n_audio_ctx), stretch.n_columns)
-        shown = mel.window(stretch.seek, stretch.n_columns, width=width)
-        features = self._engine.encode(shown, audio_ctx=audio_ctx)
-        decoded = self._decode(features)
+        features = self._encode(stretch)
+        decoded = yield from self._decode(features, stretch)
         prefix, self._prefix = self._prefix, ()
         if is_silence(decoded, self._decoding):
+            half = replace(stretch, n_columns=stretch.n_columns // 2)
+            if stretch.n_columns >= _LEAST_HALVED and self._speaks(stretch):
+                self._prefix = prefix
+                return (yield from self._window(half, clip))
             return [], stretch.end
         found = split(decoded, self._tokenizer, stretch)
-        if clip.silent_end and found.seek >= clip.end:
+        if clip.silent_end and found.seek >= clip.end and decoded.loop is None:
             found = found._replace(complete=True)  # even if its last word ends earlier
         if self._options.word_timestamps:
-            found = self._timed(found, features, stretch)
+            found = yield from self._timed(found, features, stretch)
         if self._options.word_timestamps and self._options.hallucination_silence_ms:
             kept = without_hallucinations(
                 found,
@@ -157,7 +333,7 @@ class Transcriber(Generic[FeaturesT]):
                 self._options.hallucination_silence_ms / 1000,
                 last_speech_s=self._last_speech_s,
                 full_end_s=(stretch.seek + 2 * self._engine.dims.n_audio_ctx) / COLUMNS_PER_S,
-                end_s=mel.n_columns / COLUMNS_PER_S,
+                end_s=self._mel.n_columns / COLUMNS_PER_S,
             )
             if isinstance(kept, int):
                 return [], kept
@@ -166,9 +342,21 @@ class Transcriber(Generic[FeaturesT]):
             hole = missed_first(found, stretch, self._voiced)
             if hole is not None:
                 self._prefix = prefix
-                return self._window(mel, hole, clip)
+                return (yield from self._window(hole, clip))
             found = before_missed(found, stretch, self._voiced)
         return self._remember(found, decoded), found.seek
+
+    def _encode(self, stretch: Stretch) -> FeaturesT:
+        audio_ctx, n_columns = self._decoding.audio_ctx, stretch.n_columns
+        n_full = 2 * self._engine.dims.n_audio_ctx
+        if self._voiced is not None and not audio_ctx:
+            # Only the sound is computed, as of a live window: what follows it is silence.
+            width = min(n_columns + _SILENT, n_full)
+            shown = self._mel.window(stretch.seek, n_columns, width=width, silent=True)
+        else:  # all of the context, so that the result is openai-whisper's
+            width = max(2 * audio_ctx or n_full, n_columns)
+            shown = self._mel.window(stretch.seek, n_columns, width=width)
+        return self._encoded(shown, audio_ctx)
 
     def _remember(self, found: Split, decoded: Decoded) -> list[TimedSegment]:
         """Keep what the next window needs of this one; return the segments that have text."""
@@ -184,20 +372,27 @@ class Transcriber(Generic[FeaturesT]):
         )
         return segments
 
-    def _decode(self, features: FeaturesT) -> Decoded:
-        """Decode until the text passes the thresholds."""
+    def _decode(self, features: FeaturesT, stretch: Stretch) -> Search[Decoded]:
+        """Decode until the text passes the thresholds.
+
+        Where somebody speaks, the model alone cannot say that nobody does: the other temperatures
+        are tried first, and so they are for a text that repeats itself, which is cut then.
+        """
         options, n_text_ctx = self._decoding, self._engine.dims.n_text_ctx
+        if self._speaks(stretch):
+            options = replace(options, no_speech_threshold=1.0)
         context = Context(
             max_tokens=options.max_tokens or n_text_ctx // 2,
             prompt=self._prompt.tokens,
             prefix=self._prefix,
             language=self._language,
             vocabulary=self._vocabulary,
+            guesses=self._voiced is None,
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
 
-        def attempt(temperature: float) -> Decoded:
-            return decode(
+        def attempt(temperature: float) -> Search[Decoded]:
+            decoded = yield from decode(
                 self._engine.decoder(features, n_slots),
                 self._tokenizer,
                 options=options,
@@ -205,10 +400,24 @@ class Transcriber(Generic[FeaturesT]):
                 temperature=temperature,
                 rng=self._rng,
             )
+            return decoded if self._voiced is None else self._without_loop(decoded)
 
-        return with_fallback(attempt, options)
+        return (yield from with_fallback(attempt, options))
 
-    def _timed(self, found: Split, features: FeaturesT, stretch: Stretch) -> Split:
+    def _without_loop(self, decoded: Decoded) -> Decoded:
+        """Cut the text where it begins to repeat itself, if it does."""
+        eot = self._tokenizer.eot
+        text_at = [at for at, token in enumerate(decoded.tokens) if token < eot]
+        text = [decoded.tokens[at] for at in text_at]
+        words = self._tokenizer.split_words(text, decoded.language)
+        n_kept = find_repetition([word for word, _ in words])
+        if n_kept is None:
+            return decoded
+        n = text_at[sum(len(tokens) for _, tokens in words[:n_kept]) - 1] + 1
+        tokens, probs = decoded.tokens[:n], decoded.token_probs[:n]
+        return replace(decoded, tokens=tokens, token_probs=probs, loop=n)
+
+    def _timed(self, found: Split, features: FeaturesT, stretch: Stretch) -> Search[Split]:
         """Add words to the segments; the next window begins after the last of them."""
         eot, n_frames = self._tokenizer.eot, stretch.n_columns // 2
         tokens = [token for s in found.segments for token in s.tokens if token < eot]
@@ -216,7 +425,9 @@ class Transcriber(Generic[FeaturesT]):
         if n_frames:
             decoder = self._engine.decoder(features, len(tokens) + 5)
             language = self._language
-            aligned = align(decoder, self._tokenizer, tokens, language=language, n_frames=n_frames)
+            aligned = yield from align(
+                decoder, self._tokenizer, tokens, language=language, n_frames=n_frames
+            )
         segments = with_words(
             found.segments,
             aligned,

@@ -376,10 +376,10 @@ def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
     for n_before, segment in enumerate(found.segments):
         kept = done
         for start, end in _spans(segment):
-            if kept - begin >= _LEAST_CHANGE and _is_speech(voiced[done:start]):
+            if kept - begin >= _LEAST_CHANGE and is_speech(voiced[done:start]):
                 return Split(found.segments[:n_before], COLUMNS_PER_FRAME * kept, complete=False)
             done = max(done, end)
-    if done - begin >= _LEAST_CHANGE and _is_speech(voiced[done : found.seek // COLUMNS_PER_FRAME]):
+    if done - begin >= _LEAST_CHANGE and is_speech(voiced[done : found.seek // COLUMNS_PER_FRAME]):
         return found._replace(seek=COLUMNS_PER_FRAME * done, complete=False)
     return found
 
@@ -391,7 +391,7 @@ def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | No
     begin, (first, _) = stretch.seek // COLUMNS_PER_FRAME, _spans(found.segments[0])[0]
     hole = Stretch(stretch.seek, COLUMNS_PER_FRAME * (first - begin))
     too_long = stretch.n_columns - hole.n_columns < COLUMNS_PER_FRAME * _LEAST_CHANGE
-    return None if too_long or not _is_speech(voiced[begin:first]) else hole
+    return None if too_long or not is_speech(voiced[begin:first]) else hole
 
 
 def _spans(segment: TimedSegment) -> list[tuple[int, int]]:
@@ -401,5 +401,6 @@ def _spans(segment: TimedSegment) -> list[tuple[int, int]]:
     return [(round(start * FRAMES_PER_S), round(end * FRAMES_PER_S)) for start, end in times]
 
 
-def _is_speech(voiced: Voiced) -> bool:
+def is_speech(voiced: Voiced) -> bool:
+    """Whether so many frames are voiced that they must have words."""
     return int(np.count_nonzero(voiced)) > _MOST_MISSED

@@ -20,6 +20,7 @@ from streamd.system.disk import asset
 from streamd.types import Word
 from streamd.whisper import longform as transcriber
 from streamd.whisper.decode import Decoded
+from streamd.whisper.engine import Search
 from streamd.whisper.longform.segments import SpokenWord, in_ms
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.tokenizer import Tokenizer
@@ -109,7 +110,8 @@ class ScriptedSearch:
         self._script, self._tokenizer = Script(seed), tokenizer
         self.told: list[int] = []
 
-    def decode(self, n_columns, tokenizer, *, options, context, temperature, rng) -> Decoded:
+    def decode(self, n_columns, tokenizer, *, options, context, temperature, rng) -> Search:
+        yield from ()  # asks for no pass
         self.told.append(zlib.crc32(repr(list(context.prompt)).encode()))
         written = self._script.write(n_columns)
         return Decoded(
@@ -129,7 +131,8 @@ class ScriptedSearch:
             loop=None,
         )
 
-    def align(self, n_columns, tokenizer, tokens, *, language, n_frames) -> list[Word]:
+    def align(self, n_columns, tokenizer, tokens, *, language, n_frames) -> Search:
+        yield from ()  # asks for no pass
         assert n_frames == n_columns // 2
         if not tokens:
             return []

@@ -1,9 +1,18 @@
 """Speech without words is decoded again: from where, and when not."""
 
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
+from streamd.models import ModelDimensions
+from streamd.options import DecodingOptions, LongformOptions
+from streamd.whisper import longform
+from streamd.whisper.decode import Decoded
+from streamd.whisper.engine import Pass, Search
 from streamd.whisper.longform.segments import (
+    Clip,
     Split,
     SpokenWord,
     Stretch,
@@ -11,6 +20,8 @@ from streamd.whisper.longform.segments import (
     before_missed,
     missed_first,
 )
+from streamd.whisper.tokenizer import Tokenizer
+from tests.support.decoders import vocabulary
 
 SEEK = 4_000
 STRETCH = Stretch(SEEK, 3_000)
@@ -117,3 +128,178 @@ def test_what_comes_before_the_first_word_is_decoded_alone():
 )
 def test_without_much_speech_before_the_first_word_nothing_is(found, voiced):
     assert missed_first(found, STRETCH, voiced) is None
+
+
+N_VOCAB = 256 + 1608
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+N_COLUMNS = 20_000
+
+
+class Window(NamedTuple):
+    """A window's first column and length: its log-mel, its features, and its decoder."""
+
+    first: int
+    n_columns: int
+
+    def step(self, *_: object) -> None:
+        """Answer a pass that says nothing."""
+
+
+class Said(NamedTuple):
+    """What the model writes in a window."""
+
+    text: str
+    avg_logprob: float = -0.3
+    no_speech_prob: float = 0.1
+
+
+class Engine:
+    """Runs the passes of up to two windows at once, and counts them."""
+
+    dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
+    n_together = 2
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+
+    def encode(self, mel: Window, *, audio_ctx: int = 0, previous: Window | None = None) -> Window:
+        return mel
+
+    def decoder(self, features: Window, n_slots: int) -> Window:
+        return features
+
+    def for_decoder(self, features: Window) -> Window:
+        return features
+
+    def together(self) -> Callable[[Sequence[Pass]], list[None]]:
+        def run(passes: Sequence[Pass]) -> list[None]:
+            self.ran.append(len(passes))
+            return [None] * len(passes)
+
+        return run
+
+
+class Mel:
+    """Of a recording, only its length."""
+
+    n_columns = N_COLUMNS
+
+    def window(self, first: int, n_columns: int, *, width: int, silent: bool = False) -> Window:
+        return Window(first, n_columns)
+
+
+Write = Callable[[Window, float], Said]
+Told = list[tuple[int, int, float, str]]
+"""Of each attempt: the window's first column and length, the temperature and the prompt."""
+
+
+@pytest.fixture
+def transcribe(monkeypatch):
+    """Transcribes clips with a decoder that is a function of window and temperature."""
+
+    def run(
+        write: Write, *clips: Clip, voiced: bool = True, **options: Any
+    ) -> tuple[list[longform.TranscribedWindow], Told, list[int]]:
+        told: Told = []
+
+        def decode(window, tokenizer, *, options, context, temperature, rng) -> Search[Decoded]:
+            told.append((*window, temperature, tokenizer.decode(context.prompt)))
+            yield Pass(window, *[np.zeros(1)] * 5)
+            said = write(window, temperature)
+            tokens = tuple(tokenizer.encode(said.text))
+            return Decoded(
+                tokens=tokens,
+                token_probs=(0.5,) * len(tokens),
+                avg_logprob=said.avg_logprob,
+                no_speech_prob=said.no_speech_prob,
+                compression_ratio=1.0,
+                temperature=temperature,
+                language="en",
+                drafted=0,
+                accepted_draft=0,
+                alignment=(),
+                n_given=0,
+                frames=(),
+                ended=True,
+                loop=None,
+            )
+
+        monkeypatch.setattr(longform, "decode", decode)
+        engine = Engine()
+        transcriber = longform.Transcriber(
+            engine,
+            TOKENIZER,
+            DecodingOptions(timestamps=False),
+            LongformOptions(word_timestamps=False, **options),
+        )
+        speaks = np.ones(N_COLUMNS // 2, np.bool_) if voiced else None
+        windows = list(transcriber.transcribe(Mel(), clips, language="en", voiced=speaks))
+        return windows, told, engine.ran
+
+    return run
+
+
+def texts(windows: Sequence[longform.TranscribedWindow]) -> list[str]:
+    return [segment.text for window in windows for segment in window.segments]
+
+
+SILENCE = Said("hm", avg_logprob=-1.7, no_speech_prob=0.8)
+CLIP = Clip(1_000, 2_800, silent_end=True)
+
+
+def test_where_somebody_speaks_the_models_silence_is_tried_at_other_temperatures(transcribe):
+    def write(window: Window, temperature: float) -> Said:
+        return Said("so it is") if temperature == 0.4 else SILENCE
+
+    windows, told, _ = transcribe(write, CLIP)
+    assert texts(windows) == ["so it is"]
+    assert [temperature for *_, temperature, _ in told] == [0.0, 0.2, 0.4]
+    windows, told, _ = transcribe(write, CLIP, voiced=False)
+    assert texts(windows) == []  # as openai-whisper
+    assert len(told) == 1
+
+
+def test_speech_that_stays_without_words_is_decoded_by_halves_and_told(transcribe):
+    def write(window: Window, temperature: float) -> Said:
+        return Said(f"from {window.first}") if window.first >= 1_900 else SILENCE
+
+    windows, told, _ = transcribe(write, CLIP)
+    assert texts(windows) == ["from 2293"]
+    lengths = dict.fromkeys(n for first, n, *_ in told if first == 1_000)
+    assert list(lengths) == [1_800, 900, 450]
+    empty = [window.unheard for window in windows if window.unheard]
+    assert empty[0].seek == 1_000
+    assert all(window.unheard is None for window in windows if window.segments)
+
+
+@pytest.mark.parametrize("n_words", [3, 13, 20])
+def test_a_clause_that_is_written_again_and_again_is_written_once(transcribe, n_words):
+    clause = " ".join(f"{letter}o" for letter in "abcdefghijklmnopqrst"[:n_words])
+
+    def write(window: Window, temperature: float) -> Said:
+        return Said(" ".join([clause] * max(4, 14 // n_words)))
+
+    windows, told, _ = transcribe(write, CLIP)
+    assert texts(windows) == [clause]
+    assert len(told) == len(DecodingOptions().temperatures)  # another one may not repeat it
+    again, told, _ = transcribe(write, CLIP, voiced=False)
+    assert texts(again) != [clause]
+    assert len(told) == 1
+
+
+def test_clips_are_decoded_at_once_in_order_and_do_not_depend_on_each_other(transcribe):
+    clips = [Clip(start, start + 1_500, silent_end=True) for start in range(0, 15_000, 3_000)]
+
+    def write(window: Window, temperature: float) -> Said:
+        slow = window.first == 0 and temperature < 0.8
+        return Said(f"from {window.first}", avg_logprob=-2.0 if slow else -0.3)
+
+    windows, told, ran = transcribe(write, *clips, initial_prompt="well")
+    assert texts(windows) == [f"from {clip.start}" for clip in clips]
+    assert max(ran) == 2
+    reached = [window.reached_ms for window in windows]
+    assert reached == sorted(reached)
+    assert {prompt.strip() for *_, prompt in told} == {"well", ""}
+    _, told, ran = transcribe(write, *clips, voiced=False, initial_prompt="well")
+    assert not ran
+    assert told[-1][-1].endswith("from 9000")
