@@ -114,7 +114,9 @@ class HighPass:
     def __call__(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
         """Filter the next 512 samples."""
         last_x, last_y = self._newest
-        rise = np.diff(chunk, prepend=last_x)
+        rise = chunk.copy()  # numpy's `diff` with the sample before takes three times as long
+        rise[0] -= last_x
+        rise[1:] -= chunk[:-1]
         total = np.cumsum(rise / self._powers) + last_y
         filtered: NDArray[np.float64] = self._a * self._powers * total
         self._newest = (float(chunk[-1]), float(filtered[-1]))
