@@ -2,7 +2,10 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import permutations
 
+import jiwer
 import numpy as np
 import pytest
 import soundfile
@@ -14,6 +17,7 @@ from streamd.events import Final
 from streamd.types import FRAME, SAMPLE_RATE, Window
 from tests.real.cases import GOLDEN, LANGUAGES, ROOT
 from tests.real.test_base import BASE, pytestmark
+from tests.support import recorded
 
 __all__ = ["pytestmark"]
 TRANSLATED = {
@@ -30,15 +34,27 @@ class Heard:
     n_decoded_again: int = 0
 
 
-def live(code: str, **options: str) -> Heard:
-    """What a session makes of a recording, with two seconds of silence after it."""
+def speech(code: str) -> np.ndarray:
+    """A recording in this language, without the silence around it."""
+    if code == "en":
+        return recorded.samples("jfk")
     path = ROOT / LANGUAGES[code]
     if not path.exists():
         pytest.skip(f"needs {LANGUAGES[code]}")
+    sound, _ = soundfile.read(path, dtype="float32")
+    return sound
+
+
+def live(code: str, **options: str) -> Heard:
+    """What a session makes of a recording, with two seconds of silence after it."""
+    return listen(speech(code), **options)
+
+
+def listen(sound: np.ndarray, **options: str) -> Heard:
+    """What a session makes of a sound, with two seconds of silence after it."""
     config = load({"model": str(BASE), "threads": "1", **options}, {})
     recognizer = build.recognizer(config, *open_model(config))
     session, heard = build.new_session(config), Heard()
-    sound, _ = soundfile.read(path, dtype="float32")
     sound = np.pad(sound, (0, 2 * SAMPLE_RATE + -len(sound) % FRAME))
 
     def drain(events: list) -> None:
@@ -52,6 +68,39 @@ def live(code: str, **options: str) -> Heard:
     drain(session.flush())
     heard.n_decoded_again = recognizer.counters.fallbacks
     return heard
+
+
+def letters(finals: list[Final], code: str) -> str:
+    """What was said in a language, letter by letter."""
+    text = "".join(final.text for final in finals if final.language == code)
+    return "".join(letter for letter in text.casefold() if letter.isalnum())
+
+
+@cache
+def alone(code: str) -> str:
+    return letters(listen(trimmed(code), language=code).finals, code)
+
+
+def trimmed(code: str) -> np.ndarray:
+    loud = np.flatnonzero(np.abs(sound := speech(code)) > 0.01)
+    return sound[loud[0] : loud[-1] + 1]
+
+
+PAIRS = [
+    *((first, second, 1.0) for first, second in permutations(["en", "ja", "ko", "de", "fr"], 2)),
+    *((first, second, 0.0) for first, second in permutations(["en", "de", "fr"], 2)),
+    *((first, "en", 0.0) for first in ("ja", "ko")),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "pause_s"), PAIRS)
+def test_who_speaks_another_language_is_heard_in_it(first, second, pause_s):
+    """Speech after a change of language was lost, translated or spelled in the language before."""
+    pause = np.zeros(int(pause_s * SAMPLE_RATE), np.float32)
+    finals = listen(np.concatenate([trimmed(first), pause, trimmed(second)])).finals
+    assert {final.language for final in finals} == {first, second}
+    for code in (first, second):
+        assert jiwer.cer(alone(code), letters(finals, code)) <= 0.2, finals
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
