@@ -8,10 +8,12 @@ the one that promises it (`final`), and to the final that it is in (`closed`).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from lab.alignment import align
 from lab.eventlog import Decoded, Said
 from streamd.cli.bench import spoken
-from streamd.events import Final, Partial, TimedWord, Vad
+from streamd.events import Final, Partial, SessionEvent, TimedWord, Vad
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,14 @@ class SpokenWord:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The events that showed a segment, from its first partial to its final, and its words."""
+    """The events that showed an utterance, from its first partial to its last final, and its words.
+
+    `closed_ms`: when each word was in a final.
+    """
 
     said: tuple[Said, ...]
     words: tuple[str, ...]
+    closed_ms: tuple[float, ...]
 
     @property
     def final(self) -> Said:
@@ -65,17 +71,70 @@ class FinalDelay:
     compute: float
 
 
-def segments(said: Iterable[Said]) -> list[Segment]:
-    """The segments that became final, in their order."""
+def segments(said: Sequence[Said]) -> list[Segment]:
+    """The utterances that became final, in their order."""
     shown: dict[int, list[Said]] = {}
+    closed_ms: list[float] = []
     done = []
-    for entry in said:
-        if isinstance(entry.event, Partial | Final):
-            shown.setdefault(entry.event.seg, []).append(entry)
+    for entry, whole in zip(said, joined(said), strict=True):
+        if not isinstance(whole.event, Partial | Final):
+            continue
+        shown.setdefault(whole.event.seg, []).append(whole)
         if isinstance(entry.event, Final):
-            words = tuple(word for word, _ in _flat(entry.event.words))
-            done.append(Segment(tuple(shown.pop(entry.event.seg)), words))
+            closed_ms += [entry.t_ms] * len(_flat(entry.event.words))
+            if isinstance(whole.event, Final):
+                words = tuple(word for word, _ in _flat(whole.event.words))
+                events = tuple(shown.pop(whole.event.seg))
+                done.append(Segment(events, words, tuple(closed_ms)))
+                closed_ms = []
     return done
+
+
+def joined(said: Iterable[Said]) -> list[Said]:
+    """The events, with all sentences of an utterance as one segment.
+
+    A final that continues is a partial of which everything is stable, with what comes at once.
+    """
+    sentences: list[Final] = []
+    whole: list[Said] = []
+    for entry in said:
+        event: SessionEvent = entry.event
+        if isinstance(event, Partial | Final):
+            before, event = sentences, _behind(sentences, event)
+            is_end = isinstance(event, Final)
+            sentences = [] if is_end else before
+            if isinstance(entry.event, Final) and not is_end:
+                sentences = [*before, entry.event]
+        whole.append(Said(t_ms=entry.t_ms, heard_ms=entry.heard_ms, event=event))
+    for i in reversed(range(len(whole) - 1)):
+        event, following = whole[i].event, whole[i + 1].event
+        if not isinstance(event, Partial) or not isinstance(following, Partial):
+            continue
+        if whole[i].t_ms == whole[i + 1].t_ms and event.seg == following.seg:
+            whole[i] = whole[i + 1]
+    return whole
+
+
+def _behind(sentences: Sequence[Final], event: Partial | Final) -> Partial | Final:
+    """The event, with the sentences before it; one that continues as a partial."""
+    first = sentences[0] if sentences else event
+    before = "".join(f"{sentence.text} " for sentence in sentences)
+    words = tuple(word for each in (*sentences, event) for word in each.words)
+    n_stable = len(event.text)
+    if isinstance(event, Final) and not event.continues:
+        text = before + event.text
+        return replace(event, seg=first.seg, start_ms=first.start_ms, text=text, words=words)
+    if isinstance(event, Partial):
+        n_stable = event.stable
+    return Partial(
+        seg=first.seg,
+        rev=0,
+        start_ms=first.start_ms,
+        end_ms=event.end_ms,
+        text=before + event.text,
+        stable=len(before) + n_stable,
+        words=words,
+    )
 
 
 def word_latencies(
@@ -159,7 +218,9 @@ def _word_times(segment: Segment) -> list[WordLatency]:
                 first[i] = entry.t_ms
                 stable[i] = entry.t_ms if stayed else stable[i]
                 final[i] = entry.t_ms if there[i] else final[i]
-    return [WordLatency(*times, last) for times in zip(first, stable, final, strict=True)]
+    return [
+        WordLatency(*times) for times in zip(first, stable, final, segment.closed_ms, strict=True)
+    ]
 
 
 def _next_shown(segment: Segment, entry: Said) -> float:

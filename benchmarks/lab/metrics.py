@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from lab.eventlog import Began, Decoded, Ended, Log, Said
-from lab.latency import Segment, SpokenWord, final_delays, segments, word_latencies
+from lab.latency import Segment, SpokenWord, final_delays, joined, segments, word_latencies
 from streamd.cli.bench import n_edits, spoken
 from streamd.events import Final, Gap, Partial, Vad
 from streamd.session.commit import normalised
@@ -124,7 +124,7 @@ def commit_violations(said: Iterable[Said]) -> int:
     committed: dict[int, str] = {}  # marks and capitals may change
     done: set[int] = set()
     n = 0
-    for entry in said:
+    for entry in joined(said):
         event = entry.event
         if not isinstance(event, Partial | Final):
             continue

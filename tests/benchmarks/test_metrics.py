@@ -3,7 +3,7 @@
 import pytest
 
 from lab.eventlog import Said, read_log, write_log
-from lab.latency import SpokenWord
+from lab.latency import SpokenWord, segments
 from lab.metrics import commit_violations, dropped_ms, erased, measure, merged_steps, spread
 from streamd.errors import ConfigError
 from streamd.events import Gap
@@ -33,6 +33,21 @@ def test_a_word_is_first_shown_then_stays_then_is_promised():
     assert scores.final == spread([750, 900, 1_160])
     assert scores.wer == 0.0
     assert scores.first_partial_ms == 450
+
+
+def test_the_sentences_of_an_utterance_are_one_segment():
+    """What moves from the partial of a sentence to that of the next one was not taken back."""
+    said = [
+        partial(650, "turn it", n_final=1, end_ms=600),
+        partial(1_150, "turn it on", n_final=3, end_ms=1_100),
+        final(1_500, "turn", continues=True),
+        partial(1_500, "it on", n_final=2, end_ms=1_450, seg=2),
+        final(2_160, "it on", seg=2),
+    ]
+    assert commit_violations(said) == 0
+    (segment,) = segments(said)
+    assert segment.texts == ["turn it", "turn it on", "turn it on", "turn it on", "turn it on"]
+    assert segment.closed_ms == (1_500, 2_160, 2_160)
 
 
 def test_a_word_that_vanishes_is_stable_only_when_it_is_back():

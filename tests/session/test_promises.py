@@ -126,7 +126,7 @@ def test_of_committed_words_only_marks_and_capitals_change(stretches, engine, po
         elif isinstance(event, Final):
             words = event.text.lower().split()
             assert words[: len(committed)] == committed
-            assert event.text.split()[-1].isupper()
+            assert event.continues or event.text.split()[-1].isupper()
             committed = []
     said = " ".join(text for text, _, _ in finals(events)).lower().split()
     assert said == words_said(speech)

@@ -23,10 +23,12 @@ def partial(t_ms: float, text: str, n_final: int = 0, end_ms: int = 0, seg: int 
     return Said(t_ms=t_ms, heard_ms=int(t_ms), event=event)
 
 
-def final(t_ms: float, text: str, end_ms: int = 1_800, seg: int = 1) -> Said:
+def final(
+    t_ms: float, text: str, end_ms: int = 1_800, seg: int = 1, *, continues: bool = False
+) -> Said:
     event = Final(
         seg=seg, seq=seg, start_ms=100, end_ms=end_ms, text=text, language="en",
-        words=words(text, 99),
+        words=words(text, 99), continues=continues,
     )  # fmt: skip
     return Said(t_ms=t_ms, heard_ms=int(t_ms), event=event)
 
