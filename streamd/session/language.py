@@ -24,9 +24,6 @@ EVERY = 50
 SPAN = 100
 """Frames (2 s) in which a language is detected there. Of 203 spans of 2 s of 18 recordings in nine
 languages three were taken for another one with `SURE` or more, of spans of 1 s eight of 199."""
-EDGE = 30
-"""Frames before such a span in which the other language may have begun: a detection follows its
-majority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +53,8 @@ class Language:
         self._start = self._asked = self._certain = start
         self._decided = follows and bool(self.known)
         self._other: Change | None = None
+        self._clear_until = start  # in the language that is known
+        self._unclear_at: int | None = None  # the end of the first span that may not be
         if self._next is not None:
             self.known, self._decided, self._next = self._next.language, True, None
 
@@ -100,15 +99,21 @@ class Language:
         if hypothesis.suspect or window.end - self._start < self._after:
             return None
         before, self.known = self.known, hypothesis.detected
-        self._decided, self._certain = True, window.end - SPAN // 2
+        self._decided = True
+        self._certain = self._clear_until = window.end - SPAN // 2
         return Change(self.known) if before not in {"", self.known} else None
 
     def _follow(self, end: int, hypothesis: Hypothesis, prob: float) -> Change | None:
         """What the newest seconds of an utterance tell."""
         if hypothesis.detected == self.known:
             self._other, self._certain = None, end - SPAN // 2
+            is_clear = hypothesis.previous_prob >= SURE
+            self._clear_until = end - SPAN // 2 if is_clear else self._clear_until
+            self._unclear_at = None if is_clear else self._unclear_at or end
             return None
-        before, change = self._other, Change(hypothesis.detected, self._between(end))
+        self._unclear_at = self._unclear_at or end
+        between = self._clear_until, self._unclear_at - SPAN // 5
+        before, change = self._other, Change(hypothesis.detected, between)
         if before is not None and before.language != change.language:
             before = None
         self._other = change if prob >= TWICE else None
@@ -118,10 +123,7 @@ class Language:
 
     def _begun(self, change: Change) -> Change:
         """The change, which is the whole utterance's if the one before was not heard in it."""
-        if self._certain > self._start:
+        if self._clear_until > self._start:
             return change
         self.known, self._certain, self._other = change.language, self._asked - SPAN // 2, None
         return Change(change.language)
-
-    def _between(self, end: int) -> tuple[int, int]:
-        return max(self._certain, end - SPAN - EDGE), end - SPAN // 5

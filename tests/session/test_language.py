@@ -152,7 +152,7 @@ def told(language: Language, end: int, code: str, prob: float = 0.85, **known) -
     """Ask for a window up to `end`, and learn the language if it is asked for."""
     detect, detect_from = language.detect(end)
     window = Window(0, end, np.zeros(0, np.float32), detect=detect, detect_from=detect_from)
-    known = {"previous_prob": 0.1, **known}
+    known = {"previous_prob": prob if code == language.known else 0.1, **known}
     heard = Hypothesis(language=code, detected=code, detected_prob=prob, **known)
     return language.learn(window, heard)
 
@@ -203,6 +203,15 @@ def test_another_language_twice_in_a_row_begins_within_the_utterance():
     language.change(Change("en"))
     language.begin(190)
     assert (language.known, language.detect(230)) == ("en", (False, None))
+
+
+def test_it_has_begun_where_the_language_before_was_heard_no_more():
+    language = Language(after=100)
+    told(language, 100, "ko")
+    told(language, 150, "ko")
+    assert told(language, 200, "ko", 0.3) is None, "none is clear: it stays"
+    change = told(language, 300, "en", 0.95, previous_prob=0.003)
+    assert change == Change("en", (100, 180))
 
 
 def test_one_that_excludes_the_language_before_needs_no_second_time():
@@ -282,8 +291,14 @@ class Bilingual(ScriptedRecognizer):
             middle = (max(window.detect_from, window.start) + window.end) // 2
             detected, prob = "ja" if middle < self._switch else "en", 0.95
         language = detected if window.detect else window.language
-        plain = super().recognize(window)
-        return replace(plain, language=language, detected=detected, detected_prob=prob)
+        before = 0.95 if detected == window.language else 0.01
+        return replace(
+            super().recognize(window),
+            language=language,
+            detected=detected,
+            detected_prob=prob,
+            previous_prob=before,
+        )
 
 
 def language_of_words(switch: int, speech: list[bool]) -> dict[int, str]:
