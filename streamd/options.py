@@ -250,7 +250,6 @@ class EndpointOptions:
         Option(
             "what ends an utterance; smart: silence, if it sounds as if somebody is done",
             name="endpoint",
-            common=True,
         ),
     ] = "silence"
     pre_roll: Annotated[
@@ -503,13 +502,13 @@ class ModelOptions:
     ] = ""
     hotwords: Annotated[Hint, Option("words and names to expect: Ada, JetStream", common=True)] = ""
     vocabulary: Annotated[
-        str, "FILE", Option("file with words and names to expect, one phrase a line", common=True)
+        str, "FILE", Option("file with words and names to expect", common=True)
     ] = ""
     """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
     is one."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
     threads: Annotated[
-        Threads, Option("threads per transcription; 0: up to two", flags=("-t",), common=True)
+        Threads, Option("threads per transcription; 0: up to two", flags=("-t",))
     ] = 0
     """0 is one if there are several workers."""
     workers: Annotated[
@@ -624,7 +623,7 @@ class CueLayout:
     highlight: Annotated[
         bool, Option("underline each word as it is spoken (srt, vtt)", name="highlight-words")
     ] = False
-    confidence: Annotated[bool, Option("colour words by probability", common=True)] = False
+    confidence: Annotated[bool, Option("colour words by probability")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -736,6 +735,6 @@ class JournalOptions:
     days: Annotated[
         int, Meta(ge=0, le=36_500), Option("days to keep finals; 0: forever", name="journal-days")
     ] = 30
-    record: Annotated[str, "DIR", Option("folder for the audio, as WAV files", common=True)] = ""
+    record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
     rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
     """Size at which a new file begins."""

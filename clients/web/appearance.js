@@ -1,12 +1,11 @@
 // How the page looks: settings that the browser keeps, full screen, a screen that stays on.
 
+import { store, stored } from "./storage.js";
+
 const root = document.documentElement;
 const $ = (id) => document.getElementById(id);
 const IDLE_MS = 3000;
 const SIZES_REM = [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6.5, 8];
-
-export const stored = (name, otherwise = "") => localStorage.getItem(`streamd.${name}`) ?? otherwise;
-export const store = (name, value) => localStorage.setItem(`streamd.${name}`, value);
 
 const prefers = (feature) => matchMedia(`(${feature})`).matches;
 

@@ -1,13 +1,14 @@
 // The caption page: connects transcripts (transcript.js), their view (view.js) and the microphone
 // (microphone.js).
 
-import { appearance, keepAwake, store, stored } from "./appearance.js";
+import { appearance, keepAwake } from "./appearance.js";
 import { Archive } from "./archive.js";
 import { ask, storeToken, unreachable, Listening } from "./connection.js";
 import { FORMATS } from "./formats.js";
 import { Microphone } from "./microphone.js";
 import { showInvitation } from "./share.js";
 import { namesOf } from "./speakers.js";
+import { store, stored } from "./storage.js";
 import { label, Transcript } from "./transcript.js";
 import * as view from "./view.js";
 

@@ -1,6 +1,6 @@
 // Who says what: captions in parts of one speaker each, and the names that readers give speakers.
 
-import { stored, store } from "./appearance.js";
+import { store, stored } from "./storage.js";
 import { placed } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);

@@ -228,7 +228,7 @@ COMMANDS = (
         "vocabulary check",
         "show what a file's phrases become, and which of them are risky",
         target="streamd.cli.phrase_check:report",
-        operand="FILE",
+        operand="FILE...",
         takes=("language", "model", *_LOG),
         needs_model=True,
     ),

@@ -34,7 +34,7 @@ _WIDTH, _HOP, _N_FFT, _N_MELS, _LOWEST_HZ = 400, 160, 512, 80, 20
 """Kaldi's filter banks."""
 
 
-class _Windows(Protocol):
+class _WindowTranscriber(Protocol):
     def recognize(self, window: Window) -> Hypothesis:
         """Transcribe the window."""
 
@@ -42,7 +42,7 @@ class _Windows(Protocol):
 class Listener:
     """A recognizer that also says who speaks, in windows that ask for it."""
 
-    def __init__(self, recognizer: _Windows) -> None:
+    def __init__(self, recognizer: _WindowTranscriber) -> None:
         self._recognizer = recognizer
 
     def recognize(self, window: Window) -> Hypothesis:

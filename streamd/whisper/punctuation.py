@@ -42,13 +42,13 @@ def punctuated(
     """
     if not words or tokenizer.written(language) in SPACELESS:
         return list(words)
-    places = [_place(word, tokenizer, spelled) for word in words]
+    spellings = [_spelling(word, tokenizer, spelled) for word in words]
     start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
-    n_most = len(start) + sum(place.n_most for place in places)
+    n_most = len(start) + sum(spelling.n_most for spelling in spellings)
     decoder = new_decoder(n_most)
     if n_most > decoder.n_text_ctx:
         return list(words)
-    chosen = _choose(places, start, Cache(decoder), tokenizer.eot)
+    chosen = _choose(spellings, start, Cache(decoder), tokenizer.eot)
     return [
         replace(word, text=text, tokens=tokens, n_mark=n_mark)
         for word, (text, tokens, n_mark) in zip(words, chosen, strict=True)
@@ -56,7 +56,7 @@ def punctuated(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Spelling:
     """A word and the mark behind it: the ways to write them, each with its tokens.
 
     `forms` are the word without its mark; `marks` has no mark, too, with no tokens. The first of
@@ -71,7 +71,7 @@ class _Place:
         return max(map(len, self.forms)) + max(map(len, self.marks))
 
 
-def _place(word: Word, tokenizer: Tokenizer, spelled: frozenset[str]) -> _Place:
+def _spelling(word: Word, tokenizer: Tokenizer, spelled: frozenset[str]) -> _Spelling:
     n = len(word.tokens) - word.n_mark
     bare, mark = (word.text[:-1], word.text[-1]) if word.n_mark else (word.text, "")
     forms, marks = {word.tokens[:n]: bare}, {word.tokens[n:]: mark}
@@ -84,14 +84,16 @@ def _place(word: Word, tokenizer: Tokenizer, spelled: frozenset[str]) -> _Place:
         marks.setdefault((), "")
         for each in _MARKS:
             marks.setdefault(tuple(tokenizer.encode(each)), each)
-    return _Place(forms, marks)
+    return _Spelling(forms, marks)
 
 
 def _choose(
-    places: Sequence[_Place], start: Sequence[int], cache: Cache, eot: int
+    spellings: Sequence[_Spelling], start: Sequence[int], cache: Cache, eot: int
 ) -> list[tuple[str, _Tokens, int]]:
-    """For each place its text, its tokens, and how many of them are its mark's."""
-    options = [tokens for place in places for tokens in ([*place.forms], [*place.marks])]
+    """For each word its text, its tokens, and how many of them are its mark's."""
+    options = [
+        tokens for spelling in spellings for tokens in ([*spelling.forms], [*spelling.marks])
+    ]
     chosen = [each[0] for each in options]
     path, pending, at = Path(), tuple(start), 0
     while at < len(chosen):
@@ -108,10 +110,14 @@ def _choose(
             pending = () if is_right else best
         path = run.cut(len(path.slots) + n + n_right)
         cache.keep([path])
-    pairs = zip(places, chosen[::2], chosen[1::2], strict=True)
+    pairs = zip(spellings, chosen[::2], chosen[1::2], strict=True)
     return [
-        (place.forms[form] + place.marks[mark], form + mark, len(mark) if place.marks[mark] else 0)
-        for place, form, mark in pairs
+        (
+            spelling.forms[form] + spelling.marks[mark],
+            form + mark,
+            len(mark) if spelling.marks[mark] else 0,
+        )
+        for spelling, form, mark in pairs
     ]
 
 

@@ -43,6 +43,7 @@ async def test_nobody_is_woken_before_a_window_is_due():
         wake=lambda: woken.append(1),
         failed=pytest.fail,
         choose=pytest.fail,
+        learn=pytest.fail,
     )
     stream = Stream(context, Hub("s"))
     stream.begin()

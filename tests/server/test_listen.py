@@ -32,6 +32,7 @@ async def test_hello_says_where_the_listener_is():
             "task": "transcribe",
             "prompt": "",
             "hotwords": "",
+            "endpoint": "silence",
             "endpoint_ms": 600,
             "rate": 16000,
             "started": streams.live.started.isoformat().replace("+00:00", "Z"),

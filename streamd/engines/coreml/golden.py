@@ -38,7 +38,7 @@ _Result = tuple[Logits, Alignment]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class TextPass:
     """A pass of `k` tokens from `first` on, each seeing all before it."""
 
     first: int
@@ -62,7 +62,7 @@ class GoldenWindow:
     tokens: NDArray[np.int64]
     mel: Mel
     audio_ctx: int
-    passes: tuple[Pass, ...]
+    passes: tuple[TextPass, ...]
     results: tuple[_Result, ...] = ()
 
 
@@ -131,7 +131,7 @@ def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
         n = max(1, n_ctx - _HIDDEN - with_silence * MARGIN)
         mel = mel_of(model, speech[: max(1, n - _SILENT) * FRAME], n)
         whole = with_silence or n_ctx == meta.dims.n_audio_ctx
-        passes = (Pass(0, 6, True), Pass(6, 1, True)) if i else _passes(meta)
+        passes = (TextPass(0, 6, True), TextPass(6, 1, True)) if i else _passes(meta)
         found.append(GoldenWindow(tokens, mel, 0 if whole else n, passes))
     return tuple(found)
 
@@ -142,14 +142,14 @@ def mel_of(model: Model, samples: Samples, n_ctx: int) -> Mel:
     return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), model.dims.n_mels)
 
 
-def _passes(meta: Meta) -> tuple[Pass, ...]:
+def _passes(meta: Meta) -> tuple[TextPass, ...]:
     n, filled, found = 0, 0, []
     for n_slots in sorted({size for form in FORMS for size in meta.slots(form)}):
         # Columns are taken in order, so tokens behind the shorter cache run on the longer one.
         fills = [(MAX_TOKENS, False)] * -(-max(0, filled - n) // MAX_TOKENS)
         for k, has_logits in (*fills, *_PASSES):
             if n + k <= meta.dims.n_text_ctx:
-                found.append(Pass(n, k, has_logits))
+                found.append(TextPass(n, k, has_logits))
                 n += k
         filled = n_slots
     return tuple(found)
@@ -205,6 +205,6 @@ def golden_vectors(built: BuiltModel) -> list[GoldenWindow]:
 
 def _read_window(file: Mapping[str, NDArray[Any]], i: int) -> GoldenWindow:
     tokens, mel, audio_ctx, rows = (file[f"{i}.{name}"] for name in _PARTS)
-    passes = tuple(Pass(first, k, bool(logits)) for first, k, logits in rows.tolist())
+    passes = tuple(TextPass(first, k, bool(logits)) for first, k, logits in rows.tolist())
     results = ((file[f"{i}.{j}.logits"], file[f"{i}.{j}.alignment"]) for j in range(len(passes)))
     return GoldenWindow(tokens, mel, int(audio_ctx), passes, tuple(results))

@@ -201,7 +201,7 @@ def suffixes(n_windows: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _JointWindow:
     """The names of a window's inputs, but for keys and values."""
 
     suffix: str
@@ -216,7 +216,7 @@ class _Windows:
         self._g = g
         self._sizes = g.input("sizes", [n], ElementType.INT64) if n > 1 else ""
         self.each = [
-            _Window(
+            _JointWindow(
                 suffix,
                 place=(
                     g.input(f"last{suffix}", [1], ElementType.INT32),

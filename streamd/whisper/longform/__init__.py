@@ -160,7 +160,7 @@ class Transcriber(Generic[FeaturesT]):
                 replace(self._decoding, best_attempt=voiced is not None),
                 _later(self._options) if at else self._options,
             ),
-            source=_Source(mel, language, voiced, self._vocabulary),
+            source=_Spectrum(mel, language, voiced, self._vocabulary),
             rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
         )
 
@@ -247,7 +247,7 @@ class _Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _Spectrum:
     """A finished recording, its language, where there is speech, and phrases to expect."""
 
     mel: RecordingMel
@@ -266,7 +266,7 @@ class _Reader(Generic[FeaturesT]):
         encode: Callable[[Mel, int], FeaturesT],
         options: tuple[DecodingOptions, LongformOptions],
         *,
-        source: _Source,
+        source: _Spectrum,
         rng: np.random.Generator,
     ) -> None:
         self._engine, self._tokenizer, self._encoded = engine, tokenizer, encode
