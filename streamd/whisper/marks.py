@@ -17,12 +17,17 @@ def is_mark(text: str) -> bool:
     return len(text) == 1 and text in MARKS
 
 
+TITLES = frozenset({"dr.", "mr.", "mrs.", "ms.", "prof."})
+"""What a name follows, even after a breath."""
+
+
 def ends_sentence(text: str) -> bool:
     """Whether the text ends with a full stop, a question mark or an exclamation mark.
 
-    Three dots are none of these: the speaker breaks off.
+    Three dots are none of these: the speaker breaks off. Nor is the full stop of a title.
     """
-    return text.endswith(tuple(STOPS)) and not text.endswith("...")
+    is_title = text.rpartition(" ")[2].lower() in TITLES
+    return text.endswith(tuple(STOPS)) and not text.endswith("...") and not is_title
 
 
 def with_marks(words: Sequence[Word]) -> list[Word]:

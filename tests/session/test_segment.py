@@ -252,6 +252,12 @@ def test_a_mark_without_a_gap_after_it_ends_no_sentence():
     assert final.text == "Dr. No is"
 
 
+def test_nor_does_a_title_however_long_the_gap():
+    events = sentences(said("And", 10, 20), said("Mr.", 20, 30), said("Dashwood", 60, 390))
+    (final,) = [event for event in events if isinstance(event, Final)]
+    assert final.text == "And Mr. Dashwood"
+
+
 def test_lines_of_fixed_length_are_not_cut_at_sentences():
     session = scripted_session(endpoint=EndpointOptions(longest=200, overlap=10, exact_cut=True))
     words = (said("No.", 10, 30), said("Yes.", 60, 90))
