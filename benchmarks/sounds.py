@@ -9,10 +9,11 @@ The noise is made here (`noises`).
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import channels
 import noises
 from lab.latency import SpokenWord
 from streamd.cli.bench import spoken
@@ -99,8 +100,12 @@ def _turns(segments: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
 def sets(names: Sequence[str], data: Path, out: Path) -> dict[str, list[Sound]]:
     """Sounds by the name of their set: ``clips``, ``noise`` (made in `out`) or a stream's name.
 
-    Ends the program with one line if there is no such folder or stream.
+    ``STREAM@CHANNEL`` is a stream over a telephone or across a room (`channels`). Ends the program
+    with one line if there is no such folder, stream or channel.
     """
+    unknown = [name for name in names if "@" in name and _channel(name) not in channels.CHANNELS]
+    if unknown:
+        sys.exit(f"{unknown[0]}: the channels are {', '.join(channels.CHANNELS)}")
     try:
         return {name: _set(name, data, out) for name in names}
     except FileNotFoundError as error:
@@ -113,7 +118,16 @@ def _set(name: str, data: Path, out: Path) -> list[Sound]:
     if name == "noise":
         crowd = [clip.path for clip in clips(data)[:20]]
         return [Sound(path.stem, path) for path in noises.write(out / "noise", crowd)]
-    return [stream(data, name)]
+    channel = _channel(name)
+    sound = stream(data, name.removesuffix(f"@{channel}"))
+    if not channel:
+        return [sound]
+    path = channels.write(sound.path, channel, out / "channels")
+    return [replace(sound, name=path.stem, path=path)]
+
+
+def _channel(name: str) -> str:
+    return name.partition("@")[2]
 
 
 def _is(stem: str, name: str) -> bool:

@@ -1,0 +1,75 @@
+"""Recordings as they arrive over a telephone or from a microphone across a room, to measure with.
+
+What is said and when stays the same, so references stay exact. The telephone is G.711 (mu-law) or
+GSM full rate at 8 kHz, by libsndfile; the room is a simulation by pyroomacoustics (dependency group
+``rooms``): 6 by 5 by 3 m, a speaker and a table microphone in it.
+"""
+
+import io
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+SAMPLE_RATE, TELEPHONE_RATE = 16_000, 8_000
+_CODECS = {"g711": "ULAW", "gsm": "GSM610"}
+_ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8)}
+"""Distance in m, and the seconds in which an echo dies away by 60 dB."""
+CHANNELS = (*_CODECS, *_ROOMS)
+
+Sound = NDArray[np.float64]
+
+
+def write(path: Path, channel: str, folder: Path) -> Path:
+    """Write a recording of 16 kHz as it arrives through one of `CHANNELS`, unless it is there."""
+    made = folder / f"{path.stem}_{channel}.flac"
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        sound, _ = soundfile.read(path)
+        through = telephone if channel in _CODECS else room
+        soundfile.write(made, np.clip(through(sound, channel), -1, 1), SAMPLE_RATE)
+    return made
+
+
+def telephone(sound: Sound, codec: str) -> Sound:
+    """The sound after 8 kHz and a codec of telephones."""
+    narrow = _resampled(sound, len(sound) * TELEPHONE_RATE // SAMPLE_RATE)
+    coded = io.BytesIO()
+    soundfile.write(coded, narrow, TELEPHONE_RATE, subtype=_CODECS[codec], format="WAV")
+    coded.seek(0)
+    heard, _ = soundfile.read(coded)
+    return _resampled(heard[: len(narrow)], len(sound))
+
+
+def room(sound: Sound, name: str) -> Sound:
+    """The sound across a room, as loud as it was.
+
+    Ends the program with one line if pyroomacoustics is not installed.
+    """
+    try:
+        acoustics = import_module("pyroomacoustics")
+    except ModuleNotFoundError:
+        sys.exit("rooms need pyroomacoustics: pip install --group rooms")
+    metres, echo_s = _ROOMS[name]
+    size = np.array([6.0, 5.0, 3.0])
+    absorption, order = acoustics.inverse_sabine(echo_s, size)
+    box = acoustics.ShoeBox(
+        size, fs=SAMPLE_RATE, materials=acoustics.Material(absorption), max_order=order
+    )
+    speaker = np.array([1.5, 2.0, 1.5])
+    box.add_source(speaker, signal=sound)
+    box.add_microphone(np.add(speaker, [metres, 0.5, -0.6]))
+    box.simulate()
+    delay = round(metres / 343 * SAMPLE_RATE)  # of the direct sound
+    heard: Sound = box.mic_array.signals[0][delay : delay + len(sound)]
+    return heard * (np.sqrt(np.mean(sound**2)) / np.sqrt(np.mean(heard**2)))
+
+
+def _resampled(sound: Sound, n: int) -> Sound:
+    """The sound in `n` samples, by its spectrum."""
+    spectrum = np.fft.rfft(sound)[: n // 2 + 1]
+    resampled: Sound = np.fft.irfft(spectrum, n) * (n / len(sound))
+    return resampled
