@@ -9,10 +9,12 @@ activations are quantised while the graph runs. Measurements: docs/results.md.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from onnxruntime import InferenceSession
 
 from streamd.engines.onnx import proto
 from streamd.engines.onnx.proto import Attributes, ElementType, Shape
@@ -25,7 +27,7 @@ OPSET = 20
 _LARGEST = 127
 """The largest integer of a weight; the range is symmetric."""
 _ZERO = np.array(128, np.uint8)
-"""Zero among the activations, which are unsigned because that is faster."""
+"""Zero among unsigned integers: of activations, because that is faster, and maybe of weights."""
 
 
 class Linear(Enum):
@@ -93,6 +95,29 @@ def quantised(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np
     scales[scales == 0] = 1
     integers = np.rint(weight / scales[:, None]).astype(np.int8)
     return np.ascontiguousarray(integers.T), scales
+
+
+@cache
+def signed_overflows() -> bool:
+    """Return whether products of unsigned activations and signed weights overflow here.
+
+    ONNX Runtime adds pairs of them in 16 bits on x86 processors without VNNI. There weights are
+    unsigned, too: those kernels are exact, but slower by up to a quarter.
+    """
+    n = 32
+    a, b, y = (
+        proto.value_info(name, element, shape)
+        for name, element, shape in (
+            ("a", ElementType.UINT8, (2, n)),
+            ("b", ElementType.INT8, (n, 16)),
+            ("y", ElementType.INT32, (2, 16)),
+        )
+    )
+    node = proto.node("MatMulInteger", ["a", "b"], ["y"], name="product")
+    model = proto.model([node], inputs=[a, b], outputs=[y], initializers=[], opsets={"": OPSET})
+    session = InferenceSession(model, providers=["CPUExecutionProvider"])
+    inputs = {"a": np.full((2, n), 255, np.uint8), "b": np.full((n, 16), _LARGEST, np.int8)}
+    return bool((session.run(None, inputs)[0] != n * 255 * _LARGEST).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +211,21 @@ class GraphBuilder:
             weight = self.tensor(f"{name}.weight", projection.weight)
             return self.op("Gemm", [x, weight, *bias], {"transB": 1}, to=to)
         integers, scales = quantised(projection.weight)
-        weight, scale = self.tensor(f"{name}.int8", integers), self.tensor(f"{name}.scale", scales)
+        stored: NDArray[Any] = integers
+        weight_zero = []
+        if signed_overflows():
+            weight_zero = [self._known("zero", _ZERO)]
+            stored = integers.view(np.uint8) ^ _ZERO  # each 128 more
+        weight, scale = self.tensor(f"{name}.int8", stored), self.tensor(f"{name}.scale", scales)
         if self.kind is Linear.TENSOR:
-            inputs = [x, weight, scale, "", *bias]
+            inputs = [x, weight, scale, *(weight_zero or [""]), *bias]
             return self.op("DynamicQuantizeMatMul", inputs, domain=CONTRIB, to=to)
         last, least = {"keepdims": 1}, self.constant(1e-30)
         largest = self.op("ReduceMax", [self.op("Abs", [x]), self.constant([-1])], last)
         largest = self.op("Max", [largest, least])  # a row of zeros has no scale
         zero, step = self._known("zero", _ZERO), self.constant(1 / 127)
         rounded = self.op("QuantizeLinear", [self.op("Div", [x, largest]), step, zero])
-        inputs = [rounded, weight, step, scale, zero]
+        inputs = [rounded, weight, step, scale, zero, *weight_zero]
         product = self.op("MatMulIntegerToFloat", inputs, domain=CONTRIB)
         scaled = self.op("Mul", [product, largest], to="" if bias else to)
         return self.op("Add", [scaled, *bias], to=to) if bias else scaled
