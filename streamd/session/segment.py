@@ -361,7 +361,8 @@ class Segment:
             before = self.context.words if self.context else []
             self.context = PrecedingWords([*before, *inside], ends_sentence=True)
         self.n_left = max(0, self.n_left - n)
-        self.committed = words[n:]
+        # As it is written by a session that resumes here, which knows how this one ended.
+        self.committed = [capitalised(words[n]), *words[n + 1 :]]
         self.utterance.start = at
         self.rev, self._shown = 0, ("", 0)
         return final

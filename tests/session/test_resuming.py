@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.events import Final
@@ -77,6 +77,8 @@ def said(finals: list[Final]) -> list[tuple[str, int, int]]:
     st.lists(st.integers(0, 400), min_size=1, max_size=5),
     st.lists(st.integers(1, 2000), max_size=3),
 )
+@example([(648, 112), (12, 1), (648, 1)], [0], [876])  # dies behind a sentence
+@example([(648, 49), (12, 1), (60, 1)], [0], [796])
 def test_sessions_that_die_anywhere_say_what_one_that_lives_says(stretches, engine, lives):
     frames = scripted_audio(speech_of(stretches))
     finals: list[Final] = []
