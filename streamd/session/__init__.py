@@ -4,7 +4,7 @@ The session owns all state of a stream, without I/O, clock or thread. It never p
 owner of a free engine *asks* for the most urgent window (`next_window`) and brings back the
 hypothesis (`accept`). So steps that were missed while the engine was busy merge into one.
 
-It keeps four promises. Committed text never changes. Utterances and finals depend on the audio and
+It keeps four promises. Committed words never change. Utterances and finals depend on the audio and
 on what the recognizer makes of it, not on the engine's speed or on how the audio was cut into
 blocks; but a slow engine gets fewer and shorter windows, in which the recognizer may read other
 words. Every frame that passes the gate is in a window that was accepted, unless it is reported as
@@ -22,13 +22,12 @@ What there is between two calls:
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 
 from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, Unclear
 from streamd.options import SessionOptions
-from streamd.session.commit import CommitPolicy
+from streamd.session.commit import CommitPolicy, count_ended
 from streamd.session.evidence import believable, is_probable
 from streamd.session.gate import Gate, level_db
 from streamd.session.language import Change, Language
@@ -286,7 +285,7 @@ class Session:
         utterance, events = segment.utterance, []
         turns = self._who.hear(hypothesis.heard)
         if (change := self._language.learn(window, hypothesis)) is not None:
-            self._change(segment, window, change)
+            self._change(segment, change)
         elif self._left_out(segment, window):
             self._restart(segment, hypothesis, last=window.last)
         elif not window.last:
@@ -298,7 +297,7 @@ class Session:
             events = self._prepare(segment, window.end, hypothesis)
         return self._after(turns + events)
 
-    def _change(self, segment: Segment, window: Window, change: Change) -> None:
+    def _change(self, segment: Segment, change: Change) -> None:
         """Go on in another language, whose first words nothing in the one before precedes.
 
         What was read of it is forgotten: it was read in the other one.
@@ -327,15 +326,15 @@ class Session:
             start = max(utterance.start, self._ring.start)
             self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
             self._policy.reset()
-            is_near = start - self._previous.until <= SHORT_PAUSE
-            self._language.begin(start, follows=is_near and self._previous.until > 0)
+            follows = self._is_near(start) and self._previous.until > 0
+            self._language.begin(start, follows=follows)
             if self._continues(start):
                 self._segment.continue_after(self._previous.words, self._previous.anchor)
             else:
                 self._remember(self._previous.words, Hypothesis(language=self._previous.language))
-            if not self._options.keep_context or start - self._previous.until > LONG_SILENCE:
-                self._prompt.forget()
-            if self._language.known != self._previous.language:
+            is_long = start - self._previous.until > LONG_SILENCE
+            is_other = self._language.known != self._previous.language
+            if not self._options.keep_context or is_long or is_other:
                 self._prompt.forget()
         return self._segment
 
@@ -346,10 +345,14 @@ class Session:
         the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's.
         """
         previous = self._previous
-        is_near = start - previous.until <= SHORT_PAUSE and start - previous.anchor <= REACH
+        is_near = self._is_near(start) and start - previous.anchor <= REACH
         is_stored = bool(previous.words) and previous.anchor >= self._ring.start
         is_same = self._language.known in {"", previous.language}
         return is_stored and is_near and is_same and not self._segmenter.options.exact_cut
+
+    def _is_near(self, start: int) -> bool:
+        """Whether an utterance that begins at `start` follows the last final at once."""
+        return start - self._previous.until <= SHORT_PAUSE
 
     def _usable(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> Hypothesis:
         """The hypothesis without blanks, hallucinations, and words that are final already."""
@@ -410,8 +413,7 @@ class Session:
         n = 0
         if is_probable(hypothesis):
             n = self._policy.propose(words, now=end, silence=silence)
-            certain = self._language.certain(end)
-            n = min(n, sum(1 for _ in takewhile(lambda word: word.end <= certain, words)))
+            n = min(n, count_ended(words, self._language.certain(end)))
             if n == 0 and movable:
                 n = segment.overdue(words, end)
             self._policy.committed(n)
@@ -501,8 +503,8 @@ class Session:
             self._rev = segment.rev  # the next utterance reuses this one's number
             start = segment.utterance.start
             if self._voiced(start, end) >= UNREAD:
-                unread = {"start_ms": ms_from_frames(start), "end_ms": ms_from_frames(end)}
-                events.append(Unclear(**unread))
+                start_ms, end_ms = ms_from_frames(start), ms_from_frames(end)
+                events.append(Unclear(start_ms=start_ms, end_ms=end_ms))
             return events
         ended = self._turn(segment, TurnState.ENDED, end)
         self._seg, self._rev = self._seg + 1, 0

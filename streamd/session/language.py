@@ -52,7 +52,7 @@ class Language:
         """
         self._start = self._asked = self._certain = start
         self._decided = follows and bool(self.known)
-        self._other: Change | None = None
+        self._other = ""  # a language that was probable in the last span, and may have begun
         self._clear_until = start  # in the language that is known
         self._unclear_at: int | None = None  # the end of the first span that may not be
         if self._next is not None:
@@ -106,24 +106,21 @@ class Language:
     def _follow(self, end: int, hypothesis: Hypothesis, prob: float) -> Change | None:
         """What the newest seconds of an utterance tell."""
         if hypothesis.detected == self.known:
-            self._other, self._certain = None, end - SPAN // 2
+            self._other, self._certain = "", end - SPAN // 2
             is_clear = hypothesis.previous_prob >= SURE
             self._clear_until = end - SPAN // 2 if is_clear else self._clear_until
             self._unclear_at = None if is_clear else self._unclear_at or end
             return None
         self._unclear_at = self._unclear_at or end
-        between = self._clear_until, self._unclear_at - SPAN // 5
-        before, change = self._other, Change(hypothesis.detected, between)
-        if before is not None and before.language != change.language:
-            before = None
-        self._other = change if prob >= TWICE else None
+        is_probable, before = prob >= TWICE, self._other
+        self._other = hypothesis.detected if is_probable else ""
         is_clear = prob >= CLEAR and hypothesis.previous_prob <= EXCLUDED
-        is_twice = before is not None and prob >= TWICE
-        return self._begun(before or change) if is_clear or is_twice else None
+        is_twice = is_probable and before == hypothesis.detected
+        return self._begun(hypothesis.detected, end) if is_clear or is_twice else None
 
-    def _begun(self, change: Change) -> Change:
+    def _begun(self, language: str, end: int) -> Change:
         """The change, which is the whole utterance's if the one before was not heard in it."""
         if self._clear_until > self._start:
-            return change
-        self.known, self._certain, self._other = change.language, self._asked - SPAN // 2, None
-        return Change(change.language)
+            return Change(language, (self._clear_until, (self._unclear_at or end) - SPAN // 5))
+        self.known, self._certain, self._other = language, end - SPAN // 2, ""
+        return Change(language)

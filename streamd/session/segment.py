@@ -29,6 +29,7 @@ from enum import Enum, auto
 from itertools import pairwise, takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
+from streamd.session.commit import count_ended
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import State, Utterance
@@ -242,7 +243,7 @@ class Segment:
         """How many words of a window that ends at `end` must be committed without agreement."""
         if end - self.read_until <= FORCE_AFTER:
             return 0
-        return sum(1 for _ in takewhile(lambda word: word.end <= end - FORCE_AGE, words))
+        return count_ended(words, end - FORCE_AGE)
 
     def commit(self, words: Sequence[Word], n: int, *, keeps_mark: bool = False) -> None:
         """Commit the first `n` of the words; the others stay uncommitted.
@@ -317,7 +318,7 @@ class Segment:
         inside, kept = self.in_window, min(kept, N_AUDIO_CTX // 2)
         if not inside or end - self.anchor <= kept * 2:
             return []
-        n = sum(1 for _ in takewhile(lambda word: word.end <= inside[-1].end - kept, inside))
+        n = count_ended(inside, inside[-1].end - kept)
         if n == 0:
             return []
         last, following = inside[n - 1].end, inside[n].start

@@ -122,9 +122,10 @@ class Segmenter:
         at = self.quietest(first, last, near=first)
         rest = replace(utterance, start=at)
         utterance.pause = None
-        if utterance.state is not State.ENDED:
+        if utterance.state is State.ENDED:
+            utterance.end = at
+        else:
             utterance.close(at)
-        utterance.end = at
         self.utterances.insert(self.utterances.index(utterance) + 1, rest)
         if self._open is utterance:
             self._open = rest
