@@ -248,7 +248,7 @@ class EndpointOptions:
     rule: Annotated[
         EndpointRule,
         Option(
-            "what ends an utterance; smart: silence, if it sounds as if somebody is done",
+            "what ends an utterance; smart: wait longer if the speaker does not sound finished",
             name="endpoint",
         ),
     ] = "silence"

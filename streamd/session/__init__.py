@@ -473,7 +473,7 @@ class Session:
         return is_smart and segment.utterance.state is State.ASKED
 
     def _turn(self, segment: Segment, state: TurnState, at: int) -> list[SessionEvent]:
-        """What is told of a turn, if anything can tell how probable its end is."""
+        """The event about a turn, if there is a probability that the speaker is done."""
         if (prob := segment.turn_prob) is None:
             return []
         t_ms = ms_from_frames(at)
