@@ -326,6 +326,8 @@ class _Reader(Generic[FeaturesT]):
             found = found._replace(complete=True)  # even if its last word ends earlier
         if self._options.word_timestamps:
             found = yield from self._timed(found, features, stretch)
+        # A timestamp may lie after the window's sound: what follows it has not been decoded.
+        found = found._replace(seek=min(found.seek, stretch.end))
         if self._options.word_timestamps and self._options.hallucination_silence_ms:
             kept = without_hallucinations(
                 found,

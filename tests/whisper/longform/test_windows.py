@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.models import ModelDimensions
@@ -107,6 +107,7 @@ def test_it_ends_and_goes_forward_where_hallucinations_are_skipped(
 
 
 @given(recordings, engines, st.booleans(), st.booleans(), st.booleans())
+@example(2_097, Engine(0, 4.0, 3.0), True, True, False)  # a timestamp after the window's end
 def test_it_ends_and_goes_forward_where_speech_is_tried_again(
     n_columns, engine, timestamps, words, silent_end
 ):
