@@ -84,7 +84,7 @@ class Calls:
         n = max(1, n_ctx - _N_MISSING - has_silence * MARGIN)
         audio_ctx = 0 if has_silence else n
         mel, extent = extend(
-            self._mel[:, : 2 * n], meta.dims, silence=has_silence, audio_ctx=audio_ctx
+            self._mel[:, : 2 * n], meta.dims, has_silence=has_silence, audio_ctx=audio_ctx
         )
         hidden = {}
 
