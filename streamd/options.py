@@ -162,8 +162,8 @@ class SessionOptions:
     backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
     """Audio kept while the engine lags; older audio becomes a gap."""
     # Ten minutes are 38 MB.
-    language: Annotated[str, DERIVED] = ""
-    """The code of the spoken language; empty: it is detected."""
+    languages: Annotated[tuple[str, ...], DERIVED] = ()
+    """Codes of the languages that may be spoken; empty: any. Of several, one is detected."""
     task: Annotated[str, DERIVED] = ""
     prompt: Annotated[str, DERIVED] = ""
     vocabulary: Annotated[str, DERIVED] = ""
@@ -333,8 +333,8 @@ class LoopLimits:
 class DecodingOptions:
     """How a window becomes text; as openai-whisper does it unless a comment says otherwise."""
 
-    language: Annotated[str | None, DERIVED] = None
-    """Code of the spoken language; None: it is detected. English-only models ignore it."""
+    languages: Annotated[tuple[str, ...], DERIVED] = ()
+    """As `SessionOptions.languages`, of a recording. English-only models ignore them."""
     # No recording of 46 in nine languages was misheard with as much.
     language_prob: Share = 0.5
     """Probability that a newly detected language needs."""
@@ -472,13 +472,13 @@ class ModelOptions:
     ] = ""
     language: Annotated[
         str,
-        Meta(pattern=r"^(|auto|[a-z]{2,3})\Z"),
+        Meta(pattern=r"^(|auto|[a-z]{2,3}(,[a-z]{2,3})*)\Z"),
         "CODE",
         Option(
-            "spoken language; default: auto",
+            "spoken language, or several: en,es; default: auto",
             flags=("-l",),
             common=True,
-            allowed="auto or a language: german, de",
+            allowed="auto or languages: german, de, en,es",
             synonyms=LANGUAGE_CODES,
         ),
     ] = ""

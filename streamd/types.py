@@ -96,9 +96,10 @@ class Window:
     those inside it that are of the utterance before, `prefix` those inside it that are of its own;
     these end at frame `prefix_end`. `draft` is the uncommitted part of the last hypothesis, to be
     verified. A `last` window ends the utterance (if the silence lasts): all of its words will be
-    committed, so it is decoded with full checks. `language` is the code of the last one, or empty;
-    with `detect` the window is decoded in the language that is detected in its sound from frame
-    `detect_from` on; without, that is only reported, or not even that (None). `task` is
+    committed, so it is decoded with full checks. `languages` are the codes of those that may be
+    spoken; empty: any. `language` is the one of the window before, or empty; with `detect` the
+    window is decoded in the language that is detected in its sound from frame `detect_from` on;
+    without, that is only reported, or not even that (None). `task` is
     "transcribe" or "translate", or empty for the recognizer's own. `initial_prompt` is text before
     the prompt; text that is too long loses its beginning. `vocabulary` are phrases to expect, one a
     line. `given_words` are the words of `before` and `prefix`, if the marks and capitals of all
@@ -115,6 +116,7 @@ class Window:
     prefix_end: int = 0
     draft: tuple[int, ...] = ()
     last: bool = False
+    languages: tuple[str, ...] = ()
     language: str = ""
     detect: bool = True
     detect_from: int | None = 0

@@ -132,7 +132,7 @@ class Field:
         if found == NONE and self.is_optional:
             return None
         is_text = isinstance(found, str) and not typed
-        raw = self.opt.synonyms.get(found.casefold(), found) if isinstance(found, str) else found
+        raw = self._without_synonyms(found) if isinstance(found, str) else found
         if is_text and isinstance(self.type, inspect.VarTupleType):
             raw = str(found).split(",") if found else []
         try:
@@ -141,6 +141,13 @@ class Field:
             raise ConfigError(f"{culprit} must be {self.allowed}, got {_shown(found)}") from None
         # Rounded up, so that --step 10 is not --step 0, which stands for whole utterances.
         return -(-value // FRAME_MS) if self.in_frames else value
+
+    def _without_synonyms(self, text: str) -> str:
+        """The text with the values that its words stand for, which commas separate."""
+        if not self.opt.synonyms:
+            return text
+        words = (word.strip(" ") for word in text.split(","))
+        return ",".join(self.opt.synonyms.get(word.casefold(), word) for word in words)
 
     def written(self, value: object) -> object:
         """A value as it is written in a TOML file."""

@@ -39,7 +39,7 @@ def default_choices(config: Config) -> Choices:
     """Return the options of sessions whose client chooses none, also before the model is loaded."""
     o = config.decoding
     language = o.language
-    if _is_detected(language):
+    if not _languages(language):
         language = known_language(o.model) or "auto"
     return Choices(
         language=language,
@@ -68,7 +68,7 @@ def session_factory(config: Config) -> Callable[[Choices], Session]:
         plain = frames_from_ms(choices.endpoint_ms)
         options = replace(
             config.session,
-            language="" if choices.language == "auto" else choices.language,
+            languages=_languages(choices.language),
             task=choices.task,
             prompt=choices.prompt,
             vocabulary=phrases.joined(known, choices.hotwords),
@@ -95,11 +95,14 @@ def chooser(config: Config, model: Model) -> Chooser:
         if "endpoint_ms" in values:  # read as frames
             values["endpoint_ms"] = ms_from_frames(values["endpoint_ms"])
         choices = msgspec.structs.replace(before, **values)
-        _check_language(model, choices.language, choices.task)
+        languages = _languages(choices.language)
         if model.language is not None:
-            choices = msgspec.structs.replace(choices, language=model.language)
-        elif choices.language != "auto":
-            words.sot_sequence_for(choices.language)
+            # Of several languages that may be spoken, the one that it knows will do.
+            language = model.language if model.language in languages else choices.language
+            _check_language(model, language, choices.task)
+            return msgspec.structs.replace(choices, language=model.language)
+        for code in languages:
+            words.sot_sequence_for(code)
         return choices
 
     return choose
@@ -110,7 +113,7 @@ def _check_language(model: Model, language: str, task: str, flag: str = "") -> N
     if model.language is None:
         return
     knows = f"the model {model.name} knows {model.language} only"
-    if language not in ("", "auto", model.language):
+    if _languages(language) not in {(), (model.language,)}:
         hint = "; choose another with --model" if flag else ""
         raise ConfigError(f"{flag}language {language}: {knows}{hint}")
     if task == "translate":
@@ -170,10 +173,10 @@ def _source(config: Config, name: str) -> Source:
 def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[Any]:
     """The model with its options, on the engine that `runs` it.
 
-    The language comes with each window. Raises `ConfigError` if the model does not fit the options.
+    The languages come with each window. Raises `ConfigError` if the model does not fit the options.
     """
     _check_windows(config, model)
-    options = replace(decoding_options(config, model), language=None)
+    options = decoding_options(config, model)
     ends = smart_turn if has_smart_turn() else None
     return Recognizer(runs, tokenizer(config, model), options, end_of_turn=ends)
 
@@ -210,13 +213,17 @@ def threads(config: Config) -> int:
 def tokenizer(config: Config, model: Model) -> Tokenizer:
     """The model's vocabulary, for the language and the task. Raises `ConfigError`."""
     o = config.decoding
-    return Tokenizer(
+    languages = _languages(o.language) or ("en",)
+    words = Tokenizer(
         model.vocabulary,
         model.dims.n_vocab,
         multilingual=model.language is None,
-        language=model.language or ("en" if _is_detected(o.language) else o.language),
+        language=model.language or languages[0],
         task=o.task,
     )
+    for code in languages:
+        words.sot_sequence_for(code)
+    return words
 
 
 def decoding_options(config: Config, model: Model) -> DecodingOptions:
@@ -225,7 +232,7 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
     _check_language(model, o.language, o.task, "--")
     return replace(
         config.search,
-        language=None if _is_detected(o.language) else o.language,
+        languages=_languages(o.language),
         temperatures=_temperatures(config),
         suppress_tokens=_suppressed(config.search.suppress_tokens, model),
         begin_suppress_tokens=model.begin_suppress_tokens,
@@ -233,8 +240,9 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
     )
 
 
-def _is_detected(language: str) -> bool:
-    return language in ("", "auto")
+def _languages(given: str) -> tuple[str, ...]:
+    """The codes of the languages that may be spoken, none if all may."""
+    return () if given in {"", "auto"} else tuple(dict.fromkeys(given.split(",")))
 
 
 def _temperatures(config: Config) -> tuple[float, ...]:

@@ -97,7 +97,6 @@ class FileTranscriber:
         self._config = config
         self._n_mels = model.dims.n_mels
         self._tokenizer = build.tokenizer(config, model)
-        self._detects = model.language is None and config.decoding.language in ("", "auto")
         decoding = replace(
             build.decoding_options(config, model),
             timestamps=not config.longform.without_timestamps,
@@ -109,6 +108,7 @@ class FileTranscriber:
                 phrases.read(config.decoding.vocabulary), config.decoding.hotwords
             ),
         )
+        self._detects = model.language is None and len(decoding.languages) != 1
         self._new_transcriber = partial(Transcriber, engine, self._tokenizer, decoding, longform)
 
     def new_file(self, report: Callable[[Gap], object]) -> AudioFile:

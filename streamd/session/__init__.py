@@ -101,7 +101,7 @@ class Session:
         self._previous = ResumeState()  # in frames of this session
         self._unbroken_since = 0  # no jump in time after this frame
         self._prompt = Prompt(self._options.context_tokens)
-        self._language = Language(self._options.language_after, named=bool(self._options.language))
+        self._language = Language(self._options.language_after, self._options.languages)
         self._timeline = Timeline()
         self._seg, self._rev = 1, 0
         self._encoded: Encoded | None = None
@@ -127,6 +127,7 @@ class Session:
         They apply to the next window, those of an utterance to the next one.
         """
         self._options = other._options
+        self._language.allow(self._options.languages)
         self._segmenter.next_options = other._segmenter.options
 
     @property
@@ -257,7 +258,8 @@ class Session:
             prefix_end=min(max(segment.utterance.start, segment.read_until), end),
             draft=segment.draft,
             last=last,
-            language=self._options.language or self._language.known,
+            languages=self._options.languages,
+            language=self._language.expected,
             detect=detect,
             detect_from=detect_from,
             task=self._options.task,

@@ -37,13 +37,30 @@ class Change:
 class Language:
     """Remembers the language for the recognizer, which changes it only if it is clear."""
 
-    def __init__(self, after: int, *, named: bool = False) -> None:
-        """`after`: frames of an utterance that are enough; `named`: it is not detected."""
-        self._after, self._named = after, named
+    def __init__(self, after: int, among: tuple[str, ...] = ()) -> None:
+        """`after`: frames of an utterance that are enough; `among`: see `allow`."""
+        self._after = after
         self.known = ""
         """The language of the last utterance that was long enough, or empty."""
         self._next: Change | None = None
         self.begin(0)
+        self.allow(among)
+
+    def allow(self, among: tuple[str, ...]) -> None:
+        """Say which languages may be spoken from now on, by their codes; none: all.
+
+        A single one is not detected.
+        """
+        self._among, self._detects = among, len(among) != 1
+        if among and self.known not in among:
+            self.known, self._decided = "", False
+        if self._next is not None and among and self._next.language not in among:
+            self._next = None
+
+    @property
+    def expected(self) -> str:
+        """The language of the next window, if it detects none, or empty."""
+        return self._among[0] if len(self._among) == 1 else self.known
 
     def begin(self, start: int, *, follows: bool = False) -> None:
         """Allow for another language: a new utterance begins at frame `start`.
@@ -63,7 +80,7 @@ class Language:
 
         Returns that, and the frame from which to detect the language, None: nowhere.
         """
-        if self._named:
+        if not self._detects:
             return False, None
         if not self.known or (not self._decided and end - self._start >= self._after):
             return True, self._start
@@ -79,7 +96,7 @@ class Language:
         if window.detect_from is None:
             return None
         if hypothesis.detected_prob is None:  # the model knows one language only
-            self._named = True
+            self._detects = False
             return None
         sure, self._asked = hypothesis.detected_prob >= SURE, window.end
         if window.detect:
@@ -89,7 +106,7 @@ class Language:
     def certain(self, end: int) -> int:
         """The frame before which the language of a window up to `end` is certain."""
         is_long = not self._decided and end - self._start >= 2 * self._after
-        return end if self._named or is_long else self._certain
+        return end if not self._detects or is_long else self._certain
 
     def change(self, change: Change) -> None:
         """Begin the next utterance in the language to which it has changed."""

@@ -22,16 +22,20 @@ from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Expected, Vocabulary
 
 
-def detect_language(decoder: Decoder, tokenizer: Tokenizer) -> dict[str, float]:
+def detect_language(
+    decoder: Decoder, tokenizer: Tokenizer, among: Sequence[str] = ()
+) -> dict[str, float]:
     """The probability of each language, the most probable first (openai/whisper ``decoding.py``).
 
-    One pass over start-of-transcript. `decoder` is new and may be used again.
+    One pass over start-of-transcript. `decoder` is new and may be used again. With `among`, codes
+    of languages that the tokenizer knows, it is sure to be one of these.
     """
     _, logits = alone(Cache(decoder).prefill((tokenizer.sot,), (0,)))
-    first = tokenizer.sot + 1
-    probs = np.exp(log_softmax(logits[0, first : first + len(tokenizer.languages)]))
+    languages = tuple(among) or tokenizer.languages
+    rows = [tokenizer.sot + 1 + tokenizer.languages.index(code) for code in languages]
+    probs = np.exp(log_softmax(logits[0, rows]))
     order = np.argsort(-probs, kind="stable").tolist()
-    return {tokenizer.languages[i]: float(probs[i]) for i in order}
+    return {languages[i]: float(probs[i]) for i in order}
 
 
 def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) -> str:

@@ -170,18 +170,19 @@ class Recognizer(Generic[FeaturesT]):
         tokenizer, options = self._tokenizer, self._quick
         if not tokenizer.multilingual:
             return _Detected(tokenizer.language)
-        # A session may be older than the model, which may lack its language.
+        # A session may be older than the model, which may lack its languages.
         before = window.language if window.language in tokenizer.languages else ""
+        among = [code for code in window.languages if code in tokenizer.languages]
         if before and window.detect_from is None:
             return _Detected(before)
-        if options.language is not None:
-            return _Detected(options.language)
+        if len(among) == 1:
+            return _Detected(among[0])
         first = max(window.start, window.detect_from or 0)
         if first > window.start:
             samples = window.samples[(first - window.start) * FRAME :]
             mel = log_mel(samples, self._engine.dims.n_mels)
             features = self._engine.encode(mel, audio_ctx=options.audio_ctx)
-        probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer)
+        probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer, among)
         language = spoken(probs, before, options)
         return _Detected(language, probs[language], probs.get(before, 0.0))
 

@@ -184,7 +184,8 @@ def test_help_is_a_command_too(command, capsys):
 
 
 @pytest.mark.parametrize(
-    ("word", "code"), [("german", "de"), ("Haitian Creole", "ht"), ("de", "de")]
+    ("word", "code"),
+    [("german", "de"), ("Haitian Creole", "ht"), ("de", "de"), ("en,German", "en,de")],
 )
 def test_languages_have_names(word, code, run):
     assert config_of(run, "-l", word).decoding.language == code
@@ -221,7 +222,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ("transcibe a.wav", "transcibe: no such command or file; did you mean transcribe?"),
         ("--step 0 transcribe a.wav", "put the command first: streamd transcribe ..."),
         ("speech", "speech: no such command or file"),
-        ("-l klingon", "--language must be auto or a language: german, de, got klingon"),
+        ("-l klingon", "--language must be auto or languages: german, de, en,es, got klingon"),
         ("transcribe", "transcribe needs FILE..."),
         ("models", "models needs list|get|import|check|build|remove ..."),
         ("models get", "models get needs NAME"),

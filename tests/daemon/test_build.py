@@ -107,6 +107,8 @@ def shaped(n_vocab: int) -> Model:
         (51_864, {"task": "translate"}, "--task translate: the model tiny knows en only"),
         (51_865, {"language": "yue"}, "unknown language 'yue'; the model knows en zh de es"),
         (51_865, {"language": "xx"}, "unknown language 'xx'; the model knows en zh de es"),
+        (51_865, {"language": "en,xx"}, "unknown language 'xx'; the model knows en zh de es"),
+        (51_864, {"language": "en,de"}, "--language en,de: the model tiny knows en only"),
     ],
 )
 def test_a_language_that_the_model_lacks_gets_one_line(n_vocab, given, complaint):
@@ -121,7 +123,10 @@ def test_a_language_that_the_model_lacks_gets_one_line(n_vocab, given, complaint
         (51_864, {"language": "de"}, "language de: the model tiny knows en only"),
         (51_864, {"task": "translate"}, "task translate: the model tiny knows en only"),
         (51_865, {"language": "xx"}, "unknown language 'xx'; the model knows en zh de es"),
-        (51_865, {"language": "de\n"}, r'language must be auto or a language: .* got "de\\n"'),
+        (51_865, {"language": "de,xx"}, "unknown language 'xx'; the model knows en zh de es"),
+        (51_864, {"language": "de,es"}, "language de,es: the model tiny knows en only"),
+        (51_865, {"language": "de\n"}, r'language must be auto or languages: .* got "de\\n"'),
+        (51_865, {"language": "de,"}, "language must be auto or languages: .* got de,"),
         (51_865, {"task": "sing"}, "task must be transcribe or translate, got sing"),
         (51_865, {"endpoint_ms": -1}, "endpoint_ms must be a whole number of ms from 0 to 30000"),
         (51_865, {"endpoint_ms": 30_001}, "endpoint_ms must be .* got 30001"),
@@ -152,10 +157,14 @@ def test_a_client_chooses_for_its_session_only():
     chosen = choose(default, {"language": "fr", "endpoint_ms": 310, "hotwords": "Zoë"})
     assert chosen == Choices(language="fr", prompt="before", endpoint_ms=320, hotwords="Zoë")
     assert choose(chosen, {"language": "auto"}).language == "auto"
-    windows = [said(build.session_factory(config)(choices)) for choices in (default, chosen)]
-    assert [(w.language, w.detect, w.initial_prompt, w.vocabulary) for w in windows] == [
-        ("", True, "before", ""),
-        ("fr", False, "before", "Zoë"),
+    several = choose(default, {"language": "french, en"})
+    windows = [said(build.session_factory(config)(each)) for each in (default, chosen, several)]
+    assert [
+        (w.languages, w.language, w.detect, w.initial_prompt, w.vocabulary) for w in windows
+    ] == [
+        ((), "", True, "before", ""),
+        (("fr",), "fr", False, "before", "Zoë"),
+        (("fr", "en"), "", True, "before", ""),
     ]
 
 
@@ -176,6 +185,7 @@ def test_an_english_model_detects_nothing():
     """It hears English, whatever it is asked for."""
     choose = build.chooser(load({}, {}), shaped(51_864))
     assert choose(Choices(), {"language": "auto"}).language == "en"
+    assert choose(Choices(), {"language": "de,en"}).language == "en"
     assert choose(Choices(), {"prompt": "Bees."}) == Choices(language="en", prompt="Bees.")
 
 

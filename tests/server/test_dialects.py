@@ -530,7 +530,7 @@ def started(dialect: Dialect, *said: str) -> Start:
         (
             AssemblyAI(f"{WS}&language_codes=%5B%22de%22%2C%22en%22%5D"),
             (),
-            Start(rate=8000, language="auto"),
+            Start(rate=8000, language="de,en"),
         ),
         (
             WhisperLive("", "me"),

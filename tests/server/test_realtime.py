@@ -217,7 +217,7 @@ def test_what_is_cleared_is_in_no_item():
         ),
         (
             {"transcription": {"languages": ["de", "fr"], "keywords": ["Ada", "Mary S"]}},
-            Start(rate=24_000, language="auto", hotwords="Ada, Mary S"),
+            Start(rate=24_000, language="de,fr", hotwords="Ada, Mary S"),
         ),
         (
             {

@@ -245,7 +245,25 @@ def test_a_language_that_nobody_detects_is_certain():
     assert language.certain(60) == 0
     language.learn(Window(0, 60, np.zeros(0, np.float32)), Hypothesis())
     assert (language.certain(60), language.detect(100)) == (60, (False, None))
-    assert Language(after=100, named=True).certain(60) == 60
+    assert Language(after=100, among=("de",)).certain(60) == 60
+
+
+def test_a_client_may_name_other_languages_while_the_session_runs():
+    language = Language(after=100)
+    told(language, 120, "en")
+    assert (language.expected, language.detect(230)) == ("en", (False, 130))
+    language.allow(("de",))
+    assert (language.expected, language.detect(230)) == ("de", (False, None))
+    language.allow(("de", "fr"))
+    assert (language.expected, language.detect(230)) == ("", (True, 0))
+    told(language, 240, "fr")
+    language.allow(("fr", "en"))
+    assert language.expected == "fr"
+    told(language, 300, "en", 0.95, previous_prob=0.001)
+    language.change(Change("en", (200, 260)))
+    language.allow(("fr", "it"))
+    language.begin(260)
+    assert language.known == "fr"
 
 
 def test_before_anything_is_known_every_window_listens():

@@ -160,6 +160,24 @@ def test_a_language_that_was_named_is_never_heard():
     assert {hypothesis.language for hypothesis in heard.hypotheses} == {"fr"}
 
 
+def test_of_several_that_may_be_spoken_it_is_the_most_probable_one():
+    every = stream("auto").hypotheses[0].language
+    among = [code for code in ("de", "fr", "ja") if code != every]
+    heard = stream(",".join(among))
+    assert heard.n_detections > 0
+    assert {hypothesis.language for hypothesis in heard.hypotheses} <= {*among}
+    window, hypothesis = heard.windows[0], heard.hypotheses[0]
+    assert (window.languages, window.language) == (tuple(among), "")
+    model = load.model("random")
+    tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
+    padded = np.pad(window.samples, (0, N_CTX * FRAME - len(window.samples)))
+    features = engine().encode(log_mel(padded, DIMS.n_mels), audio_ctx=N_CTX)
+    probs = detect_language(engine().decoder(features, 1), tokenizer)
+    total = sum(probs[code] for code in among)
+    assert hypothesis.language == max(among, key=probs.__getitem__)
+    assert np.isclose(probs[hypothesis.language] / total, hypothesis.detected_prob, atol=1e-4)
+
+
 async def test_sessions_of_several_languages_do_not_disturb_each_other():
     """On one recognizer, in any order: each has the text that it has alone."""
     model = load.model("random")

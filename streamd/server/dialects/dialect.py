@@ -118,13 +118,13 @@ def start_for(
 ) -> Start:
     """Return the `Start` for language tags such as ``en-US``, key terms and the pause of an end.
 
-    Several languages, or ``multi``, are ``auto``.
+    ``multi`` is ``auto``.
     """
-    tag = "multi" if len(tags) > 1 else next(iter(tags), None)
+    codes = dict.fromkeys(tag.partition("-")[0].lower() for tag in tags if tag)
     return Start(
         rate=rate,
         channels=channels,
-        language="auto" if tag == "multi" else tag and tag.partition("-")[0].lower(),
+        language="auto" if "multi" in codes else ",".join(codes) or None,
         prompt=prompt,
         hotwords=", ".join(terms) or None,
         endpoint_ms=None if pause_ms is None else max(_MIN_ENDPOINT_MS, pause_ms),

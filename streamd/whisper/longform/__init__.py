@@ -112,14 +112,16 @@ class Transcriber(Generic[FeaturesT]):
         self._latest: FeaturesT | None = None
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
-        """The language after column `first`: that of the options, or the most probable one."""
+        """The language after column `first`: the most probable one of those of the options."""
         if not self._tokenizer.multilingual:
             return self._tokenizer.language
-        if self._decoding.language is not None:
-            return self._decoding.language
+        languages = self._decoding.languages
+        if len(languages) == 1:
+            return languages[0]
         width = 2 * self._engine.dims.n_audio_ctx
         features = self._engine.encode(mel.window(first, width, width=width))
-        probs = detect_language(self._engine.decoder(features, n_slots=1), self._tokenizer)
+        decoder = self._engine.decoder(features, n_slots=1)
+        probs = detect_language(decoder, self._tokenizer, languages)
         return spoken(probs, "", self._decoding)
 
     def transcribe(
