@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import channels
+import dialogues
 import noises
 from lab.latency import SpokenWord
 from streamd.cli.bench import spoken
@@ -100,8 +101,9 @@ def _turns(segments: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
 def sets(names: Sequence[str], data: Path, out: Path) -> dict[str, list[Sound]]:
     """Sounds by the name of their set: ``clips``, ``noise`` (made in `out`) or a stream's name.
 
-    ``STREAM@CHANNEL`` is a stream over a telephone or across a room (`channels`). Ends the program
-    with one line if there is no such folder, stream or channel.
+    ``built-4-1`` is a dialogue of 4 speakers, built from the folder's single lines with the seed 1
+    (`dialogues`). ``STREAM@CHANNEL`` is it over a telephone or across a room (`channels`). Ends the
+    program with one line if there is no such folder, stream or channel.
     """
     unknown = [name for name in names if "@" in name and _channel(name) not in channels.CHANNELS]
     if unknown:
@@ -119,11 +121,28 @@ def _set(name: str, data: Path, out: Path) -> list[Sound]:
         crowd = [clip.path for clip in clips(data)[:20]]
         return [Sound(path.stem, path) for path in noises.write(out / "noise", crowd)]
     channel = _channel(name)
-    sound = stream(data, name.removesuffix(f"@{channel}"))
+    plain = name.removesuffix(f"@{channel}")
+    kind, *numbers = plain.split("-")
+    is_built = kind == "built" and len(numbers) == 2 and all(each.isdecimal() for each in numbers)
+    sound = _built(data, out, *map(int, numbers)) if is_built else stream(data, plain)
     if not channel:
         return [sound]
     path = channels.write(sound.path, channel, out / "channels")
     return [replace(sound, name=path.stem, path=path)]
+
+
+def _built(data: Path, out: Path, n_speakers: int, seed: int) -> Sound:
+    path, talk = dialogues.write(data / "lines.jsonl", n_speakers, seed, out / "built")
+    return Sound(
+        name=path.stem,
+        path=path,
+        reference=" ".join(word for each in talk for word in spoken(each.text)),
+        passages=tuple(each.text for each in talk),
+        turns=tuple(
+            Turn(each.speaker, each.text, round(each.start * 1000), round(each.end * 1000))
+            for each in talk
+        ),
+    )
 
 
 def _channel(name: str) -> str:

@@ -5,8 +5,7 @@
 
 A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
 ``speaker`` and ``ref_words``). Of LINES, single lines with ``path``, ``speaker``, ``speech`` (its
-bounds in s), ``game`` and ``text``, dialogues of 2, 4 and 8 speakers of one game are built, of 90
-s, with pauses of 0 to 1 s; one turn in five begins 0.2 to 1 s before the end of the one before.
+bounds in s), ``game`` and ``text``, dialogues of 2, 4 and 8 speakers are built (`dialogues`).
 ``--snr`` adds white noise. The package meeteval has to be installed (the group ``speakers``).
 
 DER: wrong, missed and invented speaker time, without a collar and with overlap, in % of the
@@ -26,7 +25,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import av
 import msgspec
 import numpy as np
 import soundfile
@@ -35,6 +33,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from whisper_normalizer.english import EnglishTextNormalizer
 
+from dialogues import Talk, built
 from streamd.engines.voices import hear
 from streamd.speakers import Roster
 from streamd.system.processor import machine
@@ -44,14 +43,6 @@ STREAMD = Path(sys.executable).with_name("streamd")
 STEP_S = 0.01
 """Resolution of the error rate."""
 normal = EnglishTextNormalizer()
-
-
-class Talk(NamedTuple):
-    """Who talks from `start` to `end`, in seconds."""
-
-    start: float
-    end: float
-    speaker: str
 
 
 class Dialogue(NamedTuple):
@@ -75,46 +66,13 @@ def read(path: Path) -> Dialogue:
     return Dialogue(path.stem, sound, talk, texts)
 
 
-def built(lines: Path, n_speakers: int, seed: int) -> Dialogue:
-    """Build a dialogue of 90 s."""
-    rng = np.random.default_rng(seed)
-    every = [json.loads(line) for line in lines.read_text().splitlines()]
-    game = rng.choice(sorted({line["game"] for line in every}))
-    by_speaker: dict[str, list[dict[str, Any]]] = {}
-    for line in every:
-        if line["game"] == game:
-            by_speaker.setdefault(line["speaker"], []).append(line)
-    enough = sorted(name for name, said in by_speaker.items() if len(said) >= 80 // n_speakers)
-    chosen = [str(name) for name in rng.permutation(enough)[:n_speakers]]
-    sound, end, talk = np.zeros(100 * SAMPLE_RATE, np.float32), 0.5, []
+def built_dialogue(lines: Path, n_speakers: int, seed: int) -> Dialogue:
+    """Build a dialogue, with what each speaker says."""
+    made = built(lines, n_speakers, seed)
     texts: dict[str, str] = {}
-    left = {name: list(rng.permutation(len(by_speaker[name]))) for name in chosen}
-    last = ""
-    while end < 90:
-        name = str(rng.choice([each for each in chosen if each != last]))
-        line = by_speaker[name][left[name].pop()]
-        samples = decoded(lines.parent / line["path"])
-        first, after = (round(SAMPLE_RATE * at) for at in line["speech"])
-        part = samples[first:after]
-        overlaps = bool(talk) and rng.random() < 0.2
-        start = end + (-rng.uniform(0.2, 1) if overlaps else rng.uniform(0, 1))
-        start = max(start, talk[-1].start + 0.2 if talk else 0)
-        at = round(SAMPLE_RATE * start)
-        sound[at : at + len(part)] += part[: len(sound) - at]
-        end = start + len(part) / SAMPLE_RATE
-        talk.append(Talk(start, end, name))
-        texts[name] = f"{texts.get(name, '')} {line['text']}"
-        last = name
-    name = f"built-{len(chosen)}-{seed}-{game}"
-    return Dialogue(name, sound[: round(SAMPLE_RATE * (end + 1))], talk, texts)
-
-
-def decoded(path: Path) -> NDArray[np.float32]:
-    """Decode a line to 16 kHz, mono."""
-    with av.open(str(path)) as file:
-        resampler = av.AudioResampler("flt", "mono", SAMPLE_RATE)
-        frames = [f for each in file.decode(audio=0) for f in resampler.resample(each)]
-        return np.concatenate([f.to_ndarray()[0] for f in (*frames, *resampler.resample(None))])
+    for talk in made.talk:
+        texts[talk.speaker] = f"{texts.get(talk.speaker, '')} {talk.text}"
+    return Dialogue(made.name, made.sound, [*made.talk], texts)
 
 
 def error_rate(truth: Sequence[Talk], found: Sequence[Talk]) -> tuple[float, dict[str, str]]:
@@ -252,7 +210,7 @@ def main() -> None:
     dialogues = [read(path) for path in args.sounds]
     if args.lines:
         seeds = range(args.seed, args.seed + args.count)
-        dialogues += [built(args.lines, n, seed) for n in (2, 4, 8) for seed in seeds]
+        dialogues += [built_dialogue(args.lines, n, seed) for n in (2, 4, 8) for seed in seeds]
     facts = msgspec.to_builtins(machine())
     print(json.dumps({"machine": facts, "model": args.model, "snr_db": args.snr}))
     for dialogue in dialogues:

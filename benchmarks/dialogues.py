@@ -1,0 +1,89 @@
+"""Dialogues built from single lines: who speaks when, and what, is known exactly.
+
+``lines.jsonl`` names lines with ``path``, ``speaker``, ``speech`` (its bounds in s), ``game`` and
+``text``. All speakers of a dialogue are of one game, so that the kind of recording tells nothing.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from streamd.types import SAMPLE_RATE
+
+_LENGTH_S = 90
+_OVERLAPPED = 0.2
+"""The share of turns that begin before the end of the one before, by up to a second."""
+
+
+class Talk(NamedTuple):
+    """Who talks from `start` to `end`, in seconds, and the text, if it is known."""
+
+    start: float
+    end: float
+    speaker: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A dialogue: its sound at 16 kHz, and its turns."""
+
+    name: str
+    sound: NDArray[np.float32]
+    talk: tuple[Talk, ...]
+
+
+def built(lines: Path, n_speakers: int, seed: int) -> Built:
+    """Build a dialogue of 90 s, with pauses of 0 to 1 s."""
+    rng = np.random.default_rng(seed)
+    every = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    game = rng.choice(sorted({line["game"] for line in every}))
+    by_speaker: dict[str, list[dict[str, Any]]] = {}
+    for line in every:
+        if line["game"] == game:
+            by_speaker.setdefault(line["speaker"], []).append(line)
+    enough = sorted(name for name, said in by_speaker.items() if len(said) >= 80 // n_speakers)
+    chosen = [str(name) for name in rng.permutation(enough)[:n_speakers]]
+    sound, end = np.zeros((_LENGTH_S + 10) * SAMPLE_RATE, np.float32), 0.5
+    talk: list[Talk] = []
+    left = {name: list(rng.permutation(len(by_speaker[name]))) for name in chosen}
+    last = ""
+    while end < _LENGTH_S:
+        name = str(rng.choice([each for each in chosen if each != last]))
+        line = by_speaker[name][left[name].pop()]
+        first, after = (round(SAMPLE_RATE * at) for at in line["speech"])
+        part = _decoded(lines.parent / line["path"])[first:after]
+        overlaps = bool(talk) and rng.random() < _OVERLAPPED
+        start = end + (-rng.uniform(0.2, 1) if overlaps else rng.uniform(0, 1))
+        start = max(start, talk[-1].start + 0.2 if talk else 0)
+        at = round(SAMPLE_RATE * start)
+        sound[at : at + len(part)] += part[: len(sound) - at]
+        end = start + len(part) / SAMPLE_RATE
+        talk.append(Talk(start, end, name, line["text"]))
+        last = name
+    name = f"built-{len(chosen)}-{seed}-{game}"
+    return Built(name, sound[: round(SAMPLE_RATE * (end + 1))], tuple(talk))
+
+
+def write(lines: Path, n_speakers: int, seed: int, folder: Path) -> tuple[Path, tuple[Talk, ...]]:
+    """Write the sound of a dialogue; return where it is, and its turns."""
+    made = built(lines, n_speakers, seed)
+    path = folder / f"{made.name}.flac"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, made.sound, SAMPLE_RATE)
+    return path, made.talk
+
+
+def _decoded(path: Path) -> NDArray[np.float32]:
+    """Decode a line to 16 kHz, mono."""
+    with av.open(str(path)) as file:
+        resampler = av.AudioResampler("flt", "mono", SAMPLE_RATE)
+        frames = [f for each in file.decode(audio=0) for f in resampler.resample(each)]
+        return np.concatenate([f.to_ndarray()[0] for f in (*frames, *resampler.resample(None))])
