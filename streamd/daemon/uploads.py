@@ -15,7 +15,8 @@ from streamd.events import EndReason, Eos, Final
 from streamd.models.model import Model
 from streamd.server import Recording, Wanted
 from streamd.sinks.text import by_speaker
-from streamd.sources.file import FileSource
+from streamd.sources import FrameStream
+from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
 from streamd.whisper.engine import Engine
 
@@ -37,12 +38,13 @@ class Uploads:
         transcriber = await self._streams.between(self._new_transcriber, wanted)
         file = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
-        async with FileSource(path, upload=name) as source:
-            async for item in source:
+        async with stranger_file(path, name) as source:
+            frames: FrameStream | ConfinedSource = source.__aiter__()
+            async for item in frames:
                 await self._streams.between(file.take, item)
                 if 0 < longest_ms < file.duration_ms:
                     raise WireError("too_large", f"a recording has at most {longest_ms} ms")
-            file.n_padding = aiter(source).n_padding
+            file.n_padding = frames.n_padding
         if not file.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
         finals = finals_between(self._streams, transcriber, file)

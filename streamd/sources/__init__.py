@@ -4,6 +4,7 @@ A source delivers whole frames in order, every sample once, and reports audio th
 Audio from the network comes through the server instead.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from streamd.types import Frames
 
 _FAR_BEYOND = 4.0
 """Level relative to full scale (+12 dB) above which samples must be in another unit."""
+
+_LARGE_BYTES = 64 << 10
+"""Mixing and resampling more takes so long that it is done in a thread, not on the event loop."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +68,9 @@ class FrameStream:
             if block is None:
                 self._ended = True
                 frames = self._framer.flush()
+            elif block.nbytes > _LARGE_BYTES:
+                frames = await asyncio.to_thread(self._framer.push, block)
+                self._check()
             else:
                 frames = self._framer.push(block)
                 self._check()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.errors import SourceError
-from streamd.sources.framing import MAX_RATE_HZ, MIN_RATE_HZ
+from streamd.sources.framing import MAX_CHANNELS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -178,11 +178,13 @@ class Ffmpeg:
             self._complaint = self._complaint or _reason(error)
             return
         for frame in frames:
-            # Any other rate is damage, and converting it could take gigabytes.
-            if MIN_RATE_HZ <= frame.sample_rate <= MAX_RATE_HZ:
+            # Anything else is damage, and converting it could take gigabytes.
+            rate_hz, channels = frame.sample_rate, frame.layout.nb_channels
+            if MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ and channels <= MAX_CHANNELS:
                 yield from self._resampled(frame)
             else:
-                self._complaint = self._complaint or f"sample rate of {frame.sample_rate} Hz"
+                odd = f"{channels} channels at a sample rate of {rate_hz} Hz"
+                self._complaint = self._complaint or odd
 
     def _resampled(self, frame: "AudioFrame | None") -> Iterator[NDArray[np.int16]]:
         """Convert a frame of any rate and type, which may change in the middle; None is the end."""

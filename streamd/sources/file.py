@@ -28,6 +28,8 @@ _PACED_BLOCK_MS = 100
 """In silence the cost is in wake-ups, each with cold caches: blocks of 40 ms cost twice as much."""
 _READ_MS = 1000
 """Length of a read: waking a thread for each block costs as much as voice detection."""
+_READ_BYTES = 2 << 20
+"""The most that is read at once: of many channels or at a high rate less than `_READ_MS`."""
 _HEADER_SLACK_MS = 100
 """Tolerance for lengths in headers, which may be estimates."""
 _OTHER_SIZE = re.compile(r"(?m)^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)")
@@ -79,7 +81,7 @@ class Sndfile:
         """Return the next samples as `Ffmpeg.read` does."""
         # When the decoder fails inside a block, soundfile raises and does not say how much it has
         # decoded: the samples that are still NaN are not.
-        n = self.rate_hz * _READ_MS // 1000
+        n = min(self.rate_hz * _READ_MS // 1000, _READ_BYTES // (4 * self.channels))
         space = np.full((n, self.channels), np.nan, np.float32)
         if self._failed:
             raise self._cut_short()

@@ -55,6 +55,8 @@ class PcmDecoder:
 
 MIN_RATE_HZ = 4_000
 MAX_RATE_HZ = 192_000
+MAX_CHANNELS = 32
+"""No recording of speech has more; libsndfile reads 1,024, for which a second takes gigabytes."""
 
 
 _SCALES = {
@@ -83,7 +85,7 @@ class Framer:
     Other rates are converted with libsoxr, in phase and without seams: n samples become
     ``n * 16000 / rate_hz``, rounded up or down. soxr's quality "HQ" holds back at most 40 ms of
     audio at 44.1 kHz and 115 ms at 8 kHz until more comes. Raises `SourceError` for a rate outside
-    `MIN_RATE_HZ` to `MAX_RATE_HZ`.
+    `MIN_RATE_HZ` to `MAX_RATE_HZ`, or more than `MAX_CHANNELS`.
     """
 
     def __init__(self, rate_hz: int, channels: int = 1) -> None:
@@ -91,6 +93,9 @@ class Framer:
         if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
             wanted = f"{MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
             raise SourceError(f"a sample rate of {rate_hz} Hz is not supported: use {wanted}")
+        if channels > MAX_CHANNELS:
+            wanted = f"use at most {MAX_CHANNELS}"
+            raise SourceError(f"{channels} channels are not supported: {wanted}")
         self._resampler: soxr.ResampleStream | None = None
         if rate_hz != SAMPLE_RATE:
             self._resampler = soxr.ResampleStream(

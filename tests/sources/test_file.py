@@ -1,4 +1,5 @@
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from streamd.errors import SourceError
 from streamd.sources.file import FileSource, Sndfile
+from streamd.sources.framing import Framer
 from streamd.types import FRAME, SAMPLE_RATE
 
 N_RAMP = 60_000
@@ -212,6 +214,8 @@ def broken(folder, kind):
             path.write_bytes(b"RIFF\x24\x00\x00\x00WAVE")
         case "100 Hz":
             soundfile.write(path, np.zeros(1000), 100)
+        case "33 channels":
+            soundfile.write(path, np.zeros((100, 33)), SAMPLE_RATE)
     return path
 
 
@@ -225,6 +229,7 @@ def broken(folder, kind):
         ("header only", "{path} is damaged or not a sound file (FFmpeg: Invalid data found"),
         ("no samples", "{path} has no audio"),
         ("100 Hz", "{path}: a sample rate of 100 Hz is not supported"),
+        ("33 channels", "{path}: 33 channels are not supported: use at most 32"),
     ],
 )
 async def test_what_cannot_be_played_is_named(tmp_path, kind, says):
@@ -304,3 +309,30 @@ async def test_channels_that_cancel_each_other_out_are_told_once(tmp_path, caplo
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == is_told
     assert all(line.startswith(f"the channels of {path} cancel each other out") for line in told)
+
+
+def test_a_read_has_a_greatest_size(tmp_path):
+    sound = np.tile(RAMP[:10_000, np.newaxis], (10, 32))
+    soundfile.write(tmp_path / "wide.wav", sound, 192_000)
+    decoder = Sndfile(str(tmp_path / "wide.wav"))
+    blocks = []
+    while len(block := decoder.read()):
+        blocks.append(block)
+    decoder.close()
+    assert max(block.nbytes for block in blocks) <= 2 << 20
+    assert np.array_equal(np.concatenate(blocks), sound / np.float32(2**15))
+
+
+async def test_a_second_of_sound_is_mixed_beside_the_event_loop(tmp_path, monkeypatch):
+    soundfile.write(tmp_path / "talk.wav", np.tile(RAMP[:, np.newaxis], 2), 48_000)
+    threads = []
+
+    def push(self, block):
+        threads.append(threading.get_ident())
+        return mix(self, block)
+
+    mix = Framer.push
+    monkeypatch.setattr(Framer, "push", push)
+    await consume(FileSource(tmp_path / "talk.wav"))
+    assert threads
+    assert threading.get_ident() not in threads[:1]

@@ -1,0 +1,166 @@
+"""Files of strangers: what they hold, and what they cannot do."""
+
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from streamd.errors import SourceError
+from streamd.sources.confined import ConfinedSource, stranger_file
+from streamd.sources.file import FileSource
+from streamd.types import SAMPLE_RATE
+
+SECOND = np.sin(np.arange(SAMPLE_RATE + 100) / 20).astype(np.float32) / 2
+
+READ = """
+import asyncio, resource, sys
+from streamd.errors import SourceError
+from streamd.sources.confined import stranger_file
+
+async def read(path):
+    try:
+        async with stranger_file(path, "talk") as source:
+            print(sum([item.size async for item in source]))
+    except SourceError as error:
+        print(error)
+
+asyncio.run(read(sys.argv[1]))
+whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+print(max(resource.getrusage(each).ru_maxrss for each in whose) >> 10)
+"""
+"""Prints how many samples there are, or the error, and the most memory that a process took (MB)."""
+
+
+def read_elsewhere(path: Path) -> tuple[str, int]:
+    command = (sys.executable, "-c", READ, str(path))
+    said, n_mb = subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    return said, int(n_mb)
+
+
+async def everything(source) -> tuple[np.ndarray, int]:
+    async with source:
+        frames = source.__aiter__()
+        blocks = [item async for item in frames]
+    return np.concatenate(blocks), frames.n_padding
+
+
+@pytest.mark.parametrize("form", ["FLAC", "OGG", "MP3", "WAV"])
+async def test_it_is_what_anybody_hears(tmp_path, form):
+    soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format=form)
+    expected, n_padding = await everything(FileSource(path))
+    for source in (ConfinedSource(str(path), "talk"), stranger_file(str(path), "talk")):
+        frames, padding = await everything(source)
+        assert np.array_equal(frames, expected)
+        assert padding == n_padding
+
+
+async def test_warnings_and_errors_are_those_of_any_file(tmp_path, caplog):
+    soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format="AIFF")
+    path.write_bytes(path.read_bytes()[:-10_000])
+    async with ConfinedSource(str(path), "talk") as source:
+        assert [item async for item in source]
+    assert "talk is cut off: only 0.7 of 1.0 s are there" in caplog.text
+    path.write_bytes(b"no sound" * 100)
+    with pytest.raises(SourceError, match=r"^talk is damaged or not a sound file"):
+        await everything(ConfinedSource(str(path), "talk"))
+
+
+async def test_a_decoder_that_crashes_ends_nobody_else(tmp_path):
+    soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format="FLAC")
+    async with ConfinedSource(str(path), "talk") as source:
+        source._process.kill()
+        with pytest.raises(SourceError, match=r"^talk is damaged: .* ended with -9"):
+            await anext(source)
+
+
+async def test_who_leaves_early_leaves_no_process(tmp_path):
+    soundfile.write(path := tmp_path / "talk", np.tile(SECOND, 99), SAMPLE_RATE, format="FLAC")
+    async with ConfinedSource(str(path), "talk") as source:
+        await anext(source)
+        number = source._process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+def box(kind: bytes, *parts: bytes) -> bytes:
+    return struct.pack(">I", 8 + sum(map(len, parts))) + kind + b"".join(parts)
+
+
+def mpeg4(n_samples: int) -> bytes:
+    """Return a file that says that it has so many samples of a byte each; it has none."""
+    esds = "000000000380808022000100048080801440150000000000000000000000058080800212100680808001 02"
+    entry = struct.pack(">6xH8xHHHHI", 1, 2, 16, 0, 0, 44_100 << 16)
+    mp4a = box(b"mp4a", entry, box(b"esds", bytes.fromhex(esds.replace(" ", ""))))
+    table = box(
+        b"stbl",
+        box(b"stsd", struct.pack(">II", 0, 1), mp4a),
+        box(b"stts", struct.pack(">IIII", 0, 1, n_samples, 1024)),
+        box(b"stsc", struct.pack(">IIIII", 0, 1, 1, n_samples, 1)),
+        box(b"stsz", struct.pack(">III", 0, 1, n_samples)),
+        box(b"stco", struct.pack(">III", 0, 1, 40)),
+    )
+    reference = box(b"dinf", box(b"dref", struct.pack(">II", 0, 1), box(b"url ", b"\0\0\0\1")))
+    media = box(
+        b"mdia",
+        box(b"mdhd", struct.pack(">IIIIIHH", 0, 0, 0, 44_100, 441_000, 0x55C4, 0)),
+        box(b"hdlr", struct.pack(">II4s12x", 0, 0, b"soun"), b"\0"),
+        box(b"minf", box(b"smhd", bytes(8)), reference, table),
+    )
+    track = box(b"tkhd", struct.pack(">IIIIII", 7, 0, 0, 1, 0, 10_000), bytes(60))
+    movie = box(b"mvhd", struct.pack(">IIIII", 0, 0, 0, 1000, 10_000), bytes(80))
+    brand = box(b"ftyp", b"isom\0\0\2\0isom")
+    return brand + box(b"mdat", bytes(4096)) + box(b"moov", movie, box(b"trak", track, media))
+
+
+def picture(width: int) -> bytes:
+    """Return a PNG of so many black pixels in each direction."""
+    packer = zlib.compressobj(1)
+    rows = [packer.compress(bytes(1 + 3 * width)) for _ in range(width)]
+    size = struct.pack(">IIBBBBB", width, width, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", size), (b"IDAT", b"".join(rows) + packer.flush()), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+def test_a_table_that_would_need_gigabytes_is_not_made(tmp_path):
+    (path := tmp_path / "talk").write_bytes(mpeg4(40_000_000))
+    said, n_mb = read_elsewhere(path)
+    assert said.startswith("talk ")
+    assert n_mb < 350
+
+
+def test_a_picture_that_would_need_a_gigabyte_is_not_decoded(tmp_path):
+    soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format="MP3")
+    cover = b"\0image/png\0\x03\0" + picture(12_000)
+    frame = b"APIC" + struct.pack(">IH", len(cover), 0) + cover
+    size = bytes(len(frame) >> shift & 127 for shift in (21, 14, 7, 0))
+    path.write_bytes(b"ID3\x03\0\0" + size + frame + path.read_bytes())
+    said, n_mb = read_elsewhere(path)
+    assert abs(int(said) - len(SECOND)) < 2000
+    assert n_mb < 350
+
+
+def test_many_channels_take_no_more_memory_than_few(tmp_path):
+    block = np.zeros((400_000, 32), np.int16)
+    soundfile.write(path := tmp_path / "talk", block, 192_000, format="WAV")
+    said, n_mb = read_elsewhere(path)
+    soundfile.write(path, block[:, :1], 192_000, format="WAV")
+    assert read_elsewhere(path)[0] == said
+    assert n_mb < 100
+
+
+def test_a_header_that_states_a_thousand_channels_takes_nothing(tmp_path):
+    soundfile.write(path := tmp_path / "talk", np.zeros((4, 1024), np.int16), 192_000, format="WAV")
+    said, n_mb = read_elsewhere(path)
+    assert said == "talk: 1024 channels are not supported: use at most 32"
+    assert n_mb < 100
