@@ -231,6 +231,10 @@ class Hub:
             self._release(event)
             self._numbered = self.seq
 
+    def renumber(self) -> None:
+        """Give the numbers of finals that were not stored again: another node has the session."""
+        self._numbered = self.seq
+
     def _release(self, event: SessionEvent) -> None:
         if isinstance(event, Final):
             self.seq = event.seq

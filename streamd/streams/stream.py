@@ -332,6 +332,7 @@ class Stream:
     def lose(self) -> None:
         """Another node has the session: publish nothing more; the hub stays, for its listeners."""
         self._ended = self._is_lost = True
+        self.hub.renumber()
         self._notify()
         self.replaced()
         if self._recording is not None:
