@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
 
 import pytest
 from nats.errors import TimeoutError as NoAnswerError
@@ -13,7 +14,7 @@ from streamd.errors import ConfigError, WireError
 from streamd.events import Choices, EndReason, Eos, Fault, Final, Gap, Missed, Partial
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Subscription
-from streamd.streams.journal import JournalError
+from streamd.streams.journal import JournalError, bus
 from streamd.streams.journal.bus import Bus
 from streamd.streams.journal.jetstream import LEASES, LOG, JetStream, OvertakenError
 from streamd.streams.stream import Stream
@@ -270,6 +271,47 @@ async def test_who_does_not_come_back_makes_room(nats):
         with pytest.raises(WireError) as over:
             await c.open(epoch=stream.hub.epoch, secret=SECRET)
         assert over.value.code == "session_over"
+
+
+@pytest.mark.parametrize(("hours", "resume_s", "is_free"), [(1, 20.0, False), (-1, 0.0, True)])
+async def test_who_may_feed_a_session_does_not_depend_on_a_nodes_clock(
+    nats, monkeypatch, hours, resume_s, is_free
+):
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    async with nodes(nats, resume_s=resume_s) as (a, b):
+        stream = await a.open()
+        await say(stream)
+        stream.end(EndReason.SHUTDOWN, resumable=True)
+        await a.streams.kept()
+        await a.die()
+        monkeypatch.setattr(bus, "datetime", Wrong)
+        if is_free:
+            assert (await b.open()).hub.epoch != stream.hub.epoch
+        else:
+            with pytest.raises(WireError) as busy:
+                await b.open()
+            assert busy.value.code == "session_busy"
+
+
+async def test_numbers_of_finals_that_were_refused_are_given_again(nats):
+    async with nodes(nats) as (a, b):
+        first = await a.open()
+        await say(first)
+        away = asyncio.Event()
+        first.replaced = away.set
+        await b.open(epoch=first.hub.epoch, secret=SECRET)
+        for _ in range(3):
+            final = Final(seg=9, start_ms=0, end_ms=0, text="unstored", language="en")
+            first.hub.publish(final)
+        await away.wait()
+        again = await a.open(epoch=first.hub.epoch, secret=SECRET)
+        assert again.hub is first.hub
+        await say(again)
+        assert [final.seq for final in await finals(await b.listen(), 2)] == [1, 2]
 
 
 async def test_a_node_that_ends_hands_over_at_once_and_cuts_no_word(nats):

@@ -578,8 +578,8 @@ class Bus:
             return
         if not claimant.resumes(journal.epoch, journal.fed):
             is_fed = lease.node not in ("", self._stream.node) and await self._is_alive(lease.node)
-            # The client that can resume the session may still come.
-            age_s = (datetime.now(UTC) - stored_at).total_seconds()
+            # The client that can resume the session may still come. Nodes' own clocks may differ.
+            age_s = (await self._stream.now() - stored_at).total_seconds()
             is_awaited = bool(journal.fed.proof) and age_s < self._resume_s
             channel.is_elsewhere = is_fed or is_awaited
         if channel.is_elsewhere:

@@ -175,6 +175,15 @@ class JetStream:
         await self._declared.wait()
         return _stored(await self._insist(lambda: self._get(subject)))
 
+    async def now(self) -> datetime:
+        """Return the time by the clock of the bus, which all nodes share."""
+        await self._declared.wait()
+        stored = None
+        while stored is None:  # in a moment it may have expired
+            await self._insist(self._beat)
+            stored = await self.newest(f"$KV.{NODES}.{self.node}")
+        return stored.time
+
     async def publish(self, subject: str, data: bytes) -> None:
         """Send a message that is not stored to whoever listens now, unless it is too long."""
         if self._nats.is_connected:
