@@ -712,6 +712,11 @@ class ServerLimits:
         return self.max_speakers + self.max_subscribers + self.max_uploads
 
     @property
+    def uploads_per_address(self) -> int:
+        """Uploads from one other machine at a time: half, so that it shuts nobody out."""
+        return max(1, self.max_uploads // 2)
+
+    @property
     def pending_limit(self) -> int:
         """The effective `max_pending`: all clients may connect at the same time."""
         return max(self.max_pending, self.max_connections)

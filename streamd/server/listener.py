@@ -107,7 +107,7 @@ class Server:
         self._ingests = Ingests(sessions, limits)
         self._registry = ConnectionRegistry(limits.pending_limit)
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
-        self._rest = Rest(recordings, max_bytes=limits.max_upload_bytes) if recordings else None
+        self._rest = Rest(recordings, limits) if recordings else None
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming_tasks: set[asyncio.Task[None]] = set()
         self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
@@ -256,8 +256,11 @@ class Server:
         retry = {"Retry-After": "10"}
         if is_full:
             return plain(503, "too many clients", retry)
-        if 0 < self._limits.max_per_address <= self._registry.n_authorized_from(transport):
+        n_clients, n_uploads = self._registry.n_authorized_from(transport)
+        if 0 < self._limits.max_per_address <= n_clients:
             return plain(429, "too many clients from this address", retry)
+        if role is None and n_uploads >= self._limits.uploads_per_address:
+            return plain(429, "too many recordings from this address", retry)
         self._registry.authorize(transport, role)
         return None
 

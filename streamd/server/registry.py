@@ -35,11 +35,16 @@ class ConnectionRegistry:
         """Return how many connections are authorized for one of these roles."""
         return sum(role in roles for _, role in self._authorized.values())
 
-    def n_authorized_from(self, transport: asyncio.WriteTransport) -> int:
-        """How many from its address are authorized; 0 for this machine, where a proxy may run."""
+    def n_authorized_from(self, transport: asyncio.WriteTransport) -> tuple[int, int]:
+        """How many from its address are authorized, and how many of them are uploads.
+
+        It is none for this machine, where a proxy may run.
+        """
         host = _host(transport.get_extra_info("peername"))
-        others = [other for other, _ in self._authorized.values()]
-        return 0 if is_loopback(host) else others.count(host)
+        if is_loopback(host):
+            return 0, 0
+        roles = [role for other, role in self._authorized.values() if other == host]
+        return len(roles), roles.count(None)
 
     def authorize(self, transport: asyncio.WriteTransport, role: Role | None) -> None:
         """Mark a pending connection as authorised; without a role, it is an upload."""

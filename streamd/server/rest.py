@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
 from tempfile import NamedTemporaryFile
+from time import monotonic
 from typing import IO, Annotated, Any, Literal, Protocol
 
 import msgspec
@@ -16,14 +17,18 @@ from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final
+from streamd.options import ServerLimits
 from streamd.server.exchange import Exchange, in_json, respond
 from streamd.server.wire import naming_field
 
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
+_LEAST_BYTES_PER_S = 8_000
+"""A modem of the nineties sends as much. Whoever is slower would keep others out for hours."""
 _STATUS: Mapping[str, int] = {
     "bad_form": HTTPStatus.BAD_REQUEST,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "too_slow": HTTPStatus.REQUEST_TIMEOUT,
     "storage": HTTPStatus.INSUFFICIENT_STORAGE,
     "engine": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -82,10 +87,11 @@ class _FormFields(Wanted, frozen=True, kw_only=True):
 
 
 class Rest:
-    """Answers requests for the transcript of a recording of at most `max_bytes`."""
+    """Answers requests for the transcript of a recording, of which the limits state the size."""
 
-    def __init__(self, recordings: Recordings, *, max_bytes: int) -> None:
-        self._recordings, self._max_bytes = recordings, max_bytes
+    def __init__(self, recordings: Recordings, limits: ServerLimits) -> None:
+        self._recordings, self._max_bytes = recordings, limits.max_upload_bytes
+        self._patience_s = limits.send_deadline_ms / 1000
 
     async def answer(self, task: Task, request: Request, exchange: Exchange) -> None:
         """Receive the recording, and send its transcript or what is wrong with the request."""
@@ -113,13 +119,16 @@ class Rest:
         with suppress(ValueError):
             if int("".join(headers.get_all("Content-Length"))) > self._max_bytes:
                 raise too_large
-        n_bytes = 0
+        n_bytes, begin_s = 0, monotonic()
         try:
             parser = PushMultipartParser(options["boundary"], max_segment_count=_MAX_FIELDS)
             async for data in exchange.body():
                 n_bytes += len(data)
                 if n_bytes > self._max_bytes:
                     raise too_large
+                if monotonic() - begin_s > self._patience_s + n_bytes / _LEAST_BYTES_PER_S:
+                    least = f"send at least {_LEAST_BYTES_PER_S} bytes a second"
+                    raise WireError("too_slow", f"the recording comes too slowly: {least}")
                 for part in parser.parse(data):
                     form.take(part)
             parser.close()

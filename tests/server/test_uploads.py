@@ -14,6 +14,7 @@ from streamd.events import Final, TimedWord
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
 from streamd.sinks.text import by_speaker
+from tests.support.loop import turn
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 PATH = "/v1/audio/transcriptions"
@@ -362,6 +363,42 @@ async def test_a_client_that_stops_sending_is_dropped():
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""
             writer.close()
+
+
+async def test_who_sends_too_slowly_makes_room():
+    limits = {"max_uploads": 1, "send_deadline_ms": 200}
+    async with serving(CountingStreams(), recordings=Echo(), **limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head(10_000))
+        slow = asyncio.create_task(answer(reader))
+        while not slow.done():  # a byte every 20 ms, so no part of it is late
+            with suppress(ConnectionError):
+                writer.write(b"-")
+            await asyncio.wait([slow], timeout=0.02)
+        status, _, said = await slow
+        assert (status, json.loads(said)["error"]["code"]) == (408, "too_slow")
+        writer.close()
+        while (await post(server.port, form()))[0] != 200:
+            pass
+
+
+async def test_one_address_has_half_of_the_places(monkeypatch):
+    monkeypatch.setattr("streamd.server.registry.is_loopback", lambda host: False)
+    echo = Echo()
+    echo.may_go.clear()
+    async with serving(CountingStreams(), recordings=echo, max_uploads=4) as server:
+        posted = [asyncio.create_task(post(server.port, form())) for _ in range(3)]
+        done, _ = await asyncio.wait(posted, return_when=asyncio.FIRST_COMPLETED)
+        status, headers, body = await done.pop()
+        assert (status, "Retry-After: 10" in headers) == (429, True)
+        assert b"too many recordings from this address" in body
+        monkeypatch.setattr("streamd.server.registry.is_loopback", lambda host: True)
+        posted.append(asyncio.create_task(post(server.port, form())))
+        while len(echo.asked) < 3:
+            await turn()
+        echo.may_go.set()
+        statuses = sorted([(await each)[0] for each in posted])
+        assert statuses == [200, 200, 200, 429]
 
 
 async def test_the_server_ends_while_recordings_are_transcribed():
