@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, aclosing
@@ -63,15 +64,20 @@ class Node:
 
     def __init__(self, bus: str, *options: str) -> None:
         self.port, self._log = free_port(), b""
+        self.release: Path | None = None
+        """Folder of another version that it is to run from its next start on."""
         self._options = ("--bus", bus, "--max-streams", str(N_SPEAKERS), *options)
         self.url = f"ws://127.0.0.1:{self.port}"
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
+        run = (sys.executable, "-c", "from streamd.cli import main; main()")
         self.process = await asyncio.create_subprocess_exec(
-            *(PROGRAM, "serve", "--port", str(self.port), *self._options),
+            *((PROGRAM,) if self.release is None else run),
+            *("serve", "--port", str(self.port), *self._options),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
+            env=os.environ | ({"PYTHONPATH": str(self.release)} if self.release else {}),
         )
         async for line in self.process.stderr:
             if b"listening on" in line:
@@ -237,10 +243,7 @@ async def test_killed_again_and_again(tmp_path, capsys):
             talk.enough.set()
     n_all, n_words, others = 0, 0, []
     for n, talk in enumerate(talks):
-        first, *rest = talk.heard
-        assert [final.seq for final in first] == list(range(1, len(first) + 1))
-        assert all(other == first for other in rest)
-        assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
+        first = heard_by_all(talk)
         again = words_of(calm[n % len(CLIPS)] * talk.n_rounds)
         texts = words_of(final.text for final in first)
         n_all += len(again)
@@ -253,6 +256,15 @@ async def test_killed_again_and_again(tmp_path, capsys):
         print(f"{n_all} finals with {n_words} words, no number missing or doubled")
         print(f"words unlike the undisturbed ones: {others or 'none'}")
     assert not others
+
+
+def heard_by_all(talk: Talk) -> list[Final]:
+    """Return what each listener has heard of a session: every final once, in order."""
+    first, *rest = talk.heard
+    assert [final.seq for final in first] == list(range(1, len(first) + 1))
+    assert all(other == first for other in rest)
+    assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
+    return first
 
 
 def words_of(texts: Iterable[str]) -> list[str]:
@@ -296,6 +308,65 @@ async def test_nodes_that_are_restarted_one_by_one_cut_no_word(tmp_path, name):
     (first,) = talk.heard
     assert [final.seq for final in first] == list(range(1, len(first) + 1))
     assert words_of(final.text for final in first) == words_of(calm * talk.n_rounds)
+
+
+BEFORE = "97618a7"
+"""The last commit that knows neither speakers nor ends of turns, which changed stored lines."""
+
+
+@pytest.fixture
+def release(tmp_path) -> Path:
+    """The last release, or `BEFORE` as long as there is none."""
+    git = ("git", "-C", str(ROOT))
+    newest = subprocess.run(
+        (*git, "describe", "--tags", "--abbrev=0"), capture_output=True, text=True, check=False
+    )
+    wanted = newest.stdout.strip() or BEFORE
+    packed = subprocess.run(
+        (*git, "archive", wanted, "streamd", "models", "clients/web"),
+        capture_output=True,
+        check=False,
+    )
+    if packed.returncode:
+        assert not os.environ.get("STREAMD_REQUIRE_SYSTEM"), packed.stderr.decode()
+        pytest.skip(f"needs a clone with {wanted}")
+    folder = tmp_path / "release"
+    folder.mkdir()
+    subprocess.run(("tar", "-x", "-C", str(folder)), input=packed.stdout, check=True)
+    return folder
+
+
+@pytest.mark.timeout(180 + 30 * min(N_KILLS, 20))
+async def test_nodes_of_two_versions_lose_nothing_of_each_others_sessions(tmp_path, release):
+    rng = random.Random(N_KILLS)
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(Nats(tmp_path / "nats"))
+        nodes = [Node(nats.url) for _ in range(N_NODES)]
+        for node in nodes:
+            node.release = release
+            await stack.enter_async_context(node)
+        balancer = await stack.enter_async_context(Balancer("haproxy", tmp_path, nodes))
+        talks = [Talk(n, balancer.url) for n in range(4)]
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        news: asyncio.Queue[Event] = asyncio.Queue()
+        for talk in talks:
+            tasks.create_task(talk.say())
+            await talk.begun.wait()
+            for node in nodes:
+                tasks.create_task(talk.listen(node.url, news.put_nowait))
+        for n in range(min(N_KILLS, 20)):
+            await some(news, rng)
+            node = nodes[n % N_NODES]
+            await node.end(rng.choice((signal.SIGKILL, signal.SIGTERM)))
+            # Up and down again, so that each version goes on with sessions of the other one.
+            node.release = None if node.release else release
+            await node.start()
+        for talk in talks:
+            talk.enough.set()
+    for talk in talks:
+        finals = heard_by_all(talk)
+        said = " ".join(words_of(final.text for final in finals))
+        assert said.count("ask not what your country can do") == talk.n_rounds
 
 
 async def test_one_of_three_servers_of_nats_dies_and_nobody_notices(tmp_path):
